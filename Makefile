@@ -1,0 +1,75 @@
+# Everything a contributor types. Needs Python 3.11 or later, make and git; the rest comes
+# from PyPI into .venv, at the versions and hashes of requirements/dev.txt.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCK := requirements/dev.txt
+LOCK_TOOL := .cache/lock
+LOCK_TOOL_VERSION := 0.13.7
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format types bench lock ci clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY) ## Make .venv from the lock; the other verbs do it by themselves
+
+$(READY): $(LOCK) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "layby needs Python 3.11 or later; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)"; \
+	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY) ## Show what layby does, in a minute, on this machine
+	@$(BIN)/layby demo
+
+test: $(READY) ## Run the tests (WORKERS=2 processes; WORKERS=0 for one, to debug)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+test-slow: $(READY) ## Run the tests marked slow
+	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
+
+lint: $(READY) ## Check style, format and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+format: $(READY) ## Format the code and mend what ruff can mend by itself
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(READY) ## Check the types: strict in src/layby, basic elsewhere
+	$(BIN)/basedpyright
+
+bench: $(READY) ## Measure, beside bare reference loops of the same run
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+lock: ## Renew the lock (ARGS=--upgrade for the newest versions)
+	@test -x $(LOCK_TOOL)/bin/uv || $(PYTHON) -m venv $(LOCK_TOOL)
+	$(LOCK_TOOL)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(LOCK_TOOL_VERSION)
+	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-config \
+	  --custom-compile-command "make lock" --output-file $(LOCK) --quiet $(ARGS)
+
+# Every phase runs, so one push shows everything that is wrong; the tests come last so that
+# their closing lines are the last words.
+ci: $(READY) ## All checks, as CI runs them
+	@failed=; for phase in lint types test; do \
+	  printf '\n== %s\n' $$phase; \
+	  $(MAKE) --no-print-directory $$phase || failed="$$failed $$phase"; \
+	done; \
+	if [ -n "$$failed" ]; then printf '\nfailed:%s\n' "$$failed"; exit 1; fi
+
+clean: ## Remove everything made here, .venv included
+	rm -rf $(VENV) .cache dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
