@@ -1,0 +1,27 @@
+"""Settings every test shares; fixtures live beside the tests that use them."""
+
+import os
+
+from hypothesis import HealthCheck, Phase, settings
+
+# No deadline anywhere: how long an example took says more about the machine than the code.
+settings.register_profile("quick", deadline=None, max_examples=100)
+
+# Landing must not depend on luck, so CI draws the same examples every time; chance does its
+# work at our desks (quick) and in the long run (deep). A failure prints how to repeat it.
+settings.register_profile("ci", settings.get_profile("quick"), derandomize=True, print_blob=True)
+
+settings.register_profile(
+    "deep",
+    settings.get_profile("quick"),
+    max_examples=2_000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+# For looking at a failure with a debugger: the first failing example, as drawn.
+settings.register_profile(
+    "debug", settings.get_profile("quick"), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
+
+settings.load_profile("ci" if os.environ.get("CI") else "quick")
