@@ -1,0 +1,1 @@
+"""The proofs; one folder per layer, and one per kind of proof."""
