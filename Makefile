@@ -12,7 +12,7 @@ LOCK_TOOL := .cache/lock
 LOCK_TOOL_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format types bench lock ci clean
+.PHONY: help setup demo test test-slow cover lint format types bench lock ci clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,10 +38,14 @@ test: $(READY) ## Run the tests (WORKERS=2 processes; WORKERS=0 for one, to debu
 test-slow: $(READY) ## Run the tests marked slow
 	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
 
+cover: $(READY) ## Show the branches of core that no test reaches
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage report --include 'src/layby/core/*'
+
 lint: $(READY) ## Check style, format and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: $(READY) ## Format the code and mend what ruff can mend by itself
 	$(BIN)/ruff format
