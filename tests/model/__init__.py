@@ -1,0 +1,1 @@
+"""An independent model of the protocol, and the scripts that compare it with the server."""
