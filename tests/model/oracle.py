@@ -437,9 +437,8 @@ class Oracle:
         at = schedule.next_run_at
         promise_id = schedule.promise_id.replace("{{.id}}", schedule.id)
         promise_id = promise_id.replace("{{.timestamp}}", str(at))
-        own = dict.fromkeys(("origin", "branch", "parent", "prefix"), promise_id)
-        own["schedule"] = schedule.id
-        tags = schedule.promise_tags | {f"resonate:{k}": v for k, v in own.items()}
+        own = {f"resonate:{tag}": promise_id for tag in ("origin", "branch", "parent", "prefix")}
+        tags = schedule.promise_tags | own | {"resonate:schedule": schedule.id}
         timeout_at = at + schedule.promise_timeout
         if promise_id not in self.promises:  # else nothing is created, yet the schedule advances
             self._insert(Creation(promise_id, timeout_at, schedule.promise_param, tags), at, now)
