@@ -1,0 +1,123 @@
+"""How promises and their tasks come into being, and what their tags mean."""
+
+import msgspec
+
+from layby.core import address
+from layby.core.commands import Tags, Value
+from layby.core.draft import Draft
+from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later
+from layby.core.settlement import make_ready, settle_all
+
+_encoder = msgspec.json.Encoder()
+
+TARGET = "resonate:target"
+DELAY = "resonate:delay"
+TIMER = "resonate:timer"
+BRANCH = "resonate:branch"
+NAME = "layby:name"
+KIND = "layby:kind"
+PLACEHOLDER = "layby:placeholder"
+
+
+def encoded(value: Value | Tags) -> str:
+    return _encoder.encode(value).decode() if value else EMPTY
+
+
+def root_of(promise_id: str) -> str:
+    """The run or call tree an id belongs to: text before the first ':', else the first '.'."""
+    head, colon, _ = promise_id.partition(":")
+    return head if colon else promise_id.partition(".")[0]
+
+
+def delay_of(tags: Tags) -> Millis | None:
+    """The instant before which the task is not dispatched; None when there is none."""
+    text = tags.get(DELAY, "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(FAR))):
+        return None
+    return int(text) if int(text) <= FAR else None
+
+
+def is_absent(promise: Promise | None) -> bool:
+    """A pending placeholder counts as absent for whoever creates its id."""
+    return promise is None or (promise.placeholder and promise.is_pending)
+
+
+def create(
+    d: Draft, promise_id: str, timeout_at: Millis, param: str, tags: Tags, at: Millis | None = None
+) -> Promise:
+    """Insert a promise; with a target its task is born pending, past the deadline both are over."""
+    promise = _promise(promise_id, timeout_at, param, tags, d.now if at is None else at)
+    task = _task(promise_id, tags)
+    if timeout_at <= d.now:
+        return _born_settled(d, promise, task, at)
+    d.insert(promise, None)
+    if task is not None:
+        make_ready(d, task, not_before=delay_of(tags) or 0)
+    return promise
+
+
+def create_claimed(
+    d: Draft, promise_id: str, timeout_at: Millis, param: str, tags: Tags, pid: str, ttl: Millis
+) -> Promise:
+    """Insert a promise whose task is born acquired: birth counts as one acquire."""
+    promise = _promise(promise_id, timeout_at, param, tags, d.now)
+    task = _task(promise_id, tags)
+    if timeout_at <= d.now or task is None:
+        return _born_settled(d, promise, task, None)
+    d.insert(promise, task.acquired(pid, ttl, later(d.now, ttl), None))
+    return promise
+
+
+def create_suspended(
+    d: Draft, promise_id: str, timeout_at: Millis, param: str, tags: Tags, waits_left: int
+) -> None:
+    """Insert a promise whose task waits for `waits_left` others; the caller adds those waits."""
+    task = _task(promise_id, tags)
+    assert task is not None
+    suspended = msgspec.structs.replace(task.suspended(), waits_left=waits_left)
+    d.insert(_promise(promise_id, timeout_at, param, tags, d.now), suspended)
+
+
+def placeholder(d: Draft, promise_id: str) -> Promise:
+    """A pending promise that came into being because somebody waits for its id."""
+    tags = {PLACEHOLDER: "true"}
+    promise = _promise(promise_id, NEVER, EMPTY, tags, d.now)
+    promise = msgspec.structs.replace(promise, placeholder=True)
+    d.insert(promise, None)
+    return promise
+
+
+def _born_settled(d: Draft, promise: Promise, task: Task | None, at: Millis | None) -> Promise:
+    created_at = promise.timeout_at if at is None else at
+    settled = msgspec.structs.replace(promise.timed_out(), created_at=created_at)
+    d.insert(settled, None if task is None else task.fulfilled())
+    settle_all(d, [settled])
+    return settled
+
+
+def _promise(
+    promise_id: str, timeout_at: Millis, param: str, tags: Tags, created_at: Millis
+) -> Promise:
+    if not tags:
+        return Promise(promise_id, root_of(promise_id), param, EMPTY, timeout_at, created_at)
+    return Promise(
+        id=promise_id,
+        root=root_of(promise_id),
+        param=param,
+        tags=encoded(tags),
+        timeout_at=timeout_at,
+        created_at=created_at,
+        timer=tags.get(TIMER) == "true",
+        branch=tags.get(BRANCH),
+    )
+
+
+def _task(promise_id: str, tags: Tags) -> Task | None:
+    target = tags.get(TARGET)
+    if target is None:
+        return None
+    group = address.group_of(target)
+    kind: NodeKind | None = None
+    if group is not None:
+        kind = "root" if tags.get(KIND) == "root" else "node"
+    return Task(promise_id, target, group, tags.get(NAME), kind)

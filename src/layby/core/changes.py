@@ -1,0 +1,105 @@
+"""What one transaction has to write: the drafts of a batch, added up."""
+
+from layby.core.draft import Draft
+from layby.core.model import (
+    FAR,
+    Holder,
+    Listener,
+    Message,
+    MessageKey,
+    Millis,
+    Promise,
+    Schedule,
+    Task,
+    Wait,
+)
+from layby.core.rows import HeldKey
+
+
+class Changes:
+    """Later writes of the same row replace earlier ones; only the last state reaches the store."""
+
+    __slots__ = (
+        "adopted",
+        "born",
+        "dropped_listeners",
+        "dropped_waits",
+        "earliest",
+        "forgotten",
+        "held",
+        "holders",
+        "listeners",
+        "messages",
+        "promises",
+        "readied",
+        "schedules",
+        "settled",
+        "tasks",
+        "waits",
+    )
+
+    def __init__(self) -> None:
+        self.born: set[str] = set()
+        self.adopted: set[str] = set()
+        self.promises: dict[str, Promise] = {}
+        self.tasks: dict[str, Task] = {}
+        self.waits: dict[tuple[str, str], Wait] = {}
+        self.dropped_waits: list[tuple[str, str]] = []
+        self.forgotten: list[str] = []
+        self.listeners: list[Listener] = []
+        self.dropped_listeners: list[str] = []
+        self.messages: dict[MessageKey, Message | None] = {}
+        self.schedules: dict[str, Schedule | None] = {}
+        self.holders: dict[HeldKey, Holder] = {}
+        self.held: dict[HeldKey, int] = {}
+        self.settled: list[str] = []
+        self.readied: list[str] = []
+        self.earliest: Millis = FAR
+
+    def add(self, draft: Draft) -> None:
+        self.born |= draft.born
+        self.adopted |= draft.adopted - self.born
+        self.promises.update(draft.promises)
+        self.tasks.update(draft.tasks)
+        self.waits.update(draft.waits)
+        self.dropped_waits += draft.dropped_waits
+        self.forgotten += draft.forgotten
+        self.listeners += draft.listeners
+        self.dropped_listeners += draft.dropped_listeners
+        self.messages.update(draft.messages)
+        self.schedules.update(draft.schedules)
+        self.holders.update(draft.holders)
+        self.settled += draft.settled
+        self.readied += draft.readied
+        for key, by in draft.held.items():
+            self.held[key] = self.held.get(key, 0) + by
+        self._lower_earliest(draft)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (
+            self.promises
+            or self.tasks
+            or self.waits
+            or self.dropped_waits
+            or self.listeners
+            or self.messages
+            or self.schedules
+            or self.holders
+        )
+
+    def _lower_earliest(self, draft: Draft) -> None:
+        """The soonest instant at which any row written here has to be looked at again."""
+        for promise in draft.promises.values():
+            if promise.state == "pending":
+                self.earliest = min(self.earliest, promise.timeout_at)
+            elif promise.tail_at is not None:
+                self.earliest = min(self.earliest, promise.tail_at)
+        for task in draft.tasks.values():
+            if task.wake_at is not None:
+                self.earliest = min(self.earliest, task.wake_at)
+        for holder in draft.holders.values():
+            self.earliest = min(self.earliest, holder.expires_at if holder.is_alive else draft.now)
+        for schedule in draft.schedules.values():
+            if schedule is not None:
+                self.earliest = min(self.earliest, schedule.next_run_at)

@@ -1,0 +1,524 @@
+"""Every command of the protocol and of layby, and for each the rows it may touch (its footprint).
+
+Field names are the wire's in camel case; `null` counts as absent. Reads that are not by id
+(searches, snapshots) are `Query` values: they change nothing and never enter `step`.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from layby.core.model import MessageKey, Millis, PromiseState, TaskState
+from layby.core.rows import Footprint, TakeKey
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Tags = dict[str, str]
+
+
+class Value(Struct, frozen=True, omit_defaults=True):
+    """An opaque value; layby and the SDKs put base64 of JSON into `data`."""
+
+    headers: dict[str, str] | UnsetType = UNSET
+    data: str | UnsetType = UNSET
+
+
+NOTHING = Value()
+
+
+class Command(Struct, frozen=True, rename="camel", kw_only=True):
+    """A request to change state (or to read rows by id)."""
+
+    kind: ClassVar[str]
+
+    def footprint(self, into: Footprint) -> None:
+        """Declare every row the step may read; the store adds one hop (waits and awaiters)."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class ById(Command, frozen=True):
+    id: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+
+
+# --- promise.* ---------------------------------------------------------------------------
+
+
+class GetPromise(ById, frozen=True):
+    kind = "promise.get"
+
+
+class CreatePromise(ById, frozen=True):
+    kind = "promise.create"
+    timeout_at: Int64
+    param: Value = NOTHING
+    tags: Tags = {}
+
+
+class SettlePromise(ById, frozen=True):
+    kind = "promise.settle"
+    state: str
+    value: Value = NOTHING
+
+
+class RegisterCallback(Command, frozen=True):
+    kind = "promise.register_callback"
+    awaited: str
+    awaiter: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update((self.awaited, self.awaiter))
+
+
+class RegisterListener(Command, frozen=True):
+    kind = "promise.register_listener"
+    awaited: str
+    address: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.awaited)
+
+
+# --- task.* ------------------------------------------------------------------------------
+
+
+class CreateAction(Struct, frozen=True):
+    kind: str
+    head: Any
+    data: CreatePromise
+
+
+class SettleAction(Struct, frozen=True):
+    kind: str
+    head: Any
+    data: SettlePromise
+
+
+class SuspendAction(Struct, frozen=True):
+    kind: str
+    head: Any
+    data: RegisterCallback
+
+
+class GetTask(ById, frozen=True):
+    kind = "task.get"
+
+
+class CreateTask(Command, frozen=True):
+    kind = "task.create"
+    pid: str
+    ttl: Int64
+    action: CreateAction
+
+    def footprint(self, into: Footprint) -> None:
+        promise = self.action.data
+        into.ids.add(promise.id)
+        into.branches_of.add(promise.id)
+        if branch := promise.tags.get("resonate:branch"):
+            into.branches.add(branch)
+
+
+class AcquireTask(ById, frozen=True):
+    kind = "task.acquire"
+    version: Int64
+    pid: str
+    ttl: Int64
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.branches_of.add(self.id)
+
+
+class ReleaseTask(ById, frozen=True):
+    kind = "task.release"
+    version: Int64
+
+
+class FulfillTask(ById, frozen=True):
+    kind = "task.fulfill"
+    version: Int64
+    action: SettleAction
+
+
+class SuspendTask(ById, frozen=True):
+    kind = "task.suspend"
+    version: Int64
+    actions: list[SuspendAction]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.ids.update(action.data.awaited for action in self.actions)
+        into.branches_of.add(self.id)
+
+
+class FenceTask(ById, frozen=True):
+    """`inner` is None when the action's kind is neither create nor settle of a promise."""
+
+    kind = "task.fence"
+    version: Int64
+    inner: CreatePromise | SettlePromise | None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.inner is not None:
+            into.ids.add(self.inner.id)
+
+
+class TaskVersion(Struct, frozen=True):
+    id: str
+    version: Int64
+
+
+class HeartbeatTasks(Command, frozen=True):
+    kind = "task.heartbeat"
+    pid: str
+    tasks: list[TaskVersion]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(task.id for task in self.tasks)
+        into.pids.add(self.pid)
+        if not self.tasks:
+            into.leases_of.add(self.pid)
+
+
+class HaltTask(ById, frozen=True):
+    kind = "task.halt"
+    version: Int64 | None = None
+
+
+class ContinueTask(ById, frozen=True):
+    kind = "task.continue"
+    version: Int64 | None = None
+
+
+# --- schedule.* --------------------------------------------------------------------------
+
+
+class ScheduleCommand(Command, frozen=True):
+    id: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.schedules.add(self.id)
+
+
+class GetSchedule(ScheduleCommand, frozen=True):
+    kind = "schedule.get"
+
+
+class CreateSchedule(ScheduleCommand, frozen=True):
+    kind = "schedule.create"
+    cron: str
+    promise_id: str
+    promise_timeout: Int64
+    promise_param: Value = NOTHING
+    promise_tags: Tags = {}
+
+
+class DeleteSchedule(ScheduleCommand, frozen=True):
+    kind = "schedule.delete"
+
+
+# --- layby.* -----------------------------------------------------------------------------
+
+
+class Take(Command, frozen=True):
+    """Register or renew the holder and hand it up to `free` ready tasks, already acquired.
+
+    With `wait_ms` the engine keeps the request until something is ready for it.
+    """
+
+    kind = "layby.worker.take"
+    pid: str
+    incarnation: str
+    group: str
+    names: tuple[str, ...]
+    free: Int64
+    ttl: Int64 = 60_000
+    embedded: bool = False
+    wait_ms: Int64 = 0
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+        into.takes[self.key] = into.takes.get(self.key, 0) + max(0, self.free)
+
+    @property
+    def key(self) -> TakeKey:
+        return (self.group, self.names)
+
+
+class HeartbeatWorker(Command, frozen=True):
+    """Renew one row, however many tasks are held. `held` is what the worker believes."""
+
+    kind = "layby.worker.heartbeat"
+    pid: str
+    incarnation: str
+    held: Int64 | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+        into.notices.add(self.pid)
+
+
+class LeaveWorker(Command, frozen=True):
+    """The holder goes away in order: its tasks are handed back and count as no crash."""
+
+    kind = "layby.worker.leave"
+    pid: str
+    incarnation: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+
+
+class FencedCommand(ById, frozen=True):
+    """A command of the worker that holds the task; optionally takes the next one with it."""
+
+    version: Int64
+    take: Take | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.take is not None:
+            self.take.footprint(into)
+
+
+class FinishTask(FencedCommand, frozen=True):
+    kind = "layby.task.finish"
+    value: Value = NOTHING
+    state: str = "resolved"
+
+
+class FailTask(FencedCommand, frozen=True):
+    """`retry_at` None settles the promise rejected; otherwise the task backs off until then."""
+
+    kind = "layby.task.fail"
+    error: Value = NOTHING
+    retry_at: Int64 | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        super().footprint(into)
+        into.ids.add(self.backoff_id)
+
+    @property
+    def backoff_id(self) -> str:
+        return f"{self.id}.backoff.{self.version}"
+
+
+class AnnotateTask(FencedCommand, frozen=True):
+    kind = "layby.task.annotate"
+    sub_status: str | None = None
+    waiting_on: str | None = None
+
+
+class ResolvePromise(ById, frozen=True):
+    """Settle, or create settled: an event before its wait is never lost."""
+
+    kind = "layby.promise.resolve"
+    value: Value = NOTHING
+    state: str = "resolved"
+
+
+class EnsurePromise(ById, frozen=True):
+    """The promise of this id; a placeholder comes into being when there is none."""
+
+    kind = "layby.promise.ensure"
+
+
+class WatchPromise(ById, frozen=True):
+    """Read the promise; the engine holds the answer back until it is settled."""
+
+    kind = "layby.promise.watch"
+
+
+class CancelPromise(ById, frozen=True):
+    """Settle as cancelled, keeping who and why. Cancelling a run cancels its nodes."""
+
+    kind = "layby.promise.cancel"
+    by: str = ""
+    reason: str = ""
+
+
+class Node(Struct, frozen=True, rename="camel"):
+    """One vertex of a run: runs after all of `after` have settled, whatever their outcome."""
+
+    id: str
+    name: str
+    after: tuple[str, ...] = ()
+    group: str | None = None
+    param: Value = NOTHING
+
+
+class StartRun(ById, frozen=True):
+    """Create the root and all nodes at once; an existing run is answered as it is."""
+
+    kind = "layby.run.start"
+    name: str
+    group: str
+    nodes: tuple[Node, ...]
+    timeout_at: Int64
+    param: Value = NOTHING
+    take: Take | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.ids.update(self.node_id(node.id) for node in self.nodes)
+        if self.take is not None:
+            self.take.footprint(into)
+
+    def node_id(self, node: str) -> str:
+        return f"{self.id}:{node}"
+
+
+# --- ticks: what time does, found by the store's `due` -----------------------------------
+
+
+class Tick(Command, frozen=True):
+    """An internal command. Each handler checks again: late or duplicate firing is harmless."""
+
+
+class IdsTick(Tick, frozen=True):
+    ids: tuple[str, ...]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(self.ids)
+
+
+class ExpirePromises(IdsTick, frozen=True):
+    kind = "tick.expire_promises"
+
+
+class RetryTasks(IdsTick, frozen=True):
+    kind = "tick.retry_tasks"
+
+
+class ExpireLeases(IdsTick, frozen=True):
+    kind = "tick.expire_leases"
+
+
+class FinishSettlement(Tick, frozen=True):
+    """Go on with the effects of a settlement that were too many for one transaction."""
+
+    kind = "tick.finish_settlement"
+    id: str
+    nodes: tuple[str, ...] = ()
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.ids.update(self.nodes)
+
+
+class ExpireHolders(Tick, frozen=True):
+    """`embedded`: void every embedded holder whatever its deadline (its process has died)."""
+
+    kind = "tick.expire_holders"
+    pids: tuple[str, ...]
+    embedded: bool = False
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.update(self.pids)
+
+
+class FreeTasks(IdsTick, frozen=True):
+    """Give back tasks of a holder that is gone."""
+
+    kind = "tick.free_tasks"
+    pid: str
+    incarnation: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(self.ids)
+        into.pids.add(self.pid)
+
+
+class FireSchedule(Tick, frozen=True):
+    """`occurrences`: every missed instant and the promise id it makes, oldest first."""
+
+    kind = "tick.fire_schedule"
+    id: str
+    occurrences: tuple[tuple[Millis, str], ...]
+
+    def footprint(self, into: Footprint) -> None:
+        into.schedules.add(self.id)
+        into.ids.update(promise_id for _, promise_id in self.occurrences)
+
+
+class ForgetMessages(Tick, frozen=True):
+    """Messages that have been delivered (or can never be)."""
+
+    kind = "tick.forget_messages"
+    keys: tuple[MessageKey, ...]
+
+    def footprint(self, into: Footprint) -> None:
+        """Touches the outbox only."""
+
+
+# --- queries -----------------------------------------------------------------------------
+
+
+class Query(Struct, frozen=True, rename="camel", kw_only=True):
+    kind: ClassVar[str]
+
+
+class Search(Query, frozen=True):
+    limit: Int64 = 100
+    cursor: str | None = None
+    tags: Tags = {}
+    root: str | None = None
+    target: str | None = None
+    name: str | None = None
+    group: str | None = None
+
+
+class SearchPromises(Search, frozen=True):
+    kind = "promise.search"
+    state: PromiseState | None = None
+
+
+class SearchTasks(Search, frozen=True):
+    kind = "task.search"
+    state: TaskState | None = None
+
+
+class SearchSchedules(Query, frozen=True):
+    kind = "schedule.search"
+    limit: Int64 = 10
+    cursor: str | None = None
+    tags: Tags = {}
+
+
+class ListHeld(Query, frozen=True):
+    """What a holder holds, by id: for a worker whose own count disagrees."""
+
+    kind = "layby.worker.list"
+    pid: str
+    incarnation: str
+    limit: Int64 = 1000
+    cursor: str | None = None
+
+
+class StartDebug(Query, frozen=True):
+    kind = "debug.start"
+
+
+class StopDebug(Query, frozen=True):
+    kind = "debug.stop"
+
+
+class ResetDebug(Query, frozen=True):
+    kind = "debug.reset"
+
+
+class TickDebug(Query, frozen=True):
+    kind = "debug.tick"
+    time: Int64
+
+
+class SnapDebug(Query, frozen=True):
+    kind = "debug.snap"
+
+
+class OfferMessages(Query, frozen=True):
+    """Offer the outbox to the delivery once more: a new receiver has come."""
+
+    kind = "tick.offer_messages"

@@ -1,0 +1,172 @@
+"""The writes and messages of one step, before commit; reads show the deadline-aware view."""
+
+from collections.abc import Iterable
+
+from layby.core.model import (
+    Holder,
+    Listener,
+    Message,
+    MessageKey,
+    Millis,
+    Promise,
+    Schedule,
+    Task,
+    Wait,
+)
+from layby.core.rows import HeldKey, Rows, Settings
+
+
+class Draft:
+    """Reads fall through to the batch's rows; writes stay here until the step has succeeded."""
+
+    __slots__ = (
+        "adopted",
+        "born",
+        "dropped_listeners",
+        "dropped_waits",
+        "forgotten",
+        "held",
+        "holders",
+        "listeners",
+        "messages",
+        "now",
+        "promises",
+        "readied",
+        "rows",
+        "schedules",
+        "settled",
+        "tasks",
+        "waits",
+    )
+
+    def __init__(self, rows: Rows, now: Millis) -> None:
+        self.rows = rows
+        self.now = now
+        self.promises: dict[str, Promise] = {}
+        self.tasks: dict[str, Task] = {}
+        self.born: set[str] = set()
+        self.adopted: set[str] = set()
+        self.settled: list[str] = []
+        self.readied: list[str] = []
+        self.waits: dict[tuple[str, str], Wait] = {}
+        self.dropped_waits: list[tuple[str, str]] = []
+        self.forgotten: list[str] = []
+        self.listeners: list[Listener] = []
+        self.dropped_listeners: list[str] = []
+        self.messages: dict[MessageKey, Message | None] = {}
+        self.schedules: dict[str, Schedule | None] = {}
+        self.holders: dict[HeldKey, Holder] = {}
+        self.held: dict[HeldKey, int] = {}
+
+    @property
+    def settings(self) -> Settings:
+        return self.rows.settings
+
+    # --- reads ---------------------------------------------------------------------------
+
+    def promise(self, promise_id: str) -> Promise | None:
+        row = self.promises.get(promise_id) or self.rows.promise(promise_id)
+        return None if row is None else row.at(self.now)
+
+    def task(self, task_id: str) -> Task | None:
+        """The task; fulfilled as soon as its promise is past its deadline."""
+        row = self.tasks.get(task_id) or self.rows.task(task_id)
+        if row is None or row.state == "fulfilled":
+            return row
+        promise = self.promise(task_id)
+        return row if promise is None or promise.is_pending else row.fulfilled()
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        if schedule_id in self.schedules:
+            return self.schedules[schedule_id]
+        return self.rows.schedules[schedule_id]
+
+    def holder(self, pid: str, incarnation: str) -> Holder | None:
+        drafted = self.holders.get((pid, incarnation))
+        return drafted or self.rows.holders[pid].get(incarnation)
+
+    def holders_of(self, pid: str) -> list[Holder]:
+        return [self.holders.get((pid, key), row) for key, row in self.rows.holders[pid].items()]
+
+    def branch(self, branch: str | None, but: str) -> list[Promise]:
+        """Promises of a branch in id order, as far as they were loaded, without one of them."""
+        if branch is None:
+            return []
+        ids = self.rows.branches.get(branch, ())
+        found = [self.promise(key) for key in ids if key != but]
+        return [promise for promise in found if promise is not None]
+
+    # --- writes --------------------------------------------------------------------------
+
+    def insert(self, promise: Promise, task: Task | None) -> None:
+        """A new promise; a placeholder of the same id is replaced, its waits stay."""
+        stored = self.rows.promises.get(promise.id)
+        (self.born if stored is None else self.adopted).add(promise.id)
+        self.promises[promise.id] = promise
+        if task is not None:
+            self.put_task(task)
+
+    def put(self, promise: Promise) -> None:
+        self.promises[promise.id] = promise
+
+    def put_task(self, task: Task) -> None:
+        before = self.tasks.get(task.id) or self.rows.tasks.get(task.id)
+        self._count_held(before, -1)
+        self._count_held(task, +1)
+        self.tasks[task.id] = task
+        if task.state == "pending" and task.is_ours:
+            self.readied.append(task.id)
+
+    def put_holder(self, holder: Holder) -> None:
+        self.holders[holder.pid, holder.incarnation] = holder
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self.schedules[schedule.id] = schedule
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        self.schedules[schedule_id] = None
+
+    def wait(self, wait: Wait) -> None:
+        self.waits[wait.awaited, wait.awaiter] = wait
+
+    def drop_waits(self, waits: Iterable[Wait]) -> None:
+        self.dropped_waits.extend((wait.awaited, wait.awaiter) for wait in waits)
+
+    def forget_waits_of(self, awaiter: str) -> None:
+        self.forgotten.append(awaiter)
+
+    def listen(self, listener: Listener) -> None:
+        self.listeners.append(listener)
+
+    def send(self, message: Message) -> None:
+        self.messages[message.key] = message
+
+    def unsend(self, key: MessageKey) -> None:
+        self.messages[key] = None
+
+    def _count_held(self, task: Task | None, by: int) -> None:
+        if task is None or task.holder is None or task.pid is None:
+            return
+        key = (task.pid, task.holder)
+        self.held[key] = self.held.get(key, 0) + by
+
+    # --- after the step ------------------------------------------------------------------
+
+    def merge(self) -> None:
+        """Make the writes visible to the next step of the same batch."""
+        rows = self.rows
+        rows.add_promises(self.promises.values())
+        rows.tasks.update(self.tasks)
+        rows.add_waits(self.waits.values())
+        for awaited, awaiter in self.dropped_waits:
+            rows.waits.get(awaited, {}).pop(awaiter, None)
+        rows.add_listeners(self.listeners)
+        for awaited in self.dropped_listeners:
+            rows.listeners.pop(awaited, None)
+        rows.schedules.update(self.schedules)
+        for (pid, incarnation), holder in self.holders.items():
+            rows.holders.setdefault(pid, {})[incarnation] = holder
+        for key, by in self.held.items():
+            rows.count_held(key, by)
+        for task_id in self.readied:
+            rows.add_ready(self.tasks[task_id])

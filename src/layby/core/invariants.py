@@ -1,0 +1,279 @@
+"""What must hold of every store at every moment, each invariant under its name.
+
+The first seven are those of the Tasks specification (seed 004), under exactly their names.
+Every function yields one text per violation; `check` runs them all.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from layby.core.model import Millis, Task, Wait
+from layby.core.state import State
+
+Violations = Iterator[str]
+Invariant = Callable[["View"], Violations]
+
+
+class Violation(Struct, frozen=True):
+    invariant: str
+    what: str
+
+
+class View:
+    """A state with its waits looked up from the side of the waiting task."""
+
+    def __init__(self, state: State, now: Millis) -> None:
+        self.state = state
+        self.now = now
+        self.waits_of: defaultdict[str, list[Wait]] = defaultdict(list)
+        for wait in state.waits.values():
+            self.waits_of[wait.awaiter].append(wait)
+
+    def tasks(self, *states: str) -> Iterator[Task]:
+        return (task for task in self.state.tasks.values() if task.state in states)
+
+    def is_pending(self, promise_id: str) -> bool:
+        promise = self.state.promises.get(promise_id)
+        return promise is not None and promise.is_pending
+
+    def is_over(self, promise_id: str) -> bool:
+        """Past its deadline but not swept yet: what waits for the sweep is not a violation."""
+        promise = self.state.promises.get(promise_id)
+        return promise is not None and promise.at(self.now) is not promise
+
+    def has_tail(self, promise_id: str) -> bool:
+        """More effects of this settlement are armed: what they will clear may still stand."""
+        promise = self.state.promises.get(promise_id)
+        return promise is not None and promise.tail_at is not None
+
+
+def check(state: State, now: Millis) -> list[Violation]:
+    """Every violation in a state as it stands at `now`."""
+    view = View(state, now)
+    return [
+        Violation(invariant.__name__, what) for invariant in INVARIANTS for what in invariant(view)
+    ]
+
+
+# --- the seven of seed 004 ---------------------------------------------------------------
+
+
+def orphan_tasks(view: View) -> Violations:
+    for task_id in view.state.tasks.keys() - view.state.promises.keys():
+        yield f"task {task_id} has no promise"
+
+
+def pending_task_no_ttimeout(view: View) -> Violations:
+    for task in view.tasks("pending"):
+        if task.wake_at is None:
+            yield f"pending task {task.id} has no retry deadline"
+
+
+def acquired_task_no_lease(view: View) -> Violations:
+    for task in view.tasks("acquired"):
+        if view.state.lease_of(task) is None:
+            yield f"acquired task {task.id} has no lease"
+        if task.pid is None or task.ttl is None or task.ttl <= 0:
+            yield f"acquired task {task.id} has no pid or ttl"
+
+
+def suspended_no_callback(view: View) -> Violations:
+    for task in view.tasks("suspended"):
+        awaited = [wait.awaited for wait in view.waits_of[task.id]]
+        waits = any(view.is_pending(each) or view.has_tail(each) for each in awaited)
+        if not waits and not view.is_over(task.id):
+            yield f"suspended task {task.id} waits for nothing"
+
+
+def suspended_with_consumed_callbacks(view: View) -> Violations:
+    for task in view.tasks("suspended"):
+        for wait in view.waits_of[task.id]:
+            if not view.is_pending(wait.awaited) and not view.has_tail(wait.awaited):
+                yield f"suspended task {task.id} waits for settled promise {wait.awaited}"
+
+
+def suspended_task_has_ttimeout(view: View) -> Violations:
+    yield from _timeouts(view, "suspended")
+
+
+def fulfilled_task_has_ttimeout(view: View) -> Violations:
+    yield from _timeouts(view, "fulfilled")
+
+
+# --- promises ----------------------------------------------------------------------------
+
+
+def promise_times_in_order(view: View) -> Violations:
+    for p in view.state.promises.values():
+        if not 0 <= p.created_at <= p.timeout_at:
+            yield f"promise {p.id} was created after its deadline"
+        if p.is_pending != (p.settled_at is None):
+            yield f"promise {p.id} is {p.state} with settledAt {p.settled_at}"
+        if p.settled_at is not None and not p.created_at <= p.settled_at <= p.timeout_at:
+            yield f"promise {p.id} was settled outside its life"
+
+
+def timeout_settles_at_deadline(view: View) -> Violations:
+    for p in view.state.promises.values():
+        if p.state == "rejected_timedout" and (p.settled_at != p.timeout_at or p.timer):
+            yield f"promise {p.id} timed out at {p.settled_at}, not at its deadline, or is a timer"
+        if p.timer and p.settled_at == p.timeout_at and p.state == "rejected_timedout":
+            yield f"timer {p.id} was rejected by its deadline"
+
+
+def task_iff_target(view: View) -> Violations:
+    for p in view.state.promises.values():
+        if ('"resonate:target":' in p.tags) != (p.id in view.state.tasks):
+            yield f"promise {p.id} and its task do not agree on a target"
+
+
+def fulfilled_iff_settled(view: View) -> Violations:
+    for task in view.state.tasks.values():
+        if (task.state == "fulfilled") == view.is_pending(task.id):
+            yield f"task {task.id} is {task.state} but its promise is not alike"
+
+
+def settled_has_no_waits(view: View) -> Violations:
+    for wait in view.state.waits.values():
+        if not view.is_pending(wait.awaited) and not view.has_tail(wait.awaited):
+            yield f"settled promise {wait.awaited} is still awaited by {wait.awaiter}"
+
+
+def settled_has_no_listeners(view: View) -> Violations:
+    for listener in view.state.listeners:
+        if not view.is_pending(listener.awaited):
+            yield f"settled promise {listener.awaited} still has listener {listener.address}"
+
+
+def awaiter_is_alive(view: View) -> Violations:
+    for wait in view.state.waits.values():
+        if wait.awaited == wait.awaiter:
+            yield f"promise {wait.awaited} awaits itself"
+        if wait.awaiter not in view.state.tasks:
+            yield f"awaiter {wait.awaiter} has no task"
+        elif not view.is_pending(wait.awaiter) and not view.has_tail(wait.awaiter):
+            yield f"awaiter {wait.awaiter} is settled"
+
+
+# --- tasks -------------------------------------------------------------------------------
+
+
+def claim_only_while_acquired(view: View) -> Violations:
+    for task in view.tasks("pending", "suspended", "halted", "fulfilled"):
+        if task.pid is not None or task.ttl is not None or task.holder is not None:
+            yield f"{task.state} task {task.id} still has a claim"
+        if task.sub_status is not None:
+            yield f"{task.state} task {task.id} still has sub-status {task.sub_status}"
+
+
+def halted_task_has_ttimeout(view: View) -> Violations:
+    yield from _timeouts(view, "halted")
+
+
+def version_non_negative(view: View) -> Violations:
+    for task in view.state.tasks.values():
+        if task.version < 0:
+            yield f"task {task.id} has version {task.version}"
+
+
+def suspended_or_fulfilled_has_no_resumes(view: View) -> Violations:
+    for task in view.tasks("suspended", "fulfilled"):
+        if task.resumes:
+            yield f"{task.state} task {task.id} has resumes {task.resumes}"
+
+
+def count_equals_waits(view: View) -> Violations:
+    """`waits_left` is the number of *all* waits that stand."""
+    for task in view.tasks("pending", "acquired", "suspended", "halted"):
+        counting = sum(wait.counts for wait in view.waits_of[task.id])
+        if task.waits_left != counting:
+            yield f"task {task.id} counts {task.waits_left} waits, {counting} stand"
+
+
+def ready_only_while_pending(view: View) -> Violations:
+    for task in view.state.tasks.values():
+        if (task.state == "pending") != (task.ready_at is not None):
+            yield f"{task.state} task {task.id} has ready_at {task.ready_at}"
+
+
+# --- holders, messages, schedules --------------------------------------------------------
+
+
+def one_living_holder_per_pid(view: View) -> Violations:
+    living = Counter(h.pid for h in view.state.holders.values() if h.is_alive)
+    for pid, count in living.items():
+        if count > 1:
+            yield f"pid {pid} has {count} living holders"
+
+
+def held_count_is_true(view: View) -> Violations:
+    held = Counter((t.pid, t.holder) for t in view.tasks("acquired") if t.holder is not None)
+    for key, holder in view.state.holders.items():
+        if holder.held != held[key]:
+            yield f"holder {key} counts {holder.held} tasks, holds {held[key]}"
+    for key in held.keys() - view.state.holders.keys():
+        yield f"holder {key} is unknown but holds {held[key]} tasks"
+
+
+def execute_is_current(view: View) -> Violations:
+    """One execute per task: pending, dispatched by us, and at the version it names."""
+    for message in view.state.messages.values():
+        if message.kind != "execute":
+            continue
+        task = view.state.tasks.get(message.id)
+        if task is None or task.state != "pending" or task.version != message.version:
+            yield f"execute for {message.id} at version {message.version} is stale"
+        elif task.is_ours:
+            yield f"execute for {message.id}, which is only handed out by take"
+
+
+def unblock_is_settled(view: View) -> Violations:
+    for message in view.state.messages.values():
+        if message.kind == "unblock" and view.is_pending(message.id):
+            yield f"unblock to {message.address} for pending promise {message.id}"
+
+
+def schedule_runs_forward(view: View) -> Violations:
+    for s in view.state.schedules.values():
+        if s.last_run_at is not None and s.last_run_at >= s.next_run_at:
+            yield f"schedule {s.id} runs backwards"
+        if '"resonate:target":' not in s.promise_tags:
+            yield f"schedule {s.id} has no target"
+
+
+def _timeouts(view: View, state: str) -> Violations:
+    for task in view.tasks(state):
+        if task.wake_at is not None:
+            yield f"{state} task {task.id} has a deadline"
+
+
+INVARIANTS: Final[tuple[Invariant, ...]] = (
+    orphan_tasks,
+    pending_task_no_ttimeout,
+    acquired_task_no_lease,
+    suspended_no_callback,
+    suspended_with_consumed_callbacks,
+    suspended_task_has_ttimeout,
+    fulfilled_task_has_ttimeout,
+    promise_times_in_order,
+    timeout_settles_at_deadline,
+    task_iff_target,
+    fulfilled_iff_settled,
+    settled_has_no_waits,
+    settled_has_no_listeners,
+    awaiter_is_alive,
+    claim_only_while_acquired,
+    halted_task_has_ttimeout,
+    version_non_negative,
+    suspended_or_fulfilled_has_no_resumes,
+    count_equals_waits,
+    ready_only_while_pending,
+    one_living_holder_per_pid,
+    held_count_is_true,
+    execute_is_current,
+    unblock_is_settled,
+    schedule_runs_forward,
+)

@@ -1,0 +1,252 @@
+"""The rows of the store as frozen values; each row knows its own legal moves and nothing else.
+
+`param`, `value` and `tags` stay encoded JSON text: core never looks into them after birth.
+A field that tags decide (target, branch, timer, …) is worked out once, when the row is born.
+Field order is column order: the store derives its tables from these structs.
+"""
+
+from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+Millis = int
+
+NEVER: Final[Millis] = 2**53 - 1
+FAR: Final[Millis] = 2**63 - 1
+EMPTY: Final = "{}"
+
+PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
+TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
+SettleState = Literal["resolved", "rejected", "rejected_canceled"]
+Standing = Literal["alive", "lost", "left"]
+WaitMode = Literal["any", "all", "both"]
+NodeKind = Literal["root", "node"]
+MessageKind = Literal["execute", "unblock", "lost"]
+MessageKey = tuple[str, MessageKind, str]
+"""Promise id, kind, address: a newer message of the same key replaces the older."""
+
+
+def later(now: Millis, by_ms: Millis) -> Millis:
+    """The instant `by_ms` after `now`, kept inside what both databases can store."""
+    return min(now + by_ms, FAR)
+
+
+class Promise(Struct, frozen=True, array_like=True):
+    """A durable write-once cell."""
+
+    id: str
+    root: str
+    param: str
+    tags: str
+    timeout_at: Millis
+    created_at: Millis
+    timer: bool = False
+    branch: str | None = None
+    placeholder: bool = False
+    state: PromiseState = "pending"
+    value: str = EMPTY
+    settled_at: Millis | None = None
+    tail_at: Millis | None = None
+    """When the rest of its settlement effects is due; None when they are complete."""
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state == "pending"
+
+    def at(self, now: Millis) -> "Promise":
+        """The deadline-aware view: past its deadline a pending promise *is* settled."""
+        if self.state != "pending" or self.timeout_at > now:
+            return self
+        return self.timed_out()
+
+    def timed_out(self) -> "Promise":
+        state: PromiseState = "resolved" if self.timer else "rejected_timedout"
+        return replace(self, state=state, settled_at=self.timeout_at)
+
+    def settled(self, state: PromiseState, value: str, at: Millis) -> "Promise":
+        return replace(self, state=state, value=value, settled_at=at)
+
+    def with_tail(self, tail_at: Millis | None) -> "Promise":
+        return replace(self, tail_at=tail_at)
+
+
+class Task(Struct, frozen=True, array_like=True):
+    """The right to run code for the promise of the same id."""
+
+    id: str
+    target: str
+    group: str | None = None
+    """The layby group of the target; None for tasks that are dispatched by `execute`."""
+    name: str | None = None
+    kind: NodeKind | None = None
+    state: TaskState = "pending"
+    version: int = 0
+    pid: str | None = None
+    holder: str | None = None
+    """Incarnation of the holder whose lease covers this task; None when it has its own."""
+    ttl: Millis | None = None
+    wake_at: Millis | None = None
+    """Retry deadline while pending, own lease deadline while acquired."""
+    ready_at: Millis | None = None
+    resumes: tuple[str, ...] = ()
+    waits_left: int = 0
+    """Waits of mode *all* that have not settled yet."""
+    failures: int = 0
+    crashes: int = 0
+    error: str | None = None
+    sub_status: str | None = None
+    waiting_on: str | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        return self.group is not None
+
+    @property
+    def is_root(self) -> bool:
+        return self.kind == "root"
+
+    def acquired(
+        self, pid: str, ttl: Millis, lease_at: Millis | None, holder: str | None
+    ) -> "Task":
+        return replace(
+            self,
+            state="acquired",
+            version=self.version + 1,
+            pid=pid,
+            ttl=ttl,
+            wake_at=lease_at,
+            holder=holder,
+            ready_at=None,
+            resumes=(),
+        )
+
+    def pending(self, retry_at: Millis, ready_at: Millis) -> "Task":
+        return replace(self._unheld(), state="pending", wake_at=retry_at, ready_at=ready_at)
+
+    def suspended(self) -> "Task":
+        return replace(self._unheld(), state="suspended", resumes=())
+
+    def halted(self) -> "Task":
+        return replace(self._unheld(), state="halted")
+
+    def fulfilled(self) -> "Task":
+        return replace(self._unheld(), state="fulfilled", resumes=())
+
+    def leased_until(self, lease_at: Millis) -> "Task":
+        return replace(self, wake_at=lease_at)
+
+    def resumed_by(self, awaited: str) -> "Task":
+        return replace(self, resumes=tuple(sorted({*self.resumes, awaited})))
+
+    def without_resumes(self) -> "Task":
+        return replace(self, resumes=())
+
+    def one_wait_fewer(self) -> "Task":
+        return replace(self, waits_left=max(0, self.waits_left - 1))
+
+    def failed(self, error: str) -> "Task":
+        return replace(self, failures=self.failures + 1, error=error)
+
+    def crashed(self) -> "Task":
+        return replace(self, crashes=self.crashes + 1)
+
+    def annotated(self, sub_status: str | None, waiting_on: str | None) -> "Task":
+        return replace(self, sub_status=sub_status, waiting_on=waiting_on)
+
+    def _unheld(self) -> "Task":
+        return replace(
+            self,
+            pid=None,
+            ttl=None,
+            holder=None,
+            wake_at=None,
+            ready_at=None,
+            sub_status=None,
+            waiting_on=None,
+        )
+
+
+class Wait(Struct, frozen=True, array_like=True):
+    """This task (awaiter) resumes when that promise (awaited) settles.
+
+    Mode *any* is the protocol's callback; *all* counts towards the task's `waits_left`;
+    *both* is an *all* wait the running task has also suspended on.
+    """
+
+    awaited: str
+    awaiter: str
+    mode: WaitMode = "any"
+
+    @property
+    def counts(self) -> bool:
+        return self.mode != "any"
+
+    @property
+    def wakes(self) -> bool:
+        return self.mode != "all"
+
+
+class Listener(Struct, frozen=True, array_like=True):
+    """An address that is told when the promise settles."""
+
+    awaited: str
+    address: str
+
+
+class Message(Struct, frozen=True, array_like=True):
+    """What must be told to whom after commit. The text on the wire is made when it is sent."""
+
+    id: str
+    kind: MessageKind
+    address: str
+    version: int = 0
+
+    @property
+    def key(self) -> MessageKey:
+        return (self.id, self.kind, self.address)
+
+
+class Holder(Struct, frozen=True, array_like=True):
+    """A worker process; one lease for all tasks it has taken."""
+
+    pid: str
+    incarnation: str
+    group: str
+    embedded: bool
+    ttl: Millis
+    expires_at: Millis
+    standing: Standing = "alive"
+    held: int = 0
+    """How many tasks it holds. Kept as deltas, so that a heartbeat counts nothing."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.standing == "alive"
+
+    def renewed(self, now: Millis, ttl: Millis) -> "Holder":
+        expires_at = NEVER if self.embedded else later(now, ttl)
+        return replace(self, ttl=ttl, expires_at=expires_at)
+
+    def gone(self, standing: Standing) -> "Holder":
+        return replace(self, standing=standing, expires_at=NEVER)
+
+
+class Schedule(Struct, frozen=True, array_like=True):
+    """A cron rule that creates promises."""
+
+    id: str
+    cron: str
+    promise_id: str
+    promise_timeout: Millis
+    promise_param: str
+    promise_tags: str
+    created_at: Millis
+    next_run_at: Millis
+    last_run_at: Millis | None = None
+
+    def fired(self, at: Millis, next_run_at: Millis) -> "Schedule":
+        return replace(self, last_run_at=at, next_run_at=next_run_at)
+
+    def promise_id_at(self, at: Millis) -> str:
+        return self.promise_id.replace("{{.id}}", self.id).replace("{{.timestamp}}", str(at))

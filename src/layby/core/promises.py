@@ -1,0 +1,121 @@
+"""Handlers of promise.* and of layby's own promise commands."""
+
+from layby.core import birth, values
+from layby.core.commands import (
+    CancelPromise,
+    CreatePromise,
+    EnsurePromise,
+    GetPromise,
+    RegisterCallback,
+    RegisterListener,
+    ResolvePromise,
+    SettlePromise,
+)
+from layby.core.draft import Draft
+from layby.core.model import EMPTY, NEVER, Listener, PromiseState, Task, Wait
+from layby.core.replies import PromiseData, Reply, ok, refuse
+from layby.core.settlement import make_ready, settle
+
+NOT_FOUND = refuse(404, "Promise not found")
+RUN_PREFIX = "run/"
+
+
+def get(d: Draft, c: GetPromise) -> Reply:
+    promise = d.promise(c.id)
+    return NOT_FOUND if promise is None else ok(PromiseData(promise))
+
+
+def create(d: Draft, c: CreatePromise) -> Reply:
+    promise = d.promise(c.id)
+    if promise is None or birth.is_absent(promise):
+        promise = birth.create(d, c.id, c.timeout_at, birth.encoded(c.param), c.tags)
+    return ok(PromiseData(promise))
+
+
+def settle_by_id(d: Draft, c: SettlePromise) -> Reply:
+    promise = d.promise(c.id)
+    if promise is None:
+        return NOT_FOUND
+    if promise.is_pending:
+        promise = settle(d, promise, settle_state(c.state), birth.encoded(c.value))
+    return ok(PromiseData(promise))
+
+
+def register_callback(d: Draft, c: RegisterCallback) -> Reply:
+    awaited, awaiter = d.promise(c.awaited), d.promise(c.awaiter)
+    if awaited is None:
+        return refuse(404, "Awaited promise not found")
+    if awaiter is None:
+        return refuse(422, "Awaiter promise not found")
+    task = d.task(c.awaiter)
+    if task is None:
+        return refuse(422, "Awaiter promise has no resonate:target tag")
+    if awaited.is_pending and awaiter.is_pending:
+        add_wait(d, c.awaited, c.awaiter)
+    elif awaiter.is_pending:
+        _resume_at_once(d, task, c.awaited)
+    return ok(PromiseData(awaited))
+
+
+def register_listener(d: Draft, c: RegisterListener) -> Reply:
+    awaited = d.promise(c.awaited)
+    if awaited is None:
+        return refuse(404, "Awaited promise not found")
+    if awaited.is_pending:
+        d.listen(Listener(c.awaited, c.address))
+    return ok(PromiseData(awaited))
+
+
+def resolve(d: Draft, c: ResolvePromise) -> Reply:
+    """Settle, or create settled in one step. Runs are never created by resolving."""
+    promise = d.promise(c.id)
+    if promise is None:
+        if c.id.startswith(RUN_PREFIX):
+            return _no_such_run(c.id)
+        promise = birth.create(d, c.id, NEVER, EMPTY, {})
+    if promise.is_pending:
+        promise = settle(d, promise, settle_state(c.state), birth.encoded(c.value))
+    return ok(PromiseData(promise))
+
+
+def ensure(d: Draft, c: EnsurePromise) -> Reply:
+    promise = d.promise(c.id)
+    if promise is None and c.id.startswith(RUN_PREFIX):
+        return _no_such_run(c.id)
+    return ok(PromiseData(birth.placeholder(d, c.id) if promise is None else promise))
+
+
+def cancel(d: Draft, c: CancelPromise) -> Reply:
+    promise = d.promise(c.id)
+    if promise is None:
+        return NOT_FOUND
+    if promise.is_pending:
+        promise = settle(d, promise, "rejected_canceled", values.cancelled(c.by, c.reason))
+    return ok(PromiseData(promise))
+
+
+def add_wait(d: Draft, awaited: str, awaiter: str) -> None:
+    """An *any* wait; one that already counts for the same pair goes on counting."""
+    stored = d.rows.waits.get(awaited, {}).get(awaiter)
+    counts = stored is not None and stored.counts
+    d.wait(Wait(awaited, awaiter, "both" if counts else "any"))
+
+
+def settle_state(state: str) -> PromiseState:
+    """Validation has refused every other word before the handler runs."""
+    if state == "resolved":
+        return "resolved"
+    return "rejected" if state == "rejected" else "rejected_canceled"
+
+
+def _resume_at_once(d: Draft, task: Task, awaited: str) -> None:
+    """The awaited promise is settled already: the caller must not wait for nothing."""
+    if task.state == "suspended":
+        make_ready(d, task)
+    elif task.state in ("pending", "acquired"):
+        d.put_task(task.resumed_by(awaited))
+
+
+def _no_such_run(promise_id: str) -> Reply:
+    why = f"Run '{promise_id}' not found: a run is created by starting it, not by waiting"
+    return refuse(404, why)

@@ -1,0 +1,117 @@
+"""Answers as values, refusals included: an exception in core is a bug, never an answer."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from layby.core.model import Message, Promise, Schedule, Task
+
+
+class Reply(Struct, frozen=True):
+    """`status` as on the wire; `data` is a text for refusals."""
+
+    status: int
+    data: object
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status < 400
+
+
+class PromiseData(Struct, frozen=True):
+    promise: Promise
+
+
+class TaskData(Struct, frozen=True):
+    task: Task
+
+
+class ClaimData(Struct, frozen=True):
+    """A claimed task with its promise and the settled neighbours worth knowing."""
+
+    task: Task
+    promise: Promise
+    preload: Sequence[Promise] = ()
+
+
+class PreloadData(Struct, frozen=True):
+    preload: Sequence[Promise]
+
+
+class FenceData(Struct, frozen=True):
+    kind: str
+    reply: Reply
+    preload: Sequence[Promise] = ()
+
+
+class ScheduleData(Struct, frozen=True):
+    schedule: Schedule
+
+
+class Empty(Struct, frozen=True):
+    pass
+
+
+class Claim(Struct, frozen=True):
+    task: Task
+    promise: Promise
+
+
+class TakeData(Struct, frozen=True):
+    """`again`: nothing more to hand out now, but the queue changed under the take: ask again."""
+
+    claims: Sequence[Claim] = ()
+    again: bool = False
+
+
+class FinishData(Struct, frozen=True):
+    promise: Promise
+    taken: TakeData = TakeData()
+
+
+class FailData(Struct, frozen=True):
+    """`promise` is settled when the task failed for good; otherwise the task backs off."""
+
+    promise: Promise
+    task: Task
+    taken: TakeData = TakeData()
+
+
+class RunData(Struct, frozen=True):
+    promise: Promise
+    created: bool
+    taken: TakeData = TakeData()
+
+
+class HeartbeatData(Struct, frozen=True):
+    """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides count alike."""
+
+    lost: Sequence[Message]
+    agrees: bool
+
+
+class PromisePage(Struct, frozen=True):
+    promises: Sequence[Promise]
+    cursor: str | None = None
+
+
+class TaskPage(Struct, frozen=True):
+    tasks: Sequence[Task]
+    cursor: str | None = None
+
+
+class SchedulePage(Struct, frozen=True):
+    schedules: Sequence[Schedule]
+    cursor: str | None = None
+
+
+OK: Final = Reply(200, Empty())
+
+
+def ok(data: object) -> Reply:
+    return Reply(200, data)
+
+
+def refuse(status: int, why: str) -> Reply:
+    return Reply(status, why)

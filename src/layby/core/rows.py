@@ -1,0 +1,129 @@
+"""What a batch may see: the rows its footprint names plus one hop, and nothing more."""
+
+from bisect import insort
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from layby.core.model import Holder, Listener, Message, Millis, Promise, Schedule, Task, Wait
+
+TakeKey = tuple[str, tuple[str, ...]]
+"""Group and names: takes that ask for the same tasks share one look at the queue."""
+
+HeldKey = tuple[str, str]
+Calendar = Callable[[str, Millis], Millis | None]
+"""The next instant of a cron rule strictly after a given one; None when the rule is invalid."""
+
+
+class OutsideFootprint(Exception):
+    """A step read a row it did not declare: a bug in the command's footprint."""
+
+
+class Settings(Struct, frozen=True):
+    """The few numbers the rules depend on."""
+
+    retry_ms: Millis = 30_000
+    max_crashes: int = 5
+    hop_limit: int = 1_000
+    """Waits handled in the transaction that settles their promise; the rest is armed as a tick."""
+    preload_limit: int = 1_000
+    roots_per_take: int = 64
+
+
+class Footprint(Struct):
+    """The rows a batch declares."""
+
+    ids: set[str] = field(default_factory=set)
+    branches_of: set[str] = field(default_factory=set)
+    branches: set[str] = field(default_factory=set)
+    schedules: set[str] = field(default_factory=set)
+    pids: set[str] = field(default_factory=set)
+    leases_of: set[str] = field(default_factory=set)
+    notices: set[str] = field(default_factory=set)
+    takes: dict[TakeKey, int] = field(default_factory=dict)
+
+
+class Rows:
+    """Rows loaded for one batch; `merge` of each draft keeps them current within it."""
+
+    __slots__ = (
+        "branches",
+        "calendar",
+        "holders",
+        "known",
+        "leases_of",
+        "listeners",
+        "more_waits",
+        "notices",
+        "promises",
+        "ready",
+        "schedules",
+        "settings",
+        "tasks",
+        "waits",
+    )
+
+    def __init__(self, settings: Settings, calendar: Calendar) -> None:
+        self.settings = settings
+        self.calendar = calendar
+        self.known: set[str] = set()
+        self.promises: dict[str, Promise] = {}
+        self.tasks: dict[str, Task] = {}
+        self.waits: dict[str, dict[str, Wait]] = {}
+        self.more_waits: set[str] = set()
+        self.listeners: dict[str, set[str]] = {}
+        self.branches: dict[str, list[str]] = {}
+        self.schedules: dict[str, Schedule | None] = {}
+        self.holders: dict[str, dict[str, Holder]] = {}
+        self.leases_of: dict[str, list[str]] = {}
+        self.notices: dict[str, list[Message]] = {}
+        self.ready: dict[TakeKey, list[tuple[Millis, str]]] = {}
+
+    def promise(self, promise_id: str) -> Promise | None:
+        row = self.promises.get(promise_id)
+        if row is None and promise_id not in self.known:
+            raise OutsideFootprint(promise_id)
+        return row
+
+    def task(self, task_id: str) -> Task | None:
+        row = self.tasks.get(task_id)
+        if row is None and task_id not in self.known:
+            raise OutsideFootprint(task_id)
+        return row
+
+    def add_promises(self, promises: Iterable[Promise]) -> None:
+        for promise in promises:
+            self.promises[promise.id] = promise
+            branch = promise.branch
+            if branch is not None and (ids := self.branches.get(branch)) is not None:
+                _insort_once(ids, promise.id)
+
+    def add_waits(self, waits: Iterable[Wait]) -> None:
+        for wait in waits:
+            self.waits.setdefault(wait.awaited, {})[wait.awaiter] = wait
+
+    def add_listeners(self, listeners: Iterable[Listener]) -> None:
+        for listener in listeners:
+            self.listeners.setdefault(listener.awaited, set()).add(listener.address)
+
+    def count_held(self, key: HeldKey, by: int) -> None:
+        pid, incarnation = key
+        holders = self.holders.get(pid, {})
+        if incarnation in holders:
+            holder = holders[incarnation]
+            holders[incarnation] = replace(holder, held=holder.held + by)
+
+    def add_ready(self, task: Task) -> None:
+        """Queue a task that became ready within this batch behind those it finds there."""
+        if task.ready_at is None:
+            return
+        for (group, names), queue in self.ready.items():
+            if task.group == group and task.name in names:
+                _insort_once(queue, (task.ready_at, task.id))
+
+
+def _insort_once(items: list[Any], item: Any) -> None:
+    if item not in items:
+        insort(items, item)

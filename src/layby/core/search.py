@@ -1,0 +1,44 @@
+"""Which rows a search shows: decided here, on the deadline-aware view, not in SQL."""
+
+import msgspec
+
+from layby.core.commands import Search, SearchPromises, SearchSchedules, SearchTasks, Tags
+from layby.core.model import Millis, Promise, Schedule, Task
+
+
+def matches_promise(query: SearchPromises, promise: Promise, task: Task | None) -> bool:
+    """`promise` is the projected row."""
+    if query.state is not None and promise.state != query.state:
+        return False
+    return _matches(query, promise, task)
+
+
+def matches_task(query: SearchTasks, promise: Promise, task: Task) -> bool:
+    """`task` is the projected row."""
+    if query.state is not None and task.state != query.state:
+        return False
+    return _matches(query, promise, task)
+
+
+def matches_schedule(query: SearchSchedules, schedule: Schedule) -> bool:
+    return has_tags(schedule.promise_tags, query.tags)
+
+
+def projected(promise: Promise, task: Task | None, now: Millis) -> tuple[Promise, Task | None]:
+    shown = promise.at(now)
+    over = not shown.is_pending and task is not None and task.state != "fulfilled"
+    return shown, task.fulfilled() if over and task is not None else task
+
+
+def has_tags(encoded: str, wanted: Tags) -> bool:
+    return not wanted or wanted.items() <= msgspec.json.decode(encoded, type=Tags).items()
+
+
+def _matches(query: Search, promise: Promise, task: Task | None) -> bool:
+    return (
+        query.root in (None, promise.root)
+        and (query.target is None or (task is not None and task.target == query.target))
+        and (query.name is None or (task is not None and task.name == query.name))
+        and (query.group is None or (task is not None and task.group == query.group))
+        and has_tags(promise.tags, query.tags)
+    )

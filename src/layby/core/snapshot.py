@@ -1,0 +1,51 @@
+"""The whole state in the form debug.snap shows it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from layby.core.model import Message, Promise, Task
+from layby.core.state import State
+
+
+def promise_timeouts(state: State) -> list[dict[str, Any]]:
+    pending = (p for p in _sorted(state.promises) if p.is_pending)
+    return [{"id": p.id, "timeout": p.timeout_at} for p in pending]
+
+
+def callbacks(state: State) -> list[dict[str, str]]:
+    ordered = sorted(state.waits)
+    return [{"awaiter": awaiter, "awaited": awaited} for awaited, awaiter in ordered]
+
+
+def listeners(state: State) -> list[dict[str, str]]:
+    ordered = sorted((each.awaited, each.address) for each in state.listeners)
+    return [{"id": awaited, "address": address} for awaited, address in ordered]
+
+
+def task_timeouts(state: State) -> list[dict[str, Any]]:
+    return [timeout for task in _sorted(state.tasks) for timeout in _timeout(state, task)]
+
+
+def messages(state: State) -> Iterator[Message]:
+    """Executes by task, then unblocks by promise and address; layby's own notices are not shown."""
+    ordered = sorted(state.messages.values(), key=lambda each: (each.kind, each.id, each.address))
+    return (message for message in ordered if message.kind != "lost")
+
+
+def promises(state: State) -> list[Promise]:
+    return _sorted(state.promises)
+
+
+def tasks(state: State) -> list[Task]:
+    return _sorted(state.tasks)
+
+
+def _timeout(state: State, task: Task) -> Iterator[dict[str, Any]]:
+    if task.state == "pending":
+        yield {"id": task.id, "type": 0, "timeout": task.wake_at}
+    elif task.state == "acquired":
+        yield {"id": task.id, "type": 1, "timeout": state.lease_of(task)}
+
+
+def _sorted(rows: dict[str, Any]) -> list[Any]:
+    return [row for _, row in sorted(rows.items())]

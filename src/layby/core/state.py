@@ -1,0 +1,23 @@
+"""A whole store as one value: for snapshots, invariants and the memory store."""
+
+from msgspec import Struct, field
+
+from layby.core.model import Holder, Listener, Message, MessageKey, Promise, Schedule, Task, Wait
+from layby.core.rows import HeldKey
+
+
+class State(Struct):
+    promises: dict[str, Promise] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    waits: dict[tuple[str, str], Wait] = field(default_factory=dict)
+    listeners: set[Listener] = field(default_factory=set)
+    messages: dict[MessageKey, Message] = field(default_factory=dict)
+    holders: dict[HeldKey, Holder] = field(default_factory=dict)
+    schedules: dict[str, Schedule] = field(default_factory=dict)
+
+    def lease_of(self, task: Task) -> int | None:
+        """When the claim on an acquired task ends: its own lease, or its holder's."""
+        if task.holder is None:
+            return task.wake_at
+        holder = self.holders.get((task.pid or "", task.holder))
+        return None if holder is None else holder.expires_at

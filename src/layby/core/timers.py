@@ -1,0 +1,108 @@
+"""What the passing of time does. Each handler checks again: late or double firing is harmless."""
+
+from collections.abc import Iterator, Sequence
+
+from layby.core import values
+from layby.core.commands import (
+    ExpireHolders,
+    ExpireLeases,
+    ExpirePromises,
+    FinishSettlement,
+    ForgetMessages,
+    FreeTasks,
+    RetryTasks,
+)
+from layby.core.draft import Draft
+from layby.core.model import Promise, Task
+from layby.core.replies import OK, Reply
+from layby.core.settlement import make_ready, resume_waiting, settle, settle_all
+
+
+def expire_promises(d: Draft, c: ExpirePromises) -> Reply:
+    stored = (d.rows.promises.get(promise_id) for promise_id in c.ids)
+    due = [p.timed_out() for p in stored if p is not None and p.at(d.now) is not p]
+    settle_all(d, due)
+    return OK
+
+
+def retry_tasks(d: Draft, c: RetryTasks) -> Reply:
+    """Dispatch again what nobody has claimed; a delayed task is dispatched for the first time."""
+    for task in map(d.task, c.ids):
+        if task is not None and task.state == "pending" and _is_due(task, d.now):
+            make_ready(d, task)
+    return OK
+
+
+def expire_leases(d: Draft, c: ExpireLeases) -> Reply:
+    for task in map(d.task, c.ids):
+        if task is not None and task.state == "acquired" and _is_due(task, d.now):
+            make_ready(d, task)
+    return OK
+
+
+def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
+    """The next chunk of waits on a settled promise; of a run that ended early, its nodes."""
+    promise = d.promise(c.id)
+    if promise is None or promise.tail_at is None:
+        return OK
+    d.put(promise.with_tail(None))
+    resume_waiting(d, promise)
+    settle_all(d, [_cancelled(d, node, promise) for node in _unsettled(d, c.nodes)])
+    if c.nodes:
+        d.put(d.promises[c.id].with_tail(d.now))  # look again whether nodes are left
+    else:
+        d.forget_waits_of(c.id)
+    return OK
+
+
+def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
+    for pid in c.pids:
+        for holder in d.holders_of(pid):
+            dead = holder.embedded if c.embedded else holder.expires_at <= d.now
+            if holder.is_alive and dead:
+                d.put_holder(holder.gone("lost"))
+    return OK
+
+
+def free_tasks(d: Draft, c: FreeTasks) -> Reply:
+    holder = d.holder(c.pid, c.incarnation)
+    if holder is None or holder.is_alive:
+        return OK
+    for task_id in c.ids:
+        task = d.task(task_id)
+        if task is not None and task.holder == c.incarnation:
+            _free(d, task, lost=holder.standing == "lost")
+    return OK
+
+
+def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
+    for key in c.keys:
+        d.unsend(key)
+    return OK
+
+
+def _free(d: Draft, task: Task, *, lost: bool) -> None:
+    """A worker lost while the slot was held counts as a crash; parked losses do not."""
+    if lost and task.sub_status != "Deferred":
+        task = task.crashed()
+    promise = d.promise(task.id)
+    if promise is not None and task.crashes >= d.settings.max_crashes:
+        d.put_task(task)
+        settle(d, promise, "rejected", values.worker_lost(task.id, task.crashes), by_holder=True)
+    else:
+        make_ready(d, task)
+
+
+def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
+    for promise in map(d.promise, ids):
+        if promise is not None and promise.is_pending:
+            yield promise
+
+
+def _cancelled(d: Draft, node: Promise, run: Promise) -> Promise:
+    why = values.cancelled("layby", f"run {run.id} has ended")
+    return node.settled("rejected_canceled", why, d.now)
+
+
+def _is_due(task: Task, now: int) -> bool:
+    return task.wake_at is not None and task.wake_at <= now

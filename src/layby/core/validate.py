@@ -1,0 +1,308 @@
+"""Field rules: what is refused with 400 before any row is looked at."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from layby.core import address, birth, commands
+from layby.core.commands import (
+    AcquireTask,
+    Command,
+    ContinueTask,
+    CreatePromise,
+    CreateSchedule,
+    CreateTask,
+    FailTask,
+    FenceTask,
+    FinishTask,
+    FulfillTask,
+    HaltTask,
+    HeartbeatTasks,
+    HeartbeatWorker,
+    ListHeld,
+    Query,
+    RegisterCallback,
+    RegisterListener,
+    ResolvePromise,
+    Search,
+    SearchSchedules,
+    SettlePromise,
+    StartRun,
+    SuspendTask,
+    Tags,
+    Take,
+)
+
+Problems = Iterator[str]
+
+MAX_ID_BYTES = 1024
+"""Two of them fit into one index key of either database."""
+SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")
+MAX_PAGE = 1000
+
+
+def problems(request: Command | Query) -> str | None:
+    """Everything wrong with the request, as one text; None when nothing is."""
+    rule = RULES.get(type(request))
+    found = "; ".join(rule(request)) if rule else ""
+    return found or None
+
+
+def _id(text: str, what: str) -> Problems:
+    if not text:
+        yield f"{what} is required"
+    elif len(text) > MAX_ID_BYTES // 4 and len(text.encode()) > MAX_ID_BYTES:
+        yield f"{what} must not be longer than {MAX_ID_BYTES} bytes"
+    if "\0" in text:
+        yield f"{what} must not contain NUL"
+
+
+def _promise_id(c: Any) -> Problems:
+    yield from _id(c.id, "Promise ID")
+
+
+def _task_id(c: Any) -> Problems:
+    yield from _id(c.id, "Task ID")
+
+
+def _schedule_id(c: Any) -> Problems:
+    yield from _id(c.id, "Schedule ID")
+
+
+def _claim(c: AcquireTask | CreateTask | Take) -> Problems:
+    yield from _id(c.pid, "Process ID")
+    if c.ttl < 1:
+        yield "ttl must be positive"
+
+
+def _version(version: int) -> Problems:
+    if version < 0:
+        yield "version must be non-negative"
+
+
+def _settle_state(state: str) -> Problems:
+    if state not in SETTLE_STATES:
+        yield f"state must be one of {', '.join(SETTLE_STATES)}"
+
+
+def _create(c: CreatePromise) -> Problems:
+    yield from _id(c.id, "Promise ID")
+    if c.timeout_at < 0:
+        yield "timeoutAt must be non-negative"
+    if c.tags:
+        yield from _delay(c)
+        yield from _target(c.tags)
+
+
+def _delay(c: CreatePromise) -> Problems:
+    if birth.DELAY not in c.tags:
+        return
+    delay = birth.delay_of(c.tags)
+    if delay is None:
+        yield "resonate:delay must be a non-negative integer"
+    elif delay >= c.timeout_at:
+        yield "resonate:delay must be less than timeoutAt"
+    if birth.TARGET not in c.tags:
+        yield "resonate:delay requires a resonate:target tag"
+
+
+def _target(tags: Tags) -> Problems:
+    target = tags.get(birth.TARGET)
+    if target is not None and not _is_address(target):
+        yield "Invalid resonate:target address"
+
+
+def _is_address(text: str) -> bool:
+    return address.is_valid(text) and "\0" not in text and len(text.encode()) <= MAX_ID_BYTES
+
+
+def _settle(c: SettlePromise | ResolvePromise) -> Problems:
+    yield from _id(c.id, "Promise ID")
+    yield from _settle_state(c.state)
+
+
+def _callback(c: RegisterCallback) -> Problems:
+    yield from _id(c.awaited, "Awaited promise ID")
+    yield from _id(c.awaiter, "Awaiter promise ID")
+    if c.awaited == c.awaiter:
+        yield "Awaited and awaiter must be different promises"
+
+
+def _listener(c: RegisterListener) -> Problems:
+    yield from _id(c.awaited, "Awaited promise ID")
+    if not _is_address(c.address):
+        yield "Invalid listener address"
+
+
+def _create_task(c: CreateTask) -> Problems:
+    yield from _claim(c)
+    yield from _create(c.action.data)
+    if birth.TARGET not in c.action.data.tags:
+        yield "Action must have a resonate:target tag"
+
+
+def _acquire(c: AcquireTask) -> Problems:
+    yield from _fenced(c)
+    yield from _claim(c)
+
+
+def _fenced(c: Any) -> Problems:
+    yield from _id(c.id, "Task ID")
+    yield from _version(c.version)
+
+
+def _fulfill(c: FulfillTask) -> Problems:
+    yield from _fenced(c)
+    if c.action.data.id != c.id:
+        yield "Action ID must match the task ID"
+    yield from _settle_state(c.action.data.state)
+
+
+def _suspend(c: SuspendTask) -> Problems:
+    yield from _fenced(c)
+    if not c.actions:
+        yield "Actions array cannot be empty"
+    for action in c.actions:
+        yield from _id(action.data.awaited, "Awaited promise ID")
+        if action.data.awaiter != c.id:
+            yield "Awaiter must match the task ID"
+        if action.data.awaited == c.id:
+            yield "Awaited and awaiter must be different promises"
+
+
+def _fence(c: FenceTask) -> Problems:
+    yield from _fenced(c)
+    if c.inner is None:
+        yield "Invalid fence action kind"
+        return
+    if c.inner.id == c.id:
+        yield "Action ID must not equal the task ID"
+    yield from _create(c.inner) if isinstance(c.inner, CreatePromise) else _settle(c.inner)
+
+
+def _heartbeat(c: HeartbeatTasks) -> Problems:
+    yield from _id(c.pid, "Process ID")
+    for task in c.tasks:
+        yield from _id(task.id, "Task ID")
+        yield from _version(task.version)
+
+
+def _unfenced(c: HaltTask | ContinueTask) -> Problems:
+    yield from _id(c.id, "Task ID")
+    yield from _version(c.version or 0)
+
+
+def _create_schedule(c: CreateSchedule) -> Problems:
+    yield from _id(c.id, "Schedule ID")
+    yield from _id(c.cron, "Cron expression")
+    yield from _id(c.promise_id, "Promise ID")
+    if c.promise_timeout < 0:
+        yield "promiseTimeout must be non-negative"
+    if birth.TARGET not in c.promise_tags:
+        yield "promiseTags must include a resonate:target tag"
+    yield from _target(c.promise_tags)
+
+
+def _search(c: Search | SearchSchedules | ListHeld) -> Problems:
+    if not 1 <= c.limit <= MAX_PAGE:
+        yield f"limit must be between 1 and {MAX_PAGE}"
+
+
+def _take(c: Take) -> Problems:
+    yield from _claim(c)
+    yield from _id(c.incarnation, "Incarnation")
+    yield from _id(c.group, "Group")
+    if c.free < 0:
+        yield "free must be non-negative"
+
+
+def _worker(c: HeartbeatWorker) -> Problems:
+    yield from _id(c.pid, "Process ID")
+    yield from _id(c.incarnation, "Incarnation")
+
+
+def _finish(c: FinishTask) -> Problems:
+    yield from _fenced(c)
+    yield from _settle_state(c.state)
+    yield from _ridden(c)
+
+
+def _fail(c: FailTask) -> Problems:
+    yield from _fenced(c)
+    yield from _ridden(c)
+    if c.retry_at is not None and c.retry_at < 0:
+        yield "retryAt must be non-negative"
+
+
+def _ridden(c: FinishTask | FailTask | StartRun) -> Problems:
+    if c.take is not None:
+        yield from _take(c.take)
+
+
+def _start_run(c: StartRun) -> Problems:
+    yield from _id(c.id, "Run ID")
+    yield from _ridden(c)
+    yield from _nodes(c)
+    if c.timeout_at < 0:
+        yield "timeoutAt must be non-negative"
+    if ":" in c.id:
+        yield f"Run ID '{c.id}' must not contain ':' (it separates run and node)"
+
+
+def _nodes(c: StartRun) -> Problems:
+    ids = Counter(node.id for node in c.nodes)
+    if not ids:
+        yield f"Run '{c.id}' has no nodes"
+    for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
+        yield f"Node '{twice}' is given twice"
+    for node in c.nodes:
+        yield from _id(c.node_id(node.id) if node.id else "", "Node ID")
+        yield from _id(node.name, f"Name of node '{node.id}'")
+        for unknown in sorted(set(node.after).difference(ids)):
+            yield f"Node '{node.id}' depends on unknown node '{unknown}'"
+    yield from _cycle(c)
+
+
+def _cycle(c: StartRun) -> Problems:
+    try:
+        TopologicalSorter({node.id: node.after for node in c.nodes}).prepare()
+    except CycleError as cycle:
+        yield f"Dependencies form a cycle: {' -> '.join(cycle.args[1])}"
+
+
+RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
+    commands.GetPromise: _promise_id,
+    CreatePromise: _create,
+    SettlePromise: _settle,
+    RegisterCallback: _callback,
+    RegisterListener: _listener,
+    commands.GetTask: _task_id,
+    CreateTask: _create_task,
+    AcquireTask: _acquire,
+    commands.ReleaseTask: _fenced,
+    FulfillTask: _fulfill,
+    SuspendTask: _suspend,
+    FenceTask: _fence,
+    HeartbeatTasks: _heartbeat,
+    HaltTask: _unfenced,
+    ContinueTask: _unfenced,
+    commands.GetSchedule: _schedule_id,
+    CreateSchedule: _create_schedule,
+    commands.DeleteSchedule: _schedule_id,
+    Take: _take,
+    HeartbeatWorker: _worker,
+    commands.LeaveWorker: _worker,
+    FinishTask: _finish,
+    FailTask: _fail,
+    commands.AnnotateTask: _fenced,
+    ResolvePromise: _settle,
+    commands.EnsurePromise: _promise_id,
+    commands.CancelPromise: _promise_id,
+    commands.WatchPromise: _promise_id,
+    StartRun: _start_run,
+    commands.SearchPromises: _search,
+    commands.SearchTasks: _search,
+    SearchSchedules: _search,
+    ListHeld: _search,
+}

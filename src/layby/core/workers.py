@@ -1,0 +1,178 @@
+"""Holders, and what layby's own workers do: take, heartbeat, leave, finish, fail, annotate.
+
+A holder is one worker process with one lease for everything it has taken. A pid has at most
+one living incarnation: a new one puts an end to the old, whose tasks are then freed.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from layby.core import birth
+from layby.core.commands import (
+    AnnotateTask,
+    FailTask,
+    FinishTask,
+    HeartbeatWorker,
+    LeaveWorker,
+    Take,
+)
+from layby.core.draft import Draft
+from layby.core.model import NEVER, Holder, Promise, Task, Wait
+from layby.core.promises import settle_state
+from layby.core.replies import (
+    OK,
+    Claim,
+    FailData,
+    FinishData,
+    HeartbeatData,
+    Reply,
+    TakeData,
+    TaskData,
+    ok,
+    refuse,
+)
+from layby.core.settlement import make_ready, settle
+from layby.core.tasks import NOT_FOUND, holds
+
+STALE = "Task is not acquired or version mismatch"
+
+
+def take(d: Draft, c: Take) -> Reply:
+    holder = _registered(d, c)
+    if not holder.is_alive:
+        return _gone(c.pid, c.incarnation)
+    return ok(take_ready(d, c, holder, prefer=()))
+
+
+def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
+    holder = d.holder(c.pid, c.incarnation)
+    if holder is None or not holder.is_alive:
+        return _gone(c.pid, c.incarnation)
+    d.put_holder(holder.renewed(d.now, holder.ttl))
+    lost = d.rows.notices[c.pid]
+    for notice in lost:
+        d.unsend(notice.key)
+    return ok(HeartbeatData(lost, agrees=c.held is None or c.held == holder.held))
+
+
+def leave(d: Draft, c: LeaveWorker) -> Reply:
+    holder = d.holder(c.pid, c.incarnation)
+    if holder is not None and holder.is_alive:
+        d.put_holder(holder.gone("left"))
+    return OK
+
+
+def finish(d: Draft, c: FinishTask) -> Reply:
+    """Fulfil and take the next task in one transaction, preferring the same run."""
+    task, promise = d.task(c.id), d.promise(c.id)
+    if task is None or promise is None:
+        return NOT_FOUND
+    if not holds(task, c.version):
+        return refuse(409, STALE)
+    state, value = settle_state(c.state), birth.encoded(c.value)
+    settled = settle(d, promise, state, value, by_holder=True)
+    return ok(FinishData(settled, take_next(d, c.take)))
+
+
+def fail(d: Draft, c: FailTask) -> Reply:
+    """Count the failure and keep the error; then back off, or settle rejected and take."""
+    task, promise = d.task(c.id), d.promise(c.id)
+    if task is None or promise is None:
+        return NOT_FOUND
+    if not holds(task, c.version):
+        return refuse(409, STALE)
+    error = birth.encoded(c.error)
+    d.put_task(task.failed(error))
+    if c.retry_at is None:
+        promise = settle(d, promise, "rejected", error, by_holder=True)
+    else:
+        _back_off(d, task.failed(error), c.backoff_id, c.retry_at)
+    taken = take_next(d, c.take)
+    return ok(FailData(promise, d.tasks[c.id], taken))
+
+
+def annotate(d: Draft, c: AnnotateTask) -> Reply:
+    task = d.task(c.id)
+    if task is None:
+        return NOT_FOUND
+    if not holds(task, c.version):
+        return refuse(409, STALE)
+    annotated = task.annotated(c.sub_status, c.waiting_on)
+    d.put_task(annotated)
+    return ok(TaskData(annotated))
+
+
+def take_next(d: Draft, c: Take | None) -> TakeData:
+    """The take that rides on another command; what this very step made ready comes first."""
+    if c is None:
+        return TakeData()
+    holder = _registered(d, c)
+    return take_ready(d, c, holder, prefer=tuple(d.readied)) if holder.is_alive else TakeData()
+
+
+def take_ready(d: Draft, c: Take, holder: Holder, prefer: Iterable[str]) -> TakeData:
+    claims: list[Claim] = []
+    nodes = 0
+    put_back = False
+    for task, promise in _candidates(d, c, prefer):
+        if task.waits_left > 0:
+            d.put_task(task.suspended())  # made pending early by somebody else: not its turn
+            put_back = True
+        elif task.is_root or nodes < c.free:
+            nodes += not task.is_root
+            claims.append(_claimed(d, task, promise, holder))
+    return TakeData(claims, again=put_back and nodes < c.free)
+
+
+def _candidates(d: Draft, c: Take, prefer: Iterable[str]) -> Iterator[tuple[Task, Promise]]:
+    queue = (task_id for _, task_id in d.rows.ready[c.key])
+    for task_id in dict.fromkeys((*prefer, *queue)):
+        task, promise = d.task(task_id), d.promise(task_id)
+        if task is not None and promise is not None and _fits(task, c, d.now):
+            yield task, promise
+
+
+def _fits(task: Task, c: Take, now: int) -> bool:
+    return (
+        task.state == "pending"
+        and task.group == c.group
+        and task.name in c.names
+        and task.ready_at is not None
+        and task.ready_at <= now
+    )
+
+
+def _claimed(d: Draft, task: Task, promise: Promise, holder: Holder) -> Claim:
+    claimed = task.acquired(holder.pid, holder.ttl, None, holder.incarnation)
+    d.put_task(claimed)
+    return Claim(claimed, promise)
+
+
+def _registered(d: Draft, c: Take) -> Holder:
+    """The caller's holder, renewed; an incarnation that is gone stays gone."""
+    holder = d.holder(c.pid, c.incarnation)
+    if holder is None:
+        for old in d.holders_of(c.pid):
+            if old.is_alive:
+                d.put_holder(old.gone("lost"))
+        holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=NEVER)
+    if holder.is_alive:
+        holder = holder.renewed(d.now, c.ttl)
+        d.put_holder(holder)
+    return holder
+
+
+def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:
+    """A back-off is a wait like any other: suspended on a timer promise."""
+    if d.promise(timer_id) is None:
+        birth.create(d, timer_id, retry_at, birth.EMPTY, {birth.TIMER: "true"})
+    timer = d.promise(timer_id)
+    if timer is not None and timer.is_pending:
+        d.wait(Wait(timer_id, task.id))
+        d.put_task(task.suspended())
+    else:
+        make_ready(d, task)
+
+
+def _gone(pid: str, incarnation: str) -> Reply:
+    why = f"Holder '{pid}' ({incarnation}) is gone: drop its tasks and register a new incarnation"
+    return refuse(409, why)
