@@ -1,0 +1,53 @@
+"""What the engine asks of a store. Synchronous, owned by one thread."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from layby.core.changes import Changes
+from layby.core.commands import ListHeld, SearchPromises, SearchSchedules, SearchTasks, Tick
+from layby.core.model import Message, Millis
+from layby.core.replies import PromisePage, SchedulePage, TaskPage
+from layby.core.rows import Footprint, Rows
+from layby.core.state import State
+
+
+class Store(Protocol):
+    def transaction(self) -> AbstractContextManager[None]:
+        """All or nothing; an exception inside rolls back."""
+        ...
+
+    def load(self, footprint: Footprint, now: Millis) -> Rows:
+        """The rows a batch declares plus one hop; a constant number of statements."""
+        ...
+
+    def save(self, changes: Changes) -> None: ...
+
+    def due(self, now: Millis, limit: int) -> list[Tick]:
+        """What time has brought about by `now`, at most `limit` rows of each sort."""
+        ...
+
+    def earliest(self) -> Millis:
+        """The soonest deadline of any row; FAR when there is none."""
+        ...
+
+    def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage: ...
+
+    def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage: ...
+
+    def search_schedules(self, query: SearchSchedules) -> SchedulePage: ...
+
+    def list_held(self, query: ListHeld) -> TaskPage: ...
+
+    def embedded_pids(self) -> tuple[str, ...]:
+        """Pids of living embedded holders: they died with the last owner of this store."""
+        ...
+
+    def messages(self, limit: int) -> list[Message]:
+        """The oldest part of the outbox, by key."""
+        ...
+
+    def dump(self) -> State: ...
+
+    def clear(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,79 @@
+"""The few ways in which the databases differ. Everything else is one SQL text for both.
+
+Rows travel as one parameter: many small statements convoy with the interpreter lock, so a
+batch of any size is one statement per table, and a result is one row of JSON.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from layby.store.tables import Column
+
+
+class Dialect(Protocol):
+    begin: str
+    keyed: str
+    """Clause for tables that are nothing but their key."""
+
+    any_of: str
+    """A subquery of the ids (or other texts) in one parameter."""
+    ready: str
+    """Ready tasks of a group, oldest first for each name; nodes and roots each to a limit."""
+
+    def rows(self, names: Sequence[str]) -> str:
+        """A FROM item `r` with these columns, read from one parameter."""
+        ...
+
+    def packed(self, columns: Sequence[Column], table: str) -> str:
+        """An expression that packs one row into a JSON array."""
+        ...
+
+    def packed_all(self, packed: str, source: str) -> str:
+        """A scalar query: all rows of `source` as one JSON array."""
+        ...
+
+
+class SqliteDialect:
+    begin = "BEGIN IMMEDIATE"
+    keyed = "WITHOUT ROWID"
+    any_of = "(SELECT value FROM json_each(?))"
+    ready = """
+        SELECT json_group_array(json_array(p.task_ready_at, p.id)) FROM (
+            SELECT q.task_ready_at, q.id FROM json_each(:names) AS n
+            JOIN promises AS q ON q.rowid IN (
+                SELECT rowid FROM promises
+                WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
+                    AND task_kind = 'node' AND task_ready_at <= :now
+                ORDER BY task_ready_at, id LIMIT :nodes)
+            UNION ALL
+            SELECT q.task_ready_at, q.id FROM json_each(:names) AS n
+            JOIN promises AS q ON q.rowid IN (
+                SELECT rowid FROM promises
+                WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
+                    AND task_kind = 'root' AND task_ready_at <= :now
+                ORDER BY task_ready_at, id LIMIT :roots)
+        ) AS p
+    """
+
+    def rows(self, names: Sequence[str]) -> str:
+        cells = ", ".join(
+            f"json_extract(value, '$[{index}]') AS {quoted(name)}"
+            for index, name in enumerate(names)
+        )
+        return f"(SELECT {cells} FROM json_each(?)) AS r"
+
+    def packed(self, columns: Sequence[Column], table: str) -> str:
+        return f"json_array({', '.join(self._cell(column, table) for column in columns)})"
+
+    def packed_all(self, packed: str, source: str) -> str:
+        return f"SELECT json_group_array({packed}) FROM {source}"
+
+    def _cell(self, column: Column, table: str) -> str:
+        name = f"{table}.{quoted(column.name)}"
+        if column.sort == "bool":
+            return f"json(iif({name}, 'true', 'false'))"
+        return f"json({name})" if column.sort == "json" else name
+
+
+def quoted(name: str) -> str:
+    return f'"{name}"'

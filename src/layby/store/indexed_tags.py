@@ -1,0 +1,42 @@
+"""Which tags are found through the side table, and in what form they stand there."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from layby.core import birth
+from layby.core.commands import Tags
+from layby.core.model import EMPTY, Promise
+
+COLUMN_OF: Final = {
+    birth.TARGET: "task_target",
+    birth.BRANCH: "branch",
+    birth.NAME: "task_name",
+}
+"""Tags that a column holds: the column's index serves them."""
+UNINDEXED: Final = frozenset({birth.KIND, birth.PLACEHOLDER})
+"""Tags on so many rows that looking them up would not narrow anything."""
+LONGEST: Final = 512
+
+_decode = msgspec.json.Decoder(Tags).decode
+
+
+def of(promise: Promise) -> Iterator[tuple[str, str, str]]:
+    if promise.tags == EMPTY:
+        return
+    for key, value in _decode(promise.tags).items():
+        if is_indexed(key):
+            yield stored(key), stored(value), promise.id
+
+
+def is_indexed(key: str) -> bool:
+    return key not in COLUMN_OF and key not in UNINDEXED
+
+
+def stored(text: str) -> str:
+    """As it stands in the index: what is too long or unfit for a key stands as its digest."""
+    if len(text) <= LONGEST and "\0" not in text:
+        return text
+    return "sha256:" + sha256(text.encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""Brings a database to the schema this version knows, once, under a lock."""
+
+import sqlite3
+from hashlib import sha256
+from importlib.resources import files
+
+from msgspec import Struct
+
+from layby.errors import StoreUnreadable
+from layby.store.dialect import Dialect
+
+_LEDGER = """
+    CREATE TABLE IF NOT EXISTS layby_migrations (
+        version    BIGINT PRIMARY KEY,
+        name       TEXT NOT NULL,
+        checksum   TEXT NOT NULL
+    )
+"""
+
+
+class Migration(Struct, frozen=True):
+    version: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return sha256(self.text.encode()).hexdigest()
+
+
+def known() -> list[Migration]:
+    folder = files("layby.store").joinpath("migrations")
+    found = (entry for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return sorted((_migration(e.name, e.read_text()) for e in found), key=lambda m: m.version)
+
+
+def migrate(connection: sqlite3.Connection, dialect: Dialect) -> None:
+    """Apply what is missing in one transaction; a database from elsewhere is left untouched."""
+    connection.execute(dialect.begin)
+    try:
+        connection.execute(_LEDGER)
+        applied = _applied(connection)
+        _refuse_strangers(applied)
+        for migration in known():
+            if migration.version not in applied:
+                _apply(connection, dialect, migration)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _migration(name: str, text: str) -> Migration:
+    number, _, title = name.removesuffix(".sql").partition("_")
+    return Migration(int(number), title, text)
+
+
+def _applied(connection: sqlite3.Connection) -> dict[int, str]:
+    rows = connection.execute("SELECT version, checksum FROM layby_migrations").fetchall()
+    return dict(rows)
+
+
+def _refuse_strangers(applied: dict[int, str]) -> None:
+    ours = {migration.version: migration for migration in known()}
+    newer = [version for version in applied if version not in ours]
+    if newer:
+        why = f"its schema is version {max(newer)}, this layby knows up to {max(ours)}"
+        raise StoreUnreadable(f"the database was written by a newer layby ({why}): upgrade layby")
+    for version, checksum in applied.items():
+        if ours[version].checksum != checksum:
+            why = f"migration {version} ({ours[version].name}) was applied in another form"
+            raise StoreUnreadable(f"{why}: use the layby release that created this database")
+
+
+def _apply(connection: sqlite3.Connection, dialect: Dialect, migration: Migration) -> None:
+    for statement in migration.text.replace("/*keyed*/", dialect.keyed).split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    connection.execute(
+        "INSERT INTO layby_migrations VALUES (?, ?, ?)",
+        (migration.version, migration.name, migration.checksum),
+    )

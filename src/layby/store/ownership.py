@@ -1,0 +1,72 @@
+"""One process owns a database file; the lock dies with it, and that is how its work is freed.
+
+The lock is a record lock on FILE.lock. Such locks belong to the process, so a second opening
+inside the same process is refused by a list of our own.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from layby.errors import StoreOwned, StoreUnavailable
+
+_owned_here: set[Path] = set()
+
+
+class Ownership:
+    """Held from construction to `release`."""
+
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(database.name + ".lock").resolve()
+        if self._path in _owned_here:
+            raise StoreOwned(f"{database} is already open in this process: use that one")
+        self._file = _opened(self._path, database)
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = _read_owner(self._path)
+            os.close(self._file)
+            raise StoreOwned(_owned_by(database, owner)) from None
+        _owned_here.add(self._path)
+        self._sign()
+
+    def release(self) -> None:
+        if self._path in _owned_here:
+            _owned_here.discard(self._path)
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+
+    def _sign(self) -> None:
+        command = " ".join(sys.argv)[:200]
+        signature = {"pid": os.getpid(), "host": socket.gethostname(), "command": command}
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, json.dumps(signature).encode(), 0)
+
+
+def _opened(path: Path, database: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        what = f"cannot write {path.name} beside {database} ({error.strerror})"
+        remedy = "check that the folder exists and may be written"
+        raise StoreUnavailable(f"{what}: {remedy}") from error
+
+
+def _read_owner(path: Path) -> Mapping[str, Any]:
+    try:
+        owner: Mapping[str, Any] = json.loads(path.read_text() or "{}")
+    except (OSError, ValueError):
+        return {}
+    return owner
+
+
+def _owned_by(database: Path, owner: Mapping[str, Any]) -> str:
+    pid, host = owner.get("pid", "unknown"), owner.get("host", "unknown host")
+    command = owner.get("command", "")
+    who = f"process {pid} on {host}" + (f" ({command})" if command else "")
+    return f"{database} is in use by {who}: stop that process first, or use another file"

@@ -1,0 +1,127 @@
+"""Searches as keyset pages. SQL narrows through an index; core decides what really matches."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from layby.core.commands import ListHeld, Search, SearchPromises, SearchSchedules, SearchTasks
+from layby.core.model import Millis, Promise, Schedule, Task
+from layby.core.replies import PromisePage, SchedulePage, TaskPage
+from layby.core.search import matches_promise, matches_schedule, matches_task, projected
+from layby.store import indexed_tags
+
+Pair = tuple[Promise, Task | None]
+Condition = tuple[str, tuple[object, ...]]
+Read = Callable[[str, Sequence[object], int], list[Pair]]
+"""Reads pairs by a FROM/WHERE text, its arguments and a limit."""
+
+T = TypeVar("T", Promise, Task, Schedule)
+
+
+def promises(read: Read, query: SearchPromises, now: Millis) -> PromisePage:
+    matching = (
+        promise
+        for promise, task in _projected(read, query, "state", query.state, now)
+        if matches_promise(query, promise, task)
+    )
+    return PromisePage(*page(matching, query.limit))
+
+
+def tasks(read: Read, query: SearchTasks, now: Millis) -> TaskPage:
+    matching = (
+        task
+        for promise, task in _projected(read, query, "task_state", query.state, now)
+        if task is not None and matches_task(query, promise, task)
+    )
+    return TaskPage(*page(matching, query.limit))
+
+
+def schedules(everything: Sequence[Schedule], query: SearchSchedules) -> SchedulePage:
+    matching = (
+        schedule
+        for schedule in sorted(everything, key=lambda each: each.id)
+        if schedule.id > (query.cursor or "") and matches_schedule(query, schedule)
+    )
+    return SchedulePage(*page(matching, query.limit))
+
+
+def held(read: Read, query: ListHeld) -> TaskPage:
+    condition = ("task_holder = ? AND task_pid = ?", (query.incarnation, query.pid))
+    pairs = _walk(read, [[condition]], query.cursor or "", query.limit + 1)
+    return TaskPage(*page((task for _, task in pairs if task is not None), query.limit))
+
+
+def page(matching: Iterator[T], limit: int) -> tuple[list[T], str | None]:
+    """The first `limit` rows, and the last one's id when there are more."""
+    found = list(islice(matching, limit + 1))
+    more = len(found) > limit
+    return found[:limit], found[limit - 1].id if more else None
+
+
+def _projected(
+    read: Read, query: Search, column: str, state: str | None, now: Millis
+) -> Iterator[Pair]:
+    """Candidates in id order, as they stand at `now`."""
+    sources = _sources(query, column, state, now)
+    for promise, task in _walk(read, sources, query.cursor or "", query.limit + 1):
+        yield projected(promise, task, now)
+
+
+def _walk(
+    read: Read, sources: Sequence[Sequence[Condition]], cursor: str, chunk: int
+) -> Iterator[Pair]:
+    """Every row of any source, once, in id order, a chunk at a time."""
+    while True:
+        merged: dict[str, Pair] = {}
+        for conditions in sources:
+            merged |= {pair[0].id: pair for pair in _read(read, conditions, cursor, chunk)}
+        ids = sorted(merged)[:chunk]
+        yield from (merged[key] for key in ids)
+        if len(ids) < chunk:
+            return
+        cursor = ids[-1]
+
+
+def _read(read: Read, conditions: Sequence[Condition], cursor: str, chunk: int) -> list[Pair]:
+    tagged = any(text.startswith("t.") for text, _ in conditions)
+    source, key = (
+        ("tags AS t CROSS JOIN promises", "t.id") if tagged else ("promises", "promises.id")
+    )
+    after: Condition = (f"{key} > ?", (cursor,))
+    where = " AND ".join(text for text, _ in (*conditions, after))
+    arguments = [argument for _, given in (*conditions, after) for argument in given]
+    return read(f"{source} WHERE {where} ORDER BY {key}", arguments, chunk)
+
+
+def _sources(query: Search, column: str, state: str | None, now: Millis) -> list[list[Condition]]:
+    """Index ranges that together hold every match; the first filter at hand drives."""
+    filters = [*_tag_filters(query), *_column_filters(query)]
+    if query.root is not None:
+        below: Condition = ("root = ? AND root <> promises.id", (query.root,))
+        return [[below, *filters], [("promises.id = ?", (query.root,)), *filters]]
+    if filters or state is None:
+        return [filters]
+    overdue: Condition = ("state = 'pending' AND timeout_at <= ?", (now,))
+    return [[(f"{column} = ?", (state,))], [overdue]]
+
+
+def _tag_filters(query: Search) -> Iterator[Condition]:
+    tags = iter(sorted(item for item in query.tags.items() if indexed_tags.is_indexed(item[0])))
+    for key, value in tags:
+        found = (indexed_tags.stored(key), indexed_tags.stored(value))
+        yield "t.key = ? AND t.value = ? AND promises.id = t.id", found
+        break
+    for key, value in tags:
+        found = (indexed_tags.stored(key), indexed_tags.stored(value))
+        exists = "SELECT 1 FROM tags AS u WHERE u.key = ? AND u.value = ? AND u.id = promises.id"
+        yield f"EXISTS ({exists})", found
+
+
+def _column_filters(query: Search) -> Iterator[Condition]:
+    named = {"task_name": query.name, "task_target": query.target, "task_group": query.group}
+    for key, column in indexed_tags.COLUMN_OF.items():
+        if key in query.tags:
+            yield f"{column} = ?", (query.tags[key],)
+    for column, value in named.items():
+        if value is not None:
+            yield f"{column} = ?", (value,)

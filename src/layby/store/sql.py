@@ -1,0 +1,372 @@
+"""The store on SQL: rows in, rows out, a constant number of statements per batch."""
+
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from layby.core.address import inbox_of
+from layby.core.changes import Changes
+from layby.core.commands import (
+    ExpireHolders,
+    ExpireLeases,
+    ExpirePromises,
+    FinishSettlement,
+    FireSchedule,
+    FreeTasks,
+    ListHeld,
+    RetryTasks,
+    SearchPromises,
+    SearchSchedules,
+    SearchTasks,
+    Tick,
+)
+from layby.core.model import (
+    FAR,
+    Holder,
+    Listener,
+    Message,
+    Millis,
+    Promise,
+    Schedule,
+    Task,
+    Wait,
+)
+from layby.core.replies import PromisePage, SchedulePage, TaskPage
+from layby.core.rows import Calendar, Footprint, Rows, Settings
+from layby.core.schedules import occurrences
+from layby.core.state import State
+from layby.store import indexed_tags, queries
+from layby.store.dialect import Dialect
+from layby.store.failures import explained
+from layby.store.statements import Statements
+from layby.store.tables import (
+    HOLDERS,
+    LISTENERS,
+    MESSAGES,
+    PROMISE_MOVES,
+    PROMISES,
+    SCHEDULES,
+    TASK_MOVES,
+    TASKS,
+    WAITS,
+    encode,
+    getter,
+)
+
+T = TypeVar("T")
+Pair = tuple[Promise, Task | None]
+
+_pairs = msgspec.json.Decoder(list[Pair])
+_waits = msgspec.json.Decoder(list[Wait])
+_listeners = msgspec.json.Decoder(list[Listener])
+_messages = msgspec.json.Decoder(list[Message])
+_holders = msgspec.json.Decoder(list[Holder])
+_schedules = msgspec.json.Decoder(list[Schedule])
+_texts = msgspec.json.Decoder(list[str])
+_keyed = msgspec.json.Decoder(list[tuple[str, str]])
+_queue = msgspec.json.Decoder(list[tuple[Millis, str]])
+
+_promise_cells = getter(PROMISES.columns)
+_task_cells = getter(TASKS.columns[1:])
+_promise_move = getter((PROMISES.columns[0], *PROMISE_MOVES))
+_task_move = getter((TASKS.columns[0], *TASK_MOVES))
+
+SCHEDULES_PER_TICK = 100
+OCCURRENCES_PER_TICK = 100
+
+
+class SqlStore:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        dialect: Dialect,
+        settings: Settings,
+        calendar: Calendar,
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._calendar = calendar
+        self._sql = Statements(dialect)
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        try:
+            self._connection.execute(self._sql.dialect.begin)
+            yield
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise explained(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    # --- load ----------------------------------------------------------------------------
+
+    def load(self, footprint: Footprint, now: Millis) -> Rows:
+        rows = Rows(self._settings, self._calendar)
+        ids = set(footprint.ids)
+        if footprint.takes:
+            ids |= self._load_ready(rows, footprint, now)
+        if footprint.branches_of or footprint.branches:
+            ids |= self._load_branches(rows, footprint)
+        if footprint.leases_of:
+            ids |= self._load_leases(rows, footprint)
+        if footprint.pids:
+            self._load_holders(rows, footprint)
+        if footprint.schedules:
+            self._load_schedules(rows, footprint)
+        if ids:
+            self._load_promises(rows, ids)
+        return rows
+
+    def _load_promises(self, rows: Rows, ids: set[str]) -> None:
+        texts = packed(sorted(ids))
+        limit = self._settings.hop_limit
+        found = self._connection.execute(self._sql.load, (texts, texts, limit, texts)).fetchone()
+        rows.known |= ids
+        _add_pairs(rows, _pairs.decode(found[0]))
+        rows.add_listeners(_listeners.decode(found[2]))
+        waits = _waits.decode(found[1])
+        if waits:
+            rows.add_waits(waits)
+            _cut_waits(rows, limit)
+            self._load_hop(rows)
+
+    def _load_hop(self, rows: Rows) -> None:
+        """The tasks that wait for the loaded promises: a settlement may resume them."""
+        hop = {awaiter for waits in rows.waits.values() for awaiter in waits} - rows.known
+        if hop:
+            rows.known |= hop
+            _add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(hop))))
+
+    def _load_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> set[str]:
+        """Look at the queue once for all takes that ask alike.
+
+        Rows named by other commands of the batch may leave the queue under way, so as many
+        more are fetched: whatever happens, no take sees a shorter queue than there is.
+        """
+        for key, free in footprint.takes.items():
+            group, names = key
+            arguments = {
+                "group": group,
+                "names": packed(names),
+                "now": now,
+                "nodes": free + len(footprint.ids),
+                "roots": self._settings.roots_per_take + len(footprint.ids),
+            }
+            queue = self._connection.execute(self._sql.dialect.ready, arguments).fetchone()[0]
+            rows.ready[key] = sorted(_queue.decode(queue))
+        return {task_id for queue in rows.ready.values() for _, task_id in queue}
+
+    def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
+        named, of = packed(sorted(footprint.branches)), packed(sorted(footprint.branches_of))
+        limit = self._settings.preload_limit
+        rows.branches = {branch: [] for branch in footprint.branches}
+        for branch, promise_id in self._one(self._sql.ids_of_branches, _keyed, named, of, limit):
+            rows.branches.setdefault(branch, []).append(promise_id)
+        return {promise_id for ids in rows.branches.values() for promise_id in ids}
+
+    def _load_leases(self, rows: Rows, footprint: Footprint) -> set[str]:
+        rows.leases_of = {pid: [] for pid in footprint.leases_of}
+        pids = packed(sorted(footprint.leases_of))
+        for pid, task_id in self._one(self._sql.leased, _keyed, pids):
+            rows.leases_of[pid].append(task_id)
+        return {task_id for ids in rows.leases_of.values() for task_id in ids}
+
+    def _load_holders(self, rows: Rows, footprint: Footprint) -> None:
+        rows.holders = {pid: {} for pid in footprint.pids}
+        for holder in self._one(self._sql.holders, _holders, packed(sorted(footprint.pids))):
+            rows.holders[holder.pid][holder.incarnation] = holder
+        rows.notices = {pid: [] for pid in footprint.notices}
+        inboxes = {
+            inbox_of(holder.group, pid): pid
+            for pid in footprint.notices
+            for holder in rows.holders[pid].values()
+        }
+        if inboxes:
+            for notice in self._one(self._sql.notices, _messages, packed(sorted(inboxes))):
+                rows.notices[inboxes[notice.address]].append(notice)
+
+    def _load_schedules(self, rows: Rows, footprint: Footprint) -> None:
+        rows.schedules = dict.fromkeys(footprint.schedules)
+        ids = packed(sorted(footprint.schedules))
+        for schedule in self._one(self._sql.schedules, _schedules, ids):
+            rows.schedules[schedule.id] = schedule
+
+    # --- save ----------------------------------------------------------------------------
+
+    def save(self, changes: Changes) -> None:
+        sql = self._sql
+        new = changes.born | changes.adopted
+        self._write(sql.delete_promises, changes.adopted)
+        self._save_new(changes, new)
+        self._write(
+            sql.move_promises,
+            [_promise_move(row) for key, row in changes.promises.items() if key not in new],
+        )
+        self._write(
+            sql.move_tasks,
+            [_task_move(row) for key, row in changes.tasks.items() if key not in new],
+        )
+        self._write(sql.put_waits, changes.waits.values())
+        self._write(sql.drop_waits, changes.dropped_waits)
+        self._write(sql.forget_waits, changes.forgotten)
+        self._write(sql.put_listeners, changes.listeners)
+        self._write(sql.drop_listeners, changes.dropped_listeners)
+        self._write(sql.put_messages, [m for m in changes.messages.values() if m is not None])
+        self._write(sql.drop_messages, [k for k, m in changes.messages.items() if m is None])
+        self._write(sql.put_holders, changes.holders.values())
+        self._write(sql.count_held, [(*key, by) for key, by in changes.held.items() if by])
+        self._write(sql.put_schedules, [s for s in changes.schedules.values() if s is not None])
+        self._write(sql.drop_schedules, [k for k, s in changes.schedules.items() if s is None])
+
+    def _save_new(self, changes: Changes, new: set[str]) -> None:
+        if not new:
+            return
+        promises = [changes.promises[key] for key in sorted(new)]
+        tasks = changes.tasks
+        plain = [_promise_cells(p) for p in promises if p.id not in tasks]
+        tasked = [
+            (*_promise_cells(p), *_task_cells(tasks[p.id])) for p in promises if p.id in tasks
+        ]
+        self._write(self._sql.insert_promises, plain)
+        self._write(self._sql.insert_tasks, tasked)
+        tags = [tag for p in promises for tag in indexed_tags.of(p)]
+        self._write(self._sql.insert_tags, tags)
+
+    def _write(self, statement: str, rows: Iterable[Any]) -> None:
+        rows = list(rows)
+        if rows:
+            self._connection.execute(statement, (packed(rows),))
+
+    # --- time ----------------------------------------------------------------------------
+
+    def due(self, now: Millis, limit: int) -> list[Tick]:
+        return [
+            *self._due_promises(now, limit),
+            *self._due_tails(now, limit),
+            *self._due_tasks(now, limit),
+            *self._due_schedules(now),
+            *self._due_holders(now, limit),
+        ]
+
+    def _due_promises(self, now: Millis, limit: int) -> Iterator[Tick]:
+        if ids := self._one(self._sql.due_promises, _texts, now, limit):
+            yield ExpirePromises(ids=tuple(ids))
+
+    def _due_tails(self, now: Millis, limit: int) -> Iterator[Tick]:
+        for promise_id in self._one(self._sql.due_tails, _texts, now, SCHEDULES_PER_TICK):
+            nodes = self._one(self._sql.nodes_of, _texts, promise_id, limit)
+            yield FinishSettlement(id=promise_id, nodes=tuple(nodes))
+
+    def _due_tasks(self, now: Millis, limit: int) -> Iterator[Tick]:
+        due = self._one(self._sql.due_tasks, _keyed, now, limit)
+        if pending := tuple(key for state, key in due if state == "pending"):
+            yield RetryTasks(ids=pending)
+        if acquired := tuple(key for state, key in due if state == "acquired"):
+            yield ExpireLeases(ids=acquired)
+
+    def _due_schedules(self, now: Millis) -> Iterator[Tick]:
+        due = self._one(self._sql.due_schedules, _schedules, now, SCHEDULES_PER_TICK)
+        for schedule in due:
+            instants = occurrences(schedule, now, self._calendar, OCCURRENCES_PER_TICK)
+            yield FireSchedule(id=schedule.id, occurrences=instants)
+
+    def _due_holders(self, now: Millis, limit: int) -> Iterator[Tick]:
+        if pids := self._one(self._sql.due_holders, _texts, now, limit):
+            yield ExpireHolders(pids=tuple(pids))
+        for gone in self._one(self._sql.gone_holders, _holders):
+            ids = self._one(self._sql.held_ids, _texts, gone.incarnation, gone.pid, limit)
+            yield FreeTasks(pid=gone.pid, incarnation=gone.incarnation, ids=tuple(ids))
+
+    def earliest(self) -> Millis:
+        found: Sequence[int | None] = self._connection.execute(self._sql.earliest).fetchone()
+        return min((each for each in found if each is not None), default=FAR)
+
+    def embedded_pids(self) -> tuple[str, ...]:
+        return tuple(self._one(self._sql.embedded_pids, _texts))
+
+    # --- reads that are not by id --------------------------------------------------------
+
+    def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage:
+        return queries.promises(self._read_pairs, query, now)
+
+    def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage:
+        return queries.tasks(self._read_pairs, query, now)
+
+    def search_schedules(self, query: SearchSchedules) -> SchedulePage:
+        everything = self._one(self._sql.everything(SCHEDULES), _schedules)
+        return queries.schedules(everything, query)
+
+    def list_held(self, query: ListHeld) -> TaskPage:
+        return queries.held(self._read_pairs, query)
+
+    def messages(self, limit: int) -> list[Message]:
+        return self._one(self._sql.outbox, _messages, limit)
+
+    def dump(self) -> State:
+        sql = self._sql
+        pairs = self._one(f"SELECT json_group_array({sql.pair}) FROM promises", _pairs)
+        waits = self._one(sql.everything(WAITS), _waits)
+        holders = self._one(sql.everything(HOLDERS), _holders)
+        messages = self._one(sql.everything(MESSAGES), _messages)
+        schedules = self._one(sql.everything(SCHEDULES), _schedules)
+        return State(
+            promises={promise.id: promise for promise, _ in pairs},
+            tasks={task.id: task for _, task in pairs if task is not None},
+            waits={(wait.awaited, wait.awaiter): wait for wait in waits},
+            listeners=set(self._one(sql.everything(LISTENERS), _listeners)),
+            messages={message.key: message for message in messages},
+            holders={(holder.pid, holder.incarnation): holder for holder in holders},
+            schedules={schedule.id: schedule for schedule in schedules},
+        )
+
+    def clear(self) -> None:
+        with self.transaction():
+            for table in ("promises", "tags", *(t.name for t in _SIDE_TABLES)):
+                self._connection.execute(f"DELETE FROM {table}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _read_pairs(self, source: str, arguments: Sequence[object], limit: int) -> list[Pair]:
+        statement = f"""
+            SELECT json_group_array(json(pair)) FROM (
+                SELECT {self._sql.pair} AS pair FROM {source} LIMIT ?)
+        """
+        text = self._connection.execute(statement, (*arguments, limit)).fetchone()[0]
+        return _pairs.decode(text)
+
+    def _one(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
+        return decoder.decode(self._connection.execute(statement, arguments).fetchone()[0])
+
+
+_SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES)
+
+
+def packed(rows: Iterable[Any]) -> str:
+    """A batch as one parameter."""
+    return encode(rows if isinstance(rows, list | tuple) else list(rows)).decode()
+
+
+def _add_pairs(rows: Rows, pairs: Iterable[Pair]) -> None:
+    for promise, task in pairs:
+        rows.promises[promise.id] = promise
+        if task is not None:
+            rows.tasks[task.id] = task
+
+
+def _cut_waits(rows: Rows, limit: int) -> None:
+    """Keep the first `limit` waits of each promise and remember that there are more."""
+    for awaited, waits in rows.waits.items():
+        if len(waits) > limit:
+            rows.waits[awaited] = {key: waits[key] for key in sorted(waits)[:limit]}
+            rows.more_waits.add(awaited)

@@ -1,0 +1,187 @@
+"""The SQL texts of the store, written once for every dialect."""
+
+from collections.abc import Sequence
+
+from layby.core.model import NEVER
+from layby.store.dialect import Dialect, quoted
+from layby.store.tables import (
+    HOLDERS,
+    LISTENERS,
+    MESSAGES,
+    PROMISE_MOVES,
+    PROMISES,
+    SCHEDULES,
+    TASK_MOVES,
+    TASKS,
+    WAITS,
+    Column,
+    Table,
+)
+
+LAST = "\U0010ffff"
+"""Sorts behind every id that occurs."""
+
+
+class Statements:
+    """Each attribute is one statement; parameters carry whole batches as JSON arrays."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        any_of = dialect.any_of
+        self.pair = dialect.packed(PROMISES.columns, "promises")
+        self.pair = f"json_array({self.pair}, {self._task()})"
+
+        self.load = self._load()
+        self.pairs = self._all(self.pair, f"promises WHERE id IN {any_of}")
+        self.ids_of_branches = f"""
+            SELECT json_group_array(json_array(branch, id)) FROM (
+                SELECT branch, id FROM promises
+                WHERE branch IN {any_of}
+                    OR branch IN (SELECT branch FROM promises WHERE id IN {any_of})
+                ORDER BY id LIMIT ?)
+        """
+        self.leased = f"""
+            SELECT json_group_array(json_array(task_pid, id)) FROM promises
+            WHERE task_state = 'acquired' AND task_holder IS NULL AND task_pid IN {any_of}
+        """
+        self.holders = self._select(HOLDERS, f"pid IN {any_of}")
+        self.notices = self._select(MESSAGES, f"kind = 'lost' AND address IN {any_of}")
+        self.schedules = self._select(SCHEDULES, f"id IN {any_of}")
+
+        self.insert_promises = self._insert("promises", PROMISES.names)
+        self.insert_tasks = self._insert("promises", (*PROMISES.names, *TASKS.names[1:]))
+        self.move_promises = self._move(PROMISE_MOVES)
+        self.move_tasks = self._move(TASK_MOVES)
+        self.delete_promises = f"DELETE FROM promises WHERE id IN {any_of}"
+        self.insert_tags = (
+            self._insert("tags", ("key", "value", "id")) + " WHERE true ON CONFLICT DO NOTHING"
+        )
+        self.put_waits = self._upsert(WAITS)
+        self.drop_waits = self._drop("waits", ("awaited", "awaiter"))
+        self.forget_waits = f"DELETE FROM waits WHERE awaiter IN {any_of}"
+        self.put_listeners = self._upsert(LISTENERS)
+        self.drop_listeners = f"DELETE FROM listeners WHERE awaited IN {any_of}"
+        self.put_messages = self._upsert(MESSAGES)
+        self.drop_messages = self._drop("messages", MESSAGES.key)
+        self.put_holders = self._upsert(HOLDERS, but="held")
+        self.count_held = f"""
+            UPDATE holders SET held = held + r.delta
+            FROM {dialect.rows(("pid", "incarnation", "delta"))}
+            WHERE holders.pid = r.pid AND holders.incarnation = r.incarnation
+        """
+        self.put_schedules = self._upsert(SCHEDULES)
+        self.drop_schedules = f"DELETE FROM schedules WHERE id IN {any_of}"
+
+        self.due_promises = self._ids(
+            f"state = 'pending' AND timeout_at < {NEVER} AND timeout_at <= ?", "timeout_at"
+        )
+        self.due_tasks = f"""
+            SELECT json_group_array(json_array(task_state, id)) FROM (
+                SELECT task_state, id FROM promises
+                WHERE task_wake_at < {NEVER} AND task_wake_at <= ?
+                ORDER BY task_wake_at LIMIT ?)
+        """
+        self.due_tails = self._ids("tail_at IS NOT NULL AND tail_at <= ?", "tail_at")
+        self.due_holders = """
+            SELECT json_group_array(pid) FROM (
+                SELECT pid FROM holders WHERE standing = 'alive' AND expires_at <= ?
+                ORDER BY expires_at LIMIT ?)
+        """
+        self.due_schedules = self._all(
+            dialect.packed(SCHEDULES.columns, "s"),
+            "(SELECT * FROM schedules WHERE next_run_at <= ? ORDER BY next_run_at LIMIT ?) AS s",
+        )
+        self.gone_holders = self._select(HOLDERS, "standing <> 'alive' AND held > 0")
+        self.nodes_of = """
+            SELECT json_group_array(awaited) FROM (
+                SELECT awaited FROM waits WHERE awaiter = ? AND mode <> 'any'
+                ORDER BY awaited LIMIT ?)
+        """
+        self.held_ids = self._ids("task_holder = ? AND task_pid = ?", "id")
+        self.earliest = f"""
+            SELECT
+                (SELECT min(timeout_at) FROM promises
+                    WHERE state = 'pending' AND timeout_at < {NEVER}),
+                (SELECT min(task_wake_at) FROM promises WHERE task_wake_at < {NEVER}),
+                (SELECT min(tail_at) FROM promises WHERE tail_at IS NOT NULL),
+                (SELECT min(expires_at) FROM holders WHERE standing = 'alive'),
+                (SELECT 0 FROM holders WHERE standing <> 'alive' AND held > 0 LIMIT 1),
+                (SELECT min(next_run_at) FROM schedules)
+        """
+        self.embedded_pids = (
+            "SELECT json_group_array(pid) FROM holders WHERE standing = 'alive' AND embedded"
+        )
+        self.outbox = self._all(
+            dialect.packed(MESSAGES.columns, "m"),
+            "(SELECT * FROM messages ORDER BY id, kind, address LIMIT ?) AS m",
+        )
+
+    def everything(self, table: Table) -> str:
+        return self._all(self.dialect.packed(table.columns, table.name), table.name)
+
+    def _task(self) -> str:
+        packed = self.dialect.packed(TASKS.columns, "promises")
+        return f"json(CASE WHEN task_state IS NULL THEN NULL ELSE {packed} END)"
+
+    def _load(self) -> str:
+        """Promises with tasks, their waits (a few more than one step handles) and listeners."""
+        any_of = self.dialect.any_of
+        waits = f"""
+            (SELECT w.* FROM {any_of} AS i JOIN waits AS w ON w.awaited = i.value
+                AND w.awaiter <= COALESCE(
+                    (SELECT x.awaiter FROM waits AS x WHERE x.awaited = i.value
+                        ORDER BY x.awaiter LIMIT 1 OFFSET ?), '{LAST}')
+            ) AS w
+        """
+        return f"""
+            SELECT
+                ({self._all(self.pair, f"promises WHERE id IN {any_of}")}),
+                ({self._all(self.dialect.packed(WAITS.columns, "w"), waits)}),
+                ({self._select(LISTENERS, f"awaited IN {any_of}")})
+        """
+
+    def _all(self, packed: str, source: str) -> str:
+        return self.dialect.packed_all(packed, source)
+
+    def _select(self, table: Table, where: str) -> str:
+        packed = self.dialect.packed(table.columns, table.name)
+        return self._all(packed, f"{table.name} WHERE {where}")
+
+    def _ids(self, where: str, order: str) -> str:
+        return f"""
+            SELECT json_group_array(id) FROM (
+                SELECT id FROM promises WHERE {where} ORDER BY {order} LIMIT ?)
+        """
+
+    def _insert(self, table: str, names: Sequence[str]) -> str:
+        columns = ", ".join(quoted(name) for name in names)
+        return f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {self.dialect.rows(names)}"
+
+    def _upsert(self, table: Table, but: str = "") -> str:
+        """Insert or replace by key; the column `but` keeps what is stored (0 for a new row)."""
+        cells = ", ".join("0" if name == but else quoted(name) for name in table.names)
+        columns = ", ".join(quoted(name) for name in table.names)
+        changing = [n for n in table.names if n not in table.key and n != but]
+        then = f"UPDATE SET {_excluded(changing)}" if changing else "NOTHING"
+        return f"""
+            INSERT INTO {table.name} ({columns})
+            SELECT {cells} FROM {self.dialect.rows(table.names)} WHERE true
+            ON CONFLICT ({", ".join(table.key)}) DO {then}
+        """
+
+    def _move(self, columns: Sequence[Column]) -> str:
+        names = ["id", *(column.name for column in columns)]
+        sets = ", ".join(f"{name} = r.{name}" for name in names[1:])
+        return (
+            f"UPDATE promises SET {sets} FROM {self.dialect.rows(names)} WHERE promises.id = r.id"
+        )
+
+    def _drop(self, table: str, key: Sequence[str]) -> str:
+        names = ", ".join(key)
+        return (
+            f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {self.dialect.rows(key)})"
+        )
+
+
+def _excluded(names: Sequence[str]) -> str:
+    return ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in names)

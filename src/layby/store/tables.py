@@ -1,0 +1,70 @@
+"""Tables as the structs of core describe them: column names follow field names and order."""
+
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.inspect import BoolType, Field, StructType, VarTupleType, type_info
+
+from layby.core.model import Holder, Listener, Message, Promise, Schedule, Task, Wait
+
+
+class Column(Struct, frozen=True):
+    name: str
+    field: str
+    sort: str
+    """plain | bool | json: how it travels between SQL and a JSON array."""
+
+
+class Table(Struct, frozen=True):
+    """The columns of one struct, in field order."""
+
+    name: str
+    row: type[Struct]
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def only(self, *names: str) -> tuple[Column, ...]:
+        by_name = {column.name: column for column in self.columns}
+        return tuple(by_name[name] for name in names)
+
+
+def table(name: str, row: type[Struct], key: tuple[str, ...], prefix: str = "") -> Table:
+    info = type_info(row)
+    assert isinstance(info, StructType)
+    return Table(name, row, tuple(_column(each, prefix) for each in info.fields), key)
+
+
+def getter(columns: tuple[Column, ...]) -> Any:
+    """A function from a row struct to the tuple of these columns."""
+    return attrgetter(*(column.field for column in columns))
+
+
+def _column(info: Field, prefix: str) -> Column:
+    name = info.name if info.name == "id" else prefix + info.name
+    return Column(name, info.name, _sort(info))
+
+
+def _sort(info: Field) -> str:
+    if isinstance(info.type, BoolType):
+        return "bool"
+    return "json" if isinstance(info.type, VarTupleType) else "plain"
+
+
+PROMISES: Final = table("promises", Promise, key=("id",))
+TASKS: Final = table("promises", Task, key=("id",), prefix="task_")
+WAITS: Final = table("waits", Wait, key=("awaited", "awaiter"))
+LISTENERS: Final = table("listeners", Listener, key=("awaited", "address"))
+MESSAGES: Final = table("messages", Message, key=("id", "kind", "address"))
+HOLDERS: Final = table("holders", Holder, key=("pid", "incarnation"))
+SCHEDULES: Final = table("schedules", Schedule, key=("id",))
+
+PROMISE_MOVES: Final = PROMISES.columns[PROMISES.names.index("state") :]
+TASK_MOVES: Final = TASKS.columns[TASKS.names.index("task_state") :]
+
+encode = msgspec.json.Encoder().encode
