@@ -344,12 +344,13 @@ class Oracle:
     def _task_search(self, fields: Fields, now: int) -> Answer:
         state, tags = fields.choice("state", TASK_STATES), fields.strings("tags")
         target = fields.optional_string("target")
-        if target is not None:
-            tags[TARGET] = target
+        also = {} if target is None else {TARGET: target}  # each filter must hold by itself
         found = [
             self._task_record(t, now)
             for t in self.tasks.values()
-            if has_tags(self.promises[t.id].tags, tags) and state in (None, self._state(t, now))
+            if has_tags(self.promises[t.id].tags, tags)
+            and has_tags(self.promises[t.id].tags, also)
+            and state in (None, self._state(t, now))
         ]
         return 200, page("tasks", found, fields, default_limit=100)
 

@@ -1,0 +1,14 @@
+"""The one way to ask layby for something, wherever the engine runs."""
+
+from typing import Protocol
+
+from layby.core.commands import Command, Query
+from layby.core.replies import Reply
+
+
+class Client(Protocol):
+    async def send(self, request: Command | Query) -> Reply:
+        """Refusals are replies; an exception means the store or the connection failed."""
+        ...
+
+    async def close(self) -> None: ...

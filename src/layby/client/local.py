@@ -1,0 +1,99 @@
+"""The client of an engine in the same process: no bytes, no copies, same semantics.
+
+Requests of one turn of the event loop leave together and answers of one batch return together,
+so that a crowd of coroutines costs one wake-up of each thread instead of one each.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from layby.core.commands import Command, Query, ReleaseTask
+from layby.core.replies import Claim, FailData, FinishData, Reply, RunData, TakeData
+
+Answers = Sequence[tuple[Any, Reply | BaseException]]
+
+
+class Engine(Protocol):
+    """What the client needs of the engine it is given."""
+
+    @property
+    def is_inline(self) -> bool: ...
+
+    def new_item(
+        self, request: Command | Query, sink: Callable[[Answers], None], token: object, /
+    ) -> Any: ...
+
+    def submit(self, items: Sequence[Any]) -> None: ...
+
+    def pump(self) -> None: ...
+
+
+class LocalClient:
+    """Belongs to the event loop it is created in."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._leaving: list[Any] = []
+        self._sink = self._receive if engine.is_inline else self._receive_from_thread
+
+    async def send(self, request: Command | Query) -> Reply:
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        item = self._engine.new_item(request, self._sink, future)
+        self._post(item)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            item.is_abandoned = True
+            raise
+
+    async def close(self) -> None:
+        """Let go of requests that have not left yet."""
+        self._ship()
+
+    def _post(self, item: Any) -> None:
+        if not self._leaving:
+            self._loop.call_soon(self._ship)
+        self._leaving.append(item)
+
+    def _ship(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        if leaving:
+            self._engine.submit(leaving)
+        if self._engine.is_inline:
+            self._engine.pump()
+
+    def _receive_from_thread(self, answers: Answers) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._receive, answers)
+        except RuntimeError:  # the loop is closed: nobody is there to hear it
+            return
+
+    def _receive(self, answers: Answers) -> None:
+        for item, answer in answers:
+            future: asyncio.Future[Reply] = item.token
+            if future.done():
+                self._hand_back(answer)
+            elif isinstance(answer, Reply):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+    def _hand_back(self, answer: Reply | BaseException) -> None:
+        """The caller was cancelled: tasks claimed for it are released, never forgotten."""
+        for claim in _claims(answer):
+            release = ReleaseTask(id=claim.task.id, version=claim.task.version)
+            self._post(self._engine.new_item(release, _ignore, None))
+
+
+def _claims(answer: Reply | BaseException) -> Iterator[Claim]:
+    data = answer.data if isinstance(answer, Reply) else None
+    if isinstance(data, TakeData):
+        yield from data.claims
+    elif isinstance(data, FinishData | FailData | RunData):
+        yield from data.taken.claims
+
+
+def _ignore(_: Answers) -> None:
+    """A release that is refused was not needed."""

@@ -1,0 +1,41 @@
+"""One transaction: load what the commands declare, step through them in order, save."""
+
+import logging
+from collections.abc import Sequence
+
+from layby.core.changes import Changes
+from layby.core.commands import Command
+from layby.core.model import Millis
+from layby.core.replies import Reply, refuse
+from layby.core.rows import Footprint, Rows
+from layby.core.step import step
+from layby.store.api import Store
+
+logger = logging.getLogger(__name__)
+
+Timed = tuple[Command, Millis]
+
+
+def apply(store: Store, commands: Sequence[Timed], now: Millis) -> tuple[list[Reply], Changes]:
+    """Inside an open transaction. A command that meets a bug is refused alone (500)."""
+    footprint = Footprint()
+    for command, _ in commands:
+        command.footprint(footprint)
+    rows = store.load(footprint, now)
+    changes = Changes()
+    replies = [_attempt(rows, changes, command, at) for command, at in commands]
+    if not changes.is_empty:
+        store.save(changes)
+    return replies, changes
+
+
+def _attempt(rows: Rows, changes: Changes, command: Command, now: Millis) -> Reply:
+    try:
+        reply, draft = step(rows, command, now)
+    except Exception as bug:
+        logger.exception("bug in %s", command.kind)
+        return refuse(500, f"Internal error: {type(bug).__name__}: {bug}")
+    if reply.status < 400:
+        draft.merge()
+        changes.add(draft)
+    return reply

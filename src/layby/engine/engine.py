@@ -1,0 +1,396 @@
+"""The one writer: commands queue, and each commit carries whatever queued while the last one ran.
+
+A lone caller pays one commit, a crowd shares it; there is no timer window. The writer runs as a
+thread, or inline (`pump()`) for tests and simulation, with equal results. It remembers one number,
+the earliest deadline: lowered by what is saved, read again by an indexed MIN after each tick.
+Answers leave after the commit, never before.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+
+from msgspec import Struct
+
+from layby.core import validate
+from layby.core.changes import Changes
+from layby.core.commands import (
+    Command,
+    ExpireHolders,
+    ForgetMessages,
+    OfferMessages,
+    Query,
+    ResetDebug,
+    StartDebug,
+    StopDebug,
+    Take,
+    TickDebug,
+    WatchPromise,
+)
+from layby.core.model import FAR, Millis
+from layby.core.replies import OK, PromiseData, Reply, TakeData, ok, refuse
+from layby.engine.batch import Timed, apply
+from layby.engine.clock import Clock
+from layby.engine.items import Answer, Item, answer
+from layby.engine.outbox import Delivery, Outgoing, nobody, outgoing_of, stored_outbox
+from layby.engine.reads import read
+from layby.engine.service import Service
+from layby.engine.waiting import WaitingTakes, Watches
+from layby.errors import EngineStopped, StoreError
+from layby.store.api import Store
+
+logger = logging.getLogger(__name__)
+
+
+class EngineConfig(Struct, frozen=True):
+    max_batch: int = 512
+    """Commands in one transaction at most."""
+    chunk: int = 500
+    """Rows a tick handles in one transaction: timers never stall commands for long."""
+    repair_ms: Millis = 30_000
+    """How often everything the engine believes is read again from the store."""
+    debug: bool = False
+
+
+class Engine:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        delivery: Delivery = nobody,
+        config: EngineConfig | None = None,
+    ) -> None:
+        self.clock = clock
+        self._store = store
+        self._delivery = delivery
+        self._config = config or EngineConfig()
+        self._queue: SimpleQueue[Sequence[Item]] = SimpleQueue()
+        self._service: Service | None = None
+        self._is_stopped = False
+        self._is_paused = False
+        self._last_now: Millis = 0
+        self._earliest: Millis = 0
+        self._repair_at: Millis = 0
+        self._again: deque[Item] = deque()
+        self._takes = WaitingTakes()
+        self._watches = Watches()
+        self._outgoing: list[Outgoing] = []
+        self.commits = 0
+        """Transactions that wrote something: what a benchmark or a counting test looks at."""
+
+    # --- life ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run the writer as a thread."""
+        self._open()
+        self._service = Service("layby-writer", self._loop, lambda: self._queue.put(()))
+        self._service.start()
+
+    def start_inline(self) -> None:
+        """No thread: every `pump()` does what there is to do."""
+        self._open()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Answer everything that has been submitted, then close the store."""
+        if self._service is not None:
+            return self._service.stop(timeout)
+        self._close()
+        return True
+
+    @property
+    def is_inline(self) -> bool:
+        return self._service is None
+
+    # --- requests ------------------------------------------------------------------------
+
+    new_item = Item
+
+    def submit(self, items: Sequence[Item]) -> None:
+        """Queue requests; their order is the order in which they apply."""
+        if self._is_stopped:
+            answer([(item, EngineStopped("the engine has been stopped")) for item in items])
+        else:
+            self._queue.put(items)
+
+    def call(self, request: Command | Query, now: Millis | None = None) -> Reply:
+        """Send one request and block until it is answered."""
+        future: Future[Reply] = Future()
+        self.submit([Item(request, _set_futures, future, now)])
+        if self.is_inline:
+            self.pump()
+        return future.result()
+
+    def poke(self) -> None:
+        """Look at the clock again (a manual one may have moved)."""
+        self._queue.put(())
+
+    def offer(self) -> None:
+        """Offer the whole outbox to the delivery once more (a new receiver has come)."""
+        self._queue.put([Item(OfferMessages(), _ignore)])
+
+    def pump(self) -> None:
+        """Inline: do everything that is queued or due, and return when nothing is left."""
+        while True:
+            items = [*self._drain_again(), *self._drain_queue()]
+            if items:
+                self._process(items)
+            elif not self._tick_if_due():
+                return
+
+    # --- the loop ------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._advance()
+        if pids := self._store.embedded_pids():
+            self._commit([(ExpireHolders(pids=pids, embedded=True), self._last_now)])
+        self._repair()
+
+    def _loop(self) -> None:
+        assert self._service is not None
+        while not self._service.stopping.is_set():
+            self._turn()
+        self._is_stopped = True
+        self._process([*self._drain_again(), *self._drain_queue()])
+        self._close()
+
+    def _turn(self) -> None:
+        items = [*self._drain_again(), *self._next_items()]
+        try:
+            if items:
+                self._process(items)
+            self._tick_if_due()
+        except Exception as failure:
+            logger.exception("the writer goes on after a failure")
+            if isinstance(failure, StoreError):
+                self._earliest = self._advance() + 1000  # the store is unwell: do not spin
+
+    def _next_items(self) -> Iterator[Item]:
+        """Wait for requests, but not past the next deadline; take all that queued."""
+        if self._again:
+            return self._drain_queue()
+        try:
+            first = self._queue.get(timeout=self._patience())
+        except Empty:
+            return iter(())
+        return iter((*first, *self._drain_queue()))
+
+    def _drain_queue(self) -> Iterator[Item]:
+        for _ in range(self._queue.qsize()):
+            yield from self._queue.get_nowait()
+
+    def _drain_again(self) -> Iterator[Item]:
+        while self._again:
+            yield self._again.popleft()
+
+    def _patience(self) -> float:
+        if self._is_paused:
+            return 3600.0
+        soonest = min(self._earliest, self._repair_at, self._takes.earliest)
+        return min(max(0, soonest - self.clock.now()) / 1000, 3600.0)
+
+    def _advance(self) -> Millis:
+        """Now; time never runs backwards inside the store."""
+        self._last_now = max(self.clock.now(), self._last_now)
+        return self._last_now
+
+    def _close(self) -> None:
+        self._is_stopped = True
+        stopped = EngineStopped("the engine has been stopped")
+        answer([(item, stopped) for item in (*self._takes.all(), *self._watches.all())])
+        answer([(item, stopped) for item in self._drain_queue()])
+        self._store.close()
+
+    # --- batches -------------------------------------------------------------------------
+
+    def _process(self, items: Sequence[Item]) -> None:
+        """Commands in batches; a query stands alone, so that it sees what came before it."""
+        batch: list[Item] = []
+        for item in items:
+            if isinstance(item.request, Command):
+                batch.append(item)
+            else:
+                self._run(batch)
+                batch = []
+                answer([(item, self._ask(item.request, item.now))])
+            if len(batch) >= self._config.max_batch:
+                self._run(batch)
+                batch = []
+        self._run(batch)
+
+    def _run(self, batch: Sequence[Item]) -> None:
+        if not batch:
+            return
+        now = self._advance()
+        timed: list[Timed] = [
+            (item.request, now if item.now is None else item.now)
+            for item in batch
+            if isinstance(item.request, Command)
+        ]
+        try:
+            replies, changes = self._commit(timed)
+        except StoreError as failure:
+            self._run_one_by_one(batch, failure)
+            return
+        answers = list(self._sorted_out(batch, replies, now))
+        answers += self._watches.settled_by(changes)
+        answer(answers)
+        self._follow_up(changes)
+
+    def _run_one_by_one(self, batch: Sequence[Item], failure: StoreError) -> None:
+        """The batch was rolled back; steps are pure, so each is replayed alone.
+
+        One bad command, or a full disk, does not stop those that can be served.
+        """
+        if len(batch) == 1:
+            answer([(batch[0], failure)])
+            return
+        for item in batch:
+            self._run([item])
+
+    def _commit(self, commands: Sequence[Timed]) -> tuple[list[Reply], Changes]:
+        now = max((at for _, at in commands), default=self._last_now)
+        with self._store.transaction():
+            replies, changes = apply(self._store, commands, now)
+        self._committed(changes)
+        return replies, changes
+
+    def _committed(self, changes: Changes) -> None:
+        self._earliest = min(self._earliest, changes.earliest)
+        if not changes.is_empty:
+            self.commits += 1
+
+    def _sorted_out(
+        self, batch: Sequence[Item], replies: Sequence[Reply], now: Millis
+    ) -> Iterator[tuple[Item, Answer]]:
+        """Answers to give now; requests that wait stay here."""
+        for item, reply in zip(batch, replies, strict=True):
+            if isinstance(item.request, Take) and _got_nothing(item.request, reply):
+                self._wait_for_ready(item, reply, now)
+            elif isinstance(item.request, WatchPromise) and _is_unsettled(reply):
+                self._watches.add(item)
+            else:
+                yield item, reply
+
+    def _wait_for_ready(self, item: Item, reply: Reply, now: Millis) -> None:
+        assert isinstance(item.request, Take)
+        assert isinstance(reply.data, TakeData)
+        if reply.data.again:
+            self._again.append(item)
+        elif not item.is_abandoned:
+            self._takes.add(item, now)
+
+    def _follow_up(self, changes: Changes) -> None:
+        """What a commit sets in motion: waiting takes, and messages."""
+        self._again.extend(self._takes.woken_by(changes))
+        if changes.messages and not self._is_paused:
+            self._deliver(outgoing_of(changes))
+
+    def _deliver(self, outgoing: Sequence[Outgoing]) -> None:
+        delivered = self._delivery(outgoing) if outgoing else ()
+        if delivered:
+            self._again.append(Item(ForgetMessages(keys=tuple(delivered)), _ignore))
+
+    # --- time ----------------------------------------------------------------------------
+
+    def _tick_if_due(self) -> bool:
+        """One chunk of what time has brought; True when there was something to do."""
+        if self._is_paused:
+            return False
+        now = self._advance()
+        if expired := self._takes.expired(now):
+            answer([(item, ok(TakeData())) for item in expired])
+            return True
+        if self._repair_at <= now:
+            self._repair()
+            return bool(self._again)
+        return self._earliest <= now and self._tick(now)
+
+    def _tick(self, now: Millis) -> bool:
+        with self._store.transaction():
+            ticks = self._store.due(now, self._config.chunk)
+            _, changes = apply(self._store, [(tick, now) for tick in ticks], now)
+            earliest = self._store.earliest()
+        self._committed(changes)
+        self._earliest = earliest
+        answer(list(self._watches.settled_by(changes)))
+        self._follow_up(changes)
+        return bool(ticks)
+
+    def _repair(self) -> None:
+        """Nothing depends on it: it mends what a lost wake-up would have left behind."""
+        self._repair_at = self._advance() + self._config.repair_ms
+        self._watches.drop_abandoned()
+        self._takes.drop_abandoned()
+        self._again.extend(self._takes.all())
+        with self._store.transaction():
+            self._earliest = self._store.earliest()
+        self._offer_all()
+
+    def _offer_all(self) -> None:
+        with self._store.transaction():
+            outgoing = stored_outbox(self._store, self._config.chunk, self._last_now)
+        self._deliver(outgoing)
+
+    # --- queries and the debug surface ---------------------------------------------------
+
+    def _ask(self, query: Query, now: Millis | None) -> Answer:
+        wrong = validate.problems(query)
+        if wrong is not None:
+            return refuse(400, wrong)
+        try:
+            return self._debug(query) or self._read(query, now)
+        except StoreError as failure:
+            return failure
+
+    def _read(self, query: Query, now: Millis | None) -> Reply:
+        at = self._advance() if now is None else now
+        with self._store.transaction():
+            return read(self._store, query, at)
+
+    def _debug(self, query: Query) -> Reply | None:
+        """Kinds that steer the engine itself; None for an ordinary read."""
+        if isinstance(query, OfferMessages):
+            self._offer_all()
+            return OK
+        if not query.kind.startswith("debug."):
+            return None
+        if not self._config.debug:
+            return refuse(403, "Debug operations are disabled")
+        if isinstance(query, StartDebug | StopDebug):
+            self._is_paused = isinstance(query, StartDebug)
+            return OK
+        if isinstance(query, ResetDebug):
+            self._reset()
+            return OK
+        if isinstance(query, TickDebug):
+            while self._tick(query.time):
+                pass
+            return ok([])
+        return None
+
+    def _reset(self) -> None:
+        self._store.clear()
+        self._earliest = FAR
+
+
+def _set_futures(answers: Sequence[tuple[Item, Answer]]) -> None:
+    for item, each in answers:
+        if isinstance(each, BaseException):
+            item.token.set_exception(each)
+        else:
+            item.token.set_result(each)
+
+
+def _ignore(_: Sequence[tuple[Item, Answer]]) -> None:
+    """For requests of the engine to itself."""
+
+
+def _got_nothing(take: Take, reply: Reply) -> bool:
+    empty = isinstance(reply.data, TakeData) and not reply.data.claims
+    return empty and take.wait_ms > 0
+
+
+def _is_unsettled(reply: Reply) -> bool:
+    return isinstance(reply.data, PromiseData) and reply.data.promise.is_pending

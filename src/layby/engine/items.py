@@ -1,0 +1,39 @@
+"""A request on its way through the engine, and to whom its answer goes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from layby.core.commands import Command, Query
+from layby.core.model import Millis
+from layby.core.replies import Reply
+
+Answer = Reply | BaseException
+Sink = Callable[[Sequence[tuple["Item", Answer]]], None]
+"""Receives the answers of one batch, after commit, on the writer's thread: must not block."""
+
+
+class Item:
+    """`token` belongs to whoever sent it (a future, as a rule); the engine does not look at it."""
+
+    __slots__ = ("is_abandoned", "now", "request", "sink", "token", "until")
+
+    def __init__(
+        self, request: Command | Query, sink: Sink, token: Any = None, now: Millis | None = None
+    ) -> None:
+        self.request = request
+        self.sink = sink
+        self.token = token
+        self.now = now
+        self.until: Millis | None = None
+        """How long a take waits at most; set when it first finds nothing."""
+        self.is_abandoned = False
+        """Nobody waits for the answer any more; a request that is only waiting may be dropped."""
+
+
+def answer(answers: Sequence[tuple[Item, Answer]]) -> None:
+    """Hand out answers, all of one sink together: one wake-up per caller and batch."""
+    by_sink: dict[Sink, list[tuple[Item, Answer]]] = {}
+    for each in answers:
+        by_sink.setdefault(each[0].sink, []).append(each)
+    for sink, theirs in by_sink.items():
+        sink(theirs)

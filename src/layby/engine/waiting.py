@@ -1,0 +1,111 @@
+"""Requests that wait inside the engine: takes for something ready, watches for a settlement.
+
+Owned by the writer alone, so nothing can happen between "not yet" and "wait for it".
+"""
+
+from collections.abc import Iterable, Iterator
+
+from layby.core.changes import Changes
+from layby.core.commands import Take, WatchPromise
+from layby.core.model import FAR, Millis, Task
+from layby.core.replies import PromiseData, Reply, ok
+from layby.engine.items import Item
+
+
+class WaitingTakes:
+    """Oldest first. A commit that makes a task ready wakes one take that has room for it."""
+
+    def __init__(self) -> None:
+        self._until: dict[Item, Millis] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, item: Item, now: Millis) -> None:
+        """A take that is asked again goes on waiting until the moment it was given first."""
+        if item.until is None:
+            item.until = now + _take(item).wait_ms
+        self._until[item] = item.until
+
+    @property
+    def earliest(self) -> Millis:
+        return min(self._until.values(), default=FAR)
+
+    def expired(self, now: Millis) -> list[Item]:
+        return self._remove([item for item, until in self._until.items() if until <= now])
+
+    def drop_abandoned(self) -> None:
+        self._remove([item for item in self._until if item.is_abandoned])
+
+    def all(self) -> list[Item]:
+        return self._remove(list(self._until))
+
+    def woken_by(self, changes: Changes) -> list[Item]:
+        gone = {pid for (pid, _), holder in changes.holders.items() if not holder.is_alive}
+        ready = [t for t in (changes.tasks[key] for key in changes.readied) if t.state == "pending"]
+        woken = dict.fromkeys(item for item in self._until if _take(item).pid in gone)
+        for item in self._until:
+            if not ready:
+                break
+            if served := list(_served(_take(item), ready)):
+                woken[item] = None
+                ready = [task for task in ready if task not in served]
+        return self._remove(list(woken))
+
+    def _remove(self, items: list[Item]) -> list[Item]:
+        for item in items:
+            del self._until[item]
+        return items
+
+
+class Watches:
+    """Who wants to hear of which promise."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, list[Item]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_id.values()))
+
+    def add(self, item: Item) -> None:
+        request = item.request
+        assert isinstance(request, WatchPromise)
+        self._by_id.setdefault(request.id, []).append(item)
+
+    def settled_by(self, changes: Changes) -> Iterator[tuple[Item, Reply]]:
+        if not self._by_id:
+            return
+        for promise_id in changes.settled:
+            for item in self._by_id.pop(promise_id, ()):
+                yield item, ok(PromiseData(changes.promises[promise_id]))
+
+    def drop_abandoned(self) -> None:
+        kept = {
+            key: [item for item in items if not item.is_abandoned]
+            for key, items in self._by_id.items()
+        }
+        self._by_id = {key: items for key, items in kept.items() if items}
+
+    def all(self) -> list[Item]:
+        items = [item for items in self._by_id.values() for item in items]
+        self._by_id.clear()
+        return items
+
+
+def _take(item: Item) -> Take:
+    request = item.request
+    assert isinstance(request, Take)
+    return request
+
+
+def _served(take: Take, ready: Iterable[Task]) -> Iterator[Task]:
+    """What this take would get of the ready tasks; roots need no room."""
+    room = take.free
+    for task in ready:
+        if task.group != take.group or task.name not in take.names:
+            continue
+        if task.is_root:
+            yield task
+        elif room > 0:
+            room -= 1
+            yield task

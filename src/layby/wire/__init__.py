@@ -1,0 +1,1 @@
+"""Bytes to commands and replies to bytes. No rule lives here, and no I/O."""

@@ -1,0 +1,138 @@
+"""A request envelope to a command; what cannot be one is refused with 400 and a text."""
+
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from layby.core.commands import Command, CreatePromise, FenceTask, Int64, Query, SettlePromise
+from layby.core.model import Millis
+from layby.core.replies import Reply, refuse
+from layby.wire.kinds import KINDS
+
+VERSION: Final = "2026-04-01"
+_FENCED: Final[dict[str, type[CreatePromise | SettlePromise]]] = {
+    "promise.create": CreatePromise,
+    "promise.settle": SettlePromise,
+}
+
+
+class Head(Struct, frozen=True, rename={"corr_id": "corrId", "debug_time": "resonate:debug_time"}):
+    corr_id: str
+    version: str
+    auth: str | None = None
+    debug_time: Int64 | None = None
+
+
+class Envelope(Struct, frozen=True):
+    kind: str
+    head: Head
+    data: Raw
+
+
+class Request(Struct, frozen=True):
+    """Whom to answer, and either the request or why there is none."""
+
+    kind: str
+    corr_id: str
+    auth: str | None
+    debug_time: Millis | None
+    body: Command | Query | Reply
+
+
+class FenceAction(Struct, frozen=True):
+    kind: str
+    data: Raw
+    head: Any = None
+
+
+class FenceData(Struct, frozen=True):
+    id: str
+    version: Int64
+    action: FenceAction
+
+
+_envelopes = msgspec.json.Decoder(Envelope)
+_decoders: dict[type[Any], "msgspec.json.Decoder[Any]"] = {
+    each: msgspec.json.Decoder(each)
+    for each in (*KINDS.values(), FenceData)
+    if each is not FenceTask
+}
+
+
+def decode(body: bytes) -> Request:
+    try:
+        envelope = _envelopes.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        return _unreadable(body, error)
+    head = envelope.head
+    decoded = _envelope_problem(envelope) or decode_data(envelope.kind, bytes(envelope.data))
+    return Request(envelope.kind, head.corr_id, head.auth, head.debug_time, decoded)
+
+
+def decode_data(kind: str, data: bytes) -> Command | Query | Reply:
+    """The `data` of one kind; a Reply is a refusal."""
+    request_type = KINDS.get(kind)
+    if request_type is None:
+        return refuse(400, f"Unknown operation: {kind}")
+    try:
+        if request_type is FenceTask:
+            return _fence(data)
+        return _typed(request_type, data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        return refuse(400, f"Invalid request: {error}")
+
+
+def _fence(data: bytes) -> FenceTask:
+    outer: FenceData = _typed(FenceData, data)
+    inner_type = _FENCED.get(outer.action.kind)
+    inner = None if inner_type is None else _typed(inner_type, bytes(outer.action.data))
+    return FenceTask(id=outer.id, version=outer.version, inner=inner)
+
+
+def _typed(request_type: type[Any], data: bytes) -> Any:
+    """Strict first; only what fails is read again leniently (null is absent, 5e3 is 5000)."""
+    try:
+        return _decoders[request_type].decode(data)
+    except msgspec.ValidationError:
+        lenient = _lenient(msgspec.json.decode(data))
+        return msgspec.convert(lenient, request_type)
+
+
+def _lenient(value: Any) -> Any:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {key: _lenient(each) for key, each in fields.items() if each is not None}
+    if isinstance(value, list):
+        return [_lenient(each) for each in cast("list[Any]", value)]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _envelope_problem(envelope: Envelope) -> Reply | None:
+    if not envelope.kind:
+        return refuse(400, "Missing or invalid 'kind' field - must be a non-empty string")
+    if not bytes(envelope.data).lstrip().startswith(b"{"):
+        return refuse(400, "Invalid 'data' field - must be an object")
+    if envelope.head.version != VERSION:
+        why = f"Unsupported protocol version '{envelope.head.version}'"
+        return refuse(400, f'{why}, supported versions: ["{VERSION}"]')
+    return None
+
+
+def _unreadable(body: bytes, error: Exception) -> Request:
+    """Answer as well as can be: with the kind and id of the request if those can be read."""
+    kind = _found(body, "kind")
+    corr_id = _found(body, "head", "corrId")
+    why = refuse(400, f"Invalid request envelope: {error}")
+    return Request(kind or "unknown", corr_id or "0", None, None, why)
+
+
+def _found(body: bytes, *path: str) -> str | None:
+    """The text at this path of a body that may be anything."""
+    try:
+        value: Any = msgspec.json.decode(body)
+        for name in path:
+            value = value[name]
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, LookupError, TypeError):
+        return None
+    return value if isinstance(value, str) else None

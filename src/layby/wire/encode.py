@@ -1,0 +1,184 @@
+"""Replies as the wire shows them: exact records, omitted keys omitted, never null."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from layby.core import replies, snapshot
+from layby.core.model import Message, Promise, Schedule, Task
+from layby.core.replies import Reply
+from layby.core.state import State
+from layby.wire.decode import VERSION
+
+_encode = msgspec.json.Encoder().encode
+
+
+class PromiseRecord(Struct, rename="camel"):
+    id: str
+    state: str
+    param: Raw
+    value: Raw
+    tags: Raw
+    timeout_at: int
+    created_at: int
+    settled_at: int | UnsetType = UNSET
+
+
+class TaskRecord(Struct, rename="camel"):
+    id: str
+    state: str
+    version: int
+    resumes: int
+    ttl: int | UnsetType = UNSET
+    pid: str | UnsetType = UNSET
+
+
+class ScheduleRecord(Struct, rename="camel"):
+    id: str
+    cron: str
+    promise_id: str
+    promise_timeout: int
+    promise_param: Raw
+    promise_tags: Raw
+    created_at: int
+    next_run_at: int
+    last_run_at: int | UnsetType = UNSET
+
+
+def encode(kind: str, corr_id: str, reply: Reply) -> bytes:
+    head = {"corrId": corr_id, "status": reply.status, "version": VERSION}
+    return _encode({"kind": kind, "head": head, "data": shown(reply, corr_id)})
+
+
+def shown(reply: Reply, corr_id: str) -> Any:
+    """The `data` of a reply, ready to be encoded."""
+    if isinstance(reply.data, replies.FenceData):
+        return _fence(reply.data, corr_id)
+    show = _SHOWN.get(type(reply.data))
+    return reply.data if show is None else show(reply.data)
+
+
+def promise(row: Promise) -> PromiseRecord:
+    return PromiseRecord(
+        id=row.id,
+        state=row.state,
+        param=Raw(row.param.encode()),
+        value=Raw(row.value.encode()),
+        tags=Raw(row.tags.encode()),
+        timeout_at=row.timeout_at,
+        created_at=row.created_at,
+        settled_at=UNSET if row.settled_at is None else row.settled_at,
+    )
+
+
+def task(row: Task) -> TaskRecord:
+    return TaskRecord(
+        id=row.id,
+        state=row.state,
+        version=row.version,
+        resumes=len(row.resumes),
+        ttl=UNSET if row.ttl is None else row.ttl,
+        pid=UNSET if row.pid is None else row.pid,
+    )
+
+
+def schedule(row: Schedule) -> ScheduleRecord:
+    return ScheduleRecord(
+        id=row.id,
+        cron=row.cron,
+        promise_id=row.promise_id,
+        promise_timeout=row.promise_timeout,
+        promise_param=Raw(row.promise_param.encode()),
+        promise_tags=Raw(row.promise_tags.encode()),
+        created_at=row.created_at,
+        next_run_at=row.next_run_at,
+        last_run_at=UNSET if row.last_run_at is None else row.last_run_at,
+    )
+
+
+def message(row: Message, about: Promise | None) -> dict[str, Any]:
+    if about is not None:
+        return {"kind": "unblock", "head": {}, "data": {"promise": promise(about)}}
+    return {"kind": row.kind, "head": {}, "data": {"task": {"id": row.id, "version": row.version}}}
+
+
+def _fence(data: replies.FenceData, corr_id: str) -> dict[str, Any]:
+    head = {"corrId": corr_id, "status": data.reply.status, "version": VERSION}
+    inner = {"kind": data.kind, "head": head, "data": shown(data.reply, corr_id)}
+    return {"action": inner, "preload": _promises(data.preload)}
+
+
+def _snapshot(state: State) -> dict[str, Any]:
+    return {
+        "promises": _promises(snapshot.promises(state)),
+        "promiseTimeouts": snapshot.promise_timeouts(state),
+        "callbacks": snapshot.callbacks(state),
+        "listeners": snapshot.listeners(state),
+        "tasks": [task(row) for row in snapshot.tasks(state)],
+        "taskTimeouts": snapshot.task_timeouts(state),
+        "messages": [
+            {"address": row.address, "message": message(row, _about(state, row))}
+            for row in snapshot.messages(state)
+        ],
+    }
+
+
+def _about(state: State, row: Message) -> Promise | None:
+    return state.promises[row.id] if row.kind == "unblock" else None
+
+
+def _promises(rows: Sequence[Promise]) -> list[PromiseRecord]:
+    return [promise(row) for row in rows]
+
+
+def _claims(taken: replies.TakeData) -> list[dict[str, Any]]:
+    return [{"task": held_task(c.task), "promise": promise(c.promise)} for c in taken.claims]
+
+
+def held_task(row: Task) -> dict[str, Any]:
+    """Our own workers see more of a task than the protocol shows."""
+    ours = {"name": row.name, "kind": row.kind, "failures": row.failures, "crashes": row.crashes}
+    record: dict[str, Any] = msgspec.to_builtins(task(row))
+    return record | ours
+
+
+def _page(key: str, rows: list[Any], cursor: str | None) -> dict[str, Any]:
+    return {key: rows} if cursor is None else {key: rows, "cursor": cursor}
+
+
+_SHOWN: dict[type[Any], Callable[[Any], Any]] = {
+    replies.Empty: lambda _: {},
+    replies.PromiseData: lambda d: {"promise": promise(d.promise)},
+    replies.TaskData: lambda d: {"task": task(d.task)},
+    replies.ScheduleData: lambda d: {"schedule": schedule(d.schedule)},
+    replies.PreloadData: lambda d: {"preload": _promises(d.preload)},
+    replies.ClaimData: lambda d: {
+        "task": task(d.task),
+        "promise": promise(d.promise),
+        "preload": _promises(d.preload),
+    },
+    replies.PromisePage: lambda d: _page("promises", _promises(d.promises), d.cursor),
+    replies.TaskPage: lambda d: _page("tasks", [task(row) for row in d.tasks], d.cursor),
+    replies.SchedulePage: lambda d: _page(
+        "schedules", [schedule(row) for row in d.schedules], d.cursor
+    ),
+    replies.TakeData: lambda d: {"claims": _claims(d)},
+    replies.FinishData: lambda d: {"promise": promise(d.promise), "claims": _claims(d.taken)},
+    replies.FailData: lambda d: {
+        "promise": promise(d.promise),
+        "task": task(d.task),
+        "claims": _claims(d.taken),
+    },
+    replies.RunData: lambda d: {
+        "promise": promise(d.promise),
+        "created": d.created,
+        "claims": _claims(d.taken),
+    },
+    replies.HeartbeatData: lambda d: {
+        "lost": [{"id": m.id, "version": m.version} for m in d.lost],
+        "agrees": d.agrees,
+    },
+    State: _snapshot,
+}
