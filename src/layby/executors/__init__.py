@@ -1,0 +1,50 @@
+"""Slots and bounded executors: admission that never lies. Stands alone, knows nothing of the rest.
+
+Every public name is imported from here, none is defined here.
+"""
+
+from layby.executors.asynchronous import AsyncTaskExecutor
+from layby.executors.cancellation import CancellationSource, CancellationToken
+from layby.executors.config import (
+    AsyncTaskExecutorConfig,
+    ProcessTaskExecutorConfig,
+    TaskExecutorConfig,
+    ThreadedTaskExecutorConfig,
+)
+from layby.executors.deterministic import DeterministicTaskExecutor
+from layby.executors.health import HealthEvent, HealthEventSink
+from layby.executors.metrics import TaskExecutorMetrics
+from layby.executors.process import ProcessTaskExecutor
+from layby.executors.protocol import TaskExecutor
+from layby.executors.records import TaskCompletion, TaskSubmission
+from layby.executors.slot_ledger import PoolClosed
+from layby.executors.slots import SlotPool, SlotToken
+from layby.executors.thread_slots import ThreadSlotPool, ThreadSlotToken
+from layby.executors.threaded import ThreadedTaskExecutor
+
+ITaskExecutor = TaskExecutor
+
+__all__ = [
+    "AsyncTaskExecutor",
+    "AsyncTaskExecutorConfig",
+    "CancellationSource",
+    "CancellationToken",
+    "DeterministicTaskExecutor",
+    "HealthEvent",
+    "HealthEventSink",
+    "ITaskExecutor",
+    "PoolClosed",
+    "ProcessTaskExecutor",
+    "ProcessTaskExecutorConfig",
+    "SlotPool",
+    "SlotToken",
+    "TaskCompletion",
+    "TaskExecutor",
+    "TaskExecutorConfig",
+    "TaskExecutorMetrics",
+    "TaskSubmission",
+    "ThreadSlotPool",
+    "ThreadSlotToken",
+    "ThreadedTaskExecutor",
+    "ThreadedTaskExecutorConfig",
+]

@@ -1,0 +1,45 @@
+"""Owns the admission rule: what to do with new work, given a load. Pure; holds no state."""
+
+from typing import NamedTuple
+
+from layby.executors.config import OverflowPolicy
+from layby.executors.reasons import CAPACITY_EXCEEDED, COMPLETED_BACKLOG_FULL, QUEUE_FULL
+
+
+class Load(NamedTuple):
+    """What counts against the admission capacity. Parked tasks are not part of it."""
+
+    pending: int
+    active: int
+    undrained: int
+
+    @property
+    def outstanding(self) -> int:
+        return self.pending + self.active + self.undrained
+
+
+class Verdict(NamedTuple):
+    """A non-empty reason refuses; otherwise the task is admitted, perhaps at another's cost."""
+
+    reason: str = ""
+    drops_oldest: bool = False
+
+
+ADMIT = Verdict()
+ADMIT_AND_DROP_OLDEST = Verdict(drops_oldest=True)
+
+
+def decide(overflow: OverflowPolicy, capacity: int, load: Load) -> Verdict:
+    if load.outstanding < capacity:
+        return ADMIT
+    if load.undrained >= capacity:
+        # Outranks every policy: only draining helps, and the embedder has to be told so.
+        return Verdict(COMPLETED_BACKLOG_FULL)
+    if overflow in ("drop_oldest", "overwrite") and load.pending:
+        return ADMIT_AND_DROP_OLDEST
+    return Verdict(CAPACITY_EXCEEDED if overflow == "fail_fast" else QUEUE_FULL)
+
+
+def may_wait_for_room(overflow: OverflowPolicy, capacity: int, load: Load) -> bool:
+    """Tell whether a patient submitter should wait: there is no room, and no hurry to fail."""
+    return overflow != "fail_fast" and bool(decide(overflow, capacity, load).reason)

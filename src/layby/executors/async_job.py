@@ -1,0 +1,126 @@
+"""Owns one task of the asynchronous executor: its state, and its slot while it has one.
+
+The job is the token its work parks with. What a change of state means for the executor's counts
+is the executor's business; the job only says that it happened.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from layby.executors.bells import LoopBell, call_soon_on, is_running_here
+from layby.executors.records import AdmittedTask, CompletionCallback, Metadata
+from layby.executors.slot_ledger import SlotLedger
+from layby.executors.slots import SlotToken
+
+
+class JobState(Enum):
+    QUEUED = auto()
+    ACTIVE = auto()
+    PARKED = auto()
+    ENDED = auto()
+
+
+QUEUED, ACTIVE, PARKED, ENDED = JobState
+
+
+class JobOwner(Protocol):
+    loop: asyncio.AbstractEventLoop
+
+    def seek_slot(self, job: "AsyncJob") -> None: ...
+
+    def seat(self, job: "AsyncJob") -> bool: ...
+
+    def unseat(self, job: "AsyncJob") -> None: ...
+
+    def granted(self, job: "AsyncJob") -> bool: ...
+
+    def park(self, job: "AsyncJob") -> None: ...
+
+    def vanished(self, job: "AsyncJob") -> None: ...
+
+
+class AsyncJob(SlotToken, AdmittedTask):
+    __slots__ = (
+        "bell",
+        "body",
+        "completion",
+        "elapsed",
+        "metadata",
+        "owner",
+        "parks",
+        "since",
+        "state",
+        "task_id",
+        "work",
+    )
+
+    def __init__(
+        self,
+        owner: JobOwner,
+        ledger: SlotLedger,
+        work: Callable[..., Any] | None,
+        completion: CompletionCallback | None,
+        metadata: Metadata | None,
+        parks: bool,  # noqa: FBT001 - built in one place, for every task
+    ) -> None:
+        self.held = False
+        self.ledger = ledger
+        self.owner = owner
+        self.work = work
+        self.completion = completion
+        self.metadata = metadata
+        self.parks = parks
+        self.state = QUEUED
+        self.body: asyncio.Task[None] | None = None
+        self.bell: LoopBell | None = None
+        self.since = self.elapsed = 0.0
+
+    # -- the token, as the work sees it
+
+    def release(self) -> bool:
+        """Park: give the slot back until `reclaim`."""
+        if self.state is not ACTIVE:
+            return False
+        self.owner.park(self)
+        return True
+
+    async def reclaim(self) -> None:
+        if self.state is ENDED:
+            raise RuntimeError(f"task {self.task_id} has ended: its token is of no use any more")
+        if self.bell is not None:
+            raise RuntimeError("this token is already waiting for a slot somewhere else")
+        try:
+            while not self.owner.seat(self):
+                self.bell = LoopBell()
+                await self.bell.wait()
+        except asyncio.CancelledError:
+            self.owner.unseat(self)
+            raise
+        finally:
+            self.bell = None
+
+    # -- the bell, as the ledger rings it
+
+    def ring(self) -> bool:
+        if is_running_here(self.owner.loop):
+            return self.owner.granted(self)
+        return call_soon_on(self.owner.loop, self._accept_or_return)
+
+    def nudge(self) -> None:
+        """Look again in the loop's own time: the garbage collector may be the one who rings."""
+        call_soon_on(self.owner.loop, self.look_again)
+
+    def _accept_or_return(self) -> None:
+        if not self.owner.granted(self):
+            self.ledger.give_back(self)
+
+    def look_again(self) -> None:
+        if self.bell is not None:
+            self.bell.ring()
+        elif self.state is QUEUED:
+            self.owner.seek_slot(self)
+
+    def ended_before_it_began(self, _body: asyncio.Task[None]) -> None:
+        self.owner.vanished(self)

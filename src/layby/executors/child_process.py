@@ -1,0 +1,105 @@
+"""Owns one child process: its start, one task at a time, and its certain end, on both sides.
+
+The child ends when its pipe is closed, when it is killed, or when its parent is gone, also in the
+middle of a task: a thread of the child waits for the parent's end and takes the process with it.
+"""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from typing import Any
+
+from layby.executors.config import StartMethod
+
+Answer = tuple[bool, Any, str]
+"""ok, payload, error: what a child sends back for each task."""
+
+
+class ChildDied(Exception):
+    """The process ended before it answered."""
+
+
+class ChildProcess:
+    """The parent's side. One thread runs tasks; `kill` may come from any other."""
+
+    def __init__(self, start_method: StartMethod) -> None:
+        context = _context(start_method)
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()  # the child has its own; ours would hide its death from us
+
+    def wait_until_ready(self) -> None:
+        """Starting an interpreter takes time that should not be charged to the first task."""
+        self._receive(None)
+
+    def run(self, work: Callable[[], Any], timeout: float | None) -> Answer:
+        """Raise `TimeoutError` if no answer came in time; the child is then still at work."""
+        request = pickle.dumps(work)
+        try:
+            self._connection.send_bytes(request)
+        except ConnectionError as error:
+            raise self._death() from error
+        return self._receive(timeout)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self, patience: float = 1.0) -> None:
+        """Let an idle child go, and kill one that will not."""
+        self._connection.close()
+        self._process.join(patience)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+    def _receive(self, timeout: float | None) -> Answer:
+        try:
+            if not self._connection.poll(timeout):
+                raise TimeoutError
+            return self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self._death() from error
+
+    def _death(self) -> ChildDied:
+        self._process.join()
+        return ChildDied(f"worker process ended with exit code {self._process.exitcode}")
+
+
+def _context(start_method: StartMethod) -> SpawnContext | ForkServerContext:
+    if start_method == "spawn":
+        return multiprocessing.get_context("spawn")
+    return multiprocessing.get_context("forkserver")
+
+
+def _serve(connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    connection.send((True, None, ""))  # ready
+    while True:
+        try:
+            request = connection.recv_bytes()
+        except (EOFError, ConnectionError):
+            return
+        connection.send_bytes(_answer(request))
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _answer(request: bytes) -> bytes:
+    try:
+        work = pickle.loads(request)  # noqa: S301 - from our own parent, through a private pipe
+        return pickle.dumps((True, work(), ""))
+    except BaseException as error:  # noqa: BLE001 - work may not end its worker
+        return pickle.dumps((False, None, str(error) or type(error).__name__))

@@ -1,0 +1,127 @@
+"""Owns the executor whose work runs in child processes, where it can be killed."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from layby.executors.child_process import ChildDied, ChildProcess
+from layby.executors.config import ProcessTaskExecutorConfig, StartMethod, seconds
+from layby.executors.deadline import Deadline
+from layby.executors.reasons import SHUTDOWN_CANCELLED, TASK_CANCELLED
+from layby.executors.records import Discard, DiscardCallback, Ending, Task
+from layby.executors.worker_backed import WorkerBackedExecutor
+
+
+class _ProcessHands:
+    """A worker thread's child process: started for its first task, and anew after each death."""
+
+    def __init__(self, start_method: StartMethod, task_timeout: float) -> None:
+        self.task: Task | None = None
+        self._start_method: StartMethod = start_method
+        self._task_timeout = task_timeout or None
+        self._child: ChildProcess | None = None
+        self._killed_for = ""
+        self._lock = threading.Lock()
+
+    def perform(self, task: Task) -> Ending:
+        try:
+            ending = self._run(task)
+        except (TimeoutError, ChildDied) as error:
+            self._discard_child()
+            late = isinstance(error, TimeoutError)
+            ending = task.failed_with(
+                f"task killed after {self._task_timeout} s" if late else str(error)
+            )
+        except BaseException as error:  # noqa: BLE001 - what cannot be sent is that work's failure
+            ending = task.failed(error)
+        killed_for = self._let_go()
+        return Discard(task.task_id, killed_for) if killed_for else ending
+
+    def kill(self, task_id: int | None, reason: str) -> bool:
+        """Kill the child if it is at work on this task (None: on any), which gets no completion."""
+        with self._lock:
+            if self.task is None or task_id not in (None, self.task.task_id):
+                return False
+            self._killed_for = reason
+            if self._child is not None:
+                self._child.kill()
+            return True
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+
+    def _run(self, task: Task) -> Ending:
+        child = self._child or self._start_child()
+        if self._killed_for:
+            raise ChildDied(self._killed_for)
+        ok, payload, error = child.run(task.work, self._task_timeout)
+        return task.completed(payload) if ok else task.failed_with(error)
+
+    def _start_child(self) -> ChildProcess:
+        child = ChildProcess(self._start_method)
+        with self._lock:
+            self._child = child  # from here on `kill` finds it
+        child.wait_until_ready()
+        return child
+
+    def _let_go(self) -> str:
+        """Put the task beyond the reach of `kill`, and say for what it was killed, if it was."""
+        with self._lock:
+            self.task = None
+            killed_for, self._killed_for = self._killed_for, ""
+        if killed_for:
+            self._discard_child()  # it may have answered in its last moment; it is dying still
+        return killed_for
+
+    def _discard_child(self) -> None:
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.close()
+
+
+class ProcessTaskExecutor(WorkerBackedExecutor):
+    """Runs picklable work (a module-level function, or a `functools.partial` of one) in processes.
+
+    A running task can be cancelled, and one that exceeds `task_timeout` fails: its process is
+    killed and replaced, and the others never notice. Callbacks run on a thread of this process.
+    """
+
+    def __init__(
+        self,
+        config: ProcessTaskExecutorConfig | None = None,
+        *,
+        on_discard: DiscardCallback | None = None,
+        keep_completions: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        config = config or ProcessTaskExecutorConfig()
+        timeout = seconds(config.task_timeout)
+        self._hands = [
+            _ProcessHands(config.start_method, timeout) for _ in range(config.concurrency)
+        ]
+        super().__init__(
+            config,
+            self._hands,
+            on_discard=on_discard,
+            keep_completions=keep_completions,
+            clock=clock,
+        )
+
+    def cancel(self, task_id: int) -> bool:
+        """Cancel a task, also one that runs. False when it has ended or was never accepted."""
+        self._lock.acquire()
+        try:
+            return self._book.cancel(task_id, TASK_CANCELLED) or any(
+                hands.kill(task_id, TASK_CANCELLED) for hands in self._hands
+            )
+        finally:
+            self._unlock()
+
+    def _give_up(self) -> None:
+        super()._give_up()
+        for hands in self._hands:
+            hands.kill(None, SHUTDOWN_CANCELLED)
+        self._join(Deadline(None))  # soon over: nothing runs any more

@@ -1,0 +1,87 @@
+"""Owns the values that pass between an executor and its embedder."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+Work = Callable[[], Any]
+Metadata = Mapping[str, Any]
+
+
+class TaskSubmission(NamedTuple):
+    """The answer to a submit. Its truth is `accepted`, so `if submit(...)` does not lie."""
+
+    accepted: bool = False
+    task_id: int = 0
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.accepted
+
+
+class TaskCompletion(NamedTuple):
+    """The end of a task that ran: a payload, or the text of what it raised."""
+
+    task_id: int
+    ok: bool
+    payload: Any = None
+    error: str = ""
+    metadata: Metadata | None = None
+
+
+class Discard(NamedTuple):
+    """The end of a task that was accepted and will have no completion."""
+
+    task_id: int
+    reason: str
+
+
+CompletionCallback = Callable[[TaskCompletion], object]
+DiscardCallback = Callable[[int, str], object]
+Ending = TaskCompletion | Discard
+
+# Straight to the C constructor, with every field given: the generated one costs twice as much,
+# and it would be paid twice for each task.
+build: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+class AdmittedTask:
+    """What every admitted task has, whatever else an executor makes of it."""
+
+    __slots__ = ()
+
+    task_id: int  # given on admission
+    work: Any  # a callable; None never gets past admission
+    completion: CompletionCallback | None
+    metadata: Metadata | None
+
+    def completed(self, payload: Any) -> TaskCompletion:
+        return build(TaskCompletion, (self.task_id, True, payload, "", self.metadata))
+
+    def failed(self, error: BaseException) -> TaskCompletion:
+        return self.failed_with(str(error) or type(error).__name__)
+
+    def failed_with(self, error: str) -> TaskCompletion:
+        return TaskCompletion(self.task_id, ok=False, error=error, metadata=self.metadata)
+
+
+class Task(AdmittedTask):
+    """Work that is simply called."""
+
+    __slots__ = ("completion", "metadata", "task_id", "work")
+
+    def __init__(
+        self,
+        work: Work | None,
+        completion: CompletionCallback | None,
+        metadata: Metadata | None,
+    ) -> None:
+        self.work = work
+        self.completion = completion
+        self.metadata = metadata
+
+    def perform(self) -> TaskCompletion:
+        """Run the work here and now; whatever it raises is its failure."""
+        try:
+            return self.completed(self.work())
+        except BaseException as error:  # noqa: BLE001 - work may not end its worker
+            return self.failed(error)

@@ -1,0 +1,261 @@
+"""Owns who holds a slot and who waits for one; knows neither loops nor threads' ways of waiting.
+
+Why it is so. A slot may come back from anywhere: from a coroutine, from a thread that shares the
+pool, and from the garbage collector, which runs in whatever thread happens to allocate, at any
+point, even inside the methods below. Four rules keep the count exact:
+
+1. `claim.held` and the count of held slots change together, under the lock. A freed slot is
+   handed to the oldest waiter in that same step, so nobody can slip in between, and a waiter
+   that is cancelled in the turn in which it was granted still knows that it holds a slot.
+2. Nobody is told anything under the lock. A step decides whom to tell and does it afterwards.
+3. The collector never waits for the lock: the thread it interrupted may be the one that holds it.
+   It leaves a mark in `_dropped` and tries the lock; if that fails, the holder looks at the marks
+   after letting go. Each side writes first and looks second, so one of them always sees it.
+4. The collector hands out nothing either, since it may stand in the middle of anyone's code. It
+   nudges the oldest waiter, which asks again in its own time.
+
+`request(first=True)` is how an order other than first come, first served would be built, and
+`_hand_out` is the one place that knows that a claim weighs one slot.
+"""
+
+import threading
+from collections import OrderedDict, deque
+from typing import Protocol
+
+
+class PoolClosed(Exception):
+    """The slot pool was closed; no more slots are given out."""
+
+
+class LineBell(Protocol):
+    """How somebody in line hears from the ledger."""
+
+    def ring(self) -> bool:
+        """Hear that the slot is held now. False turns it down, for the next in line."""
+        ...
+
+    def nudge(self) -> None:
+        """Hear that asking again is worth it: a slot was found, or the pool closed."""
+        ...
+
+
+class SlotClaim:
+    """One party's claim on one slot: held, waiting in line, or neither."""
+
+    __slots__ = ("held", "ledger")
+
+    def __init__(self, ledger: "SlotLedger") -> None:
+        self.held = False
+        self.ledger = ledger
+
+    def is_held(self) -> bool:
+        return self.held
+
+    def release(self) -> bool:
+        """Give the slot back. False when there was none to give."""
+        return self.ledger.give_back(self)
+
+    def __del__(self) -> None:
+        if self.held:
+            self.ledger.give_back_from_collector()
+
+
+class SlotLedger:
+    def __init__(self, slots: int) -> None:
+        self._size = _at_least_one(slots)
+        self._held = 0
+        self._closed = False
+        self._waiting: OrderedDict[SlotClaim, LineBell] = OrderedDict()
+        self._dropped: deque[None] = deque()
+        self._lock = threading.Lock()
+
+    # -- taking
+
+    def take(self, claim: SlotClaim) -> bool:
+        """Take a slot if one is free and nobody waits: the short way, for the common case.
+
+        It leaves the marks of the collector alone: nobody waits, or `request` comes next.
+        """
+        self._lock.acquire()  # half the price of `with`, on the one path where that shows
+        try:
+            if self._held >= self._size or self._waiting or claim.held or self._closed:
+                return claim.held
+            self._held += 1
+            claim.held = True
+            return True
+        finally:
+            self._lock.release()
+
+    def request(self, claim: SlotClaim, bell: LineBell, *, first: bool = False) -> bool:
+        """Take a slot, or stand in line until the bell rings; True when it is held now."""
+        with self._lock:
+            self._stand_in_line(claim, bell, first=first)
+            granted = self._hand_out()
+            granted.pop(claim, None)  # hears it by the answer
+        self._tell(granted)
+        self._settle_dropped()
+        return claim.held
+
+    def withdraw(self, claim: SlotClaim) -> bool:
+        """Leave the line. False when not in it, for instance because the slot was just granted."""
+        with self._lock:
+            was_waiting = claim in self._waiting
+            if was_waiting:
+                del self._waiting[claim]
+        self._settle_dropped()
+        return was_waiting
+
+    # -- giving back
+
+    def give_back(self, claim: SlotClaim) -> bool:
+        self._lock.acquire()  # see `take`
+        try:
+            if not claim.held:
+                return False
+            claim.held = False
+            self._held -= 1
+            granted = self._hand_out() if self._waiting else None
+        finally:
+            self._lock.release()
+        if granted:
+            self._tell(granted)
+        if self._dropped:
+            self._settle_dropped()
+        return True
+
+    def give_back_from_collector(self) -> None:
+        self._dropped.append(None)
+        if not self._lock.acquire(blocking=False):
+            return
+        oldest = next(iter(self._waiting.values()), None)
+        self._lock.release()
+        if oldest is not None:
+            oldest.nudge()
+
+    # -- the whole
+
+    def resize(self, slots: int) -> None:
+        """A smaller size takes nothing away: it is reached as slots come back."""
+        with self._lock:
+            self._size = _at_least_one(slots)
+            granted = self._hand_out()
+        self._tell(granted)
+        self._settle_dropped()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            turned_away = list(self._waiting.values())
+            self._waiting.clear()
+        for bell in turned_away:
+            bell.nudge()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def held(self) -> int:
+        self.settle()
+        return self._held
+
+    @property
+    def free(self) -> int:
+        return max(0, self._size - self.held)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def settle(self) -> None:
+        """Count what the collector gave back, and hand it out."""
+        with self._lock:
+            granted = self._hand_out()
+        self._tell(granted)
+
+    # -- steps under the lock
+
+    def _stand_in_line(self, claim: SlotClaim, bell: LineBell, *, first: bool) -> None:
+        if claim.held:
+            return
+        if self._closed:
+            raise PoolClosed("the slot pool is closed: no slot can be acquired or reclaimed")
+        if self._waiting.setdefault(claim, bell) is not bell:
+            raise RuntimeError("this token is already waiting for a slot somewhere else")
+        if first:
+            self._waiting.move_to_end(claim, last=False)
+
+    def _hand_out(self) -> dict[SlotClaim, LineBell]:
+        while self._dropped:
+            self._dropped.popleft()
+            self._held -= 1
+        granted: dict[SlotClaim, LineBell] = {}
+        while self._waiting and self._held < self._size:
+            claim, bell = self._waiting.popitem(last=False)
+            claim.held = True
+            self._held += 1
+            granted[claim] = bell
+        return granted
+
+    # -- after the lock
+
+    def _settle_dropped(self) -> None:
+        while self._dropped and self._waiting:
+            self.settle()
+
+    def _tell(self, granted: dict[SlotClaim, LineBell]) -> None:
+        """A slot turned down goes to the next; a loop, as a long line may turn it down in turn."""
+        while granted:
+            turned_down = [claim for claim, bell in granted.items() if not bell.ring()]
+            granted = self._take_back(turned_down) if turned_down else {}
+
+    def _take_back(self, turned_down: list[SlotClaim]) -> dict[SlotClaim, LineBell]:
+        with self._lock:
+            for claim in turned_down:
+                self._held -= claim.held
+                claim.held = False
+            return self._hand_out()
+
+
+class LedgerPool:
+    """What the pool for coroutines and the pool for threads show alike of their ledger."""
+
+    def __init__(self, slots: int) -> None:
+        self.ledger = SlotLedger(slots)
+
+    def resize(self, slots: int) -> None:
+        self.ledger.resize(slots)
+
+    def close(self) -> None:
+        """Waiters raise `PoolClosed`; slots already held are kept until they are released."""
+        self.ledger.close()
+
+    @property
+    def closed(self) -> bool:
+        return self.ledger.closed
+
+    @property
+    def size(self) -> int:
+        return self.ledger.size
+
+    @property
+    def held(self) -> int:
+        return self.ledger.held
+
+    @property
+    def free(self) -> int:
+        return self.ledger.free
+
+    @property
+    def waiting(self) -> int:
+        return self.ledger.waiting
+
+
+def _at_least_one(slots: int) -> int:
+    if slots < 1:
+        raise ValueError(f"a slot pool needs at least one slot, got {slots}")
+    return slots

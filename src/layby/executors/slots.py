@@ -1,0 +1,60 @@
+"""Owns slots for coroutines: the pool and its tokens. Must not know who runs under them."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from layby.executors.bells import LoopBell
+from layby.executors.slot_ledger import LedgerPool, SlotClaim
+
+
+class SlotToken(SlotClaim):
+    """The right to run: give it back while waiting, take it again before going on."""
+
+    __slots__ = ()
+
+    async def reclaim(self) -> None:
+        """Hold a slot again, first come, first served with new work. No-op when held."""
+        if not self.ledger.take(self):
+            await self._stand_in_line()
+
+    async def _stand_in_line(self) -> None:
+        bell = LoopBell()
+        try:
+            while not self.ledger.request(self, bell):
+                await bell.wait()
+        except asyncio.CancelledError:
+            # Leave the line, or return what was granted in this same turn of the loop.
+            if not self.ledger.withdraw(self):
+                self.release()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self.reclaim()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class SlotPool(LedgerPool):
+    """N slots for any number of coroutines and executors, first come, first served.
+
+    Acquire, release and reclaim on the loop; a token that is lost gives its slot back from
+    whatever thread the garbage collector runs in.
+    """
+
+    async def acquire(self) -> SlotToken:
+        token = SlotToken(self.ledger)
+        if not self.ledger.take(token):
+            await token.reclaim()
+        return token
+
+    def token(self) -> SlotToken:
+        """Make a token that holds nothing yet, for `async with pool.token():`."""
+        return SlotToken(self.ledger)

@@ -1,0 +1,67 @@
+"""Owns slots for threads: the blocking face of the same ledger. Must not know asyncio."""
+
+from types import TracebackType
+from typing import Self
+
+from layby.executors.bells import ThreadBell
+from layby.executors.deadline import Deadline
+from layby.executors.slot_ledger import LedgerPool, SlotClaim
+from layby.executors.slots import SlotPool
+
+
+class ThreadSlotToken(SlotClaim):
+    """What `SlotToken` is to a coroutine, for plain `def` work in a thread."""
+
+    __slots__ = ()
+
+    def reclaim(self, timeout: float | None = None) -> bool:
+        """Hold a slot again; False if none came in time. No-op when held."""
+        return self.ledger.take(self) or self._stand_in_line(timeout)
+
+    def _stand_in_line(self, timeout: float | None) -> bool:
+        bell = ThreadBell()
+        deadline = Deadline(timeout)
+        while not self.ledger.request(self, bell):
+            try:
+                heard = bell.wait(deadline.remaining())
+            except BaseException:
+                if not self.ledger.withdraw(self):
+                    self.release()
+                raise
+            if not heard:
+                # Too late to wait, yet not too late if it was granted at the last moment.
+                return not self.ledger.withdraw(self) and self.held
+        return True
+
+    def __enter__(self) -> Self:
+        self.reclaim()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class ThreadSlotPool(LedgerPool):
+    """N slots for threads. Made by `sharing`, it gives out the slots of a `SlotPool`, so that
+    threads and coroutines stand in one line.
+    """
+
+    @classmethod
+    def sharing(cls, pool: SlotPool) -> Self:
+        shared = cls(1)
+        shared.ledger = pool.ledger
+        return shared
+
+    def acquire(self, timeout: float | None = None) -> ThreadSlotToken | None:
+        """Wait for a slot; None if none came in time."""
+        token = ThreadSlotToken(self.ledger)
+        return token if token.reclaim(timeout) else None
+
+    def token(self) -> ThreadSlotToken:
+        """Make a token that holds nothing yet, for `with pool.token():`."""
+        return ThreadSlotToken(self.ledger)
