@@ -6,6 +6,7 @@ is the executor's business; the job only says that it happened.
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -46,6 +47,7 @@ class AsyncJob(SlotToken, AdmittedTask):
         "bell",
         "body",
         "completion",
+        "context",
         "elapsed",
         "metadata",
         "owner",
@@ -73,6 +75,8 @@ class AsyncJob(SlotToken, AdmittedTask):
         self.metadata = metadata
         self.parks = parks
         self.state = QUEUED
+        # The submitter's: a queued body is begun by whoever happens to give a slot back.
+        self.context: Context = copy_context()
         self.body: asyncio.Task[None] | None = None
         self.bell: LoopBell | None = None
         self.since = self.elapsed = 0.0

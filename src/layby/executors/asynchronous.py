@@ -291,7 +291,7 @@ class AsyncTaskExecutor:
             pending.popleft()
         else:
             pending.remove(job)
-        job.body = body = self.loop.create_task(self._run(job))
+        job.body = body = self.loop.create_task(self._run(job), context=job.context)
         # A body cancelled before its first step runs nothing at all, not even `finally`.
         body.add_done_callback(job.ended_before_it_began)
 
