@@ -156,7 +156,7 @@ class Engine:
         self._close()
 
     def _turn(self) -> None:
-        items = [*self._drain_again(), *self._next_items()]
+        items = self._next_items()
         try:
             if items:
                 self._process(items)
@@ -166,15 +166,15 @@ class Engine:
             if isinstance(failure, StoreError):
                 self._earliest = self._advance() + 1000  # the store is unwell: do not spin
 
-    def _next_items(self) -> Iterator[Item]:
-        """Wait for requests, but not past the next deadline; take all that queued."""
-        if self._again:
-            return self._drain_queue()
-        try:
-            first = self._queue.get(timeout=self._patience())
-        except Empty:
-            return iter(())
-        return iter((*first, *self._drain_queue()))
+    def _next_items(self) -> list[Item]:
+        """What is to be asked again and all that queued; waits, but not past the next deadline."""
+        if not self._again:
+            try:
+                first = self._queue.get(timeout=self._patience())
+            except Empty:
+                return []
+            return [*first, *self._drain_queue()]
+        return [*self._drain_again(), *self._drain_queue()]
 
     def _drain_queue(self) -> Iterator[Item]:
         for _ in range(self._queue.qsize()):

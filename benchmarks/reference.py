@@ -1,0 +1,98 @@
+"""Bare loops that say what this machine can do in this minute; every bar is read beside them."""
+
+import os
+import shutil
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+QUIET_COMMITS_PER_S = 4_000
+"""Absolute bars are meant for a minute in which a bare FULL commit loop makes at least these."""
+
+_COLUMNS = """
+    id TEXT PRIMARY KEY, root TEXT, param TEXT, tags TEXT, timeout_at BIGINT, created_at BIGINT,
+    timer INTEGER, branch TEXT, placeholder INTEGER, state TEXT, value TEXT, settled_at BIGINT
+"""
+_PARAM = '{"headers":{},"data":"aGVsbG8gd29ybGQ="}'
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder on the real disk (a RAM disk would flatter), removed afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="layby-bench-", dir=os.environ.get("BENCH_DIR", "/var/tmp")))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def commits_per_s(count: int = 2_000) -> float:
+    seconds = sum(commit_seconds(count))
+    return count / seconds
+
+
+def commit_p50_ms(count: int = 1_000) -> float:
+    return statistics.median(commit_seconds(count)) * 1000
+
+
+def commit_seconds(count: int) -> list[float]:
+    """One row, one FULL commit, again and again."""
+    with folder() as path:
+        connection = _connect(path / "bare.db")
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, value TEXT)")
+        found = [_timed(connection, "INSERT INTO t (value) VALUES ('x')") for _ in range(count)]
+        connection.close()
+    return found
+
+
+def statements_per_s(rows: int = 20_000, per_commit: int = 64) -> float:
+    """Insert a row, later update it; one FULL commit per 64 statements; a row as long as ours."""
+    with folder() as path:
+        connection = _connect(path / "bare.db")
+        connection.execute(f"CREATE TABLE t ({_COLUMNS})")
+        start = time.perf_counter()
+        done = _insert_and_update(connection, rows, per_commit)
+        seconds = time.perf_counter() - start
+        connection.close()
+    return done / seconds
+
+
+def _insert_and_update(connection: sqlite3.Connection, rows: int, per_commit: int) -> int:
+    insert = "INSERT INTO t VALUES (?, ?, ?, '{}', ?, ?, 0, NULL, 0, 'pending', '{}', NULL)"
+    update = "UPDATE t SET state = 'resolved', value = ?, settled_at = ? WHERE id = ?"
+    done = 0
+    connection.execute("BEGIN")
+    for index in range(rows + per_commit):
+        if index < rows:
+            key = f"promise-{index}"
+            connection.execute(insert, (key, key, _PARAM, 1_700_000_060_000, 1_700_000_000_000))
+            done = _count(connection, done, per_commit)
+        if index >= per_commit:
+            connection.execute(update, (_PARAM, 1_700_000_000_001, f"promise-{index - per_commit}"))
+            done = _count(connection, done, per_commit)
+    connection.execute("COMMIT")
+    return done
+
+
+def _count(connection: sqlite3.Connection, done: int, per_commit: int) -> int:
+    if (done + 1) % per_commit == 0:
+        connection.execute("COMMIT")
+        connection.execute("BEGIN")
+    return done + 1
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _timed(connection: sqlite3.Connection, statement: str) -> float:
+    start = time.perf_counter()
+    connection.execute(statement)
+    return time.perf_counter() - start
