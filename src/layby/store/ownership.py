@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ class Ownership:
     """Held from construction to `release`."""
 
     def __init__(self, database: Path) -> None:
-        self._path = database.with_name(database.name + ".lock").resolve()
+        real = database.resolve()  # two names of one file are one file
+        self._path = real.with_name(real.name + ".lock")
         if self._path in _owned_here:
             raise StoreOwned(f"{database} is already open in this process: use that one")
         self._file = _opened(self._path, database)
@@ -33,10 +35,13 @@ class Ownership:
             os.close(self._file)
             raise StoreOwned(_owned_by(database, owner)) from None
         _owned_here.add(self._path)
-        self._sign()
+        self._is_held = True
+        with suppress(OSError):  # on a full disk the lock holds without a name
+            self._sign()
 
     def release(self) -> None:
-        if self._path in _owned_here:
+        if self._is_held:
+            self._is_held = False
             _owned_here.discard(self._path)
             os.ftruncate(self._file, 0)
             os.close(self._file)
