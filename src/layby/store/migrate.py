@@ -39,8 +39,7 @@ def migrate(connection: sqlite3.Connection, dialect: Dialect) -> None:
     connection.execute(dialect.begin)
     try:
         connection.execute(_LEDGER)
-        applied = _applied(connection)
-        _refuse_strangers(applied)
+        applied = refuse_strangers(connection)
         for migration in known():
             if migration.version not in applied:
                 _apply(connection, dialect, migration)
@@ -56,12 +55,10 @@ def _migration(name: str, text: str) -> Migration:
     return Migration(int(number), title, text)
 
 
-def _applied(connection: sqlite3.Connection) -> dict[int, str]:
+def refuse_strangers(connection: sqlite3.Connection) -> dict[int, str]:
+    """What has been applied here, unless another version or another hand did it."""
     rows = connection.execute("SELECT version, checksum FROM layby_migrations").fetchall()
-    return dict(rows)
-
-
-def _refuse_strangers(applied: dict[int, str]) -> None:
+    applied: dict[int, str] = dict(rows)
     ours = {migration.version: migration for migration in known()}
     newer = [version for version in applied if version not in ours]
     if newer:
@@ -71,6 +68,7 @@ def _refuse_strangers(applied: dict[int, str]) -> None:
         if ours[version].checksum != checksum:
             why = f"migration {version} ({ours[version].name}) was applied in another form"
             raise StoreUnreadable(f"{why}: use the layby release that created this database")
+    return applied
 
 
 def _apply(connection: sqlite3.Connection, dialect: Dialect, migration: Migration) -> None:

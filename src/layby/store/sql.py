@@ -85,7 +85,10 @@ class SqlStore:
         dialect: Dialect,
         settings: Settings,
         calendar: Calendar,
+        name: str = "",
     ) -> None:
+        """`name` is what failures call this store: its path."""
+        self._name = name
         self._connection = connection
         self._settings = settings
         self._calendar = calendar
@@ -99,7 +102,7 @@ class SqlStore:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            raise explained(error) from error
+            raise explained(error, self._name) from error
         except BaseException:
             self._roll_back()
             raise
@@ -150,17 +153,20 @@ class SqlStore:
     def _load_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> set[str]:
         """Look at the queue once for all takes that ask alike.
 
-        Rows named by other commands of the batch may leave the queue under way, so as many
-        more are fetched: whatever happens, no take sees a shorter queue than there is.
+        Rows may leave the queue under way, through other commands of the batch or takes that
+        ask for some of the same names, so as many more are fetched: whatever happens, no take
+        sees a shorter queue than there is.
         """
-        for key, free in footprint.takes.items():
+        nodes = sum(footprint.takes.values()) + len(footprint.ids)
+        roots = self._settings.roots_per_take * footprint.take_count + len(footprint.ids)
+        for key in footprint.takes:
             group, names = key
             arguments = {
                 "group": group,
                 "names": packed(names),
                 "now": now,
-                "nodes": free + len(footprint.ids),
-                "roots": self._settings.roots_per_take + len(footprint.ids),
+                "nodes": nodes,
+                "roots": roots,
             }
             queue = self._connection.execute(self._sql.dialect.ready, arguments).fetchone()[0]
             rows.ready[key] = sorted(_queue.decode(queue))

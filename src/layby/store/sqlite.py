@@ -1,14 +1,17 @@
 """Opens a SQLite file as a store: owned, migrated, durable."""
 
 import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from layby.core.model import Millis
 from layby.core.rows import Calendar, Settings
 from layby.errors import StoreUnreadable
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
-from layby.store.migrate import migrate
+from layby.store.migrate import migrate, refuse_strangers
 from layby.store.ownership import Ownership
 from layby.store.sql import SqlStore
 
@@ -26,12 +29,14 @@ class SqliteStore(SqlStore):
         settings: Settings,
         calendar: Calendar,
         durability: Durability = "full",
+        busy_ms: Millis = 5_000,
     ) -> None:
+        """`busy_ms`: how long to wait for another program that has locked the file."""
         self.path = Path(path)
         self._ownership = Ownership(self.path)
         try:
-            connection = _connect(self.path, durability)
-            super().__init__(connection, _DIALECT, settings, calendar)
+            connection = _connect(self.path, durability, busy_ms)
+            super().__init__(connection, _DIALECT, settings, calendar, str(self.path))
         except BaseException:
             self._ownership.release()
             raise
@@ -46,36 +51,58 @@ class SqliteReader(SqlStore):
 
     def __init__(self, path: Path | str, settings: Settings, calendar: Calendar) -> None:
         connection = _connect_readonly(Path(path))
-        super().__init__(connection, _DIALECT, settings, calendar)
+        super().__init__(connection, _DIALECT, settings, calendar, str(path))
 
 
-def _connect(path: Path, durability: Durability) -> sqlite3.Connection:
+def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreUnreadable(
             f"SQLite {sqlite3.sqlite_version} is too old: 3.38 or later is needed"
         )
-    connection = sqlite3.connect(
-        path, timeout=5, isolation_level=None, check_same_thread=False, cached_statements=256
-    )
-    try:
+    with _opened(path, str(path), timeout=busy_ms / 1000, check_same_thread=False) as connection:
+        _refuse_other_programs(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {durability}")
         connection.execute("PRAGMA cache_size = -32768")
         migrate(connection, _DIALECT)
-    except sqlite3.Error as error:
-        connection.close()
-        raise explained(error, str(path)) from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        return connection
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
+    with _opened(path, f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
+        if "layby_migrations" not in _tables(connection):
+            raise StoreUnreadable("this is not a layby database: give another path")
+        refuse_strangers(connection)
+        return connection
+
+
+@contextmanager
+def _opened(path: Path, database: str, **options: Any) -> Generator[sqlite3.Connection]:
+    """A failure names the file, and the connection does not outlive it."""
+    connection: sqlite3.Connection | None = None
     try:
-        uri = f"{path.resolve().as_uri()}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None)
-        connection.execute("SELECT count(*) FROM layby_migrations").fetchone()
-    except sqlite3.Error as error:
-        raise explained(error, str(path)) from error
-    return connection
+        connection = sqlite3.connect(
+            database, isolation_level=None, cached_statements=256, **options
+        )
+        yield connection
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise explained(error, str(path)) from error
+        if isinstance(error, StoreUnreadable):
+            raise StoreUnreadable(f"{path}: {error}") from error
+        raise
+
+
+def _refuse_other_programs(connection: sqlite3.Connection) -> None:
+    """Before anything is written: a wrong path must not put our tables into their file."""
+    tables = _tables(connection)
+    if tables and "layby_migrations" not in tables:
+        why = f"this database belongs to another program (it has a table {min(tables)})"
+        raise StoreUnreadable(f"{why}: give another path")
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return {name for (name,) in found}

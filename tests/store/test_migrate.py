@@ -1,0 +1,261 @@
+"""The schema: applied once, equal to the structs of core, and what people see through its views."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from layby.core.commands import (
+    AnnotateTask,
+    CreatePromise,
+    RegisterCallback,
+    SuspendAction,
+    SuspendTask,
+    Take,
+)
+from layby.core.model import NEVER
+from layby.core.rows import Settings
+from layby.engine.calendar import next_after
+from layby.engine.clock import ManualClock
+from layby.engine.engine import Engine
+from layby.errors import StoreUnreadable
+from layby.store import tables
+from layby.store.dialect import SqliteDialect
+from layby.store.migrate import known, migrate
+from layby.store.sqlite import SqliteReader, SqliteStore
+
+OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}
+
+
+def opened(file: Path) -> SqliteStore:
+    return SqliteStore(file, Settings(), next_after)
+
+
+def rows(file: Path, statement: str) -> list[tuple]:
+    connection = sqlite3.connect(file)
+    try:
+        with connection:
+            return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file with the schema and nothing else."""
+    opened(tmp_path / "a.db").close()
+    return tmp_path / "a.db"
+
+
+# --- applied once ------------------------------------------------------------------------
+
+
+def test_every_migration_is_in_the_ledger_with_its_checksum(file):
+    """The ledger says what was applied, and opening again adds nothing to it."""
+    ledger = rows(file, "SELECT version, name, checksum FROM layby_migrations ORDER BY version")
+    assert ledger == [(each.version, each.name, each.checksum) for each in known()]
+    opened(file).close()
+    assert rows(file, "SELECT version, name, checksum FROM layby_migrations") == ledger
+
+
+def test_migrations_are_numbered_without_gaps():
+    """A missing number would be a migration that never reaches anybody."""
+    assert [each.version for each in known()] == list(range(1, len(known()) + 1))
+
+
+def test_a_migration_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
+    """All or nothing: after the failure the file has no table of ours."""
+    broken = [
+        *known(),
+        known()[0].__class__(99, "broken", "CREATE TABLE x (id TEXT);\nNONSENSE;\n"),
+    ]
+    monkeypatch.setattr("layby.store.migrate.known", lambda: broken)
+    connection = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    with pytest.raises(sqlite3.Error):
+        migrate(connection, SqliteDialect())
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
+    connection.close()
+
+
+def test_two_processes_on_a_fresh_file_migrate_it_once(tmp_path):
+    """One of them owns the file, the other is told so; the schema is there once and sound."""
+    script = tmp_path / "start.py"
+    script.write_text(
+        "import sys\n"
+        "from layby.core.rows import Settings\n"
+        "from layby.engine.calendar import next_after\n"
+        "from layby.errors import StoreOwned\n"
+        "from layby.store.sqlite import SqliteStore\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "try:\n"
+        "    store = SqliteStore(sys.argv[1], Settings(), next_after)\n"
+        "except StoreOwned:\n"
+        "    print('owned', flush=True)\n"
+        "else:\n"
+        "    print('open', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    file = tmp_path / "fresh.db"
+    command = [sys.executable, str(script), str(file)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    try:
+        assert [each.stdout.readline() for each in both] == ["ready\n"] * 2
+        for each in both:
+            each.stdin.write("\n")
+            each.stdin.flush()
+        assert sorted(each.stdout.readline() for each in both) == ["open\n", "owned\n"]
+    finally:
+        for each in both:
+            each.communicate()
+    assert len(rows(file, "SELECT * FROM layby_migrations")) == len(known())
+
+
+# --- files from elsewhere ----------------------------------------------------------------
+
+
+def test_a_newer_schema_is_refused_and_left_alone(file):
+    """The error says which version it is, which this layby knows, and to upgrade."""
+    rows(file, "INSERT INTO layby_migrations VALUES (999, 'future', 'x')")
+    before = file.read_bytes()
+    with pytest.raises(StoreUnreadable, match=r"a\.db.*newer layby.*version 999.*upgrade layby"):
+        opened(file)
+    assert file.read_bytes() == before
+
+
+def test_a_newer_schema_is_refused_by_readers_too(file):
+    """A reader would misread it just as well."""
+    rows(file, "INSERT INTO layby_migrations VALUES (999, 'future', 'x')")
+    with pytest.raises(StoreUnreadable, match=r"a\.db.*newer layby"):
+        SqliteReader(file, Settings(), next_after)
+
+
+def test_a_migration_in_another_form_is_refused(file):
+    """A schema that was edited after it was applied is no schema we know."""
+    rows(file, "UPDATE layby_migrations SET checksum = 'edited' WHERE version = 1")
+    for look in (opened, lambda path: SqliteReader(path, Settings(), next_after)):
+        with pytest.raises(StoreUnreadable, match=r"a\.db.*migration 1 \(init\).*another form"):
+            look(file)
+
+
+def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path):
+    """A wrong path must not put our tables into somebody else's file."""
+    file = tmp_path / "theirs.db"
+    rows(file, "CREATE TABLE customers (id INTEGER)")
+    before = file.read_bytes()
+    with pytest.raises(StoreUnreadable, match=r"theirs\.db.*another program.*another path"):
+        opened(file)
+    assert file.read_bytes() == before
+    with pytest.raises(StoreUnreadable, match=r"theirs\.db.*not a layby database"):
+        SqliteReader(file, Settings(), next_after)
+
+
+# --- the schema is what core says --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("promises", (*tables.PROMISES.names, *tables.TASKS.names[1:])),
+        ("waits", tables.WAITS.names),
+        ("listeners", tables.LISTENERS.names),
+        ("messages", tables.MESSAGES.names),
+        ("holders", tables.HOLDERS.names),
+        ("schedules", tables.SCHEDULES.names),
+        ("tags", ("key", "value", "id")),
+    ],
+)
+def test_columns_are_the_fields_of_the_structs(file, name, columns):
+    """Names and order: a field added to a struct without a migration fails here."""
+    found = rows(file, f"SELECT name FROM pragma_table_info('{name}') ORDER BY cid")
+    assert [column for (column,) in found] == list(columns)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [tables.WAITS, tables.LISTENERS, tables.MESSAGES, tables.HOLDERS, tables.SCHEDULES],
+    ids=lambda table: table.name,
+)
+def test_keys_are_those_the_store_writes_by(file, table):
+    """An upsert by another key than the table's would be refused by the database."""
+    query = f"SELECT name FROM pragma_table_info('{table.name}') WHERE pk > 0 ORDER BY pk"
+    assert tuple(name for (name,) in rows(file, query)) == table.key
+
+
+# --- the views ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def looking(file):
+    """An engine on the file, inline, and a way to look at the file beside it."""
+    engine = Engine(opened(file), ManualClock(1_000))
+    engine.start_inline()
+    yield engine, lambda statement: rows(file, statement)
+    engine.stop()
+
+
+def taken(engine: Engine, *ids: str) -> None:
+    for each in ids:
+        engine.call(CreatePromise(id=each, timeout_at=NEVER, tags=OURS))
+    take = Take(pid="w", incarnation="1", group="g", names=("n",), free=len(ids), embedded=True)
+    assert engine.call(take).is_ok
+
+
+def test_task_executions_shows_what_an_acquired_task_does(looking):
+    """Active is implied by the claim; Deferred is what the worker wrote."""
+    engine, look = looking
+    taken(engine, "a", "b")
+    engine.call(AnnotateTask(id="b", version=1, sub_status="Deferred", waiting_on='{"kind":"x"}'))
+    query = "SELECT id, state, sub_status, try_number, pid FROM task_executions ORDER BY id"
+    assert look(query) == [
+        ("a", "acquired", "Active", 1, "w"),
+        ("b", "acquired", "Deferred", 1, "w"),
+    ]
+
+
+def test_task_executions_lists_tasks_only(looking):
+    """A promise without a target is no task execution."""
+    engine, look = looking
+    engine.call(CreatePromise(id="plain", timeout_at=NEVER))
+    engine.call(CreatePromise(id="t", timeout_at=NEVER, tags=OURS))
+    assert look("SELECT id, name, task_group, state, sub_status FROM task_executions") == [
+        ("t", "n", "g", "pending", None)
+    ]
+
+
+def test_a_task_suspended_by_the_protocol_is_just_suspended(looking):
+    """Only what says what it waits for is shown as deferred."""
+    engine, look = looking
+    taken(engine, "a")
+    engine.call(CreatePromise(id="p", timeout_at=NEVER))
+    wait = RegisterCallback(awaited="p", awaiter="a")
+    action = SuspendAction(kind=wait.kind, head={}, data=wait)
+    assert engine.call(SuspendTask(id="a", version=1, actions=[action])).status == 200
+    assert look("SELECT state, sub_status FROM task_executions") == [("suspended", None)]
+
+
+def test_a_task_suspended_by_defer_is_deferred(looking, file):
+    """Its row says what it waits for; a node whose dependencies are open is not deferred."""
+    _, look = looking
+    engine = looking[0]
+    taken(engine, "by-defer", "node")
+    look(
+        "UPDATE promises SET task_state = 'suspended', task_waiting_on = '{}',"
+        " task_waits_left = CASE id WHEN 'node' THEN 1 ELSE 0 END"
+    )
+    assert look("SELECT id, state, sub_status FROM task_executions ORDER BY id") == [
+        ("by-defer", "deferred", "Deferred"),
+        ("node", "suspended", None),
+    ]
+
+
+def test_triggers_lists_promises_that_are_tagged_as_such(looking):
+    """Class, state and deadline of each; other promises are not shown."""
+    engine, look = looking
+    engine.call(CreatePromise(id="p", timeout_at=9_000, tags={"layby:trigger": "Delay"}))
+    engine.call(CreatePromise(id="q", timeout_at=9_000, tags={"other": "Delay"}))
+    query = "SELECT id, root, trigger_class, state, timeout_at FROM triggers"
+    assert look(query) == [("p", "p", "Delay", "pending", 9_000)]
