@@ -1,5 +1,6 @@
 """Opens a SQLite file as a store: owned, migrated, durable."""
 
+import os
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -69,11 +70,19 @@ def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Con
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
-    with _opened(path, f"{path.resolve().as_uri()}?mode=ro", uri=True) as connection:
+    with _opened(path, f"{path.resolve().as_uri()}?{_manner(path)}", uri=True) as connection:
         if "layby_migrations" not in _tables(connection):
             raise StoreUnreadable("this is not a layby database: give another path")
         refuse_strangers(connection)
         return connection
+
+
+def _manner(path: Path) -> str:
+    """SQLite reads a WAL database only with a file beside it; where none can be, nobody writes."""
+    is_at_rest = not path.with_name(f"{path.name}-wal").exists()
+    by_effect = os.access in os.supports_effective_ids
+    may_write = os.access(path.parent, os.W_OK, effective_ids=by_effect)
+    return "immutable=1" if is_at_rest and not may_write else "mode=ro"
 
 
 @contextmanager
