@@ -69,7 +69,7 @@ async def create_and_settle(client: LocalClient, pairs: int, prefix: str) -> flo
 
     async def caller(number: int) -> None:
         for index in range(pairs // IN_FLIGHT):
-            key = f"{prefix}-{number}-{index}"
+            key = f"{prefix}-{index * IN_FLIGHT + number}"
             await client.send(CreatePromise(id=key, timeout_at=deadline, param=VALUE))
             await client.send(SettlePromise(id=key, state="resolved", value=VALUE))
 
@@ -88,12 +88,14 @@ def throughput() -> Iterator[Result]:
     with reference.folder() as path:
         found = asyncio.run(measure(path))
     bare = (bare + reference.statements_per_s()) / 2
+    narrow = reference.statements_per_s(narrow=True)
     yield Result(
         "create + settle, 64 in flight",
         f"{found:,.0f} commands/s = {found / bare:.0%} of bare",
         "≥ 30 % of bare statements/s (12,000/s expected)",
         found >= 0.3 * bare,
-        f"bare sqlite3 loop: {bare:,.0f} statements/s",
+        f"bare sqlite3 loop on the same table: {bare:,.0f} statements/s; on a table of three"
+        f" columns without indexes: {narrow:,.0f} ({found / narrow:.0%})",
     )
 
 
@@ -306,7 +308,7 @@ def million() -> Iterator[Result]:
         again = _in_own_process(path / "full.db")
     share = max(full["rate"], again["rate"]) / empty["rate"]
     commits = f"bare FULL commit loop: {reference.commits_per_s():,.0f} commits/s"
-    yield Result("1,000,000 pending promises: open", f"{full['open']:.2f} s", "≤ 2 s", full["open"] <= 2, commits)
+    yield Result("1,000,000 pending promises: open", f"{full['open']:.3f} s", "≤ 2 s", full["open"] <= 2, commits)
     yield Result(
         "… RSS after use", f"{full['rss']:.0f} MB", "≤ 120 MB", full["rss"] <= 120,
         f"empty store, same use: {empty['rss']:.0f} MB",
@@ -334,6 +336,7 @@ def _fill(path: Path, count: int) -> None:
         """  # noqa: S608 - numbers of our own
     )
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert connection.execute("SELECT count(*) FROM promises").fetchone()[0] == count
     connection.close()
 
 

@@ -57,23 +57,58 @@ class Changes:
         self.earliest: Millis = FAR
 
     def add(self, draft: Draft) -> None:
+        if draft.promises:
+            self._add_promises(draft)
+        if draft.tasks:
+            self._add_tasks(draft)
+        if draft.waits or draft.dropped_waits or draft.forgotten:
+            self.waits.update(draft.waits)
+            self.dropped_waits += draft.dropped_waits
+            self.forgotten += draft.forgotten
+        if draft.listeners or draft.dropped_listeners:
+            self.listeners += draft.listeners
+            self.dropped_listeners += draft.dropped_listeners
+        if draft.messages:
+            self.messages.update(draft.messages)
+        if draft.schedules:
+            self._add_schedules(draft)
+        if draft.holders:
+            self._add_holders(draft)
+
+    def _add_promises(self, draft: Draft) -> None:
         self.born |= draft.born
         self.adopted |= draft.adopted - self.born
         self.promises.update(draft.promises)
-        self.tasks.update(draft.tasks)
-        self.waits.update(draft.waits)
-        self.dropped_waits += draft.dropped_waits
-        self.forgotten += draft.forgotten
-        self.listeners += draft.listeners
-        self.dropped_listeners += draft.dropped_listeners
-        self.messages.update(draft.messages)
-        self.schedules.update(draft.schedules)
-        self.holders.update(draft.holders)
         self.settled += draft.settled
+        for promise in draft.promises.values():
+            if promise.state == "pending":
+                self._wake_by(promise.timeout_at)
+            elif promise.tail_at is not None:
+                self._wake_by(promise.tail_at)
+
+    def _add_tasks(self, draft: Draft) -> None:
+        self.tasks.update(draft.tasks)
         self.readied += draft.readied
         for key, by in draft.held.items():
             self.held[key] = self.held.get(key, 0) + by
-        self._lower_earliest(draft)
+        for task in draft.tasks.values():
+            if task.wake_at is not None:
+                self._wake_by(task.wake_at)
+
+    def _add_schedules(self, draft: Draft) -> None:
+        self.schedules.update(draft.schedules)
+        for schedule in draft.schedules.values():
+            if schedule is not None:
+                self._wake_by(schedule.next_run_at)
+
+    def _add_holders(self, draft: Draft) -> None:
+        self.holders.update(draft.holders)
+        for holder in draft.holders.values():
+            self._wake_by(holder.expires_at if holder.is_alive else draft.now)
+
+    def _wake_by(self, at: Millis) -> None:
+        """The soonest instant at which any row written here has to be looked at again."""
+        self.earliest = min(self.earliest, at)
 
     @property
     def is_empty(self) -> bool:
@@ -87,19 +122,3 @@ class Changes:
             or self.schedules
             or self.holders
         )
-
-    def _lower_earliest(self, draft: Draft) -> None:
-        """The soonest instant at which any row written here has to be looked at again."""
-        for promise in draft.promises.values():
-            if promise.state == "pending":
-                self.earliest = min(self.earliest, promise.timeout_at)
-            elif promise.tail_at is not None:
-                self.earliest = min(self.earliest, promise.tail_at)
-        for task in draft.tasks.values():
-            if task.wake_at is not None:
-                self.earliest = min(self.earliest, task.wake_at)
-        for holder in draft.holders.values():
-            self.earliest = min(self.earliest, holder.expires_at if holder.is_alive else draft.now)
-        for schedule in draft.schedules.values():
-            if schedule is not None:
-                self.earliest = min(self.earliest, schedule.next_run_at)

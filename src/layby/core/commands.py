@@ -55,6 +55,11 @@ class CreatePromise(ById, frozen=True):
     param: Value = NOTHING
     tags: Tags = {}
 
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if branch := self.tags.get("resonate:branch"):
+            into.born_into.add((self.id, branch))
+
 
 class SettlePromise(ById, frozen=True):
     kind = "promise.settle"
@@ -162,7 +167,7 @@ class FenceTask(ById, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
         if self.inner is not None:
-            into.ids.add(self.inner.id)
+            self.inner.footprint(into)
 
 
 class TaskVersion(Struct, frozen=True):
@@ -241,6 +246,7 @@ class Take(Command, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.pids.add(self.pid)
         into.takes[self.key] = into.takes.get(self.key, 0) + max(0, self.free)
+        into.take_count += 1
 
     @property
     def key(self) -> TakeKey:

@@ -155,18 +155,28 @@ class Draft:
     def merge(self) -> None:
         """Make the writes visible to the next step of the same batch."""
         rows = self.rows
-        rows.add_promises(self.promises.values())
-        rows.tasks.update(self.tasks)
-        rows.add_waits(self.waits.values())
+        if self.promises:
+            rows.add_promises(self.promises.values())
+        if self.tasks:
+            self._merge_tasks()
+        if self.waits:
+            rows.add_waits(self.waits.values())
         for awaited, awaiter in self.dropped_waits:
             rows.waits.get(awaited, {}).pop(awaiter, None)
-        rows.add_listeners(self.listeners)
+        if self.listeners:
+            rows.add_listeners(self.listeners)
         for awaited in self.dropped_listeners:
             rows.listeners.pop(awaited, None)
-        rows.schedules.update(self.schedules)
+        if self.schedules:
+            rows.schedules.update(self.schedules)
         for (pid, incarnation), holder in self.holders.items():
             rows.holders.setdefault(pid, {})[incarnation] = holder
         for key, by in self.held.items():
             rows.count_held(key, by)
+        for message_key, message in self.messages.items():
+            rows.add_notice(message_key, message)
+
+    def _merge_tasks(self) -> None:
+        self.rows.add_tasks(self.tasks)
         for task_id in self.readied:
-            rows.add_ready(self.tasks[task_id])
+            self.rows.add_ready(self.tasks[task_id])

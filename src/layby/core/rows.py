@@ -7,7 +7,18 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from layby.core.model import Holder, Listener, Message, Millis, Promise, Schedule, Task, Wait
+from layby.core.address import inbox_of
+from layby.core.model import (
+    Holder,
+    Listener,
+    Message,
+    MessageKey,
+    Millis,
+    Promise,
+    Schedule,
+    Task,
+    Wait,
+)
 
 TakeKey = tuple[str, tuple[str, ...]]
 """Group and names: takes that ask for the same tasks share one look at the queue."""
@@ -38,11 +49,19 @@ class Footprint(Struct):
     ids: set[str] = field(default_factory=set)
     branches_of: set[str] = field(default_factory=set)
     branches: set[str] = field(default_factory=set)
+    born_into: set[tuple[str, str]] = field(default_factory=set)
+    """Id and branch of promises this batch may create: they count when it also reads by id."""
     schedules: set[str] = field(default_factory=set)
     pids: set[str] = field(default_factory=set)
     leases_of: set[str] = field(default_factory=set)
     notices: set[str] = field(default_factory=set)
     takes: dict[TakeKey, int] = field(default_factory=dict)
+    take_count: int = 0
+    since: Millis = 0
+    """When the first command of the batch happens: what is over by then is ready for nobody."""
+
+    def all_branches(self) -> set[str]:
+        return self.branches | {branch for key, branch in self.born_into if key in self.branches_of}
 
 
 class Rows:
@@ -100,6 +119,13 @@ class Rows:
             if branch is not None and (ids := self.branches.get(branch)) is not None:
                 _insort_once(ids, promise.id)
 
+    def add_tasks(self, tasks: dict[str, Task]) -> None:
+        self.tasks.update(tasks)
+        for task in tasks.values() if self.leases_of else ():
+            leased = self.leases_of.get(task.pid or "")
+            if leased is not None and task.holder is None and task.id not in leased:
+                leased.append(task.id)
+
     def add_waits(self, waits: Iterable[Wait]) -> None:
         for wait in waits:
             self.waits.setdefault(wait.awaited, {})[wait.awaiter] = wait
@@ -121,7 +147,17 @@ class Rows:
             return
         for (group, names), queue in self.ready.items():
             if task.group == group and task.name in names:
-                _insort_once(queue, (task.ready_at, task.id))
+                queue[:] = [entry for entry in queue if entry[1] != task.id]
+                insort(queue, (task.ready_at, task.id))
+
+    def add_notice(self, key: MessageKey, notice: Message | None) -> None:
+        """A notice sent or read within this batch."""
+        _, kind, address = key
+        for pid, notices in self.notices.items() if kind == "lost" else ():
+            if any(inbox_of(each.group, pid) == address for each in self.holders[pid].values()):
+                kept = [each for each in notices if each.key != key]
+                kept += [] if notice is None else [notice]
+                self.notices[pid] = sorted(kept, key=lambda each: each.key)
 
 
 def _insort_once(items: list[Any], item: Any) -> None:

@@ -35,7 +35,7 @@ def settle_all(d: Draft, settled: Sequence[Promise], *, by_holder: bool = False)
 
 def resume_waiting(d: Draft, promise: Promise) -> None:
     """Consume the loaded waits on a settled promise; arm a tick when there are more."""
-    waits = list(d.rows.waits.get(promise.id, {}).values())
+    waits = [wait for _, wait in sorted(d.rows.waits.get(promise.id, {}).items())]
     for wait in waits:
         resume(d, wait)
     d.drop_waits(waits)

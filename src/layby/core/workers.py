@@ -111,16 +111,17 @@ def take_next(d: Draft, c: Take | None) -> TakeData:
 
 def take_ready(d: Draft, c: Take, holder: Holder, prefer: Iterable[str]) -> TakeData:
     claims: list[Claim] = []
-    nodes = 0
+    room = {"root": d.settings.roots_per_take, "node": c.free}
     put_back = False
     for task, promise in _candidates(d, c, prefer):
+        kind = "root" if task.is_root else "node"
         if task.waits_left > 0:
             d.put_task(task.suspended())  # made pending early by somebody else: not its turn
             put_back = True
-        elif task.is_root or nodes < c.free:
-            nodes += not task.is_root
+        elif room[kind] > 0:
+            room[kind] -= 1
             claims.append(_claimed(d, task, promise, holder))
-    return TakeData(claims, again=put_back and nodes < c.free)
+    return TakeData(claims, again=put_back and room["node"] > 0)
 
 
 def _candidates(d: Draft, c: Take, prefer: Iterable[str]) -> Iterator[tuple[Task, Promise]]:

@@ -43,14 +43,14 @@ class SqliteDialect:
             JOIN promises AS q ON q.rowid IN (
                 SELECT rowid FROM promises
                 WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
-                    AND task_kind = 'node' AND task_ready_at <= :now
+                    AND task_kind = 'node' AND task_ready_at <= :now AND timeout_at > :since
                 ORDER BY task_ready_at, id LIMIT :nodes)
             UNION ALL
             SELECT q.task_ready_at, q.id FROM json_each(:names) AS n
             JOIN promises AS q ON q.rowid IN (
                 SELECT rowid FROM promises
                 WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
-                    AND task_kind = 'root' AND task_ready_at <= :now
+                    AND task_kind = 'root' AND task_ready_at <= :now AND timeout_at > :since
                 ORDER BY task_ready_at, id LIMIT :roots)
         ) AS p
     """

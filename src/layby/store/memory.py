@@ -26,7 +26,7 @@ from layby.core.commands import (
 )
 from layby.core.model import FAR, NEVER, Holder, Message, Millis, Promise, Task, Wait
 from layby.core.replies import PromisePage, SchedulePage, TaskPage
-from layby.core.rows import Calendar, Footprint, HeldKey, Rows, Settings
+from layby.core.rows import Calendar, Footprint, HeldKey, Rows, Settings, TakeKey
 from layby.core.schedules import occurrences
 from layby.core.search import matches_promise, matches_task, projected
 from layby.core.state import State
@@ -53,8 +53,9 @@ class MemoryStore:
     def load(self, footprint: Footprint, now: Millis) -> Rows:
         rows = Rows(self._settings, self._calendar)
         ids = set(footprint.ids)
-        for key, free in footprint.takes.items():
-            rows.ready[key] = self._ready(key[0], key[1], free + len(footprint.ids), now)
+        wanted = sum(footprint.takes.values()) + len(footprint.ids)
+        for key in footprint.takes:
+            rows.ready[key] = self._ready(key, wanted, now, footprint.since)
             ids |= {task_id for _, task_id in rows.ready[key]}
         ids |= self._load_branches(rows, footprint)
         for pid in footprint.leases_of:
@@ -86,7 +87,7 @@ class MemoryStore:
 
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
         of = (self.state.promises.get(key) for key in footprint.branches_of)
-        branches = footprint.branches | {p.branch for p in of if p is not None and p.branch}
+        branches = footprint.all_branches() | {p.branch for p in of if p is not None and p.branch}
         rows.branches = {branch: [] for branch in branches}
         for promise_id, promise in sorted(self.state.promises.items()):
             if promise.branch in branches:
@@ -94,13 +95,15 @@ class MemoryStore:
         return {promise_id for ids in rows.branches.values() for promise_id in ids}
 
     def _ready(
-        self, group: str, names: Sequence[str], free: int, now: Millis
+        self, key: TakeKey, free: int, now: Millis, since: Millis
     ) -> list[tuple[Millis, str]]:
+        group, names = key
         ready = sorted(
             (task.ready_at, task.id, task.is_root)
             for task in self.state.tasks.values()
             if task.state == "pending" and task.group == group and task.name in names
             if task.ready_at is not None and task.ready_at <= now
+            if self.state.promises[task.id].timeout_at > since
         )
         nodes = [(at, key) for at, key, is_root in ready if not is_root][: free * len(names)]
         roots = [(at, key) for at, key, is_root in ready if is_root]
@@ -257,7 +260,8 @@ class MemoryStore:
         return [message for _, message in sorted(self.state.messages.items())][:limit]
 
     def dump(self) -> State:
-        return copy(self.state)
+        """A copy that later writes do not reach: rows are frozen, the dictionaries are not."""
+        return State(*(copy(getattr(self.state, name)) for name in State.__struct_fields__))
 
     def clear(self) -> None:
         self.state = State()

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import TypeVar
 
 from layby.core.commands import ListHeld, Search, SearchPromises, SearchSchedules, SearchTasks
-from layby.core.model import Millis, Promise, Schedule, Task
+from layby.core.model import NEVER, Millis, Promise, Schedule, Task
 from layby.core.replies import PromisePage, SchedulePage, TaskPage
 from layby.core.search import matches_promise, matches_schedule, matches_task, projected
 from layby.store import indexed_tags
@@ -101,7 +101,10 @@ def _sources(query: Search, column: str, state: str | None, now: Millis) -> list
         return [[below, *filters], [("promises.id = ?", (query.root,)), *filters]]
     if filters or state is None:
         return [filters]
-    overdue: Condition = ("state = 'pending' AND timeout_at <= ?", (now,))
+    overdue: Condition = (
+        f"settled_at IS NULL AND timeout_at < {NEVER} AND timeout_at <= ?",
+        (now,),
+    )
     return [[(f"{column} = ?", (state,))], [overdue]]
 
 

@@ -165,6 +165,7 @@ class SqlStore:
                 "group": group,
                 "names": packed(names),
                 "now": now,
+                "since": footprint.since,
                 "nodes": nodes,
                 "roots": roots,
             }
@@ -173,9 +174,10 @@ class SqlStore:
         return {task_id for queue in rows.ready.values() for _, task_id in queue}
 
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
-        named, of = packed(sorted(footprint.branches)), packed(sorted(footprint.branches_of))
+        branches = footprint.all_branches()
+        named, of = packed(sorted(branches)), packed(sorted(footprint.branches_of))
         limit = self._settings.preload_limit
-        rows.branches = {branch: [] for branch in footprint.branches}
+        rows.branches = {branch: [] for branch in branches}
         for branch, promise_id in self._one(self._sql.ids_of_branches, _keyed, named, of, limit):
             rows.branches.setdefault(branch, []).append(promise_id)
         return {promise_id for ids in rows.branches.values() for promise_id in ids}

@@ -42,7 +42,7 @@ class Statements:
         """
         self.leased = f"""
             SELECT json_group_array(json_array(task_pid, id)) FROM promises
-            WHERE task_state = 'acquired' AND task_holder IS NULL AND task_pid IN {any_of}
+            WHERE task_ttl IS NOT NULL AND task_holder IS NULL AND task_pid IN {any_of}
         """
         self.holders = self._select(HOLDERS, f"pid IN {any_of}")
         self.notices = self._select(MESSAGES, f"kind = 'lost' AND address IN {any_of}")
@@ -73,7 +73,7 @@ class Statements:
         self.drop_schedules = f"DELETE FROM schedules WHERE id IN {any_of}"
 
         self.due_promises = self._ids(
-            f"state = 'pending' AND timeout_at < {NEVER} AND timeout_at <= ?", "timeout_at"
+            f"settled_at IS NULL AND timeout_at < {NEVER} AND timeout_at <= ?", "timeout_at"
         )
         self.due_tasks = f"""
             SELECT json_group_array(json_array(task_state, id)) FROM (
@@ -101,7 +101,7 @@ class Statements:
         self.earliest = f"""
             SELECT
                 (SELECT min(timeout_at) FROM promises
-                    WHERE state = 'pending' AND timeout_at < {NEVER}),
+                    WHERE settled_at IS NULL AND timeout_at < {NEVER}),
                 (SELECT min(task_wake_at) FROM promises WHERE task_wake_at < {NEVER}),
                 (SELECT min(tail_at) FROM promises WHERE tail_at IS NOT NULL),
                 (SELECT min(expires_at) FROM holders WHERE standing = 'alive'),

@@ -35,9 +35,10 @@ CREATE TABLE promises (
     task_waiting_on TEXT
 );
 
--- Timers: one look at the front of each index tells the earliest deadline.
+-- Timers: one look at the front of each index tells the earliest deadline. Their conditions
+-- avoid the state columns, so that the planner cannot prefer the wider search indexes.
 CREATE INDEX promises_timeout ON promises (timeout_at)
-    WHERE state = 'pending' AND timeout_at < 9007199254740991;
+    WHERE settled_at IS NULL AND timeout_at < 9007199254740991;
 CREATE INDEX promises_wake ON promises (task_wake_at)
     WHERE task_wake_at < 9007199254740991;
 CREATE INDEX promises_tail ON promises (tail_at) WHERE tail_at IS NOT NULL;
@@ -47,7 +48,7 @@ CREATE INDEX promises_ready ON promises (task_group, task_name, task_kind, task_
     WHERE task_state = 'pending' AND task_group IS NOT NULL;
 CREATE INDEX promises_held ON promises (task_holder, id) WHERE task_holder IS NOT NULL;
 CREATE INDEX promises_leased ON promises (task_pid, id)
-    WHERE task_state = 'acquired' AND task_holder IS NULL;
+    WHERE task_ttl IS NOT NULL AND task_holder IS NULL;
 
 -- Searches: every filter has an index that ends in id, so that pages are keyset ranges.
 CREATE INDEX promises_state ON promises (state, id);
