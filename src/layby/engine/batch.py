@@ -18,7 +18,7 @@ Timed = tuple[Command, Millis]
 
 def apply(store: Store, commands: Sequence[Timed], now: Millis) -> tuple[list[Reply], Changes]:
     """Inside an open transaction. A command that meets a bug is refused alone (500)."""
-    footprint = Footprint()
+    footprint = Footprint(since=min((at for _, at in commands), default=now))
     for command, _ in commands:
         command.footprint(footprint)
     rows = store.load(footprint, now)
