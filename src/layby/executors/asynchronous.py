@@ -154,6 +154,7 @@ class AsyncTaskExecutor:
 
     def set_health_event_sink(self, sink: HealthEventSink | None) -> None:
         self._herald.sink = sink
+        self._book.wants_events = sink is not None
 
     async def wait_for_idle(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - protocol
         """Wait until every accepted task has ended, the parked ones too."""
@@ -261,7 +262,8 @@ class AsyncTaskExecutor:
                 job.bell.ring()
         job.state = ACTIVE
         book.active += 1
-        if self._book.budget:
+        book.note_high_water()  # a task that resumes comes on top of what was admitted
+        if book.budget:
             job.since = self._clock()
 
     def _vacate(self, job: AsyncJob) -> None:

@@ -39,6 +39,7 @@ class TaskBook(Generic[T]):
         "rejected",
         "submitted",
         "undrained",
+        "wants_events",
     )
 
     def __init__(
@@ -54,6 +55,7 @@ class TaskBook(Generic[T]):
         self.keeps_completions = keeps_completions
         self.itemises_load = itemises_load
         self.closing = False
+        self.wants_events = False
         self.pending: deque[T] = deque()
         self.undrained: deque[TaskCompletion] = deque()
         self.notices: list[Notice] = []
@@ -102,7 +104,8 @@ class TaskBook(Generic[T]):
 
     def refuse(self, reason: str) -> TaskSubmission:
         self.rejected += 1
-        self.notices.append(self._rejection(reason))
+        if self.wants_events:
+            self.notices.append(self._rejection(reason))
         return TaskSubmission(accepted=False, reason=reason)
 
     def _rejection(self, reason: str) -> HealthEvent:
@@ -143,7 +146,7 @@ class TaskBook(Generic[T]):
         """Make the record visible to `drain`."""
         if self.keeps_completions:
             self.undrained.append(completion)
-            self._note_high_water()
+            self.note_high_water()
 
     def note_elapsed(self, elapsed: float) -> None:
         if elapsed > self.budget:
@@ -187,7 +190,7 @@ class TaskBook(Generic[T]):
 
     # -- sight
 
-    def _note_high_water(self) -> None:
+    def note_high_water(self) -> None:
         inflight = len(self.pending) + self.active
         self.max_inflight = max(self.max_inflight, inflight)
         outstanding = inflight + len(self.undrained)

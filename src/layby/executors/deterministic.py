@@ -79,6 +79,7 @@ class DeterministicTaskExecutor:
 
     def set_health_event_sink(self, sink: HealthEventSink | None) -> None:
         self._herald.sink = sink
+        self._book.wants_events = sink is not None
 
     def shutdown(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - protocol
         """There is nothing to stop: no thread, and no work but what `run_ready` is asked for."""

@@ -184,6 +184,7 @@ class WorkerBackedExecutor:
 
     def set_health_event_sink(self, sink: HealthEventSink | None) -> None:
         self._herald.sink = sink
+        self._book.wants_events = sink is not None
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is pending and nothing runs; undrained records do not matter."""
