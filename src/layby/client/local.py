@@ -28,6 +28,10 @@ class Engine(Protocol):
 
     def pump(self) -> None: ...
 
+    def patience(self) -> float:
+        """Seconds until the engine has something to do by itself."""
+        ...
+
 
 class LocalClient:
     """Belongs to the event loop it is created in."""
@@ -36,6 +40,7 @@ class LocalClient:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._leaving: list[Any] = []
+        self._alarm: asyncio.TimerHandle | None = None
         self._sink = self._receive if engine.is_inline else self._receive_from_thread
 
     async def send(self, request: Command | Query) -> Reply:
@@ -51,6 +56,8 @@ class LocalClient:
     async def close(self) -> None:
         """Let go of requests that have not left yet."""
         self._ship()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def _post(self, item: Any) -> None:
         if not self._leaving:
@@ -62,7 +69,14 @@ class LocalClient:
         if leaving:
             self._engine.submit(leaving)
         if self._engine.is_inline:
-            self._engine.pump()
+            self._pump()
+
+    def _pump(self) -> None:
+        """An inline engine has no thread: the loop does its work, now and when something is due."""
+        self._engine.pump()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_later(self._engine.patience(), self._pump)
 
     def _receive_from_thread(self, answers: Answers) -> None:
         try:

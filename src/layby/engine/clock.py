@@ -1,6 +1,7 @@
 """Where `now` comes from. Nothing below the engine reads a clock."""
 
 import time
+from contextvars import ContextVar
 from typing import Protocol
 
 from layby.core.model import Millis
@@ -30,3 +31,7 @@ class ManualClock:
 
     def set(self, now: Millis) -> None:
         self._now = now
+
+
+virtual_clock: ContextVar[Clock | None] = ContextVar("layby_virtual_clock", default=None)
+"""The clock of a virtual-time test; a Runner opened under it runs its engine inline on it."""

@@ -170,7 +170,7 @@ class Engine:
         """What is to be asked again and all that queued; waits, but not past the next deadline."""
         if not self._again:
             try:
-                first = self._queue.get(timeout=self._patience())
+                first = self._queue.get(timeout=self.patience())
             except Empty:
                 return []
             return [*first, *self._drain_queue()]
@@ -184,7 +184,8 @@ class Engine:
         while self._again:
             yield self._again.popleft()
 
-    def _patience(self) -> float:
+    def patience(self) -> float:
+        """Seconds until there is something to do without being asked."""
         if self._is_paused:
             return 3600.0
         soonest = min(self._earliest, self._repair_at, self._takes.earliest)
