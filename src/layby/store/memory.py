@@ -1,7 +1,7 @@
 """The store in dictionaries: for tests, simulation and throw-away runs. Nothing is on disk."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import TypeVar
