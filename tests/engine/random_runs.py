@@ -1,0 +1,315 @@
+"""Random scripts of layby's own commands, mixed with protocol kinds on the same ids.
+
+A script is a list of `(request, now)`. A paused world runs along while it is written, so that
+versions are mostly right and time mostly jumps to where something is due. Two dialects: *early*
+lets others make nodes pending before their turn (takes then ask for everything, because how many
+such nodes one take puts back depends on how many rows it is shown); *scarce* has takes that ask
+for little, of names that overlap.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from layby.core import commands as c
+from layby.core.address import inbox_of, target_of
+from layby.core.model import NEVER
+from layby.core.rows import Settings
+from tests.worlds import Timed, World
+
+Pick = Callable[[Sequence[Any]], Any]
+Script = list[Timed]
+
+SMALL = Settings(retry_ms=30_000, max_crashes=2, hop_limit=3)
+"""Limits so low that random scripts run into them."""
+CHUNK = 4
+START = 1_000_000
+
+_RUNS = ("run/a", "run/b", "c")
+_NODES = ("w", "x", "y", "z")
+_NAMES = ("f", "g")
+_PIDS = ("p", "q")
+_INCARNATIONS = ("1", "2", "3")
+_PLAIN = ("e", "e.1", "s1")
+_ALL = 50
+_VALUES = (c.NOTHING, c.Value(data="eA=="), c.Value(headers={}, data=""))
+_STATES = ("resolved", "rejected", "rejected_canceled")
+_SHARED_KINDS = (
+    *("start",) * 5,
+    *("take",) * 8,
+    *("finish",) * 9,
+    *("fail",) * 3,
+    *("heartbeat",) * 3,
+    *("leave",),
+    *("annotate",) * 2,
+    *("resolve", "ensure", "create", "create") * 2,
+    *("cancel",) * 2,
+    *("settle", "settle", "listener"),
+    *("release", "beat", "get", "task_get"),
+    *("schedule", "drop_schedule"),
+    *("tick",) * 6,
+    *("snap",),
+)
+_EARLY_KINDS = (*("halt", "resume", "callback") * 2, *("acquire", "suspend", "fence", "task") * 2)
+
+
+@st.composite
+def run_scripts(draw: st.DrawFn, *, early: bool, max_steps: int = 50) -> Script:
+    """Random scripts that Hypothesis can shrink."""
+    steps = draw(st.integers(5, max_steps))
+    return write(lambda options: draw(st.sampled_from(options)), steps, early=early)
+
+
+def seeded_run_script(seed: int, steps: int, *, early: bool) -> Script:
+    """A long random script that its seed names."""
+    return write(random.Random(seed).choice, steps, early=early)
+
+
+def write(pick: Pick, steps: int, *, early: bool) -> Script:
+    with World(settings=SMALL, chunk=CHUNK) as world:
+        return _Writer(pick, world, early=early).write(steps)
+
+
+class _Writer:
+    """Writes one script, choosing each step with an eye on where the world stands."""
+
+    def __init__(self, pick: Pick, world: World, *, early: bool) -> None:
+        self._pick = pick
+        self._world = world
+        self._early = early
+        self._kinds = _SHARED_KINDS + (_EARLY_KINDS if early else ())
+        self._state = world.dump()
+        self.now = START
+        self.script: Script = []
+
+    def write(self, steps: int) -> Script:
+        self._add(self._start())
+        for _ in range(steps):
+            self._pass_time()
+            kind = self._pick(self._kinds)
+            self._add(getattr(self, f"_{kind}")())
+        self._add(c.TickDebug(time=self.now))
+        return self.script
+
+    def _add(self, request: c.Command | c.Query) -> None:
+        self._world.send(request, self.now)
+        self._state = self._world.dump()
+        self.script.append((request, self.now))
+
+    # --- choices ---
+
+    def _chance(self, one_in: int) -> bool:
+        return bool(self._pick(range(one_in)) == one_in - 1)
+
+    def _pass_time(self) -> None:
+        jump = self._pick((0, 0, 0, 0, 0, 1, 10, 900, "due", "due"))
+        if jump == "due":
+            jump = max(0, self._next_deadline() + self._pick((0, 0, 1, -1)) - self.now)
+        self.now += jump
+
+    def _next_deadline(self) -> int:
+        state = self._state
+        due = [p.timeout_at for p in state.promises.values() if p.is_pending]
+        due += [t.wake_at for t in state.tasks.values() if t.wake_at is not None]
+        due += [h.expires_at for h in state.holders.values() if h.is_alive]
+        due += [s.next_run_at for s in state.schedules.values()]
+        return min((at for at in due if self.now < at < self.now + 300_000), default=self.now)
+
+    def _known(self, ids: Iterable[str]) -> str:
+        """Mostly one of these, which are there; sometimes any."""
+        found = sorted(ids)
+        return self._pick(found) if found and not self._chance(8) else self._pick(_PLAIN)
+
+    def _any_id(self) -> str:
+        return self._known(key for key, p in self._state.promises.items() if p.is_pending)
+
+    def _task_in(self, *states: str) -> str:
+        return self._known(key for key, t in self._state.tasks.items() if t.state in states)
+
+    def _version(self, task_id: str) -> int:
+        task = self._state.tasks.get(task_id)
+        return task.version if task is not None and not self._chance(8) else self._pick(range(4))
+
+    def _timeout(self) -> int:
+        return self.now + self._pick((10_000_000, 10_000_000, 400_000, 20_000, 1_000))
+
+    def _maybe_take(self) -> c.Take | None:
+        return self._take() if self._chance(2) else None
+
+    # --- layby's commands ---
+
+    def _start(self) -> c.StartRun:
+        size = self._pick((1, 2, 3, 4))
+        names = _NODES[:size]
+        nodes = tuple(
+            c.Node(
+                id=name,
+                name=self._pick(_NAMES),
+                after=tuple(before for before in names[:at] if self._chance(2)),
+                param=self._pick(_VALUES),
+            )
+            for at, name in enumerate(names)
+        )
+        timeout_at = self._timeout() - (self._chance(12) and 10_000_000)
+        return c.StartRun(
+            id=f"{self._pick(_RUNS)}{len(self.script) // 20}",
+            name="root",
+            group="g",
+            nodes=nodes,
+            timeout_at=max(0, timeout_at),
+            take=self._maybe_take(),
+        )
+
+    def _take(self) -> c.Take:
+        names = ("f", "g", "root") if self._early else self._pick((("f",), ("g", "f"), ("root",)))
+        return c.Take(
+            pid=self._pick(_PIDS),
+            incarnation=self._incarnation(),
+            group="g",
+            names=names,
+            free=_ALL if self._early else self._pick((1, 1, 2, 0)),
+            ttl=self._pick((5_000, 60_000, 1)),
+            embedded=self._chance(4),
+        )
+
+    def _incarnation(self) -> str:
+        living = [h.incarnation for h in self._state.holders.values() if h.is_alive]
+        return self._pick(living) if living and not self._chance(6) else self._pick(_INCARNATIONS)
+
+    def _finish(self) -> c.FinishTask:
+        task_id = self._task_in("acquired")
+        return c.FinishTask(
+            id=task_id,
+            version=self._version(task_id),
+            value=self._pick(_VALUES),
+            state=self._pick(_STATES),
+            take=self._maybe_take(),
+        )
+
+    def _fail(self) -> c.FailTask:
+        task_id = self._task_in("acquired")
+        retry_at = self._pick((None, self.now, self.now + 5, self.now + 2_000))
+        return c.FailTask(
+            id=task_id,
+            version=self._version(task_id),
+            error=self._pick(_VALUES),
+            retry_at=retry_at,
+            take=self._maybe_take(),
+        )
+
+    def _heartbeat(self) -> c.HeartbeatWorker:
+        return c.HeartbeatWorker(
+            pid=self._pick(_PIDS), incarnation=self._incarnation(), held=self._pick((None, 0, 1))
+        )
+
+    def _leave(self) -> c.LeaveWorker:
+        return c.LeaveWorker(pid=self._pick(_PIDS), incarnation=self._incarnation())
+
+    def _annotate(self) -> c.AnnotateTask:
+        task_id = self._task_in("acquired")
+        sub_status = self._pick(("Deferred", "Active", None))
+        return c.AnnotateTask(id=task_id, version=self._version(task_id), sub_status=sub_status)
+
+    def _resolve(self) -> c.ResolvePromise:
+        return c.ResolvePromise(
+            id=self._pick(_PLAIN), value=self._pick(_VALUES), state=self._pick(_STATES)
+        )
+
+    def _ensure(self) -> c.EnsurePromise:
+        return c.EnsurePromise(id=self._pick((*_PLAIN, "run/none")))
+
+    def _cancel(self) -> c.CancelPromise:
+        return c.CancelPromise(id=self._any_id(), by="me", reason="enough")
+
+    # --- protocol kinds that meet the same rows ---
+
+    def _create(self) -> c.CreatePromise:
+        tags = self._pick(({}, {"resonate:timer": "true"}, {"resonate:branch": "r"}))
+        if self._chance(2):
+            target = self._pick(("poll://any@other", target_of("g")))
+            tags = tags | {"resonate:target": target, "layby:name": "f"}
+        return c.CreatePromise(id=self._plain(), timeout_at=self._timeout(), tags=tags)
+
+    def _plain(self) -> str:
+        return f"{self._pick(_PLAIN)}{self._pick(('', f'-{len(self.script) // 20}'))}"
+
+    def _settle(self) -> c.SettlePromise:
+        return c.SettlePromise(id=self._any_id(), state=self._pick(_STATES))
+
+    def _listener(self) -> c.RegisterListener:
+        address = self._pick(("poll://uni@other/w", inbox_of("g", "p")))
+        return c.RegisterListener(awaited=self._any_id(), address=address)
+
+    def _release(self) -> c.ReleaseTask:
+        task_id = self._task_in("acquired")
+        return c.ReleaseTask(id=task_id, version=self._version(task_id))
+
+    def _beat(self) -> c.HeartbeatTasks:
+        task_id = self._task_in("acquired")
+        named = [c.TaskVersion(task_id, self._version(task_id))]
+        return c.HeartbeatTasks(pid=self._pick(_PIDS), tasks=self._pick((named, [])))
+
+    def _get(self) -> c.GetPromise:
+        return c.GetPromise(id=self._any_id())
+
+    def _task_get(self) -> c.GetTask:
+        return c.GetTask(id=self._task_in("pending", "acquired", "suspended"))
+
+    def _schedule(self) -> c.CreateSchedule:
+        target = self._pick(("poll://any@other", target_of("g")))
+        return c.CreateSchedule(
+            id="s",
+            cron="* * * * *",
+            promise_id=self._pick(("s{{.timestamp}}", "s1")),
+            promise_timeout=self._pick((90_000, 10)),
+            promise_tags={"resonate:target": target, "layby:name": "g"},
+        )
+
+    def _drop_schedule(self) -> c.DeleteSchedule:
+        return c.DeleteSchedule(id="s")
+
+    def _tick(self) -> c.TickDebug:
+        return c.TickDebug(time=self.now)
+
+    def _snap(self) -> c.SnapDebug:
+        return c.SnapDebug()
+
+    # --- what makes nodes pending before their turn ---
+
+    def _halt(self) -> c.HaltTask:
+        return c.HaltTask(id=self._task_in("pending", "acquired", "suspended"))
+
+    def _resume(self) -> c.ContinueTask:
+        return c.ContinueTask(id=self._task_in("halted"))
+
+    def _callback(self) -> c.RegisterCallback:
+        awaiter = self._task_in("suspended", "pending")
+        return c.RegisterCallback(awaited=self._any_id(), awaiter=awaiter)
+
+    def _acquire(self) -> c.AcquireTask:
+        task_id = self._task_in("pending")
+        version = self._version(task_id)
+        return c.AcquireTask(id=task_id, version=version, pid=self._pick(_PIDS), ttl=5_000)
+
+    def _suspend(self) -> c.SuspendTask:
+        task_id = self._task_in("acquired")
+        waits = [self._any_id() for _ in range(self._pick((1, 2)))]
+        actions = [
+            c.SuspendAction("", None, c.RegisterCallback(awaited=awaited, awaiter=task_id))
+            for awaited in waits
+        ]
+        return c.SuspendTask(id=task_id, version=self._version(task_id), actions=actions)
+
+    def _fence(self) -> c.FenceTask:
+        task_id = self._task_in("acquired")
+        inner = self._pick((self._create, self._settle))()
+        return c.FenceTask(id=task_id, version=self._version(task_id), inner=inner)
+
+    def _task(self) -> c.CreateTask:
+        tags = {"resonate:target": "poll://any@other", "resonate:branch": "r"}
+        action = c.CreatePromise(id=self._plain(), timeout_at=NEVER - 1, tags=tags)
+        return c.CreateTask(
+            pid=self._pick(_PIDS), ttl=5_000, action=c.CreateAction("", None, action)
+        )

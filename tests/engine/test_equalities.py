@@ -1,0 +1,216 @@
+"""The same script gives the same replies and the same state, however it is carried out."""
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from itertools import cycle, groupby
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from layby.core.changes import Changes
+from layby.core.commands import Command, ResetDebug, SnapDebug
+from layby.core.model import Millis
+from layby.core.replies import Reply
+from layby.core.rows import Footprint, Rows
+from layby.core.state import State
+from layby.errors import StoreUnavailable
+from layby.store.api import Store
+from layby.store.memory import MemoryStore
+from layby.wire.decode import decode_data
+from layby.wire.encode import shown
+from tests.engine.random_runs import CHUNK, SMALL, Script, run_scripts, seeded_run_script
+from tests.model.scripts import seeded_script
+from tests.worlds import Backend, History, Timed, World, Wrapped, frozen
+
+Told = tuple[list[Any], State]
+"""The replies to a script, and the state it leads to."""
+
+
+class Widened(Wrapped):
+    """Shows every step the whole state instead of the rows it declares."""
+
+    def load(self, footprint: Footprint, now: Millis) -> Rows:
+        state = self.inner.dump()
+        pids = {pid for pid, _ in state.holders}
+        leased = {task.pid for task in state.tasks.values() if task.pid is not None}
+        wide = replace(
+            footprint,
+            ids=footprint.ids | state.promises.keys(),
+            branches_of=footprint.branches_of | state.promises.keys(),
+            schedules=footprint.schedules | state.schedules.keys(),
+            pids=footprint.pids | pids,
+            leases_of=footprint.leases_of | leased,
+            notices=footprint.notices | pids,
+        )
+        return self.inner.load(wide, now)
+
+
+class Flaky(Wrapped):
+    """Once armed, fails the next commit that would have written something."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.is_armed = False
+        self.failed = 0
+        self._saved = False
+
+    def save(self, changes: Changes) -> None:
+        self._saved = True
+        self.inner.save(changes)
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        self._saved = False
+        with self._undone(), self.inner.transaction():
+            yield
+            if self._saved and self.is_armed:
+                self.is_armed = False
+                self.failed += 1
+                raise StoreUnavailable("the disk is full, for once")
+
+    @contextmanager
+    def _undone(self) -> Generator[None]:
+        """The memory store has nothing to roll back, since its own `save` cannot fail."""
+        memory = self.inner if isinstance(self.inner, MemoryStore) else None
+        before = frozen(memory.state) if memory else None
+        try:
+            yield
+        except StoreUnavailable:
+            if memory is not None and before is not None:
+                memory.state = before
+            raise
+
+
+def one_by_one(world: World, script: Script) -> Told:
+    """The reference: every step alone, with everything that must hold looked at after it."""
+    history = History()
+    replies: list[Any] = []
+    for request, now in script:
+        reply = world.send(request, now)
+        replies.append(kept(reply))
+        if isinstance(request, ResetDebug):
+            history.forget()
+        elif not isinstance(request, SnapDebug):
+            history.answered(shown_plainly(reply))
+        history.observe(world.dump(), now)
+    return replies, world.dump()
+
+
+def in_batches(world: World, script: Script, cuts: Sequence[int], *, mixed: bool) -> Told:
+    replies: list[Any] = []
+    for batch in cut(script, cuts, mixed=mixed):
+        flaky = world.store
+        if isinstance(flaky, Flaky):
+            flaky.is_armed = len(batch) > 1 and all(isinstance(each, Command) for each, _ in batch)
+        replies += map(kept, world.batch(batch))
+    return replies, world.dump()
+
+
+def cut(script: Script, sizes: Sequence[int], *, mixed: bool) -> Generator[list[Timed]]:
+    """The script in pieces of these sizes, over and over; unless mixed, each at one instant.
+
+    A take that asks for little is shown just enough rows for one instant, as the engine's own
+    clock gives it; only requests that bring their own times can mix instants in a batch.
+    """
+    at, turn = 0, cycle(sizes)
+    while at < len(script):
+        size = next(turn)
+        piece = script[at : at + size]
+        at += size
+        if mixed:
+            yield piece
+        else:
+            yield from (list(same) for _, same in groupby(piece, key=itemgetter(1)))
+
+
+def kept(reply: Reply) -> object:
+    """A reply that later writes do not change (the memory store shows its living state)."""
+    return (reply.status, frozen(reply.data) if isinstance(reply.data, State) else reply.data)
+
+
+def shown_plainly(reply: Reply) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(shown(reply, "c")))
+
+
+WAYS: dict[str, Callable[[], World]] = {
+    "batched, memory": lambda: small("memory"),
+    "batched, sqlite": lambda: small("sqlite"),
+    "whole state, memory": lambda: small("memory", wrap=Widened),
+    "whole state, sqlite": lambda: small("sqlite", wrap=Widened),
+    "replayed, memory": lambda: small("memory", wrap=Flaky),
+    "replayed, sqlite": lambda: small("sqlite", wrap=Flaky),
+    "threaded, memory": lambda: small("memory", threaded=True),
+    "threaded, sqlite": lambda: small("sqlite", threaded=True),
+}
+
+
+def small(backend: Backend, **options: Any) -> World:
+    return World(backend, settings=SMALL, chunk=CHUNK, **options)
+
+
+def assert_equal_every_way(script: Script, cuts: Sequence[int], *, mixed: bool = True) -> None:
+    with small("memory") as world:
+        told = one_by_one(world, script)
+    with small("sqlite") as world:
+        assert_same("one by one, sqlite", script, one_by_one(world, script), told)
+    for name, new_world in WAYS.items():
+        with new_world() as world:
+            assert_same(name, script, in_batches(world, script, cuts, mixed=mixed), told)
+
+
+def assert_same(way: str, script: Script, got: Told, expected: Told) -> None:
+    pairs = zip(script, got[0], expected[0], strict=True)
+    for step, ((request, now), reply, wanted) in enumerate(pairs):
+        assert reply == wanted, f"{way}: step {step}: {request} at {now}"
+    for name in got[1].__struct_fields__:
+        assert getattr(got[1], name) == getattr(expected[1], name), f"{way}: {name}"
+
+
+sizes = st.lists(st.integers(1, 12), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
+@given(data=st.data())
+@settings(max_examples=25)
+def test_every_way_is_equal(early: bool, data: st.DataObject) -> None:
+    """Alone or batched, inline or threaded, on any store, with more rows, after a rollback."""
+    script = data.draw(run_scripts(early=early))
+    assert_equal_every_way(script, data.draw(sizes), mixed=early)
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
+def test_long_scripts_are_equal(seed: int, early: bool) -> None:
+    """The same for long scripts that a seed names."""
+    chance = random.Random(seed)
+    script = seeded_run_script(seed, 120, early=early)
+    assert_equal_every_way(script, [chance.randint(1, 20) for _ in range(5)], mixed=early)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1_000, 1_200))
+@pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
+def test_very_long_scripts_are_equal(seed: int, early: bool) -> None:
+    """A soak of the same."""
+    chance = random.Random(seed)
+    script = seeded_run_script(seed, 300, early=early)
+    assert_equal_every_way(script, [chance.randint(1, 40) for _ in range(5)], mixed=early)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_protocol_scripts_are_equal(seed: int) -> None:
+    """The model's scripts too give one result, however they are cut and wherever they run."""
+    chance = random.Random(seed)
+    requests = ((decode_data(kind, encoded(data)), now) for kind, data, now in seeded_script(seed))
+    script: Script = [(each, now) for each, now in requests if not isinstance(each, Reply)]
+    assert_equal_every_way(script, [chance.randint(1, 20) for _ in range(5)])
+
+
+def encoded(data: object) -> bytes:
+    return msgspec.json.encode(data)

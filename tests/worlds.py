@@ -1,0 +1,244 @@
+"""Engines to test against: any store, inline or threaded, with time that moves when told to."""
+
+import sqlite3
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, Literal, Self, cast
+
+import msgspec
+
+from layby.core.commands import Command, Query, ResetDebug, SnapDebug, StartDebug, TickDebug
+from layby.core.invariants import check
+from layby.core.model import Millis, Promise, Task
+from layby.core.replies import Reply
+from layby.core.rows import Settings
+from layby.core.state import State
+from layby.engine.calendar import next_after
+from layby.engine.clock import ManualClock
+from layby.engine.engine import Engine, EngineConfig
+from layby.engine.items import Answer, Item
+from layby.engine.outbox import Delivery, nobody
+from layby.store.api import Store
+from layby.store.dialect import SqliteDialect
+from layby.store.memory import MemoryStore
+from layby.store.migrate import migrate
+from layby.store.sql import SqlStore
+from layby.wire.decode import VERSION, decode
+from layby.wire.encode import encode
+
+Backend = Literal["memory", "sqlite"]
+BACKENDS: tuple[Backend, ...] = ("memory", "sqlite")
+Timed = tuple[Command | Query, Millis]
+
+
+def new_store(backend: Backend, settings: Settings | None = None) -> Store:
+    """An empty store; SQLite lives in memory, where it is quick and leaves nothing behind."""
+    settings = settings or Settings()
+    if backend == "memory":
+        return MemoryStore(settings, next_after)
+    dialect = SqliteDialect()
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    migrate(connection, dialect)
+    return SqlStore(connection, dialect, settings, next_after)
+
+
+class World:
+    """One engine on one store. Paused by default: time does its work only in `tick`."""
+
+    def __init__(
+        self,
+        backend: Backend = "memory",
+        *,
+        threaded: bool = False,
+        paused: bool = True,
+        now: Millis = 0,
+        settings: Settings | None = None,
+        chunk: int = 500,
+        wrap: Callable[[Store], Store] = lambda store: store,
+        delivery: Delivery = nobody,
+    ) -> None:
+        self.clock = ManualClock(now)
+        self.store = wrap(new_store(backend, settings))
+        config = EngineConfig(debug=True, chunk=chunk)
+        self.engine = Engine(self.store, self.clock, delivery, config)
+        self._paused = paused
+        if threaded:
+            self.engine.start()
+        else:
+            self.engine.start_inline()
+        if paused:
+            self.engine.call(StartDebug())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.stop()
+
+    @property
+    def now(self) -> Millis:
+        return self.clock.now()
+
+    def send(self, request: Command | Query, now: Millis | None = None) -> Reply:
+        """One request at the world's time, or at a given one."""
+        return self.engine.call(request, self.now if now is None else now)
+
+    def ok(self, request: Command | Query) -> Any:
+        """The data of an answer that must not be a refusal."""
+        reply = self.send(request)
+        assert reply.is_ok, reply
+        return reply.data
+
+    def batch(self, timed: Sequence[Timed]) -> list[Reply]:
+        """Several requests that reach the engine together."""
+        futures = self.submit(timed)
+        if self.engine.is_inline:
+            self.engine.pump()
+        return [future.result() for future in futures]
+
+    def submit(self, timed: Iterable[Timed]) -> list["Future[Reply]"]:
+        futures: list[Future[Reply]] = []
+        items: list[Item] = []
+        for request, now in timed:
+            future: Future[Reply] = Future()
+            futures.append(future)
+            items.append(Item(request, resolve, future, now))
+        self.engine.submit(items)
+        return futures
+
+    def ask(self, kind: str, data: object, now: Millis, corr_id: str = "c") -> tuple[int, Any]:
+        """The same over the form of the wire: status and data as a foreign client sees them."""
+        head = {"corrId": corr_id, "version": VERSION}
+        body = msgspec.json.encode({"kind": kind, "head": head, "data": data})
+        request = decode(body).body
+        reply = request if isinstance(request, Reply) else self.engine.call(request, now)
+        answer = msgspec.json.decode(encode(kind, corr_id, reply))
+        return answer["head"]["status"], answer["data"]
+
+    def tick(self, by_ms: Millis = 0) -> None:
+        """Let time pass, and do all it brings."""
+        self.clock.advance(by_ms)
+        self.engine.call(TickDebug(time=self.now))
+
+    def dump(self) -> State:
+        state = cast("State", self.engine.call(SnapDebug()).data)
+        return frozen(state)
+
+    def promise(self, promise_id: str) -> Promise:
+        return self.dump().promises[promise_id]
+
+    def task(self, task_id: str) -> Task:
+        return self.dump().tasks[task_id]
+
+    def check(self, now: Millis | None = None) -> None:
+        assert check(self.dump(), self.now if now is None else now) == []
+
+    def reset(self) -> None:
+        self.engine.call(ResetDebug())
+
+
+class History:
+    """What may never happen between one state and the next (PROTOCOL 7, temporal)."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def observe(self, state: State, now: Millis) -> None:
+        """A step has led here: all invariants hold, and nothing was undone."""
+        assert check(state, now) == []
+        for before in self._last.promises.values():
+            _check_promise(before, state.promises.get(before.id))
+        for after in state.tasks.values():
+            _check_task(self._last.tasks.get(after.id), after)
+        self._last = frozen(state)
+
+    def answered(self, shown: object) -> None:
+        """A response has left: once reported settled or fulfilled, never otherwise again."""
+        for record in _records(shown):
+            self._never_regress(record)
+
+    def forget(self) -> None:
+        """The store is new, or was reset on purpose."""
+        self._last = State()
+        self._settled: dict[str, Any] = {}
+        self._fulfilled: set[str] = set()
+
+    def _never_regress(self, record: dict[str, Any]) -> None:
+        key = record["id"]
+        if "timeoutAt" in record and "settledAt" in record:
+            assert self._settled.setdefault(key, record) == record
+        elif "timeoutAt" in record:
+            assert key not in self._settled, f"{key} was settled and is pending again"
+        elif record["state"] == "fulfilled":
+            self._fulfilled.add(key)
+        else:
+            assert key not in self._fulfilled, f"{key} was fulfilled and is {record['state']}"
+
+
+def _records(shown: object) -> Generator[dict[str, Any]]:
+    """Every promise and task record in the data of a response."""
+    if isinstance(shown, list):
+        for each in shown:
+            yield from _records(each)
+    elif isinstance(shown, dict):
+        record = cast("dict[str, Any]", shown)
+        if "id" in record and "state" in record:
+            yield record
+        else:
+            for each in record.values():
+                yield from _records(each)
+
+
+def _check_promise(before: Promise, after: Promise | None) -> None:
+    assert after is not None, f"promise {before.id} was removed"
+    if before.placeholder and not after.placeholder:
+        return
+    for name in ("param", "tags", "timeout_at", "created_at"):
+        assert getattr(before, name) == getattr(after, name), f"{name} of {before.id} changed"
+    if not before.is_pending:
+        assert before.with_tail(None) == after.with_tail(None), f"settled {before.id} changed"
+
+
+def _check_task(before: Task | None, after: Task) -> None:
+    if before is None:
+        assert after.version in (0, 1), f"{after.id} was born at version {after.version}"
+        return
+    if before.state == "fulfilled":
+        assert before == after, f"fulfilled task {before.id} changed"
+    entered = after.version > before.version
+    assert after.version == before.version + entered, f"{after.id} jumped over a version"
+    if after.state == "acquired" and before.state != "acquired":
+        assert entered, f"{after.id} became acquired without a version"
+        assert after.resumes == (), f"{after.id} kept resumes when it was acquired"
+
+
+def frozen(state: State) -> State:
+    """A copy that later writes do not reach: rows are frozen, the dictionaries are not."""
+    return State(*(copy(getattr(state, name)) for name in state.__struct_fields__))
+
+
+def resolve(answers: Sequence[tuple[Item, Answer]]) -> None:
+    """A sink for items whose token is a future."""
+    for item, each in answers:
+        future: Future[Reply] = item.token
+        if isinstance(each, BaseException):
+            future.set_exception(each)
+        else:
+            future.set_result(each)
+
+
+class Wrapped:
+    """A store that passes everything on; tests override what they want to disturb."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        with self.inner.transaction():
+            yield
