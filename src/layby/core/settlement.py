@@ -34,12 +34,13 @@ def settle_all(d: Draft, settled: Sequence[Promise], *, by_holder: bool = False)
 
 
 def resume_waiting(d: Draft, promise: Promise) -> None:
-    """Consume the loaded waits on a settled promise; arm a tick when there are more."""
-    waits = [wait for _, wait in sorted(d.rows.waits.get(promise.id, {}).items())]
+    """Consume the first waits on a settled promise; arm a tick when there are more."""
+    loaded = [wait for _, wait in sorted(d.rows.waits.get(promise.id, {}).items())]
+    waits = loaded[: d.settings.hop_limit]
     for wait in waits:
         resume(d, wait)
     d.drop_waits(waits)
-    if promise.id in d.rows.more_waits:
+    if len(waits) < len(loaded) or promise.id in d.rows.more_waits:
         arm_tail(d, promise.id)
 
 
