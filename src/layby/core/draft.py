@@ -161,6 +161,7 @@ class Draft:
             self._merge_tasks()
         if self.waits:
             rows.add_waits(self.waits.values())
+        rows.forgotten.update(self.forgotten)
         for awaited, awaiter in self.dropped_waits:
             rows.waits.get(awaited, {}).pop(awaiter, None)
         if self.listeners:

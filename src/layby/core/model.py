@@ -131,7 +131,7 @@ class Task(Struct, frozen=True, array_like=True):
         return replace(self._unheld(), state="halted")
 
     def fulfilled(self) -> "Task":
-        return replace(self._unheld(), state="fulfilled", resumes=())
+        return replace(self._unheld(), state="fulfilled", resumes=(), waits_left=0)
 
     def leased_until(self, lease_at: Millis) -> "Task":
         return replace(self, wake_at=lease_at)

@@ -70,6 +70,7 @@ class Rows:
     __slots__ = (
         "branches",
         "calendar",
+        "forgotten",
         "holders",
         "known",
         "leases_of",
@@ -92,6 +93,7 @@ class Rows:
         self.tasks: dict[str, Task] = {}
         self.waits: dict[str, dict[str, Wait]] = {}
         self.more_waits: set[str] = set()
+        self.forgotten: set[str] = set()
         self.listeners: dict[str, set[str]] = {}
         self.branches: dict[str, list[str]] = {}
         self.schedules: dict[str, Schedule | None] = {}

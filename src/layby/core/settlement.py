@@ -35,7 +35,8 @@ def settle_all(d: Draft, settled: Sequence[Promise], *, by_holder: bool = False)
 
 def resume_waiting(d: Draft, promise: Promise) -> None:
     """Consume the first waits on a settled promise; arm a tick when there are more."""
-    loaded = [wait for _, wait in sorted(d.rows.waits.get(promise.id, {}).items())]
+    stored = sorted(d.rows.waits.get(promise.id, {}).items())
+    loaded = [wait for awaiter, wait in stored if awaiter not in d.rows.forgotten]
     waits = loaded[: d.settings.hop_limit]
     for wait in waits:
         resume(d, wait)
