@@ -293,6 +293,7 @@ class FinishTask(FencedCommand, frozen=True):
     kind = "layby.task.finish"
     value: Value = NOTHING
     state: str = "resolved"
+    history: str | None = None
 
 
 class FailTask(FencedCommand, frozen=True):
@@ -301,6 +302,7 @@ class FailTask(FencedCommand, frozen=True):
     kind = "layby.task.fail"
     error: Value = NOTHING
     retry_at: Int64 | None = None
+    history: str | None = None
 
     def footprint(self, into: Footprint) -> None:
         super().footprint(into)
@@ -311,10 +313,26 @@ class FailTask(FencedCommand, frozen=True):
         return f"{self.id}.backoff.{self.version}"
 
 
-class AnnotateTask(FencedCommand, frozen=True):
+class AnnotateTask(ById, frozen=True):
+    """What the holder tells about its task; with `record` also something it must not do again.
+
+    A record is a settled promise below the task's id. The first one stands: whoever records
+    the same id again is answered with what is there.
+    """
+
     kind = "layby.task.annotate"
+    version: Int64
     sub_status: str | None = None
     waiting_on: str | None = None
+    progress: str | None = None
+    history: str | None = None
+    record_id: str | None = None
+    record: Value = NOTHING
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.record_id is not None:
+            into.ids.add(self.record_id)
 
 
 class ResolvePromise(ById, frozen=True):
@@ -471,6 +489,8 @@ class Search(Query, frozen=True):
     cursor: str | None = None
     tags: Tags = {}
     root: str | None = None
+    prefix: str | None = None
+    """Only ids that begin so."""
     target: str | None = None
     name: str | None = None
     group: str | None = None

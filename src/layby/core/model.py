@@ -97,6 +97,9 @@ class Task(Struct, frozen=True, array_like=True):
     error: str | None = None
     sub_status: str | None = None
     waiting_on: str | None = None
+    progress: str | None = None
+    history: str | None = None
+    """Tries and their spans, as the worker tells them; core only keeps the text."""
 
     @property
     def is_ours(self) -> bool:
@@ -151,8 +154,23 @@ class Task(Struct, frozen=True, array_like=True):
     def crashed(self) -> "Task":
         return replace(self, crashes=self.crashes + 1)
 
-    def annotated(self, sub_status: str | None, waiting_on: str | None) -> "Task":
-        return replace(self, sub_status=sub_status, waiting_on=waiting_on)
+    def annotated(
+        self,
+        sub_status: str | None,
+        waiting_on: str | None,
+        progress: str | None,
+        history: str | None,
+    ) -> "Task":
+        return replace(
+            self,
+            sub_status=sub_status,
+            waiting_on=waiting_on,
+            progress=progress or self.progress,
+            history=history or self.history,
+        )
+
+    def with_history(self, history: str | None) -> "Task":
+        return self if history is None else replace(self, history=history)
 
     def _unheld(self) -> "Task":
         return replace(
@@ -223,6 +241,11 @@ class Holder(Struct, frozen=True, array_like=True):
     @property
     def is_alive(self) -> bool:
         return self.standing == "alive"
+
+    def wants_renewal(self, now: Millis, ttl: Millis) -> bool:
+        """A take renews only a lease that has lost a quarter: an empty take writes nothing."""
+        fresh = NEVER if self.embedded else later(now, ttl - ttl // 4)
+        return self.expires_at < fresh or self.ttl != ttl
 
     def renewed(self, now: Millis, ttl: Millis) -> "Holder":
         expires_at = NEVER if self.embedded else later(now, ttl)

@@ -53,9 +53,19 @@ class Empty(Struct, frozen=True):
     pass
 
 
+class AnnotateData(Struct, frozen=True):
+    """`record`: the settled promise of the record asked for, new or as it stood."""
+
+    task: Task
+    record: Promise | None = None
+
+
 class Claim(Struct, frozen=True):
+    """A task handed out; `ready_at` is since when it had waited for that."""
+
     task: Task
     promise: Promise
+    ready_at: int = 0
 
 
 class TakeData(Struct, frozen=True):

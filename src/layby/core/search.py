@@ -37,6 +37,7 @@ def has_tags(encoded: str, wanted: Tags) -> bool:
 def _matches(query: Search, promise: Promise, task: Task | None) -> bool:
     return (
         query.root in (None, promise.root)
+        and (query.prefix is None or promise.id.startswith(query.prefix))
         and (query.target is None or (task is not None and task.target == query.target))
         and (query.name is None or (task is not None and task.name == query.name))
         and (query.group is None or (task is not None and task.group == query.group))

@@ -8,6 +8,7 @@ from typing import Any
 from layby.core import address, birth, commands
 from layby.core.commands import (
     AcquireTask,
+    AnnotateTask,
     Command,
     ContinueTask,
     CreatePromise,
@@ -52,10 +53,17 @@ def problems(request: Command | Query) -> str | None:
 def _id(text: str, what: str) -> Problems:
     if not text:
         yield f"{what} is required"
-    elif len(text) > MAX_ID_BYTES // 4 and len(text.encode()) > MAX_ID_BYTES:
+    elif len(text) > MAX_ID_BYTES // 4 and len(text.encode(errors="replace")) > MAX_ID_BYTES:
         yield f"{what} must not be longer than {MAX_ID_BYTES} bytes"
     if "\0" in text:
         yield f"{what} must not contain NUL"
+    if not text.isascii() and _is_halved(text):
+        yield f"{what} must be valid Unicode"
+
+
+def _is_halved(text: str) -> bool:
+    """Half of a surrogate pair stands alone: no database and no wire can carry it."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _promise_id(c: Any) -> Problems:
@@ -235,6 +243,14 @@ def _fail(c: FailTask) -> Problems:
         yield "retryAt must be non-negative"
 
 
+def _annotate(c: AnnotateTask) -> Problems:
+    yield from _fenced(c)
+    if c.record_id is not None:
+        yield from _id(c.record_id, "Record ID")
+        if not c.record_id.startswith(c.id + "."):
+            yield f"Record ID must begin with '{c.id}.'"
+
+
 def _ridden(c: FinishTask | FailTask | StartRun) -> Problems:
     if c.take is not None:
         yield from _take(c.take)
@@ -295,7 +311,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     commands.LeaveWorker: _worker,
     FinishTask: _finish,
     FailTask: _fail,
-    commands.AnnotateTask: _fenced,
+    commands.AnnotateTask: _annotate,
     ResolvePromise: _settle,
     commands.EnsurePromise: _promise_id,
     commands.CancelPromise: _promise_id,

@@ -20,13 +20,13 @@ from layby.core.model import NEVER, Holder, Promise, Task, Wait
 from layby.core.promises import settle_state
 from layby.core.replies import (
     OK,
+    AnnotateData,
     Claim,
     FailData,
     FinishData,
     HeartbeatData,
     Reply,
     TakeData,
-    TaskData,
     ok,
     refuse,
 )
@@ -69,6 +69,7 @@ def finish(d: Draft, c: FinishTask) -> Reply:
     if not holds(task, c.version):
         return refuse(409, STALE)
     state, value = settle_state(c.state), birth.encoded(c.value)
+    d.put_task(task.with_history(c.history))
     settled = settle(d, promise, state, value, by_holder=True)
     return ok(FinishData(settled, take_next(d, c.take)))
 
@@ -81,11 +82,12 @@ def fail(d: Draft, c: FailTask) -> Reply:
     if not holds(task, c.version):
         return refuse(409, STALE)
     error = birth.encoded(c.error)
-    d.put_task(task.failed(error))
+    failed = task.failed(error).with_history(c.history)
+    d.put_task(failed)
     if c.retry_at is None:
         promise = settle(d, promise, "rejected", error, by_holder=True)
     else:
-        _back_off(d, task.failed(error), c.backoff_id, c.retry_at)
+        _back_off(d, failed, c.backoff_id, c.retry_at)
     taken = take_next(d, c.take)
     return ok(FailData(promise, d.tasks[c.id], taken))
 
@@ -96,9 +98,19 @@ def annotate(d: Draft, c: AnnotateTask) -> Reply:
         return NOT_FOUND
     if not holds(task, c.version):
         return refuse(409, STALE)
-    annotated = task.annotated(c.sub_status, c.waiting_on)
+    annotated = task.annotated(c.sub_status, c.waiting_on, c.progress, c.history)
     d.put_task(annotated)
-    return ok(TaskData(annotated))
+    return ok(AnnotateData(annotated, _recorded(d, c)))
+
+
+def _recorded(d: Draft, c: AnnotateTask) -> Promise | None:
+    if c.record_id is None:
+        return None
+    recorded = d.promise(c.record_id)
+    if recorded is None:
+        created = birth.create(d, c.record_id, NEVER, birth.EMPTY, {})
+        recorded = settle(d, created, "resolved", birth.encoded(c.record))
+    return recorded
 
 
 def take_next(d: Draft, c: Take | None) -> TakeData:
@@ -145,7 +157,7 @@ def _fits(task: Task, c: Take, now: int) -> bool:
 def _claimed(d: Draft, task: Task, promise: Promise, holder: Holder) -> Claim:
     claimed = task.acquired(holder.pid, holder.ttl, None, holder.incarnation)
     d.put_task(claimed)
-    return Claim(claimed, promise)
+    return Claim(claimed, promise, task.ready_at or d.now)
 
 
 def _registered(d: Draft, c: Take) -> Holder:
@@ -155,8 +167,8 @@ def _registered(d: Draft, c: Take) -> Holder:
         for old in d.holders_of(c.pid):
             if old.is_alive:
                 d.put_holder(old.gone("lost"))
-        holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=NEVER)
-    if holder.is_alive:
+        holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=0)
+    if holder.is_alive and holder.wants_renewal(d.now, c.ttl):
         holder = holder.renewed(d.now, c.ttl)
         d.put_holder(holder)
     return holder

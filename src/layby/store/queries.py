@@ -9,6 +9,7 @@ from layby.core.model import NEVER, Millis, Promise, Schedule, Task
 from layby.core.replies import PromisePage, SchedulePage, TaskPage
 from layby.core.search import matches_promise, matches_schedule, matches_task, projected
 from layby.store import indexed_tags
+from layby.store.statements import LAST
 
 Pair = tuple[Promise, Task | None]
 Condition = tuple[str, tuple[object, ...]]
@@ -95,7 +96,7 @@ def _read(read: Read, conditions: Sequence[Condition], cursor: str, chunk: int) 
 
 def _sources(query: Search, column: str, state: str | None, now: Millis) -> list[list[Condition]]:
     """Index ranges that together hold every match; the first filter at hand drives."""
-    filters = [*_tag_filters(query), *_column_filters(query)]
+    filters = [*_tag_filters(query), *_column_filters(query), *_prefix_filter(query)]
     if query.root is not None:
         below: Condition = ("root = ? AND root <> promises.id", (query.root,))
         return [[below, *filters], [("promises.id = ?", (query.root,)), *filters]]
@@ -118,6 +119,11 @@ def _tag_filters(query: Search) -> Iterator[Condition]:
         found = (indexed_tags.stored(key), indexed_tags.stored(value))
         exists = "SELECT 1 FROM tags AS u WHERE u.key = ? AND u.value = ? AND u.id = promises.id"
         yield f"EXISTS ({exists})", found
+
+
+def _prefix_filter(query: Search) -> Iterator[Condition]:
+    if query.prefix is not None:
+        yield "promises.id >= ? AND promises.id < ?", (query.prefix, query.prefix + LAST)
 
 
 def _column_filters(query: Search) -> Iterator[Condition]:

@@ -176,6 +176,9 @@ _SHOWN: dict[type[Any], Callable[[Any], Any]] = {
         "created": d.created,
         "claims": _claims(d.taken),
     },
+    replies.AnnotateData: lambda d: (
+        {"task": task(d.task)} | ({} if d.record is None else {"record": promise(d.record)})
+    ),
     replies.HeartbeatData: lambda d: {
         "lost": [{"id": m.id, "version": m.version} for m in d.lost],
         "agrees": d.agrees,

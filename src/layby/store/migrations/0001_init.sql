@@ -32,7 +32,9 @@ CREATE TABLE promises (
     task_crashes    BIGINT,
     task_error      TEXT,
     task_sub_status TEXT,
-    task_waiting_on TEXT
+    task_waiting_on TEXT,
+    task_progress   TEXT,
+    task_history    TEXT
 );
 
 -- Timers: one look at the front of each index tells the earliest deadline. Their conditions
@@ -139,6 +141,8 @@ SELECT
     task_crashes AS crashes,
     task_pid AS pid,
     task_waiting_on AS waiting_on,
+    task_progress AS progress,
+    task_history AS history,
     task_error AS error,
     state AS promise_state,
     created_at, settled_at, timeout_at
