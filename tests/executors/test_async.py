@@ -405,7 +405,7 @@ def test_a_task_cancelled_in_the_turn_it_is_granted_returns_the_slot():
         heir = Body(executor)
         await settled()
         holder._steps.put_nowait(lambda: None)
-        while executor.metrics().parked_count:
+        while executor.metrics().parked_count:  # noqa: ASYNC110 - turn by turn, on purpose
             await asyncio.sleep(0)
         assert executor.cancel(resuming.task_id)  # granted, and not yet run again
         await settled()
@@ -449,6 +449,7 @@ def test_a_body_cancelled_by_others_is_accounted_for():
         await settled()
         Body(executor)
         for job in list(executor._jobs.values()):
+            assert job.body is not None
             job.body.cancel()
         await settled()
         assert sorted(discards) == [(1, "task cancelled"), (2, "task cancelled")]
@@ -642,15 +643,15 @@ def test_several_executors_on_one_pool():
 
 
 def test_the_heir_of_a_share_that_leaves_is_replaced():
-    """One waits for the share, one for the slot; when the second is cancelled the first moves up."""
+    """One waits for the share, one for the slot; when that one is cancelled, the other moves up."""
 
     async def scenario():
         pool = SlotPool(2)
         executor, _ = make(pool, max_inflight=1, queue_capacity=3)
         holder, heir, last = Body(executor), Body(executor), Body(executor)
         await settled()
-        strangers = [await pool.acquire()]
-        strangers.append(asyncio.create_task(pool.acquire()))
+        stranger = await pool.acquire()
+        another = asyncio.create_task(pool.acquire())
         await settled()
         await holder.end()  # its slot goes to the heir, who stands first
         assert heir.events == ["started"]
@@ -665,8 +666,8 @@ def test_the_heir_of_a_share_that_leaves_is_replaced():
         assert last.events[-1] == "resume"
         await last.end()
         assert counts(executor) == (0, 0, 0)
-        strangers[0].release()
-        (await strangers[1]).release()
+        stranger.release()
+        (await another).release()
         assert pool.free == 2
 
     run(scenario)

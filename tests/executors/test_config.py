@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_an_unknown_overflow_policy_is_refused_with_the_valid_ones():
     """A typo must not silently become `reject`."""
     with pytest.raises(
         ValueError,
-        match="'drop_old'.*reject, drop_newest, block, drop_oldest, overwrite, fail_fast",
+        match=r"'drop_old'.*reject, drop_newest, block, drop_oldest, overwrite, fail_fast",
     ):
         TaskExecutorConfig(overflow="drop_old")  # pyright: ignore[reportArgumentType]
 
@@ -50,21 +51,22 @@ def test_an_unknown_overflow_policy_is_refused_with_the_valid_ones():
 )
 def test_an_unknown_shutdown_policy_is_refused_with_the_valid_ones(config):
     """Nor may it silently become `drain`."""
-    with pytest.raises(ValueError, match="'stop'.*drain, cancel_pending, cancel, discard_pending"):
+    with pytest.raises(ValueError, match=r"'stop'.*drain, cancel_pending, cancel, discard_pending"):
         config(shutdown_policy="stop")
 
 
 def test_an_unknown_start_method_is_refused():
     """Fork above all: it would copy the locks of threads that are not there."""
-    with pytest.raises(ValueError, match="'fork'.*spawn, forkserver"):
+    with pytest.raises(ValueError, match=r"'fork'.*spawn, forkserver"):
         ProcessTaskExecutorConfig(start_method="fork")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("field", ["max_inflight", "queue_capacity", "task_budget"])
 def test_negative_numbers_are_refused(field):
     """They have no meaning, so they are mistakes."""
+    numbers: dict[str, Any] = {field: -1}
     with pytest.raises(ValueError, match=f"{field} must not be negative"):
-        TaskExecutorConfig(**{field: -1})
+        TaskExecutorConfig(**numbers)
 
 
 def test_durations_are_seconds_or_timedelta():

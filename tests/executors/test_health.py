@@ -1,4 +1,5 @@
 import threading
+from typing import Any
 
 from layby.executors import HealthEvent, HealthEventSink
 
@@ -27,7 +28,8 @@ def test_each_part_of_the_key_keeps_events_apart():
     sink = HealthEventSink()
     parts = ["kind", "source", "component_id", "lane", "channel_id", "edge_id", "policy", "reason"]
     for part in parts:
-        sink.emit(HealthEvent(**{"kind": "k"} | {part: "x"}))
+        fields: dict[str, Any] = {"kind": "k", part: "x"}
+        sink.emit(HealthEvent(**fields))
     assert len(sink.snapshot()) == len(parts)
     assert sink.coalesced_count() == 0
 

@@ -8,9 +8,10 @@ import asyncio
 import os
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -52,8 +53,8 @@ def requested_token():
 class Machine(RuleBasedStateMachine):
     """What all lives have in common: told exactly once, by callback or by discard."""
 
-    executor = None
-    model = None
+    executor: Any = None
+    model: Any = None
 
     def begin(self):
         self.called, self.discarded = Counter(), Counter()
@@ -293,10 +294,8 @@ class PipeGate:
     def end(self, *, ok):
         if self._writer is None:
             return
-        try:
+        with suppress(BrokenPipeError):  # killed
             os.write(self._writer, b"ok" if ok else b"no")
-        except BrokenPipeError:
-            pass  # killed
         os.close(self._writer)
         self._writer = None
 

@@ -138,7 +138,7 @@ def test_leaving_the_block_returns_the_slot_whatever_happened():
         async with await pool.acquire() as token:
             assert token.is_held()
         assert pool.free == 1
-        with pytest.raises(RuntimeError, match="boom"):
+        with pytest.raises(RuntimeError, match="boom"):  # noqa: PT012 - the block is the point
             async with pool.token() as token:
                 assert pool.free == 0
                 raise RuntimeError("boom")
@@ -323,7 +323,7 @@ def test_threads_and_coroutines_stand_in_one_line():
 
         thread = threading.Thread(target=in_thread)
         thread.start()
-        while pool.waiting < 1:
+        while pool.waiting < 1:  # noqa: ASYNC110 - until the thread stands in line
             await asyncio.sleep(0)
         waiter = asyncio.create_task(pool.acquire())
         await settled(2)

@@ -195,7 +195,7 @@ def test_the_callback_runs_on_the_worker_before_counters_and_record(make):
     def callback(done):
         seen.append((done, threading.get_ident(), executor.metrics(), executor.run_ready()))
 
-    executor.submit(lambda: threading.get_ident(), callback)
+    executor.submit(threading.get_ident, callback)
     assert executor.wait_for_idle(PATIENCE)
     ((done, ident, metrics, drained),) = seen
     assert ident == done.payload != threading.get_ident()
@@ -376,8 +376,7 @@ def test_overload_from_many_threads_accepts_exactly_the_capacity(make):
 
     def storm():
         barrier.wait()
-        for _ in range(8):
-            answers.append(executor.submit(lambda: None))
+        answers.extend([executor.submit(lambda: None) for _ in range(8)])
 
     threads = [threading.Thread(target=storm) for _ in range(8)]
     for thread in threads:

@@ -35,8 +35,6 @@ class DeterministicTaskExecutor:
         self._book = TaskBook[Task](config or TaskExecutorConfig(), itemises_load=False)
         self._herald = Herald(on_discard)
         self._clock = clock
-        # Kept out of the book: a running task has left the queue and counts against nothing.
-        self._running = 0
 
     def submit(
         self,
@@ -61,7 +59,23 @@ class DeterministicTaskExecutor:
                 book.cancellations_seen += 1
                 self._cancel_pending(TOKEN_CANCELLED)
                 break
-            completions.append(self._run(pending.popleft()))
+            task = pending.popleft()
+            started = self._clock() if book.budget else 0.0
+            try:
+                # As `task.completed` does; a call less counts where nothing else is done.
+                outcome = (task.task_id, True, task.work(), "", task.metadata)
+                completion = build(TaskCompletion, outcome)
+                book.completed += 1
+            except BaseException as error:
+                completion = task.failed(error)
+                book.failed += 1
+                if isinstance(error, KeyboardInterrupt):
+                    raise  # meant for the program, not for this task
+            if book.budget:
+                book.note_elapsed(self._clock() - started)
+            if task.completion is not None:
+                self._herald.complete(task, completion)
+            completions.append(completion)
         return completions
 
     def cancel(self, task_id: int) -> bool:
@@ -74,7 +88,7 @@ class DeterministicTaskExecutor:
 
     def metrics(self) -> TaskExecutorMetrics:
         return self._book.snapshot(
-            running=self._running, callback_errors=self._herald.callback_errors
+            running=self._running(), callback_errors=self._herald.callback_errors
         )
 
     def set_health_event_sink(self, sink: HealthEventSink | None) -> None:
@@ -87,27 +101,13 @@ class DeterministicTaskExecutor:
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - protocol
         """Say whether nothing is pending. Nobody else could run it, so there is no waiting."""
-        return self._book.is_idle() and not self._running
+        return self._book.is_idle() and not self._running()
 
-    def _run(self, task: Task) -> TaskCompletion:
+    def _running(self) -> int:
+        """Count what has left the queue and not yet ended: it counts against nothing."""
         book = self._book
-        started = self._clock() if book.budget else 0.0
-        self._running += 1
-        try:
-            completion = build(TaskCompletion, (task.task_id, True, task.work(), "", task.metadata))
-            book.completed += 1
-        except BaseException as error:
-            completion = task.failed(error)
-            book.failed += 1
-            if isinstance(error, KeyboardInterrupt):
-                raise  # meant for the program, not for this task
-        finally:
-            self._running -= 1
-            if book.budget:
-                book.note_elapsed(self._clock() - started)
-        if task.completion is not None:
-            self._herald.complete(task, completion)
-        return completion
+        ended = book.completed + book.failed + book.cancelled
+        return book.submitted - ended - len(book.pending)
 
     def _cancel_pending(self, reason: str) -> int:
         count = self._book.cancel_pending(reason)

@@ -1,0 +1,32 @@
+"""Tasks run one by one, in order, when you say so: python examples/executors/deterministic.py"""
+
+# ruff: noqa: INP001, T201 - a script, which speaks by printing
+
+from layby.executors import (
+    DeterministicTaskExecutor,
+    HealthEventSink,
+    TaskExecutorConfig,
+)
+
+
+def main() -> None:
+    sink = HealthEventSink()
+    executor = DeterministicTaskExecutor(
+        TaskExecutorConfig(max_inflight=2, queue_capacity=1, overflow="reject"),
+        on_discard=lambda task_id, reason: print(f"task {task_id} will not run: {reason}"),
+    )
+    executor.set_health_event_sink(sink)
+
+    for number in range(4):  # there is room for three
+        submission = executor.submit(lambda number=number: 10 // number)
+        print(f"submit {number}: {submission.accepted=}, {submission.reason=}")
+    executor.cancel(3)
+
+    for done in executor.run_ready():  # a failure is a record, never an exception
+        print(f"task {done.task_id}: {done.payload if done.ok else done.error}")
+    print(f"refusals seen by the sink: {[event.reason for event in sink.snapshot()]}")
+    print(executor.metrics())
+
+
+if __name__ == "__main__":
+    main()
