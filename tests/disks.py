@@ -18,7 +18,7 @@ NOBODY = 65_534
 def mounted(folder: Path, *arguments: str) -> Generator[bool]:
     """True when the mount worked."""
     command = ["mount", *arguments, str(folder)]
-    works = os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
+    works = os.geteuid() == 0 and _succeeds(command)
     try:
         yield works
     finally:
@@ -83,6 +83,10 @@ def _unprivileged() -> Generator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def _write_until_full(write: Callable[[bytes], int | None]) -> None:

@@ -21,6 +21,10 @@ class StoreUnavailable(StoreError):
     """The store cannot serve now (full disk, locked, read-only); the same call may work later."""
 
 
+class StoreBusy(StoreUnavailable):
+    """Another program holds a lock on the file, for longer than we wait."""
+
+
 class StoreOwned(StoreError):
     """Another process owns this file."""
 

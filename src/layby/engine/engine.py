@@ -10,9 +10,12 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layby.core import validate
 from layby.core.changes import Changes
@@ -20,12 +23,14 @@ from layby.core.commands import (
     Command,
     ExpireHolders,
     ForgetMessages,
+    IdsTick,
     OfferMessages,
     Query,
     ResetDebug,
     StartDebug,
     StopDebug,
     Take,
+    Tick,
     TickDebug,
     WatchPromise,
 )
@@ -38,10 +43,13 @@ from layby.engine.outbox import Delivery, Outgoing, nobody, outgoing_of, stored_
 from layby.engine.reads import read
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
-from layby.errors import EngineStopped, StoreError
+from layby.errors import EngineStopped, StoreBusy, StoreError
 from layby.store.api import Store
 
 logger = logging.getLogger(__name__)
+
+RETRY_MS: Final[Millis] = 1_000
+"""How long time's work rests after it has failed."""
 
 
 class EngineConfig(Struct, frozen=True):
@@ -69,6 +77,7 @@ class Engine:
         self._queue: SimpleQueue[Sequence[Item]] = SimpleQueue()
         self._service: Service | None = None
         self._is_stopped = False
+        self._is_closed = False
         self._is_paused = False
         self._last_now: Millis = 0
         self._earliest: Millis = 0
@@ -110,9 +119,11 @@ class Engine:
     def submit(self, items: Sequence[Item]) -> None:
         """Queue requests; their order is the order in which they apply."""
         if self._is_stopped:
-            answer([(item, EngineStopped("the engine has been stopped")) for item in items])
-        else:
-            self._queue.put(items)
+            _refuse(*items)
+            return
+        self._queue.put(items)
+        if self._is_closed:  # the writer went while we came: nobody else will look
+            _refuse(*self._drain_queue())
 
     def call(self, request: Command | Query, now: Millis | None = None) -> Reply:
         """Send one request and block until it is answered."""
@@ -152,8 +163,10 @@ class Engine:
         while not self._service.stopping.is_set():
             self._turn()
         self._is_stopped = True
-        self._process([*self._drain_again(), *self._drain_queue()])
-        self._close()
+        try:
+            self._process([*self._drain_again(), *self._drain_queue()])
+        finally:
+            self._close()
 
     def _turn(self) -> None:
         items = self._next_items()
@@ -161,10 +174,9 @@ class Engine:
             if items:
                 self._process(items)
             self._tick_if_due()
-        except Exception as failure:
+        except Exception:
             logger.exception("the writer goes on after a failure")
-            if isinstance(failure, StoreError):
-                self._earliest = self._advance() + 1000  # the store is unwell: do not spin
+            self._earliest = self._advance() + RETRY_MS  # something is unwell: do not spin
 
     def _next_items(self) -> list[Item]:
         """What is to be asked again and all that queued; waits, but not past the next deadline."""
@@ -177,8 +189,9 @@ class Engine:
         return [*self._drain_again(), *self._drain_queue()]
 
     def _drain_queue(self) -> Iterator[Item]:
-        for _ in range(self._queue.qsize()):
-            yield from self._queue.get_nowait()
+        with suppress(Empty):
+            for _ in range(self._queue.qsize()):
+                yield from self._queue.get_nowait()
 
     def _drain_again(self) -> Iterator[Item]:
         while self._again:
@@ -198,9 +211,9 @@ class Engine:
 
     def _close(self) -> None:
         self._is_stopped = True
-        stopped = EngineStopped("the engine has been stopped")
-        answer([(item, stopped) for item in (*self._takes.all(), *self._watches.all())])
-        answer([(item, stopped) for item in self._drain_queue()])
+        self._is_closed = True
+        _refuse(*self._takes.all(), *self._watches.all(), *self._drain_again())
+        _refuse(*self._drain_queue())
         self._store.close()
 
     # --- batches -------------------------------------------------------------------------
@@ -231,7 +244,7 @@ class Engine:
         ]
         try:
             replies, changes = self._commit(timed)
-        except StoreError as failure:
+        except Exception as failure:  # noqa: BLE001 - whatever it was, whoever asked is answered
             self._run_one_by_one(batch, failure)
             return
         answers = list(self._sorted_out(batch, replies, now))
@@ -239,13 +252,14 @@ class Engine:
         answer(answers)
         self._follow_up(changes)
 
-    def _run_one_by_one(self, batch: Sequence[Item], failure: StoreError) -> None:
+    def _run_one_by_one(self, batch: Sequence[Item], failure: Exception) -> None:
         """The batch was rolled back; steps are pure, so each is replayed alone.
 
-        One bad command, or a full disk, does not stop those that can be served.
+        One bad command, or a full disk, does not stop those that can be served. A lock is
+        waited for once: nobody in this batch would fare better alone.
         """
-        if len(batch) == 1:
-            answer([(batch[0], failure)])
+        if len(batch) == 1 or isinstance(failure, StoreBusy):
+            answer([(item, _answer_to(item.request, failure)) for item in batch])
             return
         for item in batch:
             self._run([item])
@@ -289,7 +303,11 @@ class Engine:
             self._deliver(outgoing_of(changes))
 
     def _deliver(self, outgoing: Sequence[Outgoing]) -> None:
-        delivered = self._delivery(outgoing) if outgoing else ()
+        try:
+            delivered = self._delivery(outgoing) if outgoing else ()
+        except Exception:
+            logger.exception("the delivery failed; its messages stay in the outbox")
+            return
         if delivered:
             self._again.append(Item(ForgetMessages(keys=tuple(delivered)), _ignore))
 
@@ -311,13 +329,16 @@ class Engine:
     def _tick(self, now: Millis) -> bool:
         with self._store.transaction():
             ticks = self._store.due(now, self._config.chunk)
-            _, changes = apply(self._store, [(tick, now) for tick in ticks], now)
+            replies, changes = apply(self._store, [(tick, now) for tick in ticks], now)
             earliest = self._store.earliest()
         self._committed(changes)
-        self._earliest = earliest
+        # Ticks that change nothing would be found due again at once: a bug must not spin.
+        is_stuck = bool(ticks) and changes.is_empty
+        self._earliest = max(earliest, now + RETRY_MS) if is_stuck else earliest
+        self._again.extend(Item(each, _ignore) for each in _taken_apart(ticks, replies))
         answer(list(self._watches.settled_by(changes)))
         self._follow_up(changes)
-        return bool(ticks)
+        return bool(ticks) and not is_stuck
 
     def _repair(self) -> None:
         """Nothing depends on it: it mends what a lost wake-up would have left behind."""
@@ -342,8 +363,8 @@ class Engine:
             return refuse(400, wrong)
         try:
             return self._debug(query) or self._read(query, now)
-        except StoreError as failure:
-            return failure
+        except Exception as failure:  # noqa: BLE001 - whatever it was, whoever asked is answered
+            return _answer_to(query, failure)
 
     def _read(self, query: Query, now: Millis | None) -> Reply:
         at = self._advance() if now is None else now
@@ -384,8 +405,30 @@ def _set_futures(answers: Sequence[tuple[Item, Answer]]) -> None:
             item.token.set_result(each)
 
 
+def _refuse(*items: Item) -> None:
+    answer([(item, EngineStopped("the engine has been stopped")) for item in items])
+
+
 def _ignore(_: Sequence[tuple[Item, Answer]]) -> None:
     """For requests of the engine to itself."""
+
+
+def _taken_apart(ticks: Sequence[Tick], replies: Sequence[Reply]) -> Iterator[Tick]:
+    """One row that meets a bug must not hold up the others of its tick."""
+    for tick, reply in zip(ticks, replies, strict=True):
+        if reply.status >= 500 and isinstance(tick, IdsTick) and len(tick.ids) > 1:
+            yield from (replace(tick, ids=(each,)) for each in tick.ids)
+
+
+def _answer_to(request: Command | Query, failure: Exception) -> Answer:
+    """A store that failed says so itself; the rest is a bad request or a bug."""
+    if isinstance(failure, StoreError):
+        return failure
+    wrong = validate.problems(request)
+    if wrong is not None:
+        return refuse(400, wrong)
+    logger.error("bug while serving %s", request.kind, exc_info=failure)
+    return refuse(500, f"Internal error: {type(failure).__name__}: {failure}")
 
 
 def _got_nothing(take: Take, reply: Reply) -> bool:

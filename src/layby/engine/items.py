@@ -1,11 +1,14 @@
 """A request on its way through the engine, and to whom its answer goes."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from layby.core.commands import Command, Query
 from layby.core.model import Millis
 from layby.core.replies import Reply
+
+logger = logging.getLogger(__name__)
 
 Answer = Reply | BaseException
 Sink = Callable[[Sequence[tuple["Item", Answer]]], None]
@@ -36,4 +39,7 @@ def answer(answers: Sequence[tuple[Item, Answer]]) -> None:
     for each in answers:
         by_sink.setdefault(each[0].sink, []).append(each)
     for sink, theirs in by_sink.items():
-        sink(theirs)
+        try:
+            sink(theirs)
+        except Exception:
+            logger.exception("a receiver of answers failed; the others get theirs")

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from layby.errors import StoreError, StoreUnavailable, StoreUnreadable
+from layby.errors import StoreBusy, StoreError, StoreUnavailable, StoreUnreadable
 
 _REMEDIES: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_FULL: (
@@ -14,11 +14,11 @@ _REMEDIES: dict[int, tuple[type[StoreError], str]] = {
         "the file is read-only: give this process write access to the file and its folder",
     ),
     sqlite3.SQLITE_BUSY: (
-        StoreUnavailable,
+        StoreBusy,
         "another program holds a lock on the file: close it there and try again",
     ),
     sqlite3.SQLITE_LOCKED: (
-        StoreUnavailable,
+        StoreBusy,
         "another program holds a lock on the file: close it there and try again",
     ),
     sqlite3.SQLITE_CANTOPEN: (

@@ -38,6 +38,7 @@ from layby.core.replies import PromisePage, SchedulePage, TaskPage
 from layby.core.rows import Calendar, Footprint, Rows, Settings
 from layby.core.schedules import occurrences
 from layby.core.state import State
+from layby.errors import StoreUnreadable
 from layby.store import indexed_tags, queries
 from layby.store.dialect import Dialect
 from layby.store.failures import explained
@@ -103,6 +104,10 @@ class SqlStore:
         except sqlite3.Error as error:
             self._roll_back()
             raise explained(error, self._name) from error
+        except msgspec.DecodeError as error:
+            self._roll_back()
+            why = f"{self._name}: it holds a row that no layby writes ({error})"
+            raise StoreUnreadable(f"{why}: mend that row or restore a backup") from error
         except BaseException:
             self._roll_back()
             raise
