@@ -293,7 +293,8 @@ class AsyncTaskExecutor:
             pending.popleft()
         else:
             pending.remove(job)
-        job.body = body = self.loop.create_task(self._run(job), context=job.context)
+        # Not by the loop's task factory: an eager one would run user code inside `submit`.
+        job.body = body = asyncio.Task(self._run(job), loop=self.loop, context=job.context)
         # A body cancelled before its first step runs nothing at all, not even `finally`.
         body.add_done_callback(job.ended_before_it_began)
 

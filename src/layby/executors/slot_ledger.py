@@ -72,13 +72,14 @@ class SlotLedger:
     # -- taking
 
     def take(self, claim: SlotClaim) -> bool:
-        """Take a slot if one is free and nobody waits: the short way, for the common case.
+        """Take a slot if one is free: the short way, for the common case.
 
-        It leaves the marks of the collector alone: nobody waits, or `request` comes next.
+        It passes nobody by, since no slot stays free while somebody waits, and it leaves the marks
+        of the collector alone: `request`, which comes next, looks at them.
         """
         self._lock.acquire()  # half the price of `with`, on the one path where that shows
         try:
-            if self._held >= self._size or self._waiting or claim.held or self._closed:
+            if self._held >= self._size or claim.held or self._closed:
                 return claim.held
             self._held += 1
             claim.held = True
