@@ -71,10 +71,11 @@ class MemoryStore:
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         waits: defaultdict[str, dict[str, Wait]] = defaultdict(dict)
+        limit = self._settings.hop_limit + len(ids)
         for (awaited, awaiter), wait in sorted(self.state.waits.items()):
             if awaited not in ids:
                 continue
-            if len(waits[awaited]) < self._settings.hop_limit:
+            if len(waits[awaited]) < limit:
                 waits[awaited][awaiter] = wait
             else:
                 rows.more_waits.add(awaited)

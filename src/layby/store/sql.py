@@ -137,7 +137,7 @@ class SqlStore:
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         texts = packed(sorted(ids))
-        limit = self._settings.hop_limit
+        limit = self._settings.hop_limit + len(ids)  # some may be forgotten under way
         found = self._connection.execute(self._sql.load, (texts, texts, limit, texts)).fetchone()
         rows.known |= ids
         _add_pairs(rows, _pairs.decode(found[0]))
