@@ -1,0 +1,1 @@
+"""The command line: reads, shows and asks; no rule lives here."""

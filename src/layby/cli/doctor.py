@@ -1,0 +1,125 @@
+"""`layby doctor`: is this file sound?"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress as ProgressBar
+
+from layby.cli.inspection import Counts, Inspection, PageReader, Progress
+from layby.core.invariants import INVARIANTS, Violation
+from layby.core.rows import Settings
+from layby.engine.calendar import next_after
+from layby.engine.clock import SystemClock
+from layby.errors import StoreUnreadable, UsageError
+
+
+class Report(Struct, frozen=True):
+    file: str
+    counts: Counts
+    invariants: int
+    violations: list[Violation]
+    more_violations: int
+    """Found beyond those listed."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.violations
+
+    @property
+    def verdict(self) -> str:
+        if self.is_sound:
+            return f"ok, {self.invariants} invariants hold"
+        found = len(self.violations) + self.more_violations
+        return f"{found:,} violation{'s' if found > 1 else ''} of {self.invariants} invariants"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--limit", default=100, show_default=True, help="List at most so many violations; 0 for all."
+)
+@click.pass_context
+def doctor(ctx: click.Context, file: Path, limit: int, *, as_json: bool) -> None:
+    """Check that every invariant holds in the layby FILE.
+
+    Only reads; the file may be in use. Exits with 0 when the file is sound, 1 when an invariant
+    is violated, 2 when the file is missing, damaged or no layby database.
+    """
+    with _bar() as progress:
+        report = examine(file, limit, progress)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_plain(report))).decode())
+    else:
+        show(report, Console(highlight=False, soft_wrap=True))
+    ctx.exit(0 if report.is_sound else 1)
+
+
+def examine(file: Path, limit: int, progress: Progress | None = None) -> Report:
+    """Check the whole file; list at most `limit` violations (0: all)."""
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "does not exist"
+        raise UsageError(f"{file} {what}: give the path of a layby database")
+    reader = PageReader(file, Settings(), next_after)
+    try:
+        with reader.transaction():
+            if damage := reader.damage():
+                raise StoreUnreadable(
+                    f"{file} is damaged ({damage}): restore it from a backup, "
+                    "or try SQLite's `.recover`"
+                )
+            inspection = Inspection(reader, SystemClock().now())
+            found = inspection.violations(progress or _untold)
+            listed = list(islice(found, limit or None))
+            more = sum(1 for _ in found)
+    finally:
+        reader.close()
+    return Report(str(file), inspection.counts, len(INVARIANTS), listed, more)
+
+
+def show(report: Report, console: Console) -> None:
+    console.print(f"[bold]{escape(report.file)}[/]")
+    for name, count, parts in _lines(report.counts):
+        told = f"   [dim]{parts}[/]" if parts else ""
+        console.print(f"  {name:<10}{count:>12,}{told}")
+    for violation in report.violations:
+        where = f"[red]{violation.invariant}[/]"
+        console.print(f"{where}: {escape(violation.what)}")
+    if report.more_violations:
+        console.print(f"... and {report.more_violations:,} more (--limit 0 lists all)")
+    console.print(f"[{'green' if report.is_sound else 'bold red'}]{report.verdict}[/]")
+
+
+def _lines(counts: Counts) -> Iterator[tuple[str, int, str]]:
+    for name in counts.__struct_fields__:
+        count = getattr(counts, name)
+        if isinstance(count, int):
+            yield name, count, ""
+        else:
+            parts = sorted(count.items(), key=lambda part: -part[1])
+            yield name, count.total(), ", ".join(f"{state} {n:,}" for state, n in parts)
+
+
+def _plain(report: Report) -> dict[str, Any]:
+    return {"ok": report.is_sound, "verdict": report.verdict, **msgspec.structs.asdict(report)}
+
+
+@contextmanager
+def _bar() -> Generator[Progress]:
+    """A bar on a terminal, nothing in a pipe."""
+    console = Console(stderr=True)
+    with ProgressBar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("checking promises", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _untold(_done: int, _total: int) -> None:
+    """Nobody is looking."""
