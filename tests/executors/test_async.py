@@ -673,6 +673,48 @@ def test_the_heir_of_a_share_that_leaves_is_replaced():
     run(scenario)
 
 
+def test_an_heir_cancelled_in_line_leaves_its_place_to_the_next():
+    """Otherwise the share would stay unused, with nobody in line for it."""
+
+    async def scenario():
+        pool = SlotPool(2)
+        executor, _ = make(pool, max_inflight=1, queue_capacity=3)
+        holder, heir, last = Body(executor), Body(executor), Body(executor)
+        stranger = await pool.acquire()
+        pool.resize(1)  # so that the holder's slot goes to nobody
+        await holder.tell("park")
+        assert (heir.events, pool.waiting) == ([], 1)
+        executor.cancel(heir.task_id)
+        await settled()
+        stranger.release()
+        await settled()
+        assert last.events == ["started"]
+        await last.end()
+        await holder.end()
+        assert counts(executor) == (0, 0, 0)
+
+    run(scenario)
+
+
+def test_closing_the_pool_reaches_those_who_wait_for_the_share_too():
+    """They stand in no line of the pool, so the executor has to tell them."""
+
+    async def scenario():
+        pool = SlotPool(2)
+        executor, discards = make(pool, max_inflight=1, queue_capacity=5)
+        holder = Body(executor)
+        for _ in range(3):
+            Body(executor)
+        await settled()
+        pool.close()
+        await holder.end()
+        await settled()
+        assert discards == [(number, "slot pool closed") for number in (2, 3, 4)]
+        assert counts(executor) == (0, 0, 0)
+
+    run(scenario)
+
+
 def test_closing_the_pool_ends_waiting_and_is_told():
     """Queued work is discarded, a resuming body hears PoolClosed, new work is refused."""
 
@@ -736,6 +778,41 @@ def test_a_slot_released_in_a_thread_starts_queued_work_on_the_loop():
         assert await executor.wait_for_idle(PATIENCE)
         assert idents == [threading.get_ident()]
         assert pool.free == 1
+
+    run(scenario)
+
+
+def test_a_slot_granted_by_a_thread_to_a_cancelled_wait_is_returned():
+    """The grant comes between the cancel and the body's next step, and the body stays parked."""
+
+    async def scenario():
+        pool = SlotPool(1)
+        executor, _ = make(pool)
+        again = asyncio.Event()
+
+        async def stubborn(token):
+            token.release()
+            await again.wait()
+            try:
+                await token.reclaim()
+            except asyncio.CancelledError:
+                await asyncio.get_running_loop().create_future()
+
+        executor.submit(stubborn, parks=True)
+        await settled()
+        token = ThreadSlotPool.sharing(pool).acquire()
+        assert token is not None
+        again.set()
+        await settled()
+        assert pool.waiting == 1
+        executor.cancel(1)
+        thread = threading.Thread(target=token.release)
+        thread.start()
+        thread.join()
+        await settled()
+        assert counts(executor) == (0, 0, 1)
+        assert pool.held == 0
+        await executor.shutdown(timeout=0)
 
     run(scenario)
 

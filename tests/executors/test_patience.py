@@ -155,6 +155,31 @@ def test_a_cancelled_submit_async_submits_nothing_and_passes_the_call_on(make):
     assert [done.payload for done in executor.run_ready()] == ["second"]
 
 
+def test_a_submitter_who_was_called_in_vain_keeps_its_place(make):
+    """Somebody without patience took the room; the first in line is still the first."""
+    executor = make(overflow="block")
+    executor.submit(lambda: 1)
+    assert executor.wait_for_idle(PATIENCE)
+
+    async def scenario():
+        first = asyncio.create_task(executor.submit_async(lambda: "first"))
+        second = asyncio.create_task(executor.submit_async(lambda: "second"))
+        await settled()
+        executor.run_ready()  # calls the first
+        assert executor.submit(lambda: "thief").accepted
+        await settled()
+        assert not first.done()
+        assert executor.wait_for_idle(PATIENCE)
+        executor.run_ready()
+        await settled()
+        assert (first.done(), second.done()) == (True, False)
+        assert executor.wait_for_idle(PATIENCE)
+        executor.run_ready()
+        assert (await second).accepted
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("make_idle", ["finish", "cancel_pending", "cancel", "token", "shutdown"])
 def test_wait_for_idle_misses_no_way_of_becoming_idle(make_idle):
     """Upstream forgets to notify when a token or a shutdown empties the queue."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from layby.executors import HealthEventSink, ProcessTaskExecutor, ProcessTaskExecutorConfig
+from layby.executors.process import _ProcessHands
+from layby.executors.records import Discard, Task
 from tests.executors import process_work
 from tests.executors.waiting import PATIENCE, assert_identities, eventually
 
@@ -138,6 +140,38 @@ def test_a_running_task_can_be_cancelled_and_the_others_never_notice(make, tmp_p
     assert_identities(executor.metrics())
 
 
+class AnsweringWhileKilled:
+    """A child whose answer is on its way when the kill comes."""
+
+    def __init__(self, hands):
+        self.hands = hands
+        self.calls = []
+
+    def run(self, _work, _timeout):
+        assert self.hands.kill(1, "task cancelled")
+        return True, "too late", ""
+
+    def kill(self):
+        self.calls.append("kill")
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_a_kill_that_comes_with_the_answer_still_counts_and_the_child_is_not_used_again():
+    """cancel said True, so there is no completion; and the child is dying."""
+    hands = _ProcessHands("spawn", 0.0)
+    child = AnsweringWhileKilled(hands)
+    hands._child = child  # pyright: ignore[reportAttributeAccessIssue]
+    task = Task(process_work.pid, None, None)
+    task.task_id = 1
+    hands.task = task
+    assert hands.perform(task) == Discard(1, "task cancelled")
+    assert child.calls == ["kill", "kill", "close"]
+    assert hands._child is None
+    assert not hands.kill(1, "task cancelled")
+
+
 def test_a_task_that_takes_too_long_is_killed_and_fails(make, tmp_path):
     """It gets a record and a callback, since it ran."""
     executor, discards = make(task_timeout=0.2, queue_capacity=1)
@@ -193,6 +227,8 @@ PARENT = """
 import sys
 from functools import partial
 from layby.executors import ProcessTaskExecutor
+from layby.executors.process import _ProcessHands
+from layby.executors.records import Discard, Task
 from tests.executors import process_work
 
 if __name__ == "__main__":

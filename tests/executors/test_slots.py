@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import threading
+from typing import Any
 
 import pytest
 
@@ -213,6 +214,57 @@ def test_the_collector_never_waits_for_the_lock():
         kept.release()  # the holder of the lock looks at the marks afterwards
         assert (await waiter).is_held()
         assert (pool.held, pool.free) == (1, 1)
+
+    run(scenario)
+
+
+class InterruptedLock:
+    """A lock under which, once, the collector strikes just before it is let go."""
+
+    def __init__(self, strike):
+        self._lock = threading.Lock()
+        self._strikes = [strike]
+
+    def acquire(self, *args, **kwargs):
+        return self._lock.acquire(*args, **kwargs)
+
+    def release(self):
+        if self._strikes:
+            self._strikes.pop()()
+        self._lock.release()
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *_error):
+        self.release()
+
+
+@pytest.mark.parametrize("step", ["release", "request", "withdraw", "resize"])
+def test_whoever_held_the_lock_does_the_collector_s_work(step):
+    """A token lost in the middle of any step is given on by that step, with nobody else's help."""
+
+    async def scenario():
+        pool = SlotPool(2)
+        lost, kept = [await pool.acquire()], await pool.acquire()
+        waiters: list[asyncio.Task[Any]] = [asyncio.create_task(pool.acquire()) for _ in range(3)]
+        await settled(2)
+        ledger = pool.ledger
+        ledger._lock = InterruptedLock(lost.clear)  # pyright: ignore[reportAttributeAccessIssue]
+        if step == "release":
+            kept.release()
+        elif step == "request":
+            waiters.append(asyncio.create_task(pool.token()._stand_in_line()))
+        elif step == "withdraw":
+            waiters.pop().cancel()
+        else:
+            pool.resize(2)
+        await settled()
+        served = 2 if step == "release" else 1
+        assert [waiter.done() for waiter in waiters].count(True) == served
+        assert all(waiter.done() for waiter in waiters[:served])
+        for waiter in waiters:
+            waiter.cancel()
 
     run(scenario)
 
