@@ -1,0 +1,374 @@
+"""Holders: one lease for all a worker process has taken, and what happens when it is gone."""
+
+import base64
+
+import msgspec
+import pytest
+
+from layby.core import commands as c
+from layby.core.model import NEVER
+from layby.core.rows import Settings
+from tests.core import requests as r
+from tests.worlds import BACKENDS, World
+
+
+@pytest.fixture(params=BACKENDS)
+def world(request: pytest.FixtureRequest):
+    with World(request.param) as world:
+        yield world
+
+
+def holder(world: World, pid: str = "p", incarnation: str = "1"):
+    return world.dump().holders[pid, incarnation]
+
+
+def test_take_registers_claims_and_counts(world: World) -> None:
+    """The claim stores pid and incarnation; its deadline is the holder's."""
+    world.ok(r.run(a="", b=""))
+    claims = world.ok(r.take(1, ttl=1_000)).claims
+    assert [claim.task.id for claim in claims] == ["run/a:a"]
+    task = world.task("run/a:a")
+    assert (task.state, task.version, task.pid, task.holder) == ("acquired", 1, "p", "1")
+    assert (task.ttl, task.wake_at) == (1_000, None)
+    assert (holder(world).expires_at, holder(world).held) == (1_000, 1)
+    world.check()
+
+
+def test_take_serves_the_oldest_first_and_only_its_names(world: World) -> None:
+    """Ready first, served first; a name without code here is left to others."""
+    for at, (run_id, name) in enumerate([("run/c", "f"), ("run/b", "g"), ("run/a", "f")]):
+        world.clock.advance(at)
+        node = c.Node(id="n", name=name)
+        world.ok(c.StartRun(id=run_id, name="root", group="g", nodes=(node,), timeout_at=99_000))
+    got = world.ok(r.take(names=("f",))).claims
+    assert [claim.task.id for claim in got] == ["run/c:n", "run/a:n"]
+
+
+def test_a_released_task_goes_to_the_end_of_the_queue(world: World) -> None:
+    """Also inside one batch: its old place there is gone."""
+    world.ok(r.run("run/a", a=""))
+    world.clock.advance(5)
+    world.ok(r.run("run/b", a=""))
+    replies = world.batch(
+        [(r.take(1), 6), (c.ReleaseTask(id="run/a:a", version=1), 7), (r.take(1), 8)]
+    )
+    assert [claim.task.id for claim in replies[2].data.claims] == ["run/b:a"]
+
+
+def test_takes_of_overlapping_names_do_not_starve_each_other(world: World) -> None:
+    """In one batch each gets what it has room for, as if it had asked alone."""
+    for at in range(4):
+        world.ok(r.run(f"run/{at}", a=""))
+    first, second = r.take(2, names=("f",)), r.take(2, pid="q", names=("f", "g"))
+    replies = world.batch([(first, 0), (second, 0)])
+    assert [len(reply.data.claims) for reply in replies] == [2, 2]
+
+
+def test_tasks_past_their_deadline_do_not_hide_those_behind_them(world: World) -> None:
+    """A take that asks for one gets the living one, swept or not."""
+    world.ok(r.run("run/dead", timeout_at=10, a=""))
+    world.clock.advance(1)
+    world.ok(r.run("run/live", a=""))
+    world.clock.advance(9)
+    assert [claim.task.id for claim in world.ok(r.take(1)).claims] == ["run/live:a"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_roots_need_no_room_but_are_bounded(backend) -> None:
+    """A take with nothing free gets ready roots, `roots_per_take` of them at a time."""
+    with World(backend, settings=Settings(roots_per_take=2)) as world:
+        for at in range(5):
+            world.ok(r.run(f"run/{at}", a=""))
+            world.ok(r.settle(f"run/{at}:a"))
+        replies = world.batch([(r.take(0), 0), (r.take(0, pid="q"), 0)])
+        assert [len(reply.data.claims) for reply in replies] == [2, 2]
+        assert len(world.ok(r.take(0)).claims) == 1
+        assert all(claim.task.is_root for reply in replies for claim in reply.data.claims)
+
+
+def test_our_tasks_get_no_execute_and_foreign_ones_no_take(world: World) -> None:
+    """Each task has one way to a worker."""
+    world.ok(r.run(a=""))
+    world.ok(r.target("foreign"))
+    state = world.dump()
+    assert [key[0] for key in state.messages] == ["foreign"]
+    assert state.tasks["run/a:a"].wake_at == NEVER
+    assert [claim.task.id for claim in world.ok(r.take()).claims] == ["run/a:a"]
+
+
+def test_a_new_incarnation_ends_the_old_one(world: World) -> None:
+    """The old one is refused from then on, and its tasks are freed."""
+    world.ok(r.run(a=""))
+    world.ok(r.take())
+    world.ok(r.take(incarnation="2"))
+    assert holder(world).standing == "lost"
+    refused = [
+        r.take(),
+        c.HeartbeatWorker(pid="p", incarnation="1"),
+        c.HeartbeatWorker(pid="nobody", incarnation="1"),
+    ]
+    assert [world.send(each).status for each in refused] == [409] * 3
+    world.tick()
+    task = world.task("run/a:a")
+    assert (task.state, task.version, task.crashes) == ("pending", 1, 1)
+    assert holder(world).held == 0
+    world.check()
+
+
+def test_heartbeat_renews_one_row(world: World) -> None:
+    """No task is touched; afterwards all of them live as long as the holder."""
+    world.ok(r.run(a="", b=""))
+    world.ok(r.take(ttl=1_000))
+    before = world.dump().tasks
+    world.clock.advance(999)
+    assert world.ok(c.HeartbeatWorker(pid="p", incarnation="1", held=2)).agrees
+    assert world.dump().tasks == before
+    assert holder(world).expires_at == 1_999
+    world.tick(1)
+    assert holder(world).is_alive
+
+
+def test_a_holder_expires_and_its_tasks_are_taken_again(world: World) -> None:
+    """Dead exactly at its deadline, not before."""
+    world.ok(r.run(a=""))
+    world.ok(r.take(ttl=1_000))
+    world.tick(999)
+    assert holder(world).is_alive
+    world.tick(1)
+    assert holder(world).standing == "lost"
+    got = world.ok(r.take(pid="q")).claims
+    assert [(claim.task.id, claim.task.version) for claim in got] == [("run/a:a", 2)]
+    world.check()
+
+
+@pytest.mark.parametrize(
+    ("sub_status", "leaves", "crashes"),
+    [(None, False, 1), ("Active", False, 1), ("Deferred", False, 0), ("Active", True, 0)],
+)
+def test_what_counts_as_a_crash(
+    world: World, sub_status: str | None, leaves: bool, crashes: int
+) -> None:
+    """A worker lost while the slot was held; parked losses and hand-backs do not count."""
+    world.ok(r.run(a=""))
+    world.ok(r.take(ttl=1_000))
+    world.ok(c.AnnotateTask(id="run/a:a", version=1, sub_status=sub_status))
+    if leaves:
+        world.ok(c.LeaveWorker(pid="p", incarnation="1"))
+    world.tick(1_000)
+    task = world.task("run/a:a")
+    assert (task.state, task.crashes, task.sub_status) == ("pending", crashes, None)
+    assert holder(world).standing == ("left" if leaves else "lost")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_too_many_crashes_fail_the_task(backend) -> None:
+    """It is rejected with WorkerLost, and those who wait for it go on."""
+    with World(backend, settings=Settings(max_crashes=2)) as world:
+        world.ok(r.run(a="", b="a"))
+        for incarnation in "12":
+            world.ok(r.take(1, incarnation=incarnation, ttl=1_000))
+            world.tick(1_000)
+        promise = world.promise("run/a:a")
+        assert promise.state == "rejected"
+        data = msgspec.json.decode(promise.value)["data"]
+        error = msgspec.json.decode(base64.b64decode(data))
+        assert (error["name"], error["crashes"]) == ("WorkerLost", 2)
+        assert world.task("run/a:a").crashes == 2
+        assert world.task("run/a:b").state == "pending"
+        world.check()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tasks_of_a_dead_holder_are_freed_in_chunks(backend) -> None:
+    """A bounded number in each transaction, until it holds none."""
+    with World(backend, chunk=3) as world:
+        world.ok(r.run(**{f"n{at}": "" for at in range(8)}))
+        world.ok(r.take(20, ttl=1_000))
+        world.clock.advance(1_000)
+        held: list[int] = []
+        while world.engine._tick(world.now):
+            held.append(holder(world).held)
+            world.check()
+        assert held == [8, 5, 2, 0]
+
+
+def test_an_embedded_holder_needs_no_heartbeat(world: World) -> None:
+    """It dies with its process, which `expire_holders` of a restart says."""
+    world.ok(r.run(a=""))
+    world.ok(r.take(embedded=True))
+    assert holder(world).expires_at == NEVER
+    world.ok(r.take(1, pid="remote", ttl=NEVER))
+    world.ok(c.ExpireHolders(pids=("p", "remote"), embedded=True))
+    assert holder(world).standing == "lost"
+    assert holder(world, "remote").is_alive
+
+
+@pytest.mark.parametrize(
+    "taking_away",
+    [c.HaltTask(id="run/a:a"), r.settle("run/a:a"), c.CancelPromise(id="run/a:a")],
+    ids=["halt", "settle", "cancel"],
+)
+def test_the_heartbeat_tells_what_was_taken_away(world: World, taking_away: c.Command) -> None:
+    """Once; and both sides count alike again."""
+    world.ok(r.run(a=""))
+    world.ok(r.take())
+    world.ok(taking_away)
+    beat = c.HeartbeatWorker(pid="p", incarnation="1", held=1)
+    told = world.ok(beat)
+    assert [(notice.id, notice.version) for notice in told.lost] == [("run/a:a", 1)]
+    assert not told.agrees
+    assert world.ok(c.HeartbeatWorker(pid="p", incarnation="1", held=0)).lost == []
+    world.check()
+
+
+def test_notices_are_current_within_a_batch(world: World) -> None:
+    """A halt and two heartbeats in one transaction: the first is told, the second is not."""
+    world.ok(r.run(a=""))
+    world.ok(r.take())
+    beat = c.HeartbeatWorker(pid="p", incarnation="1")
+    replies = world.batch([(c.HaltTask(id="run/a:a"), 0), (beat, 0), (beat, 0)])
+    assert [len(reply.data.lost) for reply in replies[1:]] == [1, 0]
+
+
+def test_what_the_holder_does_itself_is_no_notice(world: World) -> None:
+    """Finishing, failing, releasing and fulfilling tell nobody."""
+    world.ok(r.run(a="", b="", d="", e=""))
+    world.ok(r.take())
+    world.ok(r.finish("run/a:a"))
+    world.ok(r.fail("run/a:b"))
+    world.ok(c.ReleaseTask(id="run/a:d", version=1))
+    world.ok(r.fulfill("run/a:e", 1))
+    assert world.ok(c.HeartbeatWorker(pid="p", incarnation="1", held=0)).lost == []
+
+
+def test_a_protocol_heartbeat_that_names_a_held_task_renews_the_holder(world: World) -> None:
+    """So does the empty list of that pid; a stranger's does not."""
+    world.ok(r.run(a=""))
+    world.ok(r.take(ttl=1_000))
+    for beats, expires_at in [
+        (r.beat("p", ("run/a:a", 1)), 1_010),
+        (r.beat("p", ("run/a:a", 7)), 1_010),
+        (r.beat("q", ("run/a:a", 1)), 1_010),
+        (r.beat("p"), 1_040),
+    ]:
+        world.clock.advance(10)
+        world.ok(beats)
+        assert holder(world).expires_at == expires_at
+
+
+def test_protocol_claims_have_their_own_lease(world: World) -> None:
+    """`task.acquire` by a holder's pid still sets now + ttl, and only that is renewed."""
+    world.ok(r.run(a="", b=""))
+    world.ok(r.take(1, ttl=60_000))
+    world.ok(r.acquire("run/a:b", 0, ttl=500))
+    assert (world.task("run/a:b").wake_at, world.task("run/a:b").holder) == (500, None)
+    world.tick(500)
+    assert world.task("run/a:b").state == "pending"
+    assert world.task("run/a:a").state == "acquired"
+
+
+def test_leases_taken_in_a_batch_are_renewed_by_the_empty_list(world: World) -> None:
+    """Acquire and heartbeat in one transaction, as if one after the other."""
+    world.ok(r.target("t"))
+    world.batch([(r.acquire("t", 0, ttl=1_000), 0), (r.beat("p"), 100)])
+    assert world.task("t").wake_at == 1_100
+
+
+def test_leaving_twice_or_unknown_is_harmless(world: World) -> None:
+    """It is over either way."""
+    world.ok(r.take())
+    for incarnation in ("1", "1", "unknown"):
+        world.ok(c.LeaveWorker(pid="p", incarnation=incarnation))
+    assert holder(world).standing == "left"
+
+
+def test_finish_takes_what_it_has_made_ready(world: World) -> None:
+    """The same run is preferred to older work of others."""
+    world.ok(r.run("run/a", a="", b="a"))
+    world.ok(r.take(1))
+    world.ok(r.run("run/old", a=""))
+    world.clock.advance(9)
+    got = world.ok(r.finish("run/a:a", with_take=r.take(1))).taken.claims
+    assert [claim.task.id for claim in got] == ["run/a:b"]
+
+
+def test_a_take_of_a_dead_holder_rides_in_vain(world: World) -> None:
+    """The finish stands, since its version did; the take gets nothing."""
+    world.ok(r.run(a="", b="a"))
+    world.ok(r.take())
+    world.ok(c.LeaveWorker(pid="p", incarnation="1"))
+    done = world.ok(r.finish("run/a:a", with_take=r.take()))
+    assert done.promise.state == "resolved"
+    assert done.taken.claims == ()
+
+
+def test_a_failure_backs_off_as_a_wait_on_a_timer(world: World) -> None:
+    """Counted, error kept; suspended on a promise like any other until its time has come."""
+    world.ok(r.run(a=""))
+    world.ok(r.take())
+    failed = world.ok(r.fail("run/a:a", retry_at=2_000))
+    assert failed.promise.is_pending
+    task = world.task("run/a:a")
+    assert (task.state, task.failures, task.error) == ("suspended", 1, '{"data":"ZXJy"}')
+    timer = world.promise("run/a:a.backoff.1")
+    assert (timer.timer, timer.timeout_at) == (True, 2_000)
+    world.tick(1_999)
+    assert world.ok(r.take()).claims == []
+    world.tick(1)
+    (claim,) = world.ok(r.take()).claims
+    assert (claim.task.version, claim.task.failures) == (2, 1)
+    world.check()
+
+
+def test_a_back_off_that_is_over_is_ready_at_once(world: World) -> None:
+    """Retry at a time that has come: no wait, and it may be taken in the same step."""
+    world.ok(r.run(a=""))
+    world.ok(r.take())
+    again = c.FailTask(id="run/a:a", version=1, retry_at=0, take=r.take())
+    (claim,) = world.ok(again).taken.claims
+    assert (claim.task.id, claim.task.version, claim.task.failures) == ("run/a:a", 2, 1)
+
+
+def test_a_failure_for_good_rejects_and_takes(world: World) -> None:
+    """The error becomes the value of the promise; what waited goes on."""
+    world.ok(r.run(a="", b="a"))
+    world.ok(r.take())
+    last = c.FailTask(id="run/a:a", version=1, error=c.Value(data="ZXJy"), take=r.take())
+    data = world.ok(last)
+    assert (data.promise.state, data.promise.value) == ("rejected", '{"data":"ZXJy"}')
+    assert (data.task.state, data.task.failures) == ("fulfilled", 1)
+    assert [claim.task.id for claim in data.taken.claims] == ["run/a:b"]
+
+
+def test_annotations_are_fenced_and_end_with_the_claim(world: World) -> None:
+    """Only the holder of the version annotates; whoever comes next starts clean."""
+    world.ok(r.run(a=""))
+    world.ok(r.take())
+    note = c.AnnotateTask(id="run/a:a", version=1, sub_status="Deferred", waiting_on="x")
+    assert world.ok(note).task.sub_status == "Deferred"
+    stale = c.AnnotateTask(id="run/a:a", version=0)
+    missing = c.AnnotateTask(id="none", version=0)
+    assert [world.send(each).status for each in (stale, missing)] == [409, 404]
+    world.ok(c.ReleaseTask(id="run/a:a", version=1))
+    task = world.task("run/a:a")
+    assert (task.sub_status, task.waiting_on) == (None, None)
+
+
+@pytest.mark.parametrize("request_", [r.finish("x"), r.fail("x")], ids=["finish", "fail"])
+def test_finish_and_fail_are_fenced(world: World, request_: c.Command) -> None:
+    """404 without a task, 409 without the claim."""
+    assert world.send(request_).status == 404
+    world.ok(r.target("x"))
+    assert world.send(request_).status == 409
+
+
+def test_a_held_task_shows_the_lease_of_its_holder() -> None:
+    """In records pid and ttl, in `taskTimeouts` the holder's deadline."""
+    with World() as world:
+        world.ok(r.run(a=""))
+        world.ok(r.take(ttl=1_000))
+        _, snap = world.ask("debug.snap", {}, 0)
+        timeouts = {each["id"]: (each["type"], each["timeout"]) for each in snap["taskTimeouts"]}
+        assert timeouts == {"run/a:a": (1, 1_000)}
+        held = next(each for each in snap["tasks"] if each["id"] == "run/a:a")
+        assert (held["pid"], held["ttl"]) == ("p", 1_000)
