@@ -14,6 +14,8 @@ _YEARS = range(1970, 2200)
 def next_after(cron: str, after: Millis) -> Millis | None:
     """The first occurrence strictly after `after` (floored to the second), or None."""
     fields = cron.split()
+    if len(fields) > 7:
+        return None
     try:
         years = _years(fields[6]) if len(fields) == 7 else None
         start = datetime.fromtimestamp(after // 1000, UTC)
