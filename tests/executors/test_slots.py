@@ -253,6 +253,7 @@ def test_whoever_held_the_lock_does_the_collector_s_work(step):
         ledger._lock = InterruptedLock(lost.clear)  # pyright: ignore[reportAttributeAccessIssue]
         if step == "release":
             kept.release()
+            assert pool.waiting == 1  # two served by now, not when somebody next looks
         elif step == "request":
             waiters.append(asyncio.create_task(pool.token()._stand_in_line()))
         elif step == "withdraw":
