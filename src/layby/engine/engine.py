@@ -323,7 +323,7 @@ class Engine:
             return True
         if self._repair_at <= now:
             self._repair()
-            return bool(self._again)
+            return True
         return self._earliest <= now and self._tick(now)
 
     def _tick(self, now: Millis) -> bool:
