@@ -1,5 +1,8 @@
 """What can go wrong outside the rules; refusals by the rules are replies, not exceptions."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class LaybyError(Exception):
     """Anything layby raises on purpose. The message says what, which id and what to do."""
@@ -35,3 +38,100 @@ class StoreUnreadable(StoreError):
 
 class EngineStopped(LaybyError):
     """The engine has been stopped; nothing was written for this command."""
+
+
+class WorkflowError(UsageError):
+    """A task or workflow that cannot be: the message names the ids and the remedy."""
+
+
+class ContextError(UsageError):
+    """A value that cannot travel between tasks: not JSON, or too large."""
+
+
+class RuleError(LaybyError):
+    """A rule function raised, so nobody can say whether its task should run."""
+
+
+class RunFailed(LaybyError):
+    """The run ended without its result. `failed` maps task ids to what went wrong in them."""
+
+    def __init__(self, run_id: str, failed: Mapping[str, str], reason: str = "") -> None:
+        super().__init__(run_id, failed, reason)  # all of it, so that the error can be pickled
+        self.run_id = run_id
+        self.failed = dict(failed)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        told = [self.reason] if self.reason else []
+        told += [f"task '{task}' failed: {error}" for task, error in self.failed.items()]
+        return f"run '{self.run_id}' failed: {'; '.join(told) or 'nobody said why'}"
+
+
+class RunCancelled(LaybyError):
+    """Somebody cancelled the run."""
+
+    def __init__(self, run_id: str, by: str = "", reason: str = "") -> None:
+        super().__init__(run_id, by, reason)
+        self.run_id = run_id
+        self.by = by
+        self.reason = reason
+
+    def __str__(self) -> str:
+        who = f" by {self.by}" if self.by else ""
+        why = f": {self.reason}" if self.reason else ""
+        return f"run '{self.run_id}' was cancelled{who}{why}"
+
+
+class TaskTimeout(LaybyError):
+    """The task held its slot for longer than its `timeout`; parked time does not count."""
+
+
+class DeferTimeout(LaybyError):
+    """What the task waited for did not come in time."""
+
+
+class ConditionError(LaybyError):
+    """The condition of a `defer_until` raised too many times in a row."""
+
+
+class TriggerError(LaybyError):
+    """The trigger a task waited for failed."""
+
+
+class ReplayMismatch(LaybyError):
+    """The body asks for something else than what was recorded under the same key."""
+
+
+class WorkerLost(LaybyError):
+    """The task's worker died too often while the task held a slot."""
+
+
+class PromiseRejected(LaybyError):
+    """The promise a task waited for was rejected; `data` is whatever the rejection carried."""
+
+    verb = "was rejected"
+
+    def __init__(
+        self, promise_id: str, name: str = "", message: str = "", data: Any = None
+    ) -> None:
+        super().__init__(promise_id, name, message, data)
+        self.promise_id = promise_id
+        self.name = name
+        self.message = message
+        self.data = data
+
+    def __str__(self) -> str:
+        why = ": ".join(text for text in (self.name, self.message) if text)
+        return f"promise '{self.promise_id}' {self.verb}{': ' if why else ''}{why}"
+
+
+class PromiseCancelled(PromiseRejected):
+    """The promise was cancelled before it had a value."""
+
+    verb = "was cancelled"
+
+
+class PromiseTimedOut(PromiseRejected):
+    """The promise passed its own deadline (a wait's timeout is `DeferTimeout`)."""
+
+    verb = "timed out"

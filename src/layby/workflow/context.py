@@ -1,0 +1,143 @@
+"""What flows between tasks: a dict of JSON values that knows what was changed in it."""
+
+import copy
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Final, cast
+
+from msgspec import Raw
+
+from layby.errors import ContextError
+from layby.workflow.encoding import decode, encode, refuse_scalar
+from layby.workflow.merge import Delta, View, size_of
+
+MAX_CONTEXT_BYTES: Final = 1_000_000
+
+
+class Context(MutableMapping[str, Any]):
+    """A dict of JSON values; tuples become lists on the way to the next task.
+
+    Values are read from the view the task was given when they are asked for. Only those can
+    have been changed, also deep inside, so only those are encoded again when the task ends.
+    """
+
+    __slots__ = ("_removed", "_values", "_view")
+
+    def __init__(self, values: Mapping[str, Any] | None = None, /) -> None:
+        self._view = View()
+        self._values: dict[str, Any] = {}
+        self._removed: set[str] = set()
+        for key, value in dict(values or {}).items():
+            self[key] = value
+
+    @classmethod
+    def over(cls, view: View) -> "Context":
+        """The context a task starts with."""
+        context = cls()
+        context._view = view
+        return context
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._values:
+            return self._values[key]
+        encoded = None if key in self._removed else self._view.encoded(key)
+        if encoded is None:
+            raise KeyError(key)
+        value = self._values[key] = decode(encoded)
+        return value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        _check_key(key)
+        if not isinstance(value, dict | list | tuple):  # what is inside those may change yet
+            refuse_scalar(value, f'context["{key}"]')
+        self._values[key] = value
+        self._removed.discard(key)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._values.pop(key, None)
+        if key in self._view:
+            self._removed.add(key)
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str) or key in self._removed:
+            return False
+        return key in self._values or key in self._view
+
+    def __iter__(self) -> Iterator[str]:
+        inherited = [key for key in self._view if key not in self._removed]
+        return iter(dict.fromkeys([*inherited, *self._values]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self) == dict(cast("Mapping[Any, Any]", other))
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return f"Context({dict(self)!r})"
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def insert(self, key: str, value: Any) -> None:
+        """Set a key that must not be there yet."""
+        if key in self:
+            raise ContextError(f"context has '{key}' already: use set or update to replace it")
+        self[key] = value
+
+    def update(self, *given: Any, **named: Any) -> None:
+        """`update(key, value)` replaces a key that must be there; otherwise as `dict.update`."""
+        if len(given) != 2:
+            super().update(*given, **named)
+            return
+        key, value = given
+        if key not in self:
+            raise ContextError(f"context has no '{key}' to update: use set or insert")
+        self[key] = value
+
+    def remove(self, key: str) -> Any:
+        """Take the key out; its value, or None when it was not there."""
+        return self.pop(key, None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain copy that shares nothing with the context."""
+        return copy.deepcopy(dict(self))
+
+    def absorb(self, returned: object) -> None:
+        """Merge what a task returned: a mapping is merged, anything else is the caller's own."""
+        if returned is not self and isinstance(returned, Mapping):
+            self.update(cast("Mapping[str, Any]", returned))
+
+    def changes(self) -> Delta:
+        """What differs from the view it started with: the only thing a task stores."""
+        changed = {
+            key: Raw(encoded)
+            for key, value in self._values.items()
+            if (encoded := encode(value, f'context["{key}"]')) != self._view.encoded(key)
+        }
+        delta = Delta(changed, tuple(sorted(self._removed)))
+        self._check_size(delta)
+        return delta
+
+    def _check_size(self, delta: Delta) -> None:
+        after = self._view.after(delta, "")
+        if after.size > MAX_CONTEXT_BYTES:
+            raise ContextError(_too_large(after))
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str):
+        raise ContextError(f"context key {key!r} is no text: JSON keys are texts, use {str(key)!r}")
+    refuse_scalar(key, f"context key {key!r}")
+
+
+def _too_large(view: View) -> str:
+    sizes = sorted(((size_of(key, value), key) for key, value in view.items()), reverse=True)
+    largest = ", ".join(f"'{key}' ({size:,} bytes)" for size, key in sizes[:3])
+    return (
+        f"context is {view.size:,} bytes, more than {MAX_CONTEXT_BYTES:,}; largest: {largest}; "
+        "store big data elsewhere and keep its address in the context"
+    )

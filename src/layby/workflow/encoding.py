@@ -1,0 +1,184 @@
+"""The one encoding of values layby writes, and a lenient reading of what others wrote.
+
+A value is `{"headers":{},"data":base64(JSON)}`. Only what comes back as it went in is JSON
+here: no NaN, no bytes, no keys that are not texts. Tuples are the exception: they become lists.
+"""
+
+import base64
+import binascii
+import math
+import re
+import traceback
+from typing import Any, Final, cast
+
+import msgspec
+
+from layby.core.commands import Value
+from layby.errors import ContextError
+
+MAX_TRACEBACK_CHARS: Final = 8_000
+MIN_INT: Final = -(2**63)
+MAX_INT: Final = 2**64 - 1
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+_value_decoder = msgspec.json.Decoder(Value)
+
+
+class ErrorText(msgspec.Struct, frozen=True):
+    """An error as it was written by any SDK: `details` is whatever else it carried."""
+
+    name: str
+    message: str
+    details: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}" if self.message else self.name
+
+
+def encode(value: object, where: str = "value") -> bytes:
+    """JSON of the value; `where` names it in the error when it is none."""
+    try:
+        encoded = _encoder.encode(value)
+        # Reading it back in C is much cheaper than walking through the value in Python.
+        if not _LONG_NUMBER.search(encoded) and _decoder.decode(encoded) == value:
+            return encoded
+        _refuse_what_is_not_json(value, where)
+    except RecursionError:
+        raise ContextError(f"{where} is nested too deep, or contains itself") from None
+    except (TypeError, ValueError, UnicodeError, OverflowError) as error:
+        _refuse_what_is_not_json(value, where)
+        raise ContextError(f"{where} is not JSON: {error}") from None
+    return encoded
+
+
+def decode(encoded: bytes) -> Any:
+    return _decoder.decode(encoded)
+
+
+def to_value(value: object, where: str = "value") -> Value:
+    return wrap(encode(value, where))
+
+
+def wrap(encoded: bytes) -> Value:
+    return Value(headers={}, data=base64.b64encode(encoded).decode())
+
+
+def from_text(text: str) -> Any:
+    """The Python value behind an encoded `Value`; what is not JSON comes as the raw string."""
+    data = data_of(text)
+    try:
+        return decode(base64.b64decode(data, validate=True)) if data else None
+    except (binascii.Error, ValueError):
+        return data
+
+
+def data_of(text: str) -> str:
+    """The `data` of an encoded `Value`; a text that is none is taken as the data itself."""
+    try:
+        return _value_decoder.decode(text).data or ""
+    except (msgspec.MsgspecError, UnicodeError):
+        return text
+
+
+def error_value(error: BaseException) -> Value:
+    """The error in the form the SDKs write theirs, with the end of its traceback."""
+    stack = "".join(traceback.format_exception(error))
+    return named_error_value(type(error).__name__, _message_of(error), stack=_end_of(stack))
+
+
+def named_error_value(name: str, message: str, **details: Any) -> Value:
+    told = {"__type": "error", "name": _clean(name), "message": _clean(message), **details}
+    return wrap(_encoder.encode(told))
+
+
+def read_error(text: str | None) -> ErrorText:
+    """Whatever a rejection carries, read as an error."""
+    found = from_text(text) if text else None
+    if isinstance(found, dict):
+        return _error_from(cast("dict[str, Any]", found))
+    return ErrorText("Error", "" if found is None else str(found))
+
+
+def _error_from(told: dict[str, Any]) -> ErrorText:
+    known = ("__type", "name", "message")
+    details = {key: value for key, value in told.items() if key not in known}
+    if "message" not in told and "name" not in told:
+        return ErrorText("Error", _encoder.encode(told).decode(), details)
+    return ErrorText(str(told.get("name") or "Error"), str(told.get("message") or ""), details)
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide that there was an error
+        return "(its message cannot be shown)"
+
+
+def _end_of(stack: str) -> str:
+    """The innermost frames say most."""
+    cut = len(stack) - MAX_TRACEBACK_CHARS
+    return _clean(f"... ({cut} characters left out)\n{stack[cut:]}" if cut > 0 else stack)
+
+
+def _clean(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _refuse_what_is_not_json(value: object, where: str) -> None:
+    """Say what is wrong, and where; silent when nothing is."""
+    if isinstance(value, dict):
+        for key, each in cast("dict[object, object]", value).items():
+            _refuse_key(key, where)
+            _refuse_what_is_not_json(each, f'{where}["{key}"]')
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(cast("list[object]", value)):
+            _refuse_what_is_not_json(each, f"{where}[{number}]")
+    else:
+        refuse_scalar(value, where)
+
+
+def _refuse_key(key: object, where: str) -> None:
+    if not isinstance(key, str):
+        raise ContextError(f"{where} has the key {key!r}: JSON keys are texts, use {str(key)!r}")
+    _refuse_text(key, f"a key of {where}")
+
+
+def refuse_scalar(value: object, where: str) -> None:
+    match value:
+        case None | bool():
+            pass
+        case str():
+            _refuse_text(value, where)
+        case int() if not MIN_INT <= value <= MAX_INT:
+            raise ContextError(
+                f"{where} is an int beyond 64 bit, which other languages read wrongly: "
+                "store it as a text"
+            )
+        case float() if not math.isfinite(value):
+            raise ContextError(f"{where} is {value}, which JSON does not have: use None")
+        case int() | float():
+            pass
+        case _:
+            kind = type(value).__name__
+            raise ContextError(f"{where} is of type {kind}, which JSON does not have{_hint(value)}")
+
+
+def _refuse_text(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ContextError(f"{where} is broken text (a lone surrogate)") from None
+
+
+def _hint(value: object) -> str:
+    kinds: tuple[tuple[str, str], ...] = (
+        ("bytes bytearray memoryview", "decode it, or store base64 text"),
+        ("set frozenset", "use sorted(...)"),
+        ("datetime date time", "use .isoformat()"),
+        ("Decimal UUID Path PosixPath", "use str(...)"),
+        ("coroutine", "await it first"),
+    )
+    remedy = [text for names, text in kinds if type(value).__name__ in names.split()]
+    return f": {remedy[0]}" if remedy else ": store a dict, list, text, number, bool or None"

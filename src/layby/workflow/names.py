@@ -1,0 +1,50 @@
+"""What a workflow, a task and a run may be called: their names become ids of promises."""
+
+import re
+from difflib import get_close_matches
+
+from layby.errors import UsageError, WorkflowError
+
+MAX_NAME_BYTES = 200
+"""Run, task and the suffixes of waits together stay below the 1024 bytes of a promise id."""
+
+
+def check_name(name: object, what: str) -> str:
+    """The name of a task or workflow, if it can be part of a promise id."""
+    problem = _problem(name, ":/")
+    if problem:
+        raise WorkflowError(f"{what} {name!r} {problem}")
+    assert isinstance(name, str)
+    return name
+
+
+def check_run_id(run_id: object) -> str:
+    """The run id, if the ids of its promises can be made from it."""
+    problem = _problem(run_id, ":./")
+    if problem:
+        raise UsageError(f"run id {run_id!r} {problem}")
+    assert isinstance(run_id, str)
+    return run_id
+
+
+def close_match(name: str, known: "list[str] | tuple[str, ...]") -> str:
+    """A hint to put behind an unknown name; empty when nothing is near."""
+    matches = get_close_matches(name, known, n=1)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
+
+
+def _problem(name: object, separators: str) -> str | None:
+    if not isinstance(name, str):
+        return f"must be a text, not {type(name).__name__}"
+    if not name.strip():
+        return "must not be empty"
+    if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+        return f"is too long: at most {MAX_NAME_BYTES} bytes"
+    if not name.isprintable():
+        return "must not contain control characters or broken text"
+    found = [character for character in separators if character in name]
+    if not found:
+        return None
+    listed = " or ".join(f"'{character}'" for character in found)
+    remedy = re.sub(f"[{re.escape(separators)}]+", "-", name).strip("-")
+    return f"must not contain {listed}" + (f": use '{remedy}', for instance" if remedy else "")

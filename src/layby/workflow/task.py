@@ -1,0 +1,227 @@
+"""A function that can be part of a workflow, and what its author says about running it."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from layby.errors import WorkflowError
+from layby.workflow.durations import Duration, positive_seconds
+from layby.workflow.names import check_name
+from layby.workflow.retry import RetryPolicy
+from layby.workflow.rules import Rule, check_rule
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HANDLE_NAMES = ("handle", "task_handle")
+ONCE = RetryPolicy()
+
+
+class TaskDefinition(Generic[P, R]):
+    """Still callable as the function. Made by `task`; nothing of it changes afterwards."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        task_id: str,
+        dependencies: tuple[str, ...] = (),
+        retry: RetryPolicy = ONCE,
+        timeout: float | None = None,
+        rule: Rule = "all_success",
+        *,
+        process: bool = False,
+    ) -> None:
+        functools.update_wrapper(cast("Any", self), function)
+        self.function = function
+        self.id = task_id
+        self.dependencies = dependencies
+        self.retry = retry
+        self.timeout = timeout
+        self.rule: Rule = rule
+        self.process = process
+        self.is_async = is_async(function)
+        self.handle_name = _handle_name(function, task_id)
+
+    @property
+    def requires_handle(self) -> bool:
+        return self.handle_name is not None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def call(self, context: object, handle: object = None) -> Any:
+        """Call the function as a worker does, with a handle if it asks for one."""
+        call = cast("Callable[..., Any]", self.function)
+        return call(context, **{self.handle_name: handle}) if self.handle_name else call(context)
+
+    def __repr__(self) -> str:
+        return f"<task '{self.id}'>"
+
+    def __reduce__(self) -> str:
+        """Sent to a child process by name: the decorated name stands for this object there."""
+        return self.function.__qualname__
+
+
+Dependency = str | TaskDefinition[..., Any]
+
+
+@overload
+def task(function: Callable[P, R], /) -> TaskDefinition[P, R]: ...
+@overload
+def task(
+    *,
+    id: str | None = None,
+    dependencies: Iterable[Dependency] = (),
+    retries: int | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: Duration | None = None,
+    rule: Rule = "all_success",
+    process: bool = False,
+) -> Callable[[Callable[P, R]], TaskDefinition[P, R]]: ...
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    id: str | None = None,  # noqa: A002 - the name the seeds gave it
+    dependencies: Iterable[Dependency] = (),
+    retries: int | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: Duration | None = None,
+    rule: Rule = "all_success",
+    process: bool = False,
+) -> Any:
+    """Make a function a task, bare or with options.
+
+    `id` is the function's name unless given; `dependencies` are ids or tasks. `retries=3` is
+    three retries after the first try; `retry` says it in full. `timeout` counts only time
+    with a slot held. `process=True` runs a module-level plain `def` in a process of its own.
+    """
+
+    def define(function: Callable[..., Any]) -> TaskDefinition[..., Any]:
+        task_id = _task_id(function, id)
+        if process:
+            _check_can_leave(function, task_id)
+        return TaskDefinition(
+            function,
+            task_id,
+            _dependency_ids(dependencies, task_id),
+            _retry_policy(retries, retry, task_id),
+            None if timeout is None else positive_seconds(timeout, f"timeout of task '{task_id}'"),
+            check_rule(rule),
+            process=process,
+        )
+
+    return define if function is None else define(function)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Also for objects with an async `__call__`."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - not asking whether it is callable
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _task_id(function: object, given: str | None) -> str:
+    if isinstance(function, TaskDefinition):
+        raise WorkflowError(f"task '{function.id}' is decorated twice: remove one @task")
+    if not callable(function) or isinstance(function, type):
+        raise WorkflowError(f"@task needs a function, got {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise WorkflowError(f"@task needs a function, but {function.__qualname__} yields")
+    name = given if given is not None else getattr(function, "__name__", "<nameless>")
+    if given is None and not name.isidentifier():
+        raise WorkflowError(f"{function!r} has no name to be its id: write @task(id=...)")
+    return check_name(name, "task id")
+
+
+def _dependency_ids(dependencies: object, task_id: str) -> tuple[str, ...]:
+    if isinstance(dependencies, str | TaskDefinition) or not isinstance(dependencies, Iterable):
+        raise WorkflowError(
+            f"dependencies of task '{task_id}' must be a list of ids or tasks: "
+            f"write [{dependencies!r}]"
+        )
+    listed = [_dependency_id(each, task_id) for each in cast("Iterable[object]", dependencies)]
+    twice = sorted({each for each in listed if listed.count(each) > 1})
+    if twice:
+        raise WorkflowError(f"task '{task_id}' depends twice on '{twice[0]}': name it once")
+    return tuple(listed)
+
+
+def _dependency_id(dependency: object, task_id: str) -> str:
+    if isinstance(dependency, TaskDefinition):
+        return dependency.id
+    if callable(dependency):
+        raise WorkflowError(
+            f"task '{task_id}' depends on {dependency!r}, which is no task: decorate it with @task"
+        )
+    return check_name(dependency, f"dependency of task '{task_id}':")
+
+
+def _retry_policy(retries: int | None, retry: object, task_id: str) -> RetryPolicy:
+    if retries is not None and retry is not None:
+        raise WorkflowError(f"task '{task_id}' gives both retries and retry: give one of them")
+    if retry is None:
+        return RetryPolicy.retries(retries or 0)
+    if not isinstance(retry, RetryPolicy):
+        raise WorkflowError(
+            f"retry of task '{task_id}' must be a RetryPolicy, got {retry!r}; "
+            "for a number of retries write retries="
+        )
+    return retry
+
+
+def _handle_name(function: Callable[..., Any], task_id: str) -> str | None:
+    """The parameter that gets the handle. Others must do without an argument."""
+    parameters = list(_signature(function, task_id).parameters.values())
+    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise WorkflowError(f"task '{task_id}' takes no context: write def {task_id}(context)")
+    handles = [each.name for each in parameters[1:] if each.name in HANDLE_NAMES]
+    if len(handles) > 1:
+        raise WorkflowError(f"task '{task_id}' takes both handle and task_handle: keep one")
+    for parameter in parameters[1:]:
+        _refuse_parameter(parameter, task_id)
+    return handles[0] if handles else None
+
+
+def _signature(function: Callable[..., Any], task_id: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        raise WorkflowError(
+            f"task '{task_id}': nobody can see what {function!r} takes; wrap it in a def"
+        ) from None
+
+
+def _refuse_parameter(parameter: inspect.Parameter, task_id: str) -> None:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return
+    if parameter.name in HANDLE_NAMES:
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise WorkflowError(
+                f"task '{task_id}': {parameter.name} is passed by name: remove the '/' after it"
+            )
+        return
+    if parameter.default is parameter.empty:
+        raise WorkflowError(
+            f"task '{task_id}' has a parameter '{parameter.name}' that nobody fills: name it "
+            "handle to get the TaskHandle, give it a default, or read it from the context"
+        )
+
+
+def _check_can_leave(function: Callable[..., Any], task_id: str) -> None:
+    """A child process finds the function by its name, and gets nothing but the context."""
+    if is_async(function):
+        raise WorkflowError(
+            f"task '{task_id}' is async: process=True is for a plain def that computes; drop one"
+        )
+    name = getattr(function, "__qualname__", "")
+    if not inspect.isfunction(function) or not name.isidentifier():
+        raise WorkflowError(
+            f"task '{task_id}' is for process=True but {name or function!r} cannot be found by "
+            "name in another process: make it a def at the top of a module"
+        )
+    if _handle_name(function, task_id):
+        raise WorkflowError(
+            f"task '{task_id}' asks for a handle, which does not reach into another process: "
+            "remove the parameter, or process=True and wait in another task"
+        )

@@ -1,0 +1,82 @@
+"""Tasks wired into a graph, checked when it is built."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, cast
+
+from layby.errors import WorkflowError
+from layby.workflow.names import check_name, check_run_id, close_match
+from layby.workflow.shape import Shape
+from layby.workflow.task import TaskDefinition
+
+__all__ = ["AnyTask", "Workflow", "check_run_id"]
+
+AnyTask = TaskDefinition[..., Any]
+
+
+class Workflow:
+    """A definition; a run is one execution of it."""
+
+    def __init__(self, name: str, tasks: Iterable[AnyTask]) -> None:
+        self.name = check_name(name, "workflow name")
+        self.tasks: Mapping[str, AnyTask] = MappingProxyType(_by_id(self.name, tasks))
+        _check_dependencies(self)
+        self.shape = _shape(self)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Task ids, each after everything it depends on."""
+        return self.shape.order
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Tasks nobody depends on, in the order given."""
+        return self.shape.leaves
+
+    def ancestors(self, task_id: str) -> frozenset[str]:
+        return self.shape.ancestors(task_id)
+
+    def __repr__(self) -> str:
+        return f"Workflow('{self.name}', {', '.join(self.tasks)})"
+
+
+def _by_id(name: str, tasks: object) -> dict[str, AnyTask]:
+    if isinstance(tasks, TaskDefinition | str) or not isinstance(tasks, Iterable):
+        raise WorkflowError(f"workflow '{name}': tasks must be a list of tasks, got {tasks!r}")
+    found: dict[str, AnyTask] = {}
+    for each in cast("Iterable[object]", tasks):
+        definition = _definition(name, each)
+        if definition.id in found:
+            raise WorkflowError(
+                f"workflow '{name}' has two tasks '{definition.id}': give one another id"
+            )
+        found[definition.id] = definition
+    if not found:
+        raise WorkflowError(f"workflow '{name}' has no tasks: give it at least one")
+    return found
+
+
+def _definition(name: str, given: object) -> AnyTask:
+    if not isinstance(given, TaskDefinition):
+        raise WorkflowError(
+            f"workflow '{name}': {given!r} is no task: decorate the function with @task"
+        )
+    return cast("AnyTask", given)
+
+
+def _check_dependencies(flow: Workflow) -> None:
+    for definition in flow.tasks.values():
+        for dependency in definition.dependencies:
+            if dependency not in flow.tasks:
+                hint = close_match(dependency, tuple(flow.tasks)) or "; add it to tasks"
+                raise WorkflowError(
+                    f"workflow '{flow.name}': task '{definition.id}' depends on "
+                    f"'{dependency}', which is not in it{hint}"
+                )
+
+
+def _shape(flow: Workflow) -> Shape:
+    try:
+        return Shape({each.id: each.dependencies for each in flow.tasks.values()})
+    except WorkflowError as error:
+        raise WorkflowError(f"workflow '{flow.name}': {error}") from None
