@@ -1,0 +1,42 @@
+"""The budget of DESIGN 3: how many commands and commits a run may cost."""
+
+import pytest
+
+from layby.core.replies import Claim
+from tests.core import requests as r
+from tests.worlds import World
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_a_run_of_one_task_costs_three_commands(backend) -> None:
+    """Start with a take, finish with a take, settle the root."""
+    with World(backend, paused=False) as world:
+        taker = r.take(1)
+        commands = [0]
+
+        def send(request):
+            commands[0] += 1
+            return world.ok(request)
+
+        (node,) = send(r.run(with_take=taker, a="")).taken.claims
+        (root,) = send(r.finish(node.task.id, with_take=taker)).taken.claims
+        done = send(r.finish(root.task.id)).promise
+        assert done.state == "resolved"
+        assert commands[0] <= 3
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+@pytest.mark.parametrize("length", [1, 2, 5, 20])
+def test_a_chain_of_n_costs_n_plus_2_commits(backend, length: int) -> None:
+    """One to start, one for each node, one for the root."""
+    nodes = {f"n{at:02}": f"n{at - 1:02}" if at else "" for at in range(length)}
+    with World(backend, paused=False) as world:
+        taker = r.take(1)
+        before = world.engine.commits
+        held: list[Claim] = list(world.ok(r.run(with_take=taker, **nodes)).taken.claims)
+        while held:
+            claim = held.pop()
+            held += world.ok(r.finish(claim.task.id, with_take=taker)).taken.claims
+        assert world.promise("run/a").state == "resolved"
+        assert world.engine.commits - before <= length + 2
+        assert world.promise("run/a").tail_at is None

@@ -1,0 +1,71 @@
+"""The debug surface: off unless enabled (C12), and what it does when it is on."""
+
+import pytest
+
+from layby.core import commands as c
+from layby.core.model import FAR
+from layby.engine.clock import ManualClock
+from layby.engine.engine import Engine
+from tests.core import requests as r
+from tests.worlds import World, new_store
+
+SURFACE = [
+    c.StartDebug(),
+    c.StopDebug(),
+    c.ResetDebug(),
+    c.TickDebug(time=9_000),
+    c.SnapDebug(),
+]
+
+
+@pytest.mark.parametrize("query", SURFACE, ids=lambda query: query.kind)
+def test_c12_the_debug_surface_is_off_unless_enabled(query: c.Query) -> None:
+    """Every debug kind is refused with 403, and nothing happens."""
+    engine = Engine(new_store("memory"), ManualClock())
+    engine.start_inline()
+    engine.call(r.promise("x", 500))
+    reply = engine.call(query)
+    assert (reply.status, reply.data) == (403, "Debug operations are disabled")
+    assert engine.call(c.GetPromise(id="x")).data.promise.is_pending
+    engine.stop()
+
+
+def test_start_pauses_time_and_delivery_and_stop_resumes_them() -> None:
+    """Between the two only `debug.tick` moves anything, and nothing is sent."""
+    sent: list[str] = []
+
+    def receive(outgoing):
+        sent.extend(each.message.id for each in outgoing)
+        return [each.message.key for each in outgoing]
+
+    with World(paused=True, delivery=receive) as world:
+        world.ok(r.promise("x", 500))
+        world.ok(r.target("t"))
+        world.clock.advance(500)
+        world.engine.pump()
+        assert world.promise("x").is_pending
+        assert sent == []
+        world.ok(c.StopDebug())
+        world.engine.pump()
+        assert world.promise("x").state == "rejected_timedout"
+
+
+def test_reset_forgets_everything() -> None:
+    """Rows, waits, messages, holders and schedules, on either store."""
+    for backend in ("memory", "sqlite"):
+        with World(backend) as world:
+            world.ok(r.run(a="", b="a"))
+            world.ok(r.take())
+            world.ok(r.target("t"))
+            world.reset()
+            state = world.dump()
+            assert not any(getattr(state, name) for name in state.__struct_fields__)
+            assert world.store.earliest() == FAR
+
+
+def test_tick_may_look_into_the_future() -> None:
+    """Its time counts, not the clock's."""
+    with World() as world:
+        world.ok(r.promise("x", 500))
+        assert world.ok(c.TickDebug(time=500)) == []
+        assert not world.promise("x").is_pending
