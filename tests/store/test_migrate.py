@@ -100,18 +100,24 @@ def test_two_processes_on_a_fresh_file_migrate_it_once(tmp_path):
     )
     file = tmp_path / "fresh.db"
     command = [sys.executable, str(script), str(file)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    pipe = subprocess.PIPE
+    both = [subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe) for _ in range(2)]
     try:
-        assert [each.stdout.readline() for each in both] == ["ready\n"] * 2
+        assert [heard(each) for each in both] == ["ready\n"] * 2
         for each in both:
+            assert each.stdin is not None
             each.stdin.write("\n")
             each.stdin.flush()
-        assert sorted(each.stdout.readline() for each in both) == ["open\n", "owned\n"]
+        assert sorted(heard(each) for each in both) == ["open\n", "owned\n"]
     finally:
         for each in both:
             each.communicate()
     assert len(rows(file, "SELECT * FROM layby_migrations")) == len(known())
+
+
+def heard(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 # --- files from elsewhere ----------------------------------------------------------------

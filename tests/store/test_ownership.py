@@ -37,8 +37,8 @@ def other(tmp_path):
     script.write_text(OWNER)
     file = tmp_path / "shared.db"
     command = [sys.executable, str(script), str(file)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
         yield process, file
