@@ -506,6 +506,25 @@ class SearchTasks(Search, frozen=True):
     state: TaskState | None = None
 
 
+class GetRun(Query, frozen=True):
+    """Every row of a run, root first: promises with their tasks, as they stand now."""
+
+    kind = "layby.run.get"
+    id: str
+    limit: Int64 = 1000
+    cursor: str | None = None
+
+
+class ListRuns(Query, frozen=True):
+    """Roots of runs, by id."""
+
+    kind = "layby.run.list"
+    state: PromiseState | None = None
+    name: str | None = None
+    limit: Int64 = 100
+    cursor: str | None = None
+
+
 class SearchSchedules(Query, frozen=True):
     kind = "schedule.search"
     limit: Int64 = 10

@@ -111,6 +111,13 @@ class TaskPage(Struct, frozen=True):
     cursor: str | None = None
 
 
+class RowPage(Struct, frozen=True):
+    """Promises with their tasks."""
+
+    rows: Sequence[tuple[Promise, Task | None]]
+    cursor: str | None = None
+
+
 class SchedulePage(Struct, frozen=True):
     schedules: Sequence[Schedule]
     cursor: str | None = None

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from layby.core.commands import Search, SearchPromises, SearchSchedules, SearchTasks, Tags
+from layby.core.commands import ListRuns, Search, SearchPromises, SearchSchedules, SearchTasks, Tags
 from layby.core.model import Millis, Promise, Schedule, Task
 
 
@@ -18,6 +18,12 @@ def matches_task(query: SearchTasks, promise: Promise, task: Task) -> bool:
     if query.state is not None and task.state != query.state:
         return False
     return _matches(query, promise, task)
+
+
+def matches_run(query: ListRuns, promise: Promise, task: Task | None) -> bool:
+    if task is None or not task.is_root or query.state not in (None, promise.state):
+        return False
+    return query.name in (None, task.name)
 
 
 def matches_schedule(query: SearchSchedules, schedule: Schedule) -> bool:

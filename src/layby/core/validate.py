@@ -18,10 +18,12 @@ from layby.core.commands import (
     FenceTask,
     FinishTask,
     FulfillTask,
+    GetRun,
     HaltTask,
     HeartbeatTasks,
     HeartbeatWorker,
     ListHeld,
+    ListRuns,
     Query,
     RegisterCallback,
     RegisterListener,
@@ -212,9 +214,14 @@ def _create_schedule(c: CreateSchedule) -> Problems:
     yield from _target(c.promise_tags)
 
 
-def _search(c: Search | SearchSchedules | ListHeld) -> Problems:
+def _search(c: Search | SearchSchedules | ListHeld | ListRuns | GetRun) -> Problems:
     if not 1 <= c.limit <= MAX_PAGE:
         yield f"limit must be between 1 and {MAX_PAGE}"
+
+
+def _get_run(c: GetRun) -> Problems:
+    yield from _id(c.id, "Run ID")
+    yield from _search(c)
 
 
 def _take(c: Take) -> Problems:
@@ -321,4 +328,6 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     commands.SearchTasks: _search,
     SearchSchedules: _search,
     ListHeld: _search,
+    commands.GetRun: _get_run,
+    commands.ListRuns: _search,
 }

@@ -294,7 +294,8 @@ class Engine:
         if reply.data.again:
             self._again.append(item)
         elif not item.is_abandoned:
-            self._takes.add(item, now)
+            replaced = self._takes.add(item, now)
+            answer([(older, ok(TakeData())) for older in replaced])
 
     def _follow_up(self, changes: Changes) -> None:
         """What a commit sets in motion: waiting takes, and messages."""

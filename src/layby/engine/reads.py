@@ -1,7 +1,9 @@
 """Reads that are not by id: searches, what a holder holds, the snapshot."""
 
 from layby.core.commands import (
+    GetRun,
     ListHeld,
+    ListRuns,
     Query,
     SearchPromises,
     SearchSchedules,
@@ -21,6 +23,10 @@ def read(store: Store, query: Query, now: Millis) -> Reply:
             return ok(store.search_tasks(query, now))
         case SearchSchedules():
             return ok(store.search_schedules(query))
+        case GetRun():
+            return ok(store.get_run(query, now))
+        case ListRuns():
+            return ok(store.list_runs(query, now))
         case ListHeld():
             return ok(store.list_held(query))
         case SnapDebug():

@@ -21,11 +21,16 @@ class WaitingTakes:
     def __len__(self) -> int:
         return len(self._until)
 
-    def add(self, item: Item, now: Millis) -> None:
-        """A take that is asked again goes on waiting until the moment it was given first."""
+    def add(self, item: Item, now: Millis) -> list[Item]:
+        """Let it wait, and return an older take of the same holder: the newer one speaks for it.
+
+        A take that is asked again goes on waiting until the moment it was given first.
+        """
+        older = [each for each in self._until if _holder(each) == _holder(item)]
         if item.until is None:
             item.until = now + _take(item).wait_ms
         self._until[item] = item.until
+        return self._remove(older)
 
     @property
     def earliest(self) -> Millis:
@@ -42,14 +47,15 @@ class WaitingTakes:
 
     def woken_by(self, changes: Changes) -> list[Item]:
         gone = {pid for (pid, _), holder in changes.holders.items() if not holder.is_alive}
-        ready = [t for t in (changes.tasks[key] for key in changes.readied) if t.state == "pending"]
         woken = dict.fromkeys(item for item in self._until if _take(item).pid in gone)
+        tasks = (changes.tasks[key] for key in changes.readied)
+        ready = {task.id: task for task in tasks if task.state == "pending"}
         for item in self._until:
             if not ready:
                 break
-            if served := list(_served(_take(item), ready)):
+            for task in list(_served(_take(item), ready.values())):
                 woken[item] = None
-                ready = [task for task in ready if task not in served]
+                del ready[task.id]
         return self._remove(list(woken))
 
     def _remove(self, items: list[Item]) -> list[Item]:
@@ -96,6 +102,10 @@ def _take(item: Item) -> Take:
     request = item.request
     assert isinstance(request, Take)
     return request
+
+
+def _holder(item: Item) -> tuple[str, str]:
+    return _take(item).pid, _take(item).incarnation
 
 
 def _served(take: Take, ready: Iterable[Task]) -> Iterator[Task]:

@@ -4,9 +4,17 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from layby.core.changes import Changes
-from layby.core.commands import ListHeld, SearchPromises, SearchSchedules, SearchTasks, Tick
+from layby.core.commands import (
+    GetRun,
+    ListHeld,
+    ListRuns,
+    SearchPromises,
+    SearchSchedules,
+    SearchTasks,
+    Tick,
+)
 from layby.core.model import Message, Millis
-from layby.core.replies import PromisePage, SchedulePage, TaskPage
+from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
 from layby.core.rows import Footprint, Rows
 from layby.core.state import State
 
@@ -35,6 +43,10 @@ class Store(Protocol):
     def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage: ...
 
     def search_schedules(self, query: SearchSchedules) -> SchedulePage: ...
+
+    def get_run(self, query: GetRun, now: Millis) -> RowPage: ...
+
+    def list_runs(self, query: ListRuns, now: Millis) -> RowPage: ...
 
     def list_held(self, query: ListHeld) -> TaskPage: ...
 

@@ -17,7 +17,9 @@ from layby.core.commands import (
     FinishSettlement,
     FireSchedule,
     FreeTasks,
+    GetRun,
     ListHeld,
+    ListRuns,
     RetryTasks,
     SearchPromises,
     SearchSchedules,
@@ -25,10 +27,10 @@ from layby.core.commands import (
     Tick,
 )
 from layby.core.model import FAR, NEVER, Holder, Message, Millis, Promise, Task, Wait
-from layby.core.replies import PromisePage, SchedulePage, TaskPage
+from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
 from layby.core.rows import Calendar, Footprint, HeldKey, Rows, Settings, TakeKey
 from layby.core.schedules import occurrences
-from layby.core.search import matches_promise, matches_task, projected
+from layby.core.search import matches_promise, matches_run, matches_task, projected
 from layby.core.state import State
 from layby.store import queries
 
@@ -251,6 +253,14 @@ class MemoryStore:
 
     def search_schedules(self, query: SearchSchedules) -> SchedulePage:
         return queries.schedules(list(self.state.schedules.values()), query)
+
+    def get_run(self, query: GetRun, now: Millis) -> RowPage:
+        rows = (row for row in self._projected(query.cursor, now) if row[0].root == query.id)
+        return RowPage(*queries.page_of_rows(rows, query.limit))
+
+    def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
+        rows = (row for row in self._projected(query.cursor, now) if matches_run(query, *row))
+        return RowPage(*queries.page_of_rows(rows, query.limit))
 
     def list_held(self, query: ListHeld) -> TaskPage:
         ids = self._held_ids((query.pid, query.incarnation))

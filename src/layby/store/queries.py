@@ -4,10 +4,24 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from layby.core.commands import ListHeld, Search, SearchPromises, SearchSchedules, SearchTasks
+from layby.core.commands import (
+    GetRun,
+    ListHeld,
+    ListRuns,
+    Search,
+    SearchPromises,
+    SearchSchedules,
+    SearchTasks,
+)
 from layby.core.model import NEVER, Millis, Promise, Schedule, Task
-from layby.core.replies import PromisePage, SchedulePage, TaskPage
-from layby.core.search import matches_promise, matches_schedule, matches_task, projected
+from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
+from layby.core.search import (
+    matches_promise,
+    matches_run,
+    matches_schedule,
+    matches_task,
+    projected,
+)
 from layby.store import indexed_tags
 from layby.store.statements import LAST
 
@@ -46,6 +60,18 @@ def schedules(everything: Sequence[Schedule], query: SearchSchedules) -> Schedul
     return SchedulePage(*page(matching, query.limit))
 
 
+def run(read: Read, query: GetRun, now: Millis) -> RowPage:
+    rows = _walk(read, _below(query.id, []), query.cursor or "", query.limit + 1)
+    return RowPage(*page_of_rows((projected(*row, now) for row in rows), query.limit))
+
+
+def runs(read: Read, query: ListRuns, now: Millis) -> RowPage:
+    roots: Condition = ("task_kind = 'root'", ())
+    rows = _walk(read, [[roots]], query.cursor or "", query.limit + 1)
+    matching = (row for row in (projected(*row, now) for row in rows) if matches_run(query, *row))
+    return RowPage(*page_of_rows(matching, query.limit))
+
+
 def held(read: Read, query: ListHeld) -> TaskPage:
     condition = ("task_holder = ? AND task_pid = ?", (query.incarnation, query.pid))
     pairs = _walk(read, [[condition]], query.cursor or "", query.limit + 1)
@@ -57,6 +83,12 @@ def page(matching: Iterator[T], limit: int) -> tuple[list[T], str | None]:
     found = list(islice(matching, limit + 1))
     more = len(found) > limit
     return found[:limit], found[limit - 1].id if more else None
+
+
+def page_of_rows(matching: Iterator[Pair], limit: int) -> tuple[list[Pair], str | None]:
+    found = list(islice(matching, limit + 1))
+    more = len(found) > limit
+    return found[:limit], found[limit - 1][0].id if more else None
 
 
 def _projected(
@@ -98,8 +130,7 @@ def _sources(query: Search, column: str, state: str | None, now: Millis) -> list
     """Index ranges that together hold every match; the first filter at hand drives."""
     filters = [*_tag_filters(query), *_column_filters(query), *_prefix_filter(query)]
     if query.root is not None:
-        below: Condition = ("root = ? AND root <> promises.id", (query.root,))
-        return [[below, *filters], [("promises.id = ?", (query.root,)), *filters]]
+        return _below(query.root, filters)
     if filters or state is None:
         return [filters]
     overdue: Condition = (
@@ -107,6 +138,11 @@ def _sources(query: Search, column: str, state: str | None, now: Millis) -> list
         (now,),
     )
     return [[(f"{column} = ?", (state,))], [overdue]]
+
+
+def _below(root: str, filters: list[Condition]) -> list[list[Condition]]:
+    below: Condition = ("root = ? AND root <> promises.id", (root,))
+    return [[below, *filters], [("promises.id = ?", (root,)), *filters]]
 
 
 def _tag_filters(query: Search) -> Iterator[Condition]:

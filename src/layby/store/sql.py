@@ -16,7 +16,9 @@ from layby.core.commands import (
     FinishSettlement,
     FireSchedule,
     FreeTasks,
+    GetRun,
     ListHeld,
+    ListRuns,
     RetryTasks,
     SearchPromises,
     SearchSchedules,
@@ -34,7 +36,7 @@ from layby.core.model import (
     Task,
     Wait,
 )
-from layby.core.replies import PromisePage, SchedulePage, TaskPage
+from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
 from layby.core.rows import Calendar, Footprint, Rows, Settings
 from layby.core.schedules import occurrences
 from layby.core.state import State
@@ -318,6 +320,12 @@ class SqlStore:
     def search_schedules(self, query: SearchSchedules) -> SchedulePage:
         everything = self._one(self._sql.everything(SCHEDULES), _schedules)
         return queries.schedules(everything, query)
+
+    def get_run(self, query: GetRun, now: Millis) -> RowPage:
+        return queries.run(self._read_pairs, query, now)
+
+    def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
+        return queries.runs(self._read_pairs, query, now)
 
     def list_held(self, query: ListHeld) -> TaskPage:
         return queries.held(self._read_pairs, query)

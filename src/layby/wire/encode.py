@@ -144,6 +144,11 @@ def held_task(row: Task) -> dict[str, Any]:
     return record | ours
 
 
+def _row(about: Promise, held: Task | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"promise": promise(about)}
+    return shown if held is None else shown | {"task": held_task(held)}
+
+
 def _page(key: str, rows: list[Any], cursor: str | None) -> dict[str, Any]:
     return {key: rows} if cursor is None else {key: rows, "cursor": cursor}
 
@@ -164,6 +169,7 @@ _SHOWN: dict[type[Any], Callable[[Any], Any]] = {
     replies.SchedulePage: lambda d: _page(
         "schedules", [schedule(row) for row in d.schedules], d.cursor
     ),
+    replies.RowPage: lambda d: _page("rows", [_row(*row) for row in d.rows], d.cursor),
     replies.TakeData: lambda d: {"claims": _claims(d)},
     replies.FinishData: lambda d: {"promise": promise(d.promise), "claims": _claims(d.taken)},
     replies.FailData: lambda d: {

@@ -44,6 +44,8 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.WatchPromise,
     commands.CancelPromise,
     commands.StartRun,
+    commands.GetRun,
+    commands.ListRuns,
 )
 
 KINDS: Final[dict[str, type[Any]]] = {each.kind: each for each in _PUBLIC}

@@ -58,6 +58,7 @@ CREATE INDEX promises_root ON promises (root, id) WHERE root <> id;
 CREATE INDEX promises_branch ON promises (branch, id) WHERE branch IS NOT NULL;
 CREATE INDEX promises_target ON promises (task_target, id) WHERE task_target IS NOT NULL;
 CREATE INDEX promises_group ON promises (task_group, id) WHERE task_group IS NOT NULL;
+CREATE INDEX promises_runs ON promises (id) WHERE task_kind = 'root';
 CREATE INDEX promises_name ON promises (task_name, id) WHERE task_name IS NOT NULL;
 CREATE INDEX promises_task_state ON promises (task_state, id) WHERE task_state IS NOT NULL;
 
