@@ -1,0 +1,27 @@
+"""Replaces attributes of single objects for a while, and puts them back exactly."""
+
+from typing import Any
+
+_MISSING = object()
+
+
+class Overrides:
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def set(self, target: Any, name: str, value: Any) -> None:
+        self._before.append((target, name, _own(target).get(name, _MISSING)))
+        setattr(target, name, value)
+
+    def undo(self) -> None:
+        while self._before:
+            target, name, before = self._before.pop()
+            if before is _MISSING:
+                delattr(target, name)
+            else:
+                setattr(target, name, before)
+
+
+def _own(target: Any) -> dict[str, Any]:
+    """What the object itself has, apart from its class."""
+    return target.__dict__
