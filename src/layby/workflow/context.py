@@ -4,8 +4,6 @@ import copy
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, cast
 
-from msgspec import Raw
-
 from layby.errors import ContextError
 from layby.workflow.encoding import decode, encode, refuse_scalar
 from layby.workflow.merge import Delta, View, size_of
@@ -114,7 +112,7 @@ class Context(MutableMapping[str, Any]):
     def changes(self) -> Delta:
         """What differs from the view it started with: the only thing a task stores."""
         changed = {
-            key: Raw(encoded)
+            key: encoded
             for key, value in self._values.items()
             if (encoded := encode(value, f'context["{key}"]')) != self._view.encoded(key)
         }

@@ -74,6 +74,11 @@ def from_text(text: str) -> Any:
         return data
 
 
+def bytes_of(text: str) -> bytes:
+    """The JSON inside an encoded `Value`; raises ValueError when there is none."""
+    return base64.b64decode(data_of(text), validate=True)
+
+
 def data_of(text: str) -> str:
     """The `data` of an encoded `Value`; a text that is none is taken as the data itself."""
     try:

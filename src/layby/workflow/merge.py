@@ -12,16 +12,16 @@ one of the later dependency, and that is a conflict worth telling.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 Precedes = Callable[[str, str], bool]
 """Whether the first task has settled before the second starts (`Shape.precedes`)."""
 
 
-class Delta(Struct, frozen=True, omit_defaults=True):
+class Delta(Struct, frozen=True):
     """What a task changed: encoded values by key, and the keys it removed."""
 
-    changed: dict[str, Raw] = {}
+    changed: dict[str, bytes] = {}
     removed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -63,8 +63,8 @@ class View:
         """Bytes of all keys and values as JSON."""
 
     @classmethod
-    def initial(cls, values: Mapping[str, bytes | Raw]) -> "View":
-        return cls().covered_by({key: Entry(bytes(value), None) for key, value in values.items()})
+    def initial(cls, values: Mapping[str, bytes]) -> "View":
+        return cls().covered_by({key: Entry(value, None) for key, value in values.items()})
 
     @classmethod
     def merged(cls, views: Sequence["View"], precedes: Precedes) -> "Merge":
@@ -87,7 +87,7 @@ class View:
 
     def after(self, delta: Delta, writer: str) -> "View":
         """What the next ones see once `writer` has made these changes."""
-        layer = {key: Entry(bytes(value), writer) for key, value in delta.changed.items()}
+        layer = {key: Entry(value, writer) for key, value in delta.changed.items()}
         layer.update((key, Entry(None, writer)) for key in delta.removed)
         return self.covered_by(layer)
 

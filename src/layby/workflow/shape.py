@@ -23,16 +23,14 @@ class Shape:
     def ancestors(self, task: str) -> frozenset[str]:
         """Every task that has settled before this one starts."""
         mask = self._ancestors[task]
-        return frozenset(each for each, number in self._numbers.items() if mask >> number & 1)
+        return frozenset(each for each, number in self.position.items() if mask >> number & 1)
 
     def precedes(self, earlier: str, later: str) -> bool:
-        return bool(self._ancestors[later] >> self._numbers[earlier] & 1)
-
-    def closest(self, task: str) -> tuple[str, ...]:
-        return self.after[task]
+        return bool(self._ancestors[later] >> self.position[earlier] & 1)
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
+    def position(self) -> dict[str, int]:
+        """Where each task stands in `order`."""
         return {task: number for number, task in enumerate(self.order)}
 
     @cached_property
@@ -42,7 +40,7 @@ class Shape:
         for task in self.order:
             mask = 0
             for dependency in self.after[task]:
-                mask |= masks[dependency] | 1 << self._numbers[dependency]
+                mask |= masks[dependency] | 1 << self.position[dependency]
             masks[task] = mask
         return masks
 

@@ -1,0 +1,128 @@
+"""The tries of a task and how each spent its time, kept short however often it waits.
+
+Every function takes a history and gives the next one. What came too late or twice changes
+nothing: the end of a span that is not open, a try that has been started already.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from layby.core.model import Millis
+
+MAX_TRIES: Final = 20
+MAX_SPANS: Final = 50
+
+SpanKind = Literal["queued", "running", "parked"]
+Why = Literal["first", "retry", "resumed", "recovered", "continued"]
+TryOutcome = Literal[
+    "Completed", "Failed", "Skipped", "Cancelled", "Suspended", "Halted", "Released", "Lost"
+]
+
+
+class Span(Struct, frozen=True, array_like=True):
+    kind: SpanKind
+    start: Millis
+    end: Millis | None = None
+
+
+class Try(Struct, frozen=True, omit_defaults=True):
+    """One claim of the task. Its number is the version of that claim."""
+
+    number: int
+    why: str
+    spans: tuple[Span, ...] = ()
+    outcome: str | None = None
+    error: str | None = None
+    retry_at: Millis | None = None
+    """When the next try is due, if this one failed and there is to be another."""
+    folded: int = 0
+    """How many of its earlier spans are no longer kept."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.outcome is None
+
+
+class History(Struct, frozen=True, omit_defaults=True):
+    tries: tuple[Try, ...] = ()
+    folded: int = 0
+    """How many earlier tries are no longer kept."""
+
+    @property
+    def last(self) -> Try | None:
+        return self.tries[-1] if self.tries else None
+
+    def to_text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+_decoder = msgspec.json.Decoder(History)
+
+
+def read_history(text: str | None) -> History:
+    """What was kept; nothing when there is nothing, or another version wrote it."""
+    try:
+        return _decoder.decode(text) if text else History()
+    except (msgspec.MsgspecError, UnicodeError):
+        return History()
+
+
+def started(
+    history: History, try_number: int, why: Why, now: Millis, queued_at: Millis | None = None
+) -> History:
+    """A worker has claimed the task. A try still open then was lost with its worker."""
+    if history.last is not None and history.last.number >= try_number:
+        return history
+    history = ended(history, now, "Lost")
+    queued = () if queued_at is None else (Span("queued", queued_at, now),)
+    begun = Try(try_number, why, (*queued, Span("running", now)))
+    tries = (*history.tries, begun)
+    too_many = max(0, len(tries) - MAX_TRIES)
+    return History(tries[too_many:], history.folded + too_many)
+
+
+def parked(history: History, now: Millis) -> History:
+    """The slot is released."""
+    return _turned(history, now, "parked")
+
+
+def resumed(history: History, now: Millis) -> History:
+    """The slot is held again."""
+    return _turned(history, now, "running")
+
+
+def ended(
+    history: History,
+    now: Millis,
+    outcome: TryOutcome,
+    error: str | None = None,
+    retry_at: Millis | None = None,
+) -> History:
+    last = history.last
+    if last is None or not last.is_open:
+        return history
+    spans = _closed(last.spans, now)
+    return _with_last(
+        history, replace(last, spans=spans, outcome=outcome, error=error, retry_at=retry_at)
+    )
+
+
+def _turned(history: History, now: Millis, kind: SpanKind) -> History:
+    last = history.last
+    if last is None or not last.is_open or last.spans[-1].kind == kind:
+        return history
+    spans = (*_closed(last.spans, now), Span(kind, now))
+    too_many = max(0, len(spans) - MAX_SPANS)
+    return _with_last(history, replace(last, spans=spans[too_many:], folded=last.folded + too_many))
+
+
+def _closed(spans: tuple[Span, ...], now: Millis) -> tuple[Span, ...]:
+    *earlier, last = spans
+    return (*earlier, replace(last, end=max(now, last.start)))
+
+
+def _with_last(history: History, last: Try) -> History:
+    return replace(history, tries=(*history.tries[:-1], last))

@@ -1,0 +1,182 @@
+"""What the settled promises of a run say: of each task, and of the run."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from layby.core.commands import Value
+from layby.core.model import Millis, Promise
+from layby.errors import RunCancelled, RunFailed
+from layby.workflow import encoding
+from layby.workflow.context import Context
+from layby.workflow.merge import UNCHANGED, Conflict, Delta, Merge, View
+from layby.workflow.rules import OutcomeStatus, Skip
+
+RunState = Literal["Completed", "Failed", "Cancelled"]
+
+
+class NodeOutcome(Struct, frozen=True):
+    """How a task of a run ended."""
+
+    status: OutcomeStatus
+    delta: Delta = UNCHANGED
+    conflicts: tuple[Conflict, ...] = ()
+    """What concurrent tasks before it disagreed about."""
+    error: str | None = None
+    """For Failed and Cancelled: what happened, in one line."""
+    reason: str | None = None
+    """For Skipped: why."""
+    blocked: bool = False
+    """Skipped because something before it failed."""
+
+
+class RunOutcome(Struct, frozen=True):
+    """How a run ended."""
+
+    status: RunState
+    context: Context | None = None
+    """The final context of a completed run."""
+    conflicts: tuple[Conflict, ...] = ()
+    failed: Mapping[str, str] = {}
+    """Task ids and their errors."""
+    by: str = ""
+    reason: str = ""
+
+    def result(self, run_id: str) -> Context:
+        """The final context; a run without one raises what ended it."""
+        if self.status == "Cancelled":
+            raise RunCancelled(run_id, self.by, self.reason)
+        if self.context is None:
+            raise RunFailed(run_id, self.failed, self.reason)
+        return self.context
+
+
+class Verdict(Struct, frozen=True):
+    """How the root promise is to be settled."""
+
+    state: Literal["resolved", "rejected"]
+    value: Value
+
+
+class _NodeValue(Struct, frozen=True, omit_defaults=True):
+    """What a finished node's promise holds."""
+
+    status: Literal["Completed", "Skipped"]
+    changed: dict[str, Raw] = {}
+    removed: tuple[str, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    reason: str | None = None
+    blocked: bool = False
+
+
+class _RunValue(Struct, frozen=True, omit_defaults=True):
+    """What a completed root's promise holds."""
+
+    status: Literal["Completed"]
+    context: dict[str, Raw]
+    conflicts: tuple[Conflict, ...] = ()
+
+
+def encode_completed(delta: Delta, conflicts: tuple[Conflict, ...] = ()) -> Value:
+    changed = {key: Raw(value) for key, value in delta.changed.items()}
+    return _wrapped(_NodeValue("Completed", changed, delta.removed, conflicts))
+
+
+def encode_skipped(skip: Skip) -> Value:
+    return _wrapped(_NodeValue("Skipped", reason=skip.reason, blocked=skip.blocked))
+
+
+def read(promise: Promise) -> NodeOutcome:
+    """The outcome of a node whose promise has settled, whoever settled it."""
+    if promise.is_pending:
+        raise ValueError(f"'{promise.id}' has not settled yet")
+    if promise.state == "resolved":
+        return _read_node(promise.value)
+    if promise.state == "rejected_timedout":
+        return NodeOutcome("Failed", error=_too_late(promise.timeout_at))
+    told = encoding.read_error(promise.value)
+    if promise.state == "rejected_canceled":
+        return NodeOutcome("Cancelled", error=told.message or "cancelled")
+    return NodeOutcome("Failed", error=str(told))
+
+
+def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:
+    """A run has its result unless a task failed or was cancelled; `final` merges the leaves."""
+    failed = {
+        task_id: outcome.error or outcome.status
+        for task_id, outcome in outcomes.items()
+        if outcome.status in ("Failed", "Cancelled")
+    }
+    if failed:
+        told = "; ".join(f"task '{task_id}': {error}" for task_id, error in failed.items())
+        return Verdict("rejected", encoding.named_error_value("RunFailed", told, failed=failed))
+    context = {key: Raw(value) for key, value in final.view.items()}
+    return Verdict("resolved", _wrapped(_RunValue("Completed", context, final.conflicts)))
+
+
+def read_run(root: Promise) -> RunOutcome:
+    """The outcome of a run whose root promise has settled, whoever settled it."""
+    if root.is_pending:
+        raise ValueError(f"'{root.id}' has not settled yet")
+    if root.state == "resolved":
+        return _read_completed_run(root.value)
+    if root.state == "rejected_timedout":
+        return RunOutcome("Failed", reason=_too_late(root.timeout_at))
+    if root.state == "rejected_canceled":
+        return _read_cancelled_run(root.value)
+    return _read_failed_run(root.value)
+
+
+def _wrapped(value: Struct) -> Value:
+    return encoding.wrap(msgspec.json.encode(value))
+
+
+def _read_node(text: str) -> NodeOutcome:
+    """A node that somebody else resolved is completed and changed nothing."""
+    try:
+        told = msgspec.json.decode(encoding.bytes_of(text), type=_NodeValue)
+    except (msgspec.MsgspecError, ValueError):
+        return NodeOutcome("Completed")
+    changed = {key: bytes(value) for key, value in told.changed.items()}
+    delta = Delta(changed, told.removed) if changed or told.removed else UNCHANGED
+    return NodeOutcome(told.status, delta, told.conflicts, reason=told.reason, blocked=told.blocked)
+
+
+def _read_completed_run(text: str) -> RunOutcome:
+    try:
+        told = msgspec.json.decode(encoding.bytes_of(text), type=_RunValue)
+    except (msgspec.MsgspecError, ValueError):
+        return RunOutcome("Completed", Context(_mapping(encoding.from_text(text))))
+    final = View.initial({key: bytes(value) for key, value in told.context.items()})
+    return RunOutcome("Completed", Context.over(final), told.conflicts)
+
+
+def _read_cancelled_run(text: str) -> RunOutcome:
+    told = encoding.read_error(text)
+    by, reason = (str(told.details.get(each) or "") for each in ("by", "reason"))
+    return RunOutcome("Cancelled", by=by, reason=reason)
+
+
+def _read_failed_run(text: str) -> RunOutcome:
+    told = encoding.read_error(text)
+    failed = {key: str(error) for key, error in _mapping(told.details.get("failed")).items()}
+    return RunOutcome("Failed", failed=failed, reason="" if failed else str(told))
+
+
+def _mapping(found: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _too_late(deadline: Millis) -> str:
+    return f"the run's deadline passed ({moment(deadline)})"
+
+
+def moment(at: Millis) -> str:
+    """An instant as people read it."""
+    try:
+        return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return "the end of time"

@@ -1,0 +1,136 @@
+"""How a run is laid out in promises: their ids, names and what they are born with."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from layby.core.commands import Node, StartRun, Take, Value
+from layby.core.model import Millis
+from layby.errors import WireError
+from layby.workflow import encoding
+from layby.workflow.context import Context
+from layby.workflow.merge import View
+from layby.workflow.names import check_run_id
+from layby.workflow.shape import Shape
+from layby.workflow.workflow import Workflow
+
+ROOT_PREFIX: Final = "run/"
+
+
+class NodeId(Struct, frozen=True):
+    """What the id of a node's promise says."""
+
+    run_id: str
+    task_id: str
+
+
+class RunParam(Struct, frozen=True):
+    """What the root promise was born with: enough to work out every context of the run."""
+
+    flow: str
+    initial: View
+    shape: Shape
+
+
+class _TaskParam(Struct, frozen=True):
+    id: str
+    after: tuple[str, ...] = ()
+
+
+class _RootParam(Struct, frozen=True):
+    flow: str
+    context: dict[str, Raw]
+    tasks: tuple[_TaskParam, ...]
+
+
+class _NodeParam(Struct, frozen=True):
+    after: tuple[str, ...] = ()
+
+
+def plan(
+    flow: Workflow,
+    run_id: str,
+    context: Mapping[str, Any] | None,
+    group: str,
+    timeout_at: Millis,
+    take: Take | None = None,
+) -> StartRun:
+    """The one command that starts a run."""
+    return StartRun(
+        id=root_id(check_run_id(run_id)),
+        name=flow.name,
+        group=group,
+        nodes=tuple(_node(flow, task_id) for task_id in flow.tasks),
+        timeout_at=timeout_at,
+        param=_root_param(flow, context),
+        take=take,
+    )
+
+
+def root_id(run_id: str) -> str:
+    return f"{ROOT_PREFIX}{run_id}"
+
+
+def node_id(run_id: str, task_id: str) -> str:
+    return f"{ROOT_PREFIX}{run_id}:{task_id}"
+
+
+def node_ids(flow: Workflow, run_id: str) -> dict[str, str]:
+    """Task ids and the ids of their promises in this run."""
+    return {task_id: node_id(run_id, task_id) for task_id in flow.tasks}
+
+
+def node_name(flow: str, task_id: str) -> str:
+    """What a worker asks for when it has the code of this task."""
+    return f"{flow}/{task_id}"
+
+
+def names(flow: Workflow) -> tuple[str, ...]:
+    """Everything a worker with this workflow's code can take: its root and its nodes."""
+    return (flow.name, *(node_name(flow.name, task_id) for task_id in flow.tasks))
+
+
+def parse_root_id(promise_id: str) -> str | None:
+    """The run id; None when this is no root of a run."""
+    run_id = promise_id.removeprefix(ROOT_PREFIX)
+    return None if run_id == promise_id or ":" in run_id else run_id
+
+
+def parse_node_id(promise_id: str) -> NodeId | None:
+    """None when this is no node of a run."""
+    root, colon, task_id = promise_id.partition(":")
+    run_id = parse_root_id(root)
+    return NodeId(run_id, task_id) if colon and run_id is not None else None
+
+
+def read_root_param(text: str) -> RunParam:
+    param = _read(text, _RootParam)
+    initial = View.initial({key: bytes(value) for key, value in param.context.items()})
+    return RunParam(param.flow, initial, Shape({each.id: each.after for each in param.tasks}))
+
+
+def read_node_param(text: str) -> tuple[str, ...]:
+    """The tasks the node runs after."""
+    return _read(text, _NodeParam).after
+
+
+def _read(text: str, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(encoding.bytes_of(text), type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise WireError(f"this promise was not written by layby.run.start: {error}") from None
+
+
+def _root_param(flow: Workflow, context: Mapping[str, Any] | None) -> Value:
+    given = Context(context).changes().changed
+    tasks = tuple(_TaskParam(task.id, task.dependencies) for task in flow.tasks.values())
+    encoded = {key: Raw(value) for key, value in given.items()}
+    return encoding.wrap(msgspec.json.encode(_RootParam(flow.name, encoded, tasks)))
+
+
+def _node(flow: Workflow, task_id: str) -> Node:
+    after = flow.tasks[task_id].dependencies
+    param = encoding.wrap(msgspec.json.encode(_NodeParam(after)))
+    return Node(task_id, node_name(flow.name, task_id), after, None, param)

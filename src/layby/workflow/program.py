@@ -1,0 +1,203 @@
+"""The code of workflows as a worker runs it: loads contexts, decides rules, concludes runs.
+
+What settled nodes changed is kept per run in memory, so that a chain reads nothing it has
+just written; whatever is missing (another process ran it) is read from the store.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from layby.client.api import Client
+from layby.core.commands import GetPromise, Value
+from layby.core.model import Promise
+from layby.core.replies import Claim, PromiseData
+from layby.errors import UsageError
+from layby.worker.program import Failure, Job, Mode, Verdict
+from layby.workflow import encoding, outcome, plan
+from layby.workflow.context import Context
+from layby.workflow.outcome import NodeOutcome
+from layby.workflow.rules import Skip, decide
+from layby.workflow.status import TaskHistory
+from layby.workflow.task import TaskDefinition
+from layby.workflow.views import RunViews
+from layby.workflow.workflow import Workflow
+
+RUNS_REMEMBERED = 10_000
+"""Runs whose contexts are kept in memory; the one used longest ago is forgotten first."""
+
+
+class RunMemory:
+    """What is known of one run: its shape, and how its settled nodes ended."""
+
+    def __init__(self, root: Promise) -> None:
+        param = plan.read_root_param(root.param)
+        self.views = RunViews(param.shape, param.initial)
+        self.outcomes: dict[str, NodeOutcome] = {}
+
+    def learn(self, task_id: str, found: NodeOutcome) -> None:
+        self.outcomes[task_id] = found
+        self.views.learn(task_id, found.delta)
+
+
+class FlowProgram:
+    def __init__(self, client: Client, random: Callable[[], float]) -> None:
+        self._client = client
+        self._random = random
+        self._flows: dict[str, Workflow] = {}
+        self._runs: dict[str, RunMemory] = {}
+        self.names: tuple[str, ...] = ()
+
+    def register(self, flow: Workflow) -> bool:
+        """Learn a workflow's code; True when that is news."""
+        if self._flows.get(flow.name) is flow:
+            return False
+        self._flows[flow.name] = flow
+        known = (name for each in self._flows.values() for name in plan.names(each))
+        self.names = tuple(sorted(known))
+        return True
+
+    async def load(self, claim: Claim) -> Job | Verdict:
+        node = plan.parse_node_id(claim.task.id)
+        if node is None:
+            return await self._conclude(claim)
+        flow_name = (claim.task.name or "").partition("/")[0]
+        definition = self._flows[flow_name].tasks[node.task_id]
+        memory = await self._memory(node.run_id)
+        after = plan.read_node_param(claim.promise.param)
+        await self._learn(node.run_id, memory, after)
+        context = Context.over(memory.views.before(node.task_id).view)
+        try:
+            decision = decide(definition.rule, _outcomes(memory, after), context)
+        except Exception as error:  # noqa: BLE001 - a broken rule is this task's failure
+            return Verdict("rejected", encoding.error_value(error))
+        if isinstance(decision, Skip):
+            return Verdict("resolved", outcome.encode_skipped(decision))
+        return FlowJob(
+            definition, context, claim, memory.views.before(node.task_id).conflicts, self._random
+        )
+
+    def settled(self, claim: Claim, state: str, value: Value) -> None:
+        node = plan.parse_node_id(claim.task.id)
+        if node is None:
+            self._runs.pop(claim.task.id, None)
+        elif (memory := self._runs.get(plan.root_id(node.run_id))) is not None:
+            memory.learn(node.task_id, outcome.read(_settled(claim.promise, state, value)))
+
+    def remember(self, root: Promise) -> None:
+        """A run this process has started: its root need not be read."""
+        self._runs.setdefault(root.id, RunMemory(root))
+        while len(self._runs) > RUNS_REMEMBERED:
+            del self._runs[next(iter(self._runs))]
+
+    async def _conclude(self, claim: Claim) -> Verdict:
+        """All nodes of a run have settled: merge the leaves, or say what failed."""
+        run_id = plan.parse_root_id(claim.task.id)
+        assert run_id is not None
+        memory = await self._memory(run_id, claim.promise)
+        await self._learn(run_id, memory, memory.views.shape.order)
+        ended = {each: memory.outcomes[each] for each in memory.views.shape.after}
+        verdict = outcome.conclude(ended, memory.views.final())
+        return Verdict(verdict.state, verdict.value)
+
+    async def _memory(self, run_id: str, root: Promise | None = None) -> RunMemory:
+        root_id = plan.root_id(run_id)
+        memory = self._runs.get(root_id)
+        if memory is None:
+            self.remember(root or await self._read(root_id))
+            memory = self._runs[root_id]
+        return memory
+
+    async def _learn(self, run_id: str, memory: RunMemory, tasks: Any) -> None:
+        """Read how these tasks, and all before them, have ended, unless that is known."""
+        unknown = memory.views.unknown(tasks)
+        missing = await asyncio.gather(
+            *(self._read(plan.node_id(run_id, task_id)) for task_id in unknown)
+        )
+        for task_id, promise in zip(unknown, missing, strict=True):
+            memory.learn(task_id, outcome.read(promise))
+
+    async def _read(self, promise_id: str) -> Promise:
+        reply = await self._client.send(GetPromise(id=promise_id))
+        if not isinstance(reply.data, PromiseData):
+            raise UsageError(f"{promise_id}: {reply.data}")
+        return reply.data.promise
+
+
+class FlowJob:
+    """A node ready to run, with the context it starts from."""
+
+    __slots__ = ("_conflicts", "_context", "_definition", "_random", "history")
+
+    def __init__(
+        self,
+        definition: TaskDefinition[..., Any],
+        context: Context,
+        claim: Claim,
+        conflicts: tuple[Any, ...],
+        random: Callable[[], float],
+    ) -> None:
+        self._definition = definition
+        self._context = context
+        self._conflicts = conflicts
+        self._random = random
+        self.history = TaskHistory(claim.task, claim.ready_at)
+
+    @property
+    def name(self) -> str:
+        return self._definition.id
+
+    @property
+    def mode(self) -> Mode:
+        if self._definition.process:
+            return "process"
+        return "async" if self._definition.is_async else "thread"
+
+    @property
+    def timeout(self) -> float | None:
+        return self._definition.timeout
+
+    @property
+    def wants_handle(self) -> bool:
+        return self._definition.requires_handle
+
+    def body(self, handle: Any) -> Callable[[], Any]:
+        if self._definition.process:
+            return partial(run_in_process, self._definition, self._context.to_dict())
+        return partial(self._definition.call, self._context, handle)
+
+    def completed(self, result: Any) -> Value:
+        if self._definition.process:
+            returned, after = result
+            self._adopt(after)
+            result = returned
+        self._context.absorb(result)
+        return outcome.encode_completed(self._context.changes(), self._conflicts)
+
+    def failed(self, error: BaseException, failures: int) -> Failure:
+        delay = self._definition.retry.next_delay(failures, error, self._random)
+        return Failure(encoding.error_value(error), delay)
+
+    def _adopt(self, after: dict[str, Any]) -> None:
+        """The context as the child process left it."""
+        for key in [key for key in self._context if key not in after]:
+            del self._context[key]
+        self._context.update(after)
+
+
+def run_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> Any:
+    """In the child: the result, and the context as the function left it."""
+    context = Context(values)
+    result = definition.call(context)
+    returned = dict(result) if isinstance(result, Mapping) else None
+    return returned, context.to_dict()
+
+
+def _outcomes(memory: RunMemory, after: tuple[str, ...]) -> dict[str, NodeOutcome]:
+    return {task_id: memory.outcomes[task_id] for task_id in after}
+
+
+def _settled(promise: Promise, state: str, value: Value) -> Promise:
+    text = encoding.text_of(value)
+    return promise.settled("resolved" if state == "resolved" else "rejected", text, 0)
