@@ -215,7 +215,8 @@ def main():
         missed += ratio > bar
         print(
             f"{'PASS' if ratio <= bar else 'MISS'}  {what:50} {measured * 1e6:7.3f} us, "
-            f"reference {bare * 1e6:7.3f} us, ratio {ratio:5.2f} (bar {bar}; median of pairs {typical:.2f})"
+            f"reference {bare * 1e6:7.3f} us, ratio {ratio:5.2f} "
+            f"(bar {bar}; median of pairs {typical:.2f})"
         )
     cost, wake = parked_bytes()
     print(
