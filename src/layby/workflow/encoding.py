@@ -65,6 +65,11 @@ def wrap(encoded: bytes) -> Value:
     return Value(headers={}, data=base64.b64encode(encoded).decode())
 
 
+def text_of(value: Value) -> str:
+    """The value as a promise stores it."""
+    return _encoder.encode(value).decode()
+
+
 def from_text(text: str) -> Any:
     """The Python value behind an encoded `Value`; what is not JSON comes as the raw string."""
     data = data_of(text)

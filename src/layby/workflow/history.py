@@ -10,16 +10,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.model import Millis
+from layby.core.model import Millis, Task
 
 MAX_TRIES: Final = 20
 MAX_SPANS: Final = 50
 
 SpanKind = Literal["queued", "running", "parked"]
 Why = Literal["first", "retry", "resumed", "recovered", "continued"]
-TryOutcome = Literal[
-    "Completed", "Failed", "Skipped", "Cancelled", "Suspended", "Halted", "Released", "Lost"
-]
+TryOutcome = Literal["Completed", "Failed", "Cancelled", "Suspended", "Halted", "Released", "Lost"]
+"""How a try may end. A worker that dies says nothing: its try is Lost when the next starts."""
 
 
 class Span(Struct, frozen=True, array_like=True):
@@ -33,6 +32,7 @@ class Try(Struct, frozen=True, omit_defaults=True):
 
     number: int
     why: str
+    """One of `Why`, whatever later versions may add."""
     spans: tuple[Span, ...] = ()
     outcome: str | None = None
     error: str | None = None
@@ -59,7 +59,42 @@ class History(Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
+class TaskHistory:
+    """The history of a claimed task while its worker runs it."""
+
+    __slots__ = ("_history", "_queued_at", "_try_number")
+
+    def __init__(self, task: Task, queued_at: Millis | None = None) -> None:
+        self._history = read_history(task.history)
+        self._try_number = task.version
+        self._queued_at = queued_at
+
+    @property
+    def text(self) -> str:
+        return self._history.to_text()
+
+    def started(self, now: Millis) -> None:
+        why = why_next(self._history)
+        self._history = started(self._history, self._try_number, why, now, self._queued_at)
+
+    def parked(self, now: Millis) -> None:
+        self._history = parked(self._history, now)
+
+    def resumed(self, now: Millis) -> None:
+        self._history = resumed(self._history, now)
+
+    def ended(
+        self, now: Millis, outcome: str, error: str | None = None, retry_at: Millis | None = None
+    ) -> None:
+        self._history = ended(self._history, now, outcome, error, retry_at)
+
+
 _decoder = msgspec.json.Decoder(History)
+_WHY: Final[dict[str | None, Why]] = {
+    "Failed": "retry",
+    "Suspended": "resumed",
+    "Halted": "continued",
+}
 
 
 def read_history(text: str | None) -> History:
@@ -70,14 +105,19 @@ def read_history(text: str | None) -> History:
         return History()
 
 
+def why_next(history: History) -> Why:
+    """Why there is another try after these; one left open was lost with its worker."""
+    return "first" if history.last is None else _WHY.get(history.last.outcome, "recovered")
+
+
 def started(
-    history: History, try_number: int, why: Why, now: Millis, queued_at: Millis | None = None
+    history: History, try_number: int, why: str, now: Millis, queued_at: Millis | None = None
 ) -> History:
     """A worker has claimed the task. A try still open then was lost with its worker."""
     if history.last is not None and history.last.number >= try_number:
         return history
     history = ended(history, now, "Lost")
-    queued = () if queued_at is None else (Span("queued", queued_at, now),)
+    queued = () if queued_at is None else (Span("queued", min(queued_at, now), now),)
     begun = Try(try_number, why, (*queued, Span("running", now)))
     tries = (*history.tries, begun)
     too_many = max(0, len(tries) - MAX_TRIES)
@@ -97,7 +137,7 @@ def resumed(history: History, now: Millis) -> History:
 def ended(
     history: History,
     now: Millis,
-    outcome: TryOutcome,
+    outcome: str,
     error: str | None = None,
     retry_at: Millis | None = None,
 ) -> History:

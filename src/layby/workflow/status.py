@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.model import NEVER, Millis, Promise, Task
 from layby.workflow import encoding, outcome
-from layby.workflow.history import History, Span, Try, read_history
+from layby.workflow.history import History, Span, TaskHistory, Try, read_history, why_next
 from layby.workflow.merge import Conflict
 from layby.workflow.outcome import moment
 from layby.workflow.plan import parse_node_id, parse_root_id, read_root_param
@@ -18,9 +19,11 @@ __all__ = [
     "History",
     "NodeRow",
     "Polling",
+    "Progress",
     "RunStatus",
     "Span",
     "TaskExecution",
+    "TaskHistory",
     "Try",
     "WaitKind",
     "WaitingOn",
@@ -35,6 +38,14 @@ SubStatus = Literal["Active", "Deferred"]
 ParkedIn = Literal["memory", "store"]
 RunStateName = Literal["Pending", "Running", "Completed", "Failed", "Cancelled", "Halted"]
 LISTED_DEPENDENCIES = 5
+
+
+class Progress(Struct, frozen=True):
+    """What the body last said of how far it has come."""
+
+    fraction: float | None = None
+    text: str = ""
+    at: Millis = 0
 
 
 class TaskExecution(Struct, frozen=True, kw_only=True):
@@ -56,6 +67,7 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why it was skipped."""
     conflicts: tuple[Conflict, ...] = ()
+    progress: Progress | None = None
     worker: str | None = None
     settled_at: Millis | None = None
 
@@ -79,8 +91,9 @@ class NodeRow(Struct, frozen=True):
 
     promise: Promise
     task: Task
-    history: str | None = None
     polling: Polling | None = None
+    retry_at: Millis | None = None
+    """When its back-off ends, if the caller has looked that up."""
 
 
 def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Millis) -> RunStatus:
@@ -158,7 +171,7 @@ def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
 
 def _running(row: NodeRow) -> TaskExecution:
     deferred = row.task.sub_status == "Deferred"
-    waiting_on = read_waiting_on(row.task.waiting_on) if deferred else None
+    waiting_on = read_waiting_on(row.task.waiting_on)  # without a parking place: not Deferred
     return replace(
         _waiting(row, "Running", waiting_on and waiting_on.polled(row.polling)),
         sub_status="Deferred" if deferred else "Active",
@@ -168,7 +181,7 @@ def _running(row: NodeRow) -> TaskExecution:
 
 def _suspended(row: NodeRow) -> TaskExecution:
     """After a failure it backs off; otherwise its body asked to be woken by a trigger."""
-    last = read_history(row.history).last
+    last = read_history(row.task.history).last
     failed = row.task.failures > 0 if last is None else last.outcome == "Failed"
     if failed:
         return _waiting(row, "Pending", _backing_off(row, last))
@@ -187,11 +200,21 @@ def _waiting(row: NodeRow, status: TaskStatus, waiting_on: WaitingOn | None) -> 
         try_number=task.version,
         failures=task.failures,
         crashes=task.crashes,
-        tries=read_history(row.history).tries,
+        tries=_tries(task),
         waiting_on=waiting_on,
         error=_last_error(task),
+        progress=_progress(task),
         worker=task.pid,
     )
+
+
+def _tries(task: Task) -> tuple[Try, ...]:
+    """The claim itself is no write of the worker: a try it has not told of yet is added."""
+    history = read_history(task.history)
+    told = 0 if history.last is None else history.last.number
+    if task.state != "acquired" or told >= task.version:
+        return history.tries
+    return (*history.tries, Try(task.version, why_next(history)))
 
 
 def _halted(row: NodeRow) -> WaitingOn:
@@ -207,7 +230,7 @@ def _behind(row: NodeRow, unsettled: Sequence[str]) -> WaitingOn:
 
 
 def _backing_off(row: NodeRow, last: Try | None) -> WaitingOn:
-    until = None if last is None else last.retry_at
+    until = row.retry_at or (last and last.retry_at)
     when = "backs off" if until is None else f"backs off until {moment(until)}"
     sentence = f"{when} after failure {row.task.failures}: {_last_error(row.task) or 'unknown'}"
     return WaitingOn("backoff", sentence, _last_change(row), until)
@@ -229,9 +252,16 @@ def _untaken(row: NodeRow) -> WaitingOn:
 
 def _last_change(row: NodeRow) -> Millis:
     """When its last try ended, as far as that is known."""
-    last = read_history(row.history).last
+    last = read_history(row.task.history).last
     ended = last.spans[-1].end if last is not None and last.spans else None
     return row.promise.created_at if ended is None else ended
+
+
+def _progress(task: Task) -> Progress | None:
+    try:
+        return msgspec.json.decode(task.progress, type=Progress) if task.progress else None
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
 
 
 def _last_error(task: Task) -> str | None:
