@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from layby.core.commands import Command, Query, ReleaseTask
-from layby.core.replies import Claim, FailData, FinishData, Reply, RunData, TakeData
+from layby.core.replies import (
+    Claim,
+    ClaimData,
+    FailData,
+    FinishData,
+    Reply,
+    RunData,
+    TakeData,
+)
 
 Answers = Sequence[tuple[Any, Reply | BaseException]]
 
@@ -107,6 +115,8 @@ def _claims(answer: Reply | BaseException) -> Iterator[Claim]:
         yield from data.claims
     elif isinstance(data, FinishData | FailData | RunData):
         yield from data.taken.claims
+    elif isinstance(data, ClaimData) and data.task.state == "acquired":
+        yield Claim(data.task, data.promise)
 
 
 def _ignore(_: Answers) -> None:
