@@ -103,6 +103,7 @@ def _create(c: CreatePromise) -> Problems:
     if c.tags:
         yield from _delay(c)
         yield from _target(c.tags)
+        yield from _columns(c.tags)
 
 
 def _delay(c: CreatePromise) -> Problems:
@@ -121,6 +122,13 @@ def _target(tags: Tags) -> Problems:
     target = tags.get(birth.TARGET)
     if target is not None and not _is_address(target):
         yield "Invalid resonate:target address"
+
+
+def _columns(tags: Tags) -> Problems:
+    """Tags that stand in a column of their own have to fit into it."""
+    for name in (birth.BRANCH, birth.NAME):
+        if value := tags.get(name):
+            yield from _id(value, name)
 
 
 def _is_address(text: str) -> bool:
@@ -212,6 +220,7 @@ def _create_schedule(c: CreateSchedule) -> Problems:
     if birth.TARGET not in c.promise_tags:
         yield "promiseTags must include a resonate:target tag"
     yield from _target(c.promise_tags)
+    yield from _columns(c.promise_tags)
 
 
 def _search(c: Search | SearchSchedules | ListHeld | ListRuns | GetRun) -> Problems:
