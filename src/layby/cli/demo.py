@@ -103,7 +103,7 @@ async def _play(stage: Stage, file: Path) -> None:
 
 
 async def _promise(stage: Stage, engine: Engine, client: LocalClient) -> None:
-    stage.act("1  A promise", "a value that will come, kept on disk; whoever needs it waits for it")
+    stage.act("1  A promise", "a value that will come, kept on disk: whoever needs it waits for it")
     deadline = engine.clock.now() + 60_000
     await client.send(CreatePromise(id="approval", timeout_at=deadline))
     stage.done("created the promise [cyan]approval[/]")
@@ -115,14 +115,14 @@ async def _promise(stage: Stage, engine: Engine, client: LocalClient) -> None:
     await asyncio.to_thread(engine.call, settle)  # from another thread, as a person would
     promise = promise_of(await waiting)
     took = (perf_counter() - started) * 1000
-    text = f"settled from elsewhere; the waiter has [cyan]{decoded(promise.value)}[/]"
-    stage.done(f"{text} {took:.1f} ms later, on disk and flushed")
+    text = f"settled from elsewhere and safe on disk; {took:.1f} ms later the waiter has"
+    stage.done(f"{text} [cyan]{decoded(promise.value)}[/]")
 
 
 async def _killed_worker(stage: Stage, file: Path) -> None:
     stage.act(
         "2  A worker is killed",
-        "a task is taken under a lease; when its process dies, the task does not",
+        "a task is taken under a lease: when its process dies, the task does not",
     )
     with _worker(file) as worker:
         stage.say(f"started a worker: process {worker.pid}")
@@ -142,7 +142,7 @@ async def _recovery(stage: Stage, client: LocalClient) -> None:
     stage.done(f"{text} at version {claim.task.version}, after {claim.task.crashes} crash")
     late = FinishTask(id=claim.task.id, version=claim.task.version - 1, value=encoded("twice?"))
     refused = await client.send(late)
-    stage.done(f"had the dead one written now, at version 1: refused ({refused.status})")
+    stage.done(f"a late write of the dead worker, at version 1, is refused ({refused.status})")
     promise = await finish(client, claim, "charged once")
     stage.done(f"finished: [cyan]{decoded(promise.value)}[/]")
 
