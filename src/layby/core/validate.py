@@ -43,6 +43,7 @@ MAX_ID_BYTES = 1024
 """Two of them fit into one index key of either database."""
 SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")
 MAX_PAGE = 1000
+MAX_FREE = 100_000
 
 
 def problems(request: Command | Query) -> str | None:
@@ -230,15 +231,24 @@ def _search(c: Search | SearchSchedules | ListHeld | ListRuns | GetRun) -> Probl
 
 def _get_run(c: GetRun) -> Problems:
     yield from _id(c.id, "Run ID")
+    yield from _id(c.name, f"Name of run '{c.id}'")
+    yield from _group(c.group)
     yield from _search(c)
 
 
 def _take(c: Take) -> Problems:
     yield from _claim(c)
     yield from _id(c.incarnation, "Incarnation")
-    yield from _id(c.group, "Group")
-    if c.free < 0:
-        yield "free must be non-negative"
+    yield from _group(c.group)
+    if not 0 <= c.free <= MAX_FREE:
+        yield f"free must be between 0 and {MAX_FREE}"
+
+
+def _group(text: str) -> Problems:
+    """A group is part of addresses, so it must be found there again."""
+    yield from _id(text, "Group")
+    if text and address.group_of(address.target_of(text)) != text:
+        yield "Group must not contain '/' or '?'"
 
 
 def _worker(c: HeartbeatWorker) -> Problems:
@@ -291,6 +301,7 @@ def _nodes(c: StartRun) -> Problems:
     for node in c.nodes:
         yield from _id(c.node_id(node.id) if node.id else "", "Node ID")
         yield from _id(node.name, f"Name of node '{node.id}'")
+        yield from _group(node.group) if node.group is not None else ()
         for unknown in sorted(set(node.after).difference(ids)):
             yield f"Node '{node.id}' depends on unknown node '{unknown}'"
     yield from _cycle(c)
