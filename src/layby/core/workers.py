@@ -16,8 +16,8 @@ from layby.core.commands import (
     Take,
 )
 from layby.core.draft import Draft
-from layby.core.model import NEVER, Holder, Promise, Task, Wait
-from layby.core.promises import settle_state
+from layby.core.model import NEVER, Holder, Promise, Task
+from layby.core.promises import add_wait, settle_state
 from layby.core.replies import (
     OK,
     AnnotateData,
@@ -176,11 +176,11 @@ def _registered(d: Draft, c: Take) -> Holder:
 
 def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:
     """A back-off is a wait like any other: suspended on a timer promise."""
-    if d.promise(timer_id) is None:
+    if birth.is_absent(d.promise(timer_id)):
         birth.create(d, timer_id, retry_at, birth.EMPTY, {birth.TIMER: "true"})
     timer = d.promise(timer_id)
     if timer is not None and timer.is_pending:
-        d.wait(Wait(timer_id, task.id))
+        add_wait(d, timer_id, task.id)
         d.put_task(task.suspended())
     else:
         make_ready(d, task)
