@@ -329,6 +329,16 @@ def test_a_back_off_that_is_over_is_ready_at_once(world: World) -> None:
     assert (claim.task.id, claim.task.version, claim.task.failures) == ("run/a:a", 2, 1)
 
 
+def test_a_back_off_adopts_a_placeholder_of_its_id(world: World) -> None:
+    """Somebody who waits for the timer must not keep the task from ever waking."""
+    world.ok(r.run("job", a=""))
+    world.ok(r.take())
+    world.ok(c.EnsurePromise(id="job:a.backoff.1"))
+    world.ok(r.fail("job:a", retry_at=2_000))
+    world.tick(2_000)
+    assert world.task("job:a").state == "pending"
+
+
 def test_a_failure_for_good_rejects_and_takes(world: World) -> None:
     """The error becomes the value of the promise; what waited goes on."""
     world.ok(r.run(a="", b="a"))
