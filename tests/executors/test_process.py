@@ -76,8 +76,9 @@ def test_failures_of_every_kind_become_records(make):
     assert boom.error == "boom"
     assert left.error == "3"
     assert died.error == "worker process ended with exit code 7"
-    assert "pickle" in closure.error
-    assert "pickle" in unpicklable.error
+    assert "cannot be pickled" in closure.error
+    assert "submit a module-level function" in closure.error
+    assert "return plain data" in unpicklable.error
     assert alive.metadata == {"order": 7}
     assert executor.metrics().failed_count == 5
 

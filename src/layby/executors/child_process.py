@@ -40,7 +40,7 @@ class ChildProcess:
 
     def run(self, work: Callable[[], Any], timeout: float | None) -> Answer:
         """Raise `TimeoutError` if no answer came in time; the child is then still at work."""
-        request = pickle.dumps(work)
+        request = _packed(work, "submit a module-level function, or a functools.partial of one")
         try:
             self._connection.send_bytes(request)
         except ConnectionError as error:
@@ -90,6 +90,13 @@ def _serve(connection: Connection) -> None:
         connection.send_bytes(_answer(request))
 
 
+def _packed(thing: object, remedy: str) -> bytes:
+    try:
+        return pickle.dumps(thing)
+    except Exception as error:
+        raise TypeError(f"cannot be pickled for another process: {error}; {remedy}") from error
+
+
 def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -100,6 +107,6 @@ def _die_with_parent() -> None:
 def _answer(request: bytes) -> bytes:
     try:
         work = pickle.loads(request)  # noqa: S301 - from our own parent, through a private pipe
-        return pickle.dumps((True, work(), ""))
+        return _packed((True, work(), ""), "return plain data")
     except BaseException as error:  # noqa: BLE001 - work may not end its worker
         return pickle.dumps((False, None, str(error) or type(error).__name__))
