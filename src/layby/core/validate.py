@@ -231,8 +231,6 @@ def _search(c: Search | SearchSchedules | ListHeld | ListRuns | GetRun) -> Probl
 
 def _get_run(c: GetRun) -> Problems:
     yield from _id(c.id, "Run ID")
-    yield from _id(c.name, f"Name of run '{c.id}'")
-    yield from _group(c.group)
     yield from _search(c)
 
 
@@ -284,6 +282,8 @@ def _ridden(c: FinishTask | FailTask | StartRun) -> Problems:
 
 def _start_run(c: StartRun) -> Problems:
     yield from _id(c.id, "Run ID")
+    yield from _id(c.name, f"Name of run '{c.id}'")
+    yield from _group(c.group)
     yield from _ridden(c)
     yield from _nodes(c)
     if c.timeout_at < 0:
