@@ -1,0 +1,174 @@
+"""Every invariant sees its violation, and none sees one where there is none."""
+
+import pytest
+from msgspec.structs import replace
+
+from layby.core.invariants import INVARIANTS, check
+from layby.core.model import (
+    NEVER,
+    Holder,
+    Listener,
+    Message,
+    Promise,
+    Schedule,
+    Task,
+    Wait,
+)
+from layby.core.state import State
+
+TAGS = '{"resonate:target":"poll://any@other"}'
+
+
+def promise(key: str, **changed: object) -> Promise:
+    return replace(Promise(key, key, "{}", TAGS, 1_000, 0), **changed)
+
+
+def settled(key: str, **changed: object) -> Promise:
+    return promise(key, **{"state": "resolved", "settled_at": 5} | changed)
+
+
+def task(key: str, **changed: object) -> Task:
+    return replace(Task(key, "poll://any@other", wake_at=9, ready_at=0), **changed)
+
+
+ACQUIRED = {"state": "acquired", "pid": "p", "ttl": 5, "ready_at": None}
+IDLE = {"wake_at": None, "ready_at": None}
+
+
+def state(*rows: object) -> State:
+    found = State()
+    for row in rows:
+        match row:
+            case Promise():
+                found.promises[row.id] = row
+            case Task():
+                found.tasks[row.id] = row
+            case Wait():
+                found.waits[row.awaited, row.awaiter] = row
+            case Listener():
+                found.listeners.add(row)
+            case Message():
+                found.messages[row.key] = row
+            case Holder():
+                found.holders[row.pid, row.incarnation] = row
+            case Schedule():
+                found.schedules[row.id] = row
+    return found
+
+
+def schedule(**changed: object) -> Schedule:
+    return replace(Schedule("s", "* * * * *", "x", 1, "{}", TAGS, 0, 60), **changed)
+
+
+BROKEN: dict[str, tuple[object, ...]] = {
+    "orphan_tasks": (task("x"),),
+    "pending_task_no_ttimeout": (promise("x"), task("x", wake_at=None)),
+    "acquired_task_no_lease": (promise("x"), task("x", **ACQUIRED, wake_at=None)),
+    "acquired_task_no_lease ": (promise("x"), task("x", **ACQUIRED | {"pid": None})),
+    "acquired_task_no_lease  ": (promise("x"), task("x", **ACQUIRED, holder="gone", wake_at=None)),
+    "suspended_no_callback": (promise("x"), task("x", state="suspended", **IDLE)),
+    "suspended_with_consumed_callbacks": (
+        promise("x"),
+        settled("y", tags="{}"),
+        task("x", state="suspended", **IDLE),
+        Wait("y", "x"),
+    ),
+    "suspended_task_has_ttimeout": (promise("x"), task("x", state="suspended", ready_at=None)),
+    "fulfilled_task_has_ttimeout": (settled("x"), task("x", state="fulfilled", ready_at=None)),
+    "promise_times_in_order": (promise("x", tags="{}", created_at=1_001),),
+    "promise_times_in_order ": (promise("x", tags="{}", settled_at=1),),
+    "promise_times_in_order  ": (settled("x", tags="{}", settled_at=1_001),),
+    "timeout_settles_at_deadline": (settled("x", tags="{}", state="rejected_timedout"),),
+    "timeout_settles_at_deadline ": (
+        settled("x", tags="{}", state="rejected_timedout", settled_at=1_000, timer=True),
+    ),
+    "task_iff_target": (promise("x"),),
+    "task_iff_target ": (promise("x", tags="{}"), task("x")),
+    "fulfilled_iff_settled": (promise("x"), task("x", state="fulfilled", **IDLE)),
+    "fulfilled_iff_settled ": (settled("x"), task("x")),
+    "settled_has_no_waits": (settled("y", tags="{}"), promise("x"), task("x"), Wait("y", "x")),
+    "settled_has_no_listeners": (settled("y", tags="{}"), Listener("y", "poll://any@g")),
+    "awaiter_is_alive": (promise("x"), task("x"), Wait("x", "x")),
+    "awaiter_is_alive ": (promise("y", tags="{}"), Wait("y", "x")),
+    "awaiter_is_alive  ": (
+        promise("y", tags="{}"),
+        settled("x"),
+        task("x", state="fulfilled", **IDLE),
+        Wait("y", "x"),
+    ),
+    "claim_only_while_acquired": (promise("x"), task("x", pid="p")),
+    "claim_only_while_acquired ": (promise("x"), task("x", sub_status="Active")),
+    "halted_task_has_ttimeout": (promise("x"), task("x", state="halted", ready_at=None)),
+    "version_non_negative": (promise("x"), task("x", version=-1)),
+    "suspended_or_fulfilled_has_no_resumes": (
+        settled("x"),
+        task("x", state="fulfilled", resumes=("y",), **IDLE),
+    ),
+    "count_equals_waits": (promise("x"), task("x", waits_left=1)),
+    "ready_only_while_pending": (promise("x"), task("x", ready_at=None)),
+    "one_living_holder_per_pid": tuple(
+        Holder("p", each, "g", embedded=False, ttl=1, expires_at=9) for each in "12"
+    ),
+    "held_count_is_true": (Holder("p", "1", "g", embedded=False, ttl=1, expires_at=9, held=1),),
+    "held_count_is_true ": (promise("x"), task("x", **ACQUIRED, holder="1", wake_at=None)),
+    "execute_is_current": (
+        promise("x"),
+        task("x"),
+        Message("x", "execute", "poll://any@other", 1),
+    ),
+    "execute_is_current ": (
+        promise("x"),
+        task("x", group="g"),
+        Message("x", "execute", "poll://any@other", 0),
+    ),
+    "unblock_is_settled": (promise("y", tags="{}"), Message("y", "unblock", "poll://any@g")),
+    "schedule_runs_forward": (schedule(last_run_at=60),),
+    "schedule_runs_forward ": (schedule(promise_tags="{}"),),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_violation_is_seen(name: str) -> None:
+    """Under its name, with a text that names the row."""
+    found = check(state(*BROKEN[name]), now=0)
+    assert name.strip() in {violation.invariant for violation in found}
+    assert all(violation.what for violation in found)
+
+
+def test_every_invariant_is_seen_to_fail() -> None:
+    """None is left that no test can break."""
+    assert {name.strip() for name in BROKEN} == {each.__name__ for each in INVARIANTS}
+
+
+GOOD = (
+    promise("x"),
+    task("x", state="suspended", waits_left=1, **IDLE),
+    promise("y"),
+    task("y", **ACQUIRED, holder="1", wake_at=None),
+    Wait("y", "x", "all"),
+    Holder("p", "1", "g", embedded=False, ttl=1, expires_at=NEVER, held=1),
+    Listener("y", "poll://any@g"),
+    settled("z"),
+    task("z", state="fulfilled", **IDLE),
+    Message("z", "unblock", "poll://any@g"),
+    Message("y", "lost", "poll://uni@layby.g/p"),
+    schedule(last_run_at=0),
+)
+
+
+def test_a_good_state_has_none() -> None:
+    """A task that waits, one that is held, one that is done, a schedule."""
+    assert check(state(*GOOD), now=0) == []
+
+
+def test_what_waits_for_a_sweep_or_a_tail_is_no_violation() -> None:
+    """Past its deadline, or settled with more effects armed."""
+    over = (
+        promise("x"),
+        task("x", state="suspended", waits_left=1, **IDLE),
+        settled("y", tags="{}", tail_at=5),
+        promise("w"),
+        task("w", state="suspended", waits_left=1, **IDLE),
+        Wait("y", "w", "all"),
+    )
+    assert check(state(*over), now=1_000) == []
