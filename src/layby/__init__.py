@@ -1,6 +1,60 @@
-"""layby runs Python tasks that hold no slot while they wait.
+"""layby: work that waits. A task that waits holds no slot."""
 
-This module is the front door: every public name is imported from here, none is defined here.
-"""
+from layby.errors import (
+    ConditionError,
+    ContextError,
+    DeferTimeout,
+    LaybyError,
+    PromiseCancelled,
+    PromiseRejected,
+    PromiseTimedOut,
+    ReplayMismatch,
+    RunCancelled,
+    RunFailed,
+    StoreError,
+    TaskTimeout,
+    TriggerError,
+    UsageError,
+    WorkerLost,
+    WorkflowError,
+)
+from layby.runner import BlockingRunner, Run, Runner, run
+from layby.worker.handle import TaskHandle, current_handle
+from layby.workflow.context import Context
+from layby.workflow.retry import RetryPolicy
+from layby.workflow.status import RunStatus, TaskExecution
+from layby.workflow.task import task
+from layby.workflow.workflow import Workflow
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "BlockingRunner",
+    "ConditionError",
+    "Context",
+    "ContextError",
+    "DeferTimeout",
+    "LaybyError",
+    "PromiseCancelled",
+    "PromiseRejected",
+    "PromiseTimedOut",
+    "ReplayMismatch",
+    "RetryPolicy",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "RunStatus",
+    "Runner",
+    "StoreError",
+    "TaskExecution",
+    "TaskHandle",
+    "TaskTimeout",
+    "TriggerError",
+    "UsageError",
+    "WorkerLost",
+    "Workflow",
+    "WorkflowError",
+    "current_handle",
+    "run",
+    "task",
+]

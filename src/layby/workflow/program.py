@@ -5,21 +5,20 @@ just written; whatever is missing (another process ran it) is read from the stor
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from layby.client.api import Client
 from layby.core.commands import GetPromise, Value
-from layby.core.model import Promise
+from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
 from layby.worker.program import Failure, Job, Mode, Verdict
-from layby.workflow import encoding, outcome, plan
+from layby.workflow import encoding, history, outcome, plan
 from layby.workflow.context import Context
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
-from layby.workflow.status import TaskHistory
 from layby.workflow.task import TaskDefinition
 from layby.workflow.views import RunViews
 from layby.workflow.workflow import Workflow
@@ -142,7 +141,7 @@ class FlowJob:
         self._context = context
         self._conflicts = conflicts
         self._random = random
-        self.history = TaskHistory(claim.task, claim.ready_at)
+        self.history = TaskHistory(claim)
 
     @property
     def name(self) -> str:
@@ -169,10 +168,9 @@ class FlowJob:
 
     def completed(self, result: Any) -> Value:
         if self._definition.process:
-            returned, after = result
-            self._adopt(after)
-            result = returned
-        self._context.absorb(result)
+            self._adopt(result)
+        else:
+            self._context.absorb(result)
         return outcome.encode_completed(self._context.changes(), self._conflicts)
 
     def failed(self, error: BaseException, failures: int) -> Failure:
@@ -186,12 +184,52 @@ class FlowJob:
         self._context.update(after)
 
 
-def run_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> Any:
-    """In the child: the result, and the context as the function left it."""
+class TaskHistory:
+    """The history of a claimed task, grown by this try."""
+
+    __slots__ = ("_claim", "_history")
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+        self._history = history.read_history(claim.task.history)
+
+    def started(self, now: Millis) -> None:
+        task = self._claim.task
+        self._history = history.started(
+            self._history, task.version, _why(task, self._history), now, self._claim.ready_at
+        )
+
+    def parked(self, now: Millis) -> None:
+        self._history = history.parked(self._history, now)
+
+    def resumed(self, now: Millis) -> None:
+        self._history = history.resumed(self._history, now)
+
+    def completed(self, now: Millis) -> None:
+        self._history = history.ended(self._history, now, "Completed")
+
+    def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None:
+        self._history = history.ended(self._history, now, "Failed", error, retry_at)
+
+    @property
+    def text(self) -> str:
+        return self._history.to_text()
+
+
+def _why(task: Task, told: history.History) -> history.Why:
+    """Why this try was started."""
+    if task.version == 1:
+        return "first"
+    if told.last is not None and told.last.outcome == "Failed":
+        return "retry"
+    return "recovered"
+
+
+def run_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """In the child: the context as the function left it."""
     context = Context(values)
-    result = definition.call(context)
-    returned = dict(result) if isinstance(result, Mapping) else None
-    return returned, context.to_dict()
+    context.absorb(definition.call(context))
+    return context.to_dict()
 
 
 def _outcomes(memory: RunMemory, after: tuple[str, ...]) -> dict[str, NodeOutcome]:

@@ -1,0 +1,7 @@
+"""What users hold: a Runner that starts runs and works on them, and the runs it gives out."""
+
+from layby.runner.blocking import BlockingRunner, run
+from layby.runner.run import Run
+from layby.runner.runner import Runner
+
+__all__ = ["BlockingRunner", "Run", "Runner", "run"]

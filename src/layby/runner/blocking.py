@@ -1,0 +1,134 @@
+"""For code without an event loop: scripts, notebooks, plain pytest functions."""
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from layby.core.model import PromiseState
+from layby.errors import UsageError
+from layby.runner.run import Run
+from layby.runner.runner import Runner
+from layby.workflow.context import Context
+from layby.workflow.status import RunStatus
+from layby.workflow.workflow import Workflow
+
+T = TypeVar("T")
+
+
+def run(
+    flow: Workflow,
+    context: Mapping[str, Any] | None = None,
+    *,
+    address: str | None = None,
+    **options: Any,
+) -> Context:
+    """Run a workflow and block until its result. Without an address nothing is kept afterwards."""
+
+    async def execute(where: str) -> Context:
+        async with Runner(where, **options) as runner:
+            return await runner.execute(flow, context)
+
+    _refuse_inside_a_loop()
+    if address is not None:
+        return asyncio.run(execute(address))
+    with tempfile.TemporaryDirectory(prefix="layby-") as folder:
+        return asyncio.run(execute(f"sqlite:{Path(folder) / 'layby.db'}"))
+
+
+class BlockingRunner:
+    """A Runner on a loop of its own thread; the same verbs, each blocking until it is done."""
+
+    def __init__(self, address: str = "sqlite:layby.db", **options: Any) -> None:
+        self._runner = Runner(address, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="layby", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self.wait(self._runner.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.wait(self._runner.close())
+        finally:
+            self._stop()
+
+    def start(
+        self, flow: Workflow, context: Mapping[str, Any] | None = None, **options: Any
+    ) -> "BlockingRun":
+        return BlockingRun(self, self.wait(self._runner.start(flow, context, **options)))
+
+    def execute(
+        self, flow: Workflow, context: Mapping[str, Any] | None = None, **options: Any
+    ) -> Context:
+        return self.wait(self._runner.execute(flow, context, **options))
+
+    def get(self, run_id: str) -> "BlockingRun":
+        return BlockingRun(self, self.wait(self._runner.get(run_id)))
+
+    def list(
+        self, *, state: PromiseState | None = None, flow: str | None = None, limit: int = 100
+    ) -> "list[BlockingRun]":
+        found = self.wait(self._runner.list(state=state, flow=flow, limit=limit))
+        return [BlockingRun(self, each) for each in found]
+
+    def cancel(
+        self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
+    ) -> None:
+        self.wait(self._runner.cancel(run_id, task, by=by, reason=reason))
+
+    def halt(self, run_id: str, task: str | None = None) -> None:
+        self.wait(self._runner.halt(run_id, task))
+
+    def continue_(self, run_id: str, task: str | None = None) -> None:
+        self.wait(self._runner.continue_(run_id, task))
+
+    def resolve(self, promise_id: str, value: Any = None) -> None:
+        self.wait(self._runner.resolve(promise_id, value))
+
+    def reject(self, promise_id: str, error: str | BaseException) -> None:
+        self.wait(self._runner.reject(promise_id, error))
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the runner's loop and block until it is done."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class BlockingRun:
+    def __init__(self, runner: BlockingRunner, inner: Run) -> None:
+        self._runner = runner
+        self._run = inner
+        self.id = inner.id
+
+    def result(self, timeout: float | None = None) -> Context:
+        return self._runner.wait(self._run.result(timeout))
+
+    def status(self) -> RunStatus:
+        return self._runner.wait(self._run.status())
+
+
+def _refuse_inside_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError("layby.run() blocks: inside async code use `await runner.execute(...)`")

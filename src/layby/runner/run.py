@@ -1,0 +1,81 @@
+"""One execution of a workflow, as whoever started it (or looks it up) sees it."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from layby.core.commands import GetRun, WatchPromise
+from layby.core.model import Promise, Task
+from layby.core.replies import PromiseData, RowPage
+from layby.errors import UsageError
+from layby.worker.handle import maybe_handle
+from layby.workflow import outcome, plan
+from layby.workflow.context import Context
+from layby.workflow.status import NodeRow, RunStatus, run_status
+
+if TYPE_CHECKING:
+    from layby.runner.runner import Runner
+
+
+class Run:
+    def __init__(self, runner: "Runner", run_id: str) -> None:
+        self._runner = runner
+        self.id = run_id
+
+    @property
+    def promise_id(self) -> str:
+        return plan.root_id(self.id)
+
+    async def result(self, timeout: float | None = None) -> Context:  # noqa: ASYNC109 - ours
+        """The final context. A failed run raises RunFailed; inside a task this parks it."""
+        root = await self._settled(timeout)
+        return outcome.read_run(root).result(self.id)
+
+    async def status(self) -> RunStatus:
+        """The run and each of its tasks: what it does, and what it waits for."""
+        rows = await self._rows()
+        by_id = {promise.id: (promise, task) for promise, task in rows}
+        root, root_task = by_id[self.promise_id]
+        assert root_task is not None
+        nodes = [
+            NodeRow(promise, task, polling=self._runner.polling(promise.id))
+            for promise, task in rows
+            if task is not None and task.kind == "node"
+        ]
+        return run_status(root, root_task, nodes, self._runner.now())
+
+    async def cancel(self, *, by: str = "", reason: str = "") -> None:
+        await self._runner.cancel(self.id, by=by, reason=reason)
+
+    async def halt(self) -> None:
+        await self._runner.halt(self.id)
+
+    async def continue_(self) -> None:
+        await self._runner.continue_(self.id)
+
+    def __repr__(self) -> str:
+        return f"<run '{self.id}'>"
+
+    async def _settled(self, within: float | None) -> Promise:
+        handle = maybe_handle()
+        if handle is not None:
+            return await handle.settled(self.promise_id, within)
+        async with asyncio.timeout(within):
+            reply = await self._runner.client.send(WatchPromise(id=self.promise_id))
+        if not isinstance(reply.data, PromiseData):
+            raise UsageError(f"run '{self.id}' is not known: {reply.data}")
+        return reply.data.promise
+
+    async def _rows(self) -> list[tuple[Promise, Task | None]]:
+        found: list[tuple[Promise, Task | None]] = []
+        cursor: str | None = None
+        while True:
+            query = GetRun(id=self.promise_id, cursor=cursor)
+            page = (await self._runner.client.send(query)).data
+            assert isinstance(page, RowPage)
+            found += page.rows
+            cursor = page.cursor
+            if cursor is None:
+                break
+        if not found:
+            raise UsageError(f"run '{self.id}' is not known: check the id, or start it first")
+        return found

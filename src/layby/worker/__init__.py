@@ -1,0 +1,1 @@
+"""Takes tasks, runs their bodies under slots, lets them wait without one, reports how they end."""

@@ -1,0 +1,152 @@
+"""One condition that is asked again and again, and how long to pause between two questions."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from layby.errors import ConditionError, DeferTimeout, UsageError
+from layby.worker.wake import Wake
+
+Condition = Callable[[], Any]
+Tick = int
+"""Milliseconds since the wheel began."""
+
+
+class Poll:
+    """Await `future`; cancelling it withdraws the condition. The rest is for whoever looks on."""
+
+    __slots__ = (
+        "asking",
+        "backoff",
+        "condition",
+        "context",
+        "deadline",
+        "errors",
+        "future",
+        "grows",
+        "interval",
+        "is_ready",
+        "is_woken",
+        "jitter",
+        "last_error",
+        "max_errors",
+        "max_interval",
+        "next_poll_at",
+        "polls",
+        "tick",
+        "timeout",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        condition: Condition,
+        interval: float,
+        *,
+        timeout: float | None,
+        backoff: float,
+        max_interval: float | None,
+        jitter: float,
+        max_errors: int,
+        wake: Wake | None,
+        future: asyncio.Future[None],
+    ) -> None:
+        self.future = future
+        self.polls = 0
+        self.next_poll_at: float | None = None
+        """In the time of the loop; None while it is being asked."""
+        self.last_error: str | None = None
+        self.errors = 0
+        """Questions in a row that ended in an exception."""
+        self.condition = condition
+        self.context = copy_context()
+        self.interval = interval
+        self.timeout = timeout
+        self.backoff = backoff
+        self.max_interval = max_interval
+        self.jitter = jitter
+        self.max_errors = max_errors
+        self.wake = wake
+        self.deadline: Tick | None = None
+        self.tick: Tick | None = None
+        self.asking: asyncio.Future[Any] | None = None
+        self.is_ready = False
+        self.is_woken = False
+        self.grows = False
+
+    @property
+    def name(self) -> str:
+        return name_of(self.condition)
+
+    def next_pause(self, random: Callable[[], float]) -> float:
+        """Seconds until the next question; longer each time that nobody rang."""
+        if self.grows:
+            self.interval = self._capped(self.interval * self.backoff)
+        spread = 1 + self.jitter * (2 * random() - 1) if self.jitter else 1
+        return self._capped(self.interval * spread)
+
+    def timed_out(self) -> DeferTimeout:
+        error = f", last error {self.last_error}" if self.last_error else ""
+        polls = "1 poll" if self.polls == 1 else f"{self.polls} polls"
+        return DeferTimeout(f"{self.name} was not met within {self.timeout:g} s ({polls}{error})")
+
+    def failed(self, error: BaseException) -> ConditionError:
+        times = "" if self.errors == 1 else f" {self.errors} times in a row"
+        problem = ConditionError(f"{self.name} raised{times}, at last {self.last_error}")
+        problem.__cause__ = error
+        return problem
+
+    def _capped(self, seconds: float) -> float:
+        return seconds if self.max_interval is None else min(seconds, self.max_interval)
+
+
+def check_condition(condition: object) -> None:
+    if not callable(condition):
+        raise TypeError(f"condition must be callable, got {condition!r}: pass a function or lambda")
+
+
+def check_pace(
+    interval: float,
+    timeout: float | None,
+    backoff: float,
+    max_interval: float | None,
+    jitter: float,
+    max_errors: int,
+) -> None:
+    """Refuse numbers that would spin, go backwards or never come."""
+    _check(0 < interval < math.inf, "interval", interval, "a positive number of seconds")
+    _check(timeout is None or timeout >= 0, "timeout", timeout, "None or at least 0")
+    _check(1 <= backoff < math.inf, "backoff", backoff, "at least 1.0")
+    _check(
+        max_interval is None or max_interval >= interval,
+        "max_interval",
+        max_interval,
+        f"None or at least the interval, {interval:g}",
+    )
+    _check(0 <= jitter <= 1, "jitter", jitter, "a fraction between 0.0 and 1.0")
+    _check(max_errors >= 0, "max_errors", max_errors, "at least 0")
+
+
+def name_of(condition: object) -> str:
+    """What a reader of a log needs to find it: `is_paid (orders.py:12)`."""
+    if isinstance(condition, partial):
+        return name_of(condition.func)
+    name = getattr(condition, "__qualname__", None) or type(condition).__qualname__
+    code = getattr(condition, "__code__", None)
+    return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def code_of(condition: object) -> object:
+    """What conditions of one origin have in common, though each is a closure of its own."""
+    if isinstance(condition, partial):
+        return code_of(condition.func)
+    return getattr(condition, "__code__", None) or type(condition)
+
+
+def _check(is_good: bool, name: str, value: object, wanted: str) -> None:  # noqa: FBT001
+    if not is_good:
+        raise UsageError(f"{name} must be {wanted}, got {value!r}")

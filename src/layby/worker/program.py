@@ -1,0 +1,79 @@
+"""What a worker needs to know of the code it runs; the workflow layer provides it."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from layby.core.commands import Value
+from layby.core.model import Millis
+from layby.core.replies import Claim
+
+Mode = Literal["async", "thread", "process"]
+
+
+class Verdict(Struct, frozen=True):
+    """A task that is settled without running a body: a skipped node, a finished run."""
+
+    state: str
+    value: Value
+
+
+class History(Protocol):
+    """The tries of a task and their spans, as text to be stored."""
+
+    def started(self, now: Millis) -> None: ...
+
+    def parked(self, now: Millis) -> None: ...
+
+    def resumed(self, now: Millis) -> None: ...
+
+    def completed(self, now: Millis) -> None: ...
+
+    def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+class Job(Protocol):
+    """One claimed task, loaded and ready to run."""
+
+    @property
+    def mode(self) -> Mode: ...
+
+    @property
+    def timeout(self) -> float | None: ...
+
+    @property
+    def history(self) -> History: ...
+
+    def body(self, handle: Any) -> Callable[[], Any]:
+        """The call to make; for a process it must be picklable and gets no handle."""
+        ...
+
+    def completed(self, result: Any) -> Value:
+        """The value to settle with; raises when the result cannot be stored."""
+        ...
+
+    def failed(self, error: BaseException, failures: int) -> "Failure": ...
+
+
+class Failure(Struct, frozen=True):
+    """How a try failed: what to store, and when to try again (None: never)."""
+
+    error: Value
+    delay: float | None = None
+
+
+class Program(Protocol):
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it has code for."""
+        ...
+
+    async def load(self, claim: Claim) -> Job | Verdict: ...
+
+    def settled(self, claim: Claim, state: str, value: Value) -> None:
+        """A claim of ours was reported: what it settled with need not be read again."""
+        ...

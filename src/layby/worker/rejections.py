@@ -1,0 +1,29 @@
+"""What a settled promise means to the code that waited for it: a value, or an exception."""
+
+from typing import Any
+
+from layby.core.model import Promise
+from layby.errors import PromiseCancelled, PromiseRejected, PromiseTimedOut
+from layby.worker.values import read_value
+
+_RAISES = {
+    "rejected": PromiseRejected,
+    "rejected_canceled": PromiseCancelled,
+    "rejected_timedout": PromiseTimedOut,
+}
+
+
+def value_of(promise: Promise) -> Any:
+    """The value of a resolved promise; a rejected one raises."""
+    value = read_value(promise.value)
+    if promise.state == "resolved":
+        return value
+    raise _RAISES[promise.state](promise.id, *_name_and_message(value), value)
+
+
+def _name_and_message(value: object) -> tuple[str, str]:
+    """Rejections are read leniently: whoever wrote them may not be one of us."""
+    if isinstance(value, dict):
+        fields: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        return str(fields.get("name", "")), str(fields.get("message", fields))
+    return "", "" if value is None else str(value)

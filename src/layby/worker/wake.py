@@ -1,0 +1,156 @@
+"""Events that make a wheel look at once, watched without a thread each.
+
+An `asyncio.Event` is awaited by one task per event, however many polls share it.
+
+A `threading.Event` offers only a blocking wait, which would cost a thread each. Its `set()`
+releases one lock per waiter, in the thread that sets it; we stand in that line with an object
+whose `release()` calls the loop. That is private to `threading` (`_cond`, `_waiters`, the same
+in every Python 3 so far) and tested on each version we support; hooking `event.set` instead
+would miss whoever took the bound method before, as `threading.Timer(1, event.set)` does.
+
+An event rings once each time it goes from clear to set. One that stays set rings once and is
+watched again after the first look that finds it clear.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Wake = asyncio.Event | threading.Event
+
+
+class Bells(Generic[T]):
+    """Which listeners are to be told of which event."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._tell = tell
+        self._bells: dict[int, _Bell[T]] = {}
+
+    def add(self, event: Wake, listener: T) -> None:
+        bell = self._bells.get(id(event)) or self._hang(event)
+        bell.listeners[listener] = None
+        if event.is_set():
+            self._tell(listener)
+        bell.listen()
+
+    def remove(self, event: Wake, listener: T) -> None:
+        bell = self._bells.get(id(event))
+        if bell is None:
+            return
+        bell.listeners.pop(listener, None)
+        if not bell.listeners:
+            bell.silence()
+            del self._bells[id(event)]
+
+    def looked(self, event: Wake) -> None:
+        """Somebody has just looked: if the event is clear by now it may ring again."""
+        if bell := self._bells.get(id(event)):
+            bell.listen()
+
+    def close(self) -> None:
+        for bell in self._bells.values():
+            bell.silence()
+        self._bells.clear()
+
+    def _hang(self, event: Wake) -> "_Bell[T]":
+        bell = _Bell(event, _line_of(event, self._loop), self._tell)
+        self._bells[id(event)] = bell
+        return bell
+
+
+def check_wake(event: object) -> None:
+    if not isinstance(event, asyncio.Event | threading.Event | None):
+        raise TypeError(f"wake must be an asyncio.Event or a threading.Event, got {event!r}")
+
+
+def _line_of(event: Wake, loop: asyncio.AbstractEventLoop) -> "_LoopLine | _ThreadLine":
+    if isinstance(event, asyncio.Event):
+        return _LoopLine(loop, event)
+    return _ThreadLine(loop, event)
+
+
+class _Bell(Generic[T]):
+    def __init__(
+        self, event: Wake, line: "_LoopLine | _ThreadLine", tell: Callable[[T], None]
+    ) -> None:
+        self.listeners: dict[T, None] = {}
+        self._event = event
+        self._line = line
+        self._tell = tell
+        self._is_listening = False
+
+    def listen(self) -> None:
+        if not self._is_listening and not self._event.is_set():
+            self._is_listening = True
+            self._line.open(self._rung)
+
+    def silence(self) -> None:
+        self._is_listening = False
+        self._line.close()
+
+    def _rung(self) -> None:
+        if not self._is_listening:
+            return
+        self.silence()
+        for listener in list(self.listeners):
+            self._tell(listener)
+        self.listen()
+
+
+class _LoopLine:
+    def __init__(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+        self._loop = loop
+        self._event = event
+        self._task: asyncio.Task[Any] | None = None
+
+    def open(self, ring: Callable[[], None]) -> None:
+        self._task = self._loop.create_task(self._event.wait())
+        self._task.add_done_callback(lambda task: _answer(task, ring))
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+
+class _ThreadLine:
+    def __init__(self, loop: asyncio.AbstractEventLoop, event: threading.Event) -> None:
+        self._loop = loop
+        self._event: Any = event
+        self._condition = self._event._cond  # noqa: SLF001
+        self._ring: Callable[[], None] | None = None
+
+    def open(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        with self._condition:
+            if not self._event.is_set():
+                self._condition._waiters.append(self)  # noqa: SLF001
+                return
+        self.release()
+
+    def release(self) -> None:
+        """Called where the event is set, in place of waking a thread."""
+        if self._ring is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._ring)
+
+    def close(self) -> None:
+        self._ring = None
+        with self._condition, suppress(ValueError):
+            self._condition._waiters.remove(self)  # noqa: SLF001
+
+
+def _answer(waited: asyncio.Task[Any], ring: Callable[[], None]) -> None:
+    if waited.cancelled():
+        return
+    if (error := waited.exception()) is not None:
+        logger.warning("an event given as `wake` cannot be awaited here: %s", error)
+    else:
+        ring()

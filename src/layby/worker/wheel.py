@@ -1,0 +1,401 @@
+"""One timer for all parked conditions of a worker, so that a wait costs a future and no coroutine.
+
+Polls lie in buckets by the millisecond they are due at; a heap knows the earliest bucket, and one
+loop timer waits for it. What is due is asked in slices of a few milliseconds, with a turn of the
+loop in between, so that a hundred thousand conditions due at once do not stop anything else.
+In a crowd, long intervals are rounded up to ten milliseconds: fewer buckets, fewer wake-ups.
+
+A poll is in one of three places: parked in a bucket, ready to be asked, or being asked (in a task
+or a thread). While it is being asked and has a deadline it also lies in a bucket, as a guard.
+The next pause begins when the answer has come, so that slow conditions never overlap themselves.
+"""
+
+import asyncio
+import inspect
+import logging
+import math
+import random as chance
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from heapq import heapify, heappop, heappush
+from time import perf_counter
+from typing import Any
+
+from layby.errors import UsageError
+from layby.worker.poll import (
+    Condition,
+    Poll,
+    Tick,
+    check_condition,
+    check_pace,
+    code_of,
+)
+from layby.worker.wake import Bells, Wake, check_wake
+
+__all__ = ["Condition", "Poll", "Wake", "Wheel"]
+
+logger = logging.getLogger(__name__)
+
+SLICE = 0.005
+"""Real seconds of asking before the loop gets a turn."""
+SLOW = 0.05
+"""Real seconds after which a plain condition is sent to the thread pool from then on."""
+LAST_CHECK = 10.0
+"""Seconds that a question under way at the deadline still has to be answered."""
+
+_CROWD = 1_000
+_LONG = 10.0
+_CROWD_TICKS = 10
+
+
+class Wheel:
+    """Belongs to the loop of the first `watch`. `random` draws jitter, between 0 and 1."""
+
+    def __init__(
+        self, *, random: Callable[[], float] = chance.random, max_threads: int = 4
+    ) -> None:
+        self._random = random
+        self._max_threads = max_threads
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._polls: dict[asyncio.Future[None], Poll] = {}
+        self._buckets: dict[Tick, dict[Poll, None]] = {}
+        self._ticks: list[Tick] = []
+        self._ready: deque[Poll] = deque()
+        self._timer: asyncio.Handle | None = None
+        self._armed: Tick | None = None
+        self._is_turning = False
+        self._is_closed = False
+        self._slow: set[object] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self._on_done = self._ended
+
+    def __len__(self) -> int:
+        return len(self._polls)
+
+    def __iter__(self) -> Iterator[Poll]:
+        return iter(list(self._polls.values()))
+
+    def watch(
+        self,
+        condition: Condition,
+        interval: float,
+        *,
+        timeout: float | None = None,
+        backoff: float = 1.0,
+        max_interval: float | None = None,
+        jitter: float = 0.0,
+        max_errors: int = 10,
+        wake: Wake | None = None,
+    ) -> Poll:
+        """Ask the condition every `interval` seconds until it is true: then the future has None.
+
+        It raises `DeferTimeout` after a last question at the deadline, `ConditionError` when the
+        condition has raised more than `max_errors` times in a row. Cancel the future to withdraw.
+        """
+        check_condition(condition)
+        check_wake(wake)
+        check_pace(interval, timeout, backoff, max_interval, jitter, max_errors)
+        loop = self._running_loop()
+        poll = Poll(
+            condition,
+            interval,
+            timeout=timeout,
+            backoff=backoff,
+            max_interval=max_interval,
+            jitter=jitter,
+            max_errors=max_errors,
+            wake=wake,
+            future=loop.create_future(),
+        )
+        self._enter(poll)
+        return poll
+
+    def close(self) -> None:
+        """Cancel every future and let go of timer, events and threads."""
+        self._is_closed = True
+        for poll in self:
+            self._withdraw(poll)
+            poll.future.cancel()
+        self._disarm()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- coming and going ----------------------------------------------------------------
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._is_closed:
+            raise UsageError("this wheel has been closed: its worker has been stopped")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self._origin = loop.time()
+            self._bells: Bells[Poll] = Bells(loop, self._woken)
+        elif self._loop is not loop:
+            raise UsageError("a wheel belongs to the loop it was first used in: make one per loop")
+        return loop
+
+    def _enter(self, poll: Poll) -> None:
+        self._polls[poll.future] = poll
+        poll.future.add_done_callback(self._on_done, context=poll.context)
+        if poll.timeout is not None and poll.timeout < math.inf:
+            poll.deadline = self._tick_in(poll.timeout)
+        self._park(poll)
+        if poll.wake is not None:
+            self._bells.add(poll.wake, poll)
+
+    def _ended(self, future: asyncio.Future[None]) -> None:
+        if poll := self._polls.get(future):
+            self._withdraw(poll)
+
+    def _withdraw(self, poll: Poll) -> None:
+        del self._polls[poll.future]
+        self._leave_bucket(poll)
+        if poll.wake is not None:
+            self._bells.remove(poll.wake, poll)
+        if poll.asking is not None:
+            poll.asking.cancel()
+
+    # --- buckets -------------------------------------------------------------------------
+
+    def _now(self) -> Tick:
+        """The last millisecond that is over; a hair of float error does not hold it back."""
+        assert self._loop is not None
+        return math.floor((self._loop.time() - self._origin) * 1000 + 0.01)
+
+    def _tick_in(self, seconds: float) -> Tick:
+        assert self._loop is not None
+        return math.ceil((self._loop.time() - self._origin + seconds) * 1000 - 0.01)
+
+    def _park(self, poll: Poll) -> None:
+        """Let it lie until its next question, which is at its deadline at the latest."""
+        pause = poll.next_pause(self._random)
+        tick = self._tick_in(pause)
+        if pause >= _LONG and len(self._polls) > _CROWD:
+            tick = -(-tick // _CROWD_TICKS) * _CROWD_TICKS
+        tick = tick if poll.deadline is None else min(tick, poll.deadline)
+        poll.next_poll_at = self._time_of(tick)
+        self._put(poll, tick)
+
+    def _put(self, poll: Poll, tick: Tick) -> None:
+        poll.tick = tick
+        bucket = self._buckets.get(tick)
+        if bucket is None:
+            bucket = self._buckets[tick] = {}
+            heappush(self._ticks, tick)
+        bucket[poll] = None
+        if self._armed is None or tick < self._armed:
+            self._arm()
+
+    def _leave_bucket(self, poll: Poll) -> None:
+        if poll.tick is None:
+            return
+        bucket = self._buckets[poll.tick]
+        del bucket[poll]
+        if not bucket:
+            self._forget_bucket(poll.tick)
+        poll.tick = None
+
+    def _forget_bucket(self, tick: Tick) -> None:
+        del self._buckets[tick]
+        if len(self._ticks) > 2 * len(self._buckets) + 64:
+            self._ticks = list(self._buckets)
+            heapify(self._ticks)
+        if tick == self._armed:
+            self._disarm()
+            self._arm()
+
+    # --- the one timer -------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Wait for the earliest bucket, or for the next turn when somebody is ready."""
+        if self._is_turning or self._loop is None:
+            return
+        self._disarm()
+        if self._ready:
+            self._armed = -1
+            self._timer = self._loop.call_soon(self._turn)
+        elif (tick := self._earliest()) is not None:
+            self._armed = tick
+            self._timer = self._loop.call_at(self._time_of(tick), self._turn)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._armed = None
+
+    def _earliest(self) -> Tick | None:
+        while self._ticks and self._ticks[0] not in self._buckets:
+            heappop(self._ticks)
+        return self._ticks[0] if self._ticks else None
+
+    def _time_of(self, tick: Tick) -> float:
+        return self._origin + tick / 1000
+
+    def _turn(self) -> None:
+        self._is_turning = True
+        try:
+            self._collect(self._now())
+            self._ask_for_a_slice(perf_counter() + SLICE)
+        finally:
+            self._is_turning = False
+            self._arm()
+
+    def _collect(self, now: Tick) -> None:
+        while self._ticks and self._ticks[0] <= now:
+            for poll in self._buckets.pop(heappop(self._ticks), ()):
+                poll.tick = None
+                self._due(poll)
+
+    def _due(self, poll: Poll) -> None:
+        if poll.asking is not None:
+            _finish(poll, poll.timed_out())
+        else:
+            self._make_ready(poll, grows=True)
+
+    def _ask_for_a_slice(self, until: float) -> None:
+        while self._ready:
+            poll = self._ready.popleft()
+            poll.is_ready = False
+            if not poll.future.done():
+                self._ask(poll)
+            if perf_counter() >= until:
+                return
+
+    # --- waking --------------------------------------------------------------------------
+
+    def _make_ready(self, poll: Poll, *, grows: bool) -> None:
+        poll.grows = grows
+        poll.is_ready = True
+        self._ready.append(poll)
+        if self._armed != -1:
+            self._arm()
+
+    def _woken(self, poll: Poll) -> None:
+        """Its event has been set: look at once, or once more after the question under way."""
+        if poll.asking is not None:
+            poll.is_woken = True
+        elif not poll.is_ready:
+            self._leave_bucket(poll)
+            self._make_ready(poll, grows=False)
+
+    # --- asking --------------------------------------------------------------------------
+
+    def _ask(self, poll: Poll) -> None:
+        poll.polls += 1
+        poll.next_poll_at = None
+        if self._slow and code_of(poll.condition) in self._slow:
+            self._ask_in_thread(poll)
+            return
+        begin = perf_counter()
+        try:
+            answer = poll.context.run(_question, poll.condition)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and told
+            self._raised(poll, error)
+        else:
+            self._answered(poll, answer)
+        if perf_counter() - begin > SLOW:
+            self._send_to_threads(poll, perf_counter() - begin)
+
+    def _ask_in_task(self, poll: Poll, answer: Awaitable[Any]) -> None:
+        assert self._loop is not None
+        self._await_answer(poll, self._loop.create_task(_truth_of(answer), context=poll.context))
+
+    def _ask_in_thread(self, poll: Poll) -> None:
+        assert self._loop is not None
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._max_threads, "layby-condition")
+        question = partial(poll.context.run, _question, poll.condition)
+        self._await_answer(poll, self._loop.run_in_executor(self._threads, question))
+
+    def _await_answer(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
+        if poll.future.done():  # cancelled by its own condition
+            asked.cancel()
+            return
+        poll.asking = asked
+        if poll.deadline is not None:
+            self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK * 1000))
+        asked.add_done_callback(lambda _: self._heard(poll, asked))
+
+    def _heard(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
+        error = asyncio.CancelledError() if asked.cancelled() else asked.exception()
+        poll.asking = None
+        if poll.future.done():
+            return
+        self._leave_bucket(poll)
+        if error is not None:
+            self._raised(poll, error)
+        else:
+            self._answered(poll, asked.result())
+
+    # --- answers -------------------------------------------------------------------------
+
+    def _answered(self, poll: Poll, answer: bool | Awaitable[Any]) -> None:  # noqa: FBT001
+        if not isinstance(answer, bool):
+            self._ask_in_task(poll, answer)
+        elif answer:
+            _finish(poll)
+        else:
+            poll.errors = 0
+            poll.last_error = None
+            self._wait_on(poll)
+
+    def _raised(self, poll: Poll, error: BaseException) -> None:
+        poll.errors += 1
+        poll.last_error = f"{type(error).__name__}: {error}"
+        if poll.errors > poll.max_errors:
+            _finish(poll, poll.failed(error))
+            return
+        logger.warning(
+            "%s raised %s (%d in a row, %d are tolerated)",
+            poll.name,
+            poll.last_error,
+            poll.errors,
+            poll.max_errors,
+        )
+        self._wait_on(poll)
+
+    def _wait_on(self, poll: Poll) -> None:
+        if poll.future.done():  # cancelled by its own condition
+            return
+        if poll.wake is not None:
+            self._bells.looked(poll.wake)
+        if poll.deadline is not None and poll.deadline <= self._now():
+            _finish(poll, poll.timed_out())
+        elif poll.is_woken:
+            poll.is_woken = False
+            self._make_ready(poll, grows=False)
+        else:
+            self._park(poll)
+
+    def _send_to_threads(self, poll: Poll, took: float) -> None:
+        """A condition that blocks the loop is named once, with all others of the same code."""
+        self._slow.add(code_of(poll.condition))
+        logger.warning(
+            "condition %s took %.0f ms and blocked the event loop; from now on it is asked in a "
+            "thread (make it async, or quicker)",
+            poll.name,
+            took * 1000,
+        )
+
+
+def _question(condition: Condition) -> bool | Awaitable[Any]:
+    """Ask it; truth counts, and finding it out may raise as well."""
+    answer = condition()
+    if answer is True or answer is False:
+        return answer
+    return answer if inspect.isawaitable(answer) else bool(answer)
+
+
+async def _truth_of(answer: Awaitable[Any]) -> bool:
+    return bool(await answer)
+
+
+def _finish(poll: Poll, error: Exception | None = None) -> None:
+    if poll.future.done():  # cancelled by its own condition
+        return
+    if error is None:
+        poll.future.set_result(None)
+    else:
+        poll.future.set_exception(error)
