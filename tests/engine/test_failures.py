@@ -385,6 +385,29 @@ def test_a_bug_in_a_tick_neither_spins_nor_stops_the_writer(monkeypatch, caplog)
     assert engine.stop(PATIENCE)
 
 
+def test_one_bad_row_does_not_hold_up_the_other_timers(monkeypatch, caplog):
+    """A tick that meets a bug is taken apart: the rest of its rows are worked off."""
+    whole = step.HANDLERS[ExpirePromises]
+
+    def buggy(draft, command):
+        if "bad" in command.ids:
+            raise ZeroDivisionError("oops")
+        return whole(draft, command)
+
+    monkeypatch.setitem(step.HANDLERS, ExpirePromises, buggy)
+    clock = ManualClock(0)
+    store = MemoryStore(Settings(), next_after)
+    engine = Engine(store, clock)
+    engine.start_inline()
+    for promise_id in ("a", "bad", "c"):
+        engine.call(CreatePromise(id=promise_id, timeout_at=10))
+    clock.set(20)
+    engine.pump()
+    pending = {promise.id for promise in store.state.promises.values() if promise.is_pending}
+    assert pending == {"bad"}
+    engine.stop()
+
+
 def test_a_receiver_that_raises_does_not_cost_others_their_answer(engine, caplog):
     """One broken sink is named in the log; every other answer of the batch arrives."""
 

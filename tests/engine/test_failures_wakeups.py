@@ -11,7 +11,7 @@ from layby.core.rows import Settings
 from layby.engine.calendar import next_after
 from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
-from layby.engine.items import Item
+from layby.engine.items import Answer, Item
 from layby.store.memory import MemoryStore
 
 OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}
@@ -25,20 +25,24 @@ def engine():
     engine.stop(timeout=10)
 
 
-def waiting_take(engine: Engine) -> "Future[Reply]":
-    future: Future[Reply] = Future()
+def waiting_take(engine: Engine) -> "Future[Answer]":
+    future: Future[Answer] = Future()
     take = Take(pid="w", incarnation="1", group="g", names=("n",), free=1, wait_ms=60_000)
-    engine.submit([Item(take, lambda answers: future.set_result(answers[0][1]), future)])
+    engine.submit([Item(take, lambda answers: future.set_result(answers[0][1]))])
     return future
+
+
+def ids_in(answer: Answer) -> list[str]:
+    assert isinstance(answer, Reply)
+    assert isinstance(answer.data, TakeData)
+    return [claim.task.id for claim in answer.data.claims]
 
 
 def test_a_waiting_take_is_served_by_the_commit_that_makes_a_task_ready(engine):
     """No other request and no deadline is needed for it: the commit alone wakes the take."""
     taken = waiting_take(engine)
     engine.call(CreatePromise(id="t", timeout_at=NEVER, tags=OURS))
-    reply = taken.result(timeout=5)
-    assert isinstance(reply.data, TakeData)
-    assert [claim.task.id for claim in reply.data.claims] == ["t"]
+    assert ids_in(taken.result(timeout=5)) == ["t"]
 
 
 def test_a_waiting_take_is_served_when_a_delay_ends(engine):
@@ -47,7 +51,5 @@ def test_a_waiting_take_is_served_when_a_delay_ends(engine):
     soon = engine.clock.now() + 50
     tags = {**OURS, "resonate:delay": str(soon)}
     engine.call(CreatePromise(id="t", timeout_at=NEVER, tags=tags))
-    reply = taken.result(timeout=5)
-    assert isinstance(reply.data, TakeData)
-    assert [claim.task.id for claim in reply.data.claims] == ["t"]
+    assert ids_in(taken.result(timeout=5)) == ["t"]
     assert engine.clock.now() >= soon

@@ -147,7 +147,7 @@ class Engine:
             items = [*self._drain_again(), *self._drain_queue()]
             if items:
                 self._process(items)
-            elif not self._tick_if_due():
+            elif not self._tick_if_due() and not self._again:
                 return
 
     # --- the loop ------------------------------------------------------------------------
