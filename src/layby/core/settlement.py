@@ -56,7 +56,7 @@ def resume(d: Draft, wait: Wait) -> None:
         make_ready(d, task.resumed_by(wait.awaited))
     elif wait.wakes:
         d.put_task(task.resumed_by(wait.awaited))
-    elif wait.counts:
+    else:
         d.put_task(task)
 
 
