@@ -1,6 +1,7 @@
 """Events that make a wheel look at once, watched without a thread each.
 
-An `asyncio.Event` is awaited by one task per event, however many polls share it.
+An `asyncio.Event` is awaited without a task: we begin its `wait()` ourselves, which puts a future
+in its line at once, and listen to that future. However many polls share it, that is one future.
 
 A `threading.Event` offers only a blocking wait, which would cost a thread each. Its `set()`
 releases one lock per waiter, in the thread that sets it; we stand in that line with an object
@@ -13,13 +14,10 @@ watched again after the first look that finds it clear.
 """
 
 import asyncio
-import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Wake = asyncio.Event | threading.Event
@@ -54,11 +52,6 @@ class Bells(Generic[T]):
         if bell := self._bells.get(id(event)):
             bell.listen()
 
-    def close(self) -> None:
-        for bell in self._bells.values():
-            bell.silence()
-        self._bells.clear()
-
     def _hang(self, event: Wake) -> "_Bell[T]":
         bell = _Bell(event, _line_of(event, self._loop), self._tell)
         self._bells[id(event)] = bell
@@ -72,7 +65,7 @@ def check_wake(event: object) -> None:
 
 def _line_of(event: Wake, loop: asyncio.AbstractEventLoop) -> "_LoopLine | _ThreadLine":
     if isinstance(event, asyncio.Event):
-        return _LoopLine(loop, event)
+        return _LoopLine(event)
     return _ThreadLine(loop, event)
 
 
@@ -105,19 +98,19 @@ class _Bell(Generic[T]):
 
 
 class _LoopLine:
-    def __init__(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-        self._loop = loop
+    def __init__(self, event: asyncio.Event) -> None:
         self._event = event
-        self._task: asyncio.Task[Any] | None = None
+        self._waiting: Coroutine[Any, Any, Any] | None = None
 
     def open(self, ring: Callable[[], None]) -> None:
-        self._task = self._loop.create_task(self._event.wait())
-        self._task.add_done_callback(lambda task: _answer(task, ring))
+        self._waiting = self._event.wait()
+        future: asyncio.Future[Any] = self._waiting.send(None)
+        future.add_done_callback(lambda _: ring())
 
     def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        if self._waiting is not None:
+            self._waiting.close()
+            self._waiting = None
 
 
 class _ThreadLine:
@@ -145,12 +138,3 @@ class _ThreadLine:
         self._ring = None
         with self._condition, suppress(ValueError):
             self._condition._waiters.remove(self)  # noqa: SLF001
-
-
-def _answer(waited: asyncio.Task[Any], ring: Callable[[], None]) -> None:
-    if waited.cancelled():
-        return
-    if (error := waited.exception()) is not None:
-        logger.warning("an event given as `wake` cannot be awaited here: %s", error)
-    else:
-        ring()

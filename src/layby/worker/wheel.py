@@ -18,6 +18,7 @@ import random as chance
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from functools import partial
 from heapq import heapify, heappop, heappush
 from time import perf_counter
@@ -300,13 +301,14 @@ class Wheel:
 
     def _ask_in_task(self, poll: Poll, answer: Awaitable[Any]) -> None:
         assert self._loop is not None
-        self._await_answer(poll, self._loop.create_task(_truth_of(answer), context=poll.context))
+        question = answer if inspect.iscoroutine(answer) else _awaited(answer)
+        self._await_answer(poll, self._loop.create_task(question, context=poll.context))
 
     def _ask_in_thread(self, poll: Poll) -> None:
         assert self._loop is not None
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._max_threads, "layby-condition")
-        question = partial(poll.context.run, _question, poll.condition)
+        question = partial(_question_in, poll.context, poll.condition)
         self._await_answer(poll, self._loop.run_in_executor(self._threads, question))
 
     def _await_answer(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
@@ -319,15 +321,14 @@ class Wheel:
         asked.add_done_callback(lambda _: self._heard(poll, asked))
 
     def _heard(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
-        error = asyncio.CancelledError() if asked.cancelled() else asked.exception()
         poll.asking = None
-        if poll.future.done():
-            return
         self._leave_bucket(poll)
-        if error is not None:
+        try:
+            answer = _truth(asked.result())
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and told
             self._raised(poll, error)
         else:
-            self._answered(poll, asked.result())
+            self._answered(poll, answer)
 
     # --- answers -------------------------------------------------------------------------
 
@@ -342,6 +343,8 @@ class Wheel:
             self._wait_on(poll)
 
     def _raised(self, poll: Poll, error: BaseException) -> None:
+        if poll.future.done():
+            return
         poll.errors += 1
         poll.last_error = f"{type(error).__name__}: {error}"
         if poll.errors > poll.max_errors:
@@ -382,14 +385,22 @@ class Wheel:
 
 def _question(condition: Condition) -> bool | Awaitable[Any]:
     """Ask it; truth counts, and finding it out may raise as well."""
-    answer = condition()
+    return _truth(condition())
+
+
+def _question_in(context: Context, condition: Condition) -> bool | Awaitable[Any]:
+    return context.run(_question, condition)
+
+
+def _truth(answer: Any) -> bool | Awaitable[Any]:
     if answer is True or answer is False:
         return answer
     return answer if inspect.isawaitable(answer) else bool(answer)
 
 
-async def _truth_of(answer: Awaitable[Any]) -> bool:
-    return bool(await answer)
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    """A future may be somebody else's: it is not cancelled with us."""
+    return await (asyncio.shield(answer) if asyncio.isfuture(answer) else answer)
 
 
 def _finish(poll: Poll, error: Exception | None = None) -> None:
