@@ -1,4 +1,7 @@
-"""layby: work that waits. A task that waits holds no slot."""
+"""layby runs Python tasks that hold no slot while they wait.
+
+This module is the front door: every public name is imported from here, none is defined here.
+"""
 
 from layby.errors import (
     ConditionError,
