@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Protocol, Self, cast
 
 import msgspec
 
@@ -42,6 +42,17 @@ def new_store(backend: Backend, settings: Settings | None = None) -> Store:
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     migrate(connection, dialect)
     return SqlStore(connection, dialect, settings, next_after)
+
+
+class Answered(Protocol):
+    """A reply as tests read it: they know what its data is."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def data(self) -> Any: ...
+    @property
+    def is_ok(self) -> bool: ...
 
 
 class World:
@@ -81,7 +92,7 @@ class World:
     def now(self) -> Millis:
         return self.clock.now()
 
-    def send(self, request: Command | Query, now: Millis | None = None) -> Reply:
+    def send(self, request: Command | Query, now: Millis | None = None) -> Answered:
         """One request at the world's time, or at a given one."""
         return self.engine.call(request, self.now if now is None else now)
 
@@ -91,18 +102,18 @@ class World:
         assert reply.is_ok, reply
         return reply.data
 
-    def batch(self, timed: Sequence[Timed]) -> list[Reply]:
+    def batch(self, timed: Sequence[Timed]) -> list[Answered]:
         """Several requests that reach the engine together."""
         futures = self.submit(timed)
         if self.engine.is_inline:
             self.engine.pump()
         return [future.result() for future in futures]
 
-    def submit(self, timed: Iterable[Timed]) -> list["Future[Reply]"]:
-        futures: list[Future[Reply]] = []
+    def submit(self, timed: Iterable[Timed]) -> list["Future[Any]"]:
+        futures: list[Future[Any]] = []
         items: list[Item] = []
         for request, now in timed:
-            future: Future[Reply] = Future()
+            future: Future[Any] = Future()
             futures.append(future)
             items.append(Item(request, resolve, future, now))
         self.engine.submit(items)

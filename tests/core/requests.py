@@ -83,6 +83,15 @@ def run(
     **after: str,
 ) -> c.StartRun:
     """Nodes by name, each with the names it depends on: `run(a="", b="a", c="a b")`."""
+    return dag(after, run_id, timeout_at, with_take)
+
+
+def dag(
+    after: dict[str, str],
+    run_id: str = "run/a",
+    timeout_at: int = NEVER - 1,
+    with_take: c.Take | None = None,
+) -> c.StartRun:
     nodes = tuple(
         c.Node(id=name, name="f", after=tuple(before.split())) for name, before in after.items()
     )

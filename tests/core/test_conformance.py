@@ -3,6 +3,8 @@
 `docs/conformance.md` lists them; C12 is in tests/engine/test_debug.py.
 """
 
+from typing import Any
+
 import pytest
 
 from layby.core import commands as c
@@ -123,7 +125,7 @@ def test_c8_every_response_shows_the_projected_view(world: World) -> None:
     world.ok(r.target("x", SOON, branch="b"))
     world.clock.advance(SOON)
 
-    def seen() -> list[object]:
+    def seen() -> list[Any]:
         found = world.ok(c.SearchPromises(state="rejected_timedout")).promises
         fulfilled = world.ok(c.SearchTasks(state="fulfilled")).tasks
         alive = world.ok(c.SearchPromises(state="pending")).promises

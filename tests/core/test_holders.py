@@ -182,7 +182,7 @@ def test_too_many_crashes_fail_the_task(backend) -> None:
 def test_tasks_of_a_dead_holder_are_freed_in_chunks(backend) -> None:
     """A bounded number in each transaction, until it holds none."""
     with World(backend, chunk=3) as world:
-        world.ok(r.run(**{f"n{at}": "" for at in range(8)}))
+        world.ok(r.dag({f"n{at}": "" for at in range(8)}))
         world.ok(r.take(20, ttl=1_000))
         world.clock.advance(1_000)
         held: list[int] = []

@@ -41,7 +41,7 @@ def test_every_order_of_settlement_joins(name: str) -> None:
 
 def settle_in(world: World, shape: dict, before: dict, order: tuple) -> None:
     history = History()
-    world.ok(r.run(**shape))
+    world.ok(r.dag(shape))
     settled: set[str] = set()
     for node in order:
         tasks = world.dump().tasks
@@ -74,7 +74,7 @@ def test_siblings_that_settle_in_one_batch_make_the_node_ready_once(
     for together in range(2, size + 1):
         for chosen in combinations(names, together):
             world.reset()
-            world.ok(r.run(**nodes))
+            world.ok(r.dag(nodes))
             rest = [name for name in names if name not in chosen]
             for name in rest:
                 world.ok(r.settle(f"run/a:{name}"))
@@ -214,7 +214,7 @@ def test_a_root_that_ends_early_ends_its_nodes_in_chunks(backend, how: str) -> N
     nodes = {f"n{at:02}": "" if at < 3 else "n00" for at in range(20)}
     with World(backend, chunk=4, settings=Settings(hop_limit=3)) as world:
         history = History()
-        world.ok(r.run(timeout_at=5_000, **nodes))
+        world.ok(r.dag(nodes, timeout_at=5_000))
         held = world.ok(r.take(2)).claims
         if how == "timed out":
             world.clock.advance(5_000)
@@ -272,7 +272,7 @@ def test_a_wide_fan_out_joins_through_ticks(backend) -> None:
     """More dependents than one step handles, all counting, and the root after them."""
     nodes = {"a": ""} | {f"n{at}": "a" for at in range(9)}
     with World(backend, settings=Settings(hop_limit=2)) as world:
-        world.ok(r.run(**nodes))
+        world.ok(r.dag(nodes))
         world.ok(r.settle("run/a:a"))
         world.tick()
         world.check()

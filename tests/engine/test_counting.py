@@ -33,7 +33,7 @@ def test_a_chain_of_n_costs_n_plus_2_commits(backend, length: int) -> None:
     with World(backend, paused=False) as world:
         taker = r.take(1)
         before = world.engine.commits
-        held: list[Claim] = list(world.ok(r.run(with_take=taker, **nodes)).taken.claims)
+        held: list[Claim] = list(world.ok(r.dag(nodes, with_take=taker)).taken.claims)
         while held:
             claim = held.pop()
             held += world.ok(r.finish(claim.task.id, with_take=taker)).taken.claims

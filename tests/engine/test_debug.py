@@ -1,5 +1,7 @@
 """The debug surface: off unless enabled (C12), and what it does when it is on."""
 
+from typing import Any
+
 import pytest
 
 from layby.core import commands as c
@@ -26,7 +28,8 @@ def test_c12_the_debug_surface_is_off_unless_enabled(query: c.Query) -> None:
     engine.call(r.promise("x", 500))
     reply = engine.call(query)
     assert (reply.status, reply.data) == (403, "Debug operations are disabled")
-    assert engine.call(c.GetPromise(id="x")).data.promise.is_pending
+    found: Any = engine.call(c.GetPromise(id="x")).data
+    assert found.promise.is_pending
     engine.stop()
 
 

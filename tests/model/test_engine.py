@@ -41,14 +41,14 @@ def test_every_answer_the_protocol_names_is_given(world: World) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(script=scripts())
-@settings(max_examples=60)
+@settings(max_examples=100)
 def test_random_scripts_agree(backend: Backend, script: Script) -> None:
     """Random scripts, shrunk by Hypothesis when they fail, get the model's answers."""
     with World(backend) as world:
         play(world, script)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_long_scripts_agree(world: World, seed: int) -> None:
     """Long scripts named by their seed get the model's answers."""
     play(world, seeded_script(seed, 150))

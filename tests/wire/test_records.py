@@ -12,7 +12,7 @@ HEAD = '"head":{"corrId":"c","status":%d,"version":"2026-04-01"}'
 
 
 def told(world: World, request: c.Command | c.Query, corr_id: str = "c") -> str:
-    return encode(request.kind, corr_id, world.send(request)).decode()
+    return encode(request.kind, corr_id, world.engine.call(request, world.now)).decode()
 
 
 def data_of(world: World, request: c.Command | c.Query) -> str:
