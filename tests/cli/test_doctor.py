@@ -228,6 +228,11 @@ def test_a_folder(tmp_path):
     assert "is a folder" in unusable(tmp_path)
 
 
+def test_a_device():
+    """Neither missing nor a folder, and still nothing to look at."""
+    assert "is no regular file" in unusable(Path("/dev/null"))
+
+
 def test_a_file_that_is_no_database(tmp_path):
     """It says that this is not one of ours."""
     (tmp_path / "notes.txt").write_text("hello " * 1000)

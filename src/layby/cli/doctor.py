@@ -66,7 +66,8 @@ def doctor(ctx: click.Context, file: Path, limit: int, *, as_json: bool) -> None
 def examine(file: Path, limit: int, progress: Progress | None = None) -> Report:
     """Check the whole file; list at most `limit` violations (0: all)."""
     if not file.is_file():
-        what = "is a folder" if file.is_dir() else "does not exist"
+        there = "is a folder" if file.is_dir() else "is no regular file"
+        what = there if file.exists() else "does not exist"
         raise UsageError(f"{file} {what}: give the path of a layby database")
     reader = PageReader(file, Settings(), next_after)
     try:
