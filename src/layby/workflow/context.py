@@ -24,8 +24,8 @@ class Context(MutableMapping[str, Any]):
         self._view = View()
         self._values: dict[str, Any] = {}
         self._removed: set[str] = set()
-        for key, value in dict(values or {}).items():
-            self[key] = value
+        if values is not None:
+            self._fill(values)
 
     @classmethod
     def over(cls, view: View) -> "Context":
@@ -119,6 +119,11 @@ class Context(MutableMapping[str, Any]):
         delta = Delta(changed, tuple(sorted(self._removed)))
         self._check_size(delta)
         return delta
+
+    def _fill(self, values: object) -> None:
+        if not isinstance(values, Mapping):
+            raise ContextError(f"context must be a dict, got {values!r}")
+        self.update(cast("Mapping[str, Any]", values))
 
     def _check_size(self, delta: Delta) -> None:
         after = self._view.after(delta, "")

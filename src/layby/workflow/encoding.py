@@ -17,6 +17,7 @@ from layby.core.commands import Value
 from layby.errors import ContextError
 
 MAX_TRACEBACK_CHARS: Final = 8_000
+MAX_MESSAGE_CHARS: Final = 4_000
 MIN_INT: Final = -(2**63)
 MAX_INT: Final = 2**64 - 1
 
@@ -40,17 +41,9 @@ class ErrorText(msgspec.Struct, frozen=True):
 def encode(value: object, where: str = "value") -> bytes:
     """JSON of the value; `where` names it in the error when it is none."""
     try:
-        encoded = _encoder.encode(value)
-        # Reading it back in C is much cheaper than walking through the value in Python.
-        if not _LONG_NUMBER.search(encoded) and _decoder.decode(encoded) == value:
-            return encoded
-        _refuse_what_is_not_json(value, where)
+        return _encode(value, where)
     except RecursionError:
         raise ContextError(f"{where} is nested too deep, or contains itself") from None
-    except (TypeError, ValueError, UnicodeError, OverflowError) as error:
-        _refuse_what_is_not_json(value, where)
-        raise ContextError(f"{where} is not JSON: {error}") from None
-    return encoded
 
 
 def decode(encoded: bytes) -> Any:
@@ -111,6 +104,18 @@ def read_error(text: str | None) -> ErrorText:
     return ErrorText("Error", "" if found is None else str(found))
 
 
+def _encode(value: object, where: str) -> bytes:
+    try:
+        encoded = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        _refuse_what_is_not_json(value, where)
+        raise ContextError(f"{where} is not JSON: {error}") from None
+    # Reading it back in C is much cheaper than walking through the value in Python.
+    if _LONG_NUMBER.search(encoded) or _decoder.decode(encoded) != value:
+        _refuse_what_is_not_json(value, where)
+    return encoded
+
+
 def _error_from(told: dict[str, Any]) -> ErrorText:
     known = ("__type", "name", "message")
     details = {key: value for key, value in told.items() if key not in known}
@@ -121,9 +126,11 @@ def _error_from(told: dict[str, Any]) -> ErrorText:
 
 def _message_of(error: BaseException) -> str:
     try:
-        return str(error)
+        message = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide that there was an error
         return "(its message cannot be shown)"
+    cut = len(message) - MAX_MESSAGE_CHARS
+    return f"{message[:-cut]}... ({cut} characters left out)" if cut > 0 else message
 
 
 def _end_of(stack: str) -> str:

@@ -21,6 +21,9 @@ ONCE = RetryPolicy()
 class TaskDefinition(Generic[P, R]):
     """Still callable as the function. Made by `task`; nothing of it changes afterwards."""
 
+    __name__: str
+    __wrapped__: Callable[P, R]
+
     def __init__(
         self,
         function: Callable[P, R],

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from layby.core.model import Millis
 from layby.workflow.merge import UNCHANGED, Delta, Merge, View
 from layby.workflow.shape import Shape
 
@@ -10,17 +11,30 @@ class RunViews:
     """Learns what settled tasks changed; answers what a task sees, and what is left at the end.
 
     A task that failed, was skipped or cancelled changed nothing: what it was given passes on.
+    What settled only after it was cancelled had not reached it, and does not pass through it.
     """
 
     def __init__(self, shape: Shape, initial: View) -> None:
         self.shape = shape
         self._initial = initial
         self._deltas: dict[str, Delta] = {}
+        self._settled_at: dict[str, Millis] = {}
+        self._open: set[str] = set()
         self._before: dict[str, Merge] = {}
         self._after: dict[str, View] = {}
 
-    def learn(self, task_id: str, delta: Delta = UNCHANGED) -> None:
+    def learn(
+        self, task_id: str, delta: Delta = UNCHANGED, settled_at: Millis | None = None
+    ) -> None:
+        """The task has settled; without a time it counts as settled in its turn."""
         self._deltas.setdefault(task_id, delta)
+        self._open.discard(task_id)
+        if settled_at is not None:
+            self._settled_at[task_id] = settled_at
+
+    def leave_open(self, task_id: str) -> None:
+        """The task has not settled, although one after it has (it was cancelled, say)."""
+        self._open.add(task_id)
 
     def unknown(self, tasks: Iterable[str]) -> list[str]:
         """Which of these, and of the tasks before them, still have to be learned."""
@@ -31,12 +45,13 @@ class RunViews:
             if task_id not in seen and task_id not in self._after:
                 seen.add(task_id)
                 waiting += self.shape.after[task_id]
-        return sorted(seen - self._deltas.keys(), key=self.shape.position.__getitem__)
+        return self._in_order(seen - self._deltas.keys())
 
     def before(self, task_id: str) -> Merge:
-        """What the task is given. Everything before it must have been learned."""
+        """What the task is given. Everything before it must have been learned or left open."""
         for each in self._not_worked_out(task_id):
-            self._before[each] = self._joined(self.shape.after[each])
+            reached = [one for one in self.shape.after[each] if self._reached(one, each)]
+            self._before[each] = self._joined(reached)
         return self._before[task_id]
 
     def after(self, task_id: str) -> View:
@@ -51,21 +66,27 @@ class RunViews:
         """The context of the finished run: all leaves, in the order of the workflow."""
         return self._joined(self.shape.leaves)
 
-    def _joined(self, tasks: tuple[str, ...]) -> Merge:
-        if not tasks:
-            return Merge(self._initial)
-        return View.merged([self.after(each) for each in tasks], self.shape.precedes)
+    def _joined(self, tasks: Iterable[str]) -> Merge:
+        views = [self.after(each) for each in tasks]
+        return View.merged(views, self.shape.precedes) if views else Merge(self._initial)
+
+    def _reached(self, dependency: str, task_id: str) -> bool:
+        """Whether what the dependency changed was there when the task settled."""
+        if dependency in self._open:
+            return False
+        settled_at = self._settled_at.get(task_id)
+        return settled_at is None or self._settled_at.get(dependency, settled_at) <= settled_at
 
     def _not_worked_out(self, task_id: str) -> list[str]:
-        """The task and those before it, earliest first.
-
-        A list and no recursion, for a chain may be longer than Python's stack.
-        """
+        """The task and those before it, earliest first: a chain may be too long to recurse."""
         found: set[str] = set()
         waiting = [task_id]
         while waiting:
             each = waiting.pop()
-            if each not in found and each not in self._before:
+            if each not in found and each not in self._before and each not in self._open:
                 found.add(each)
                 waiting += self.shape.after[each]
-        return sorted(found, key=self.shape.position.__getitem__)
+        return self._in_order(found)
+
+    def _in_order(self, tasks: Iterable[str]) -> list[str]:
+        return sorted(tasks, key=self.shape.position.__getitem__)

@@ -1,0 +1,47 @@
+"""Whether two workflows of one name are the same code, built twice.
+
+Which of two codes a task of a stored run belongs to, nobody could say afterwards. Building the
+same workflow again in a function, or importing it again, is harmless and happens all the time.
+"""
+
+from typing import Any
+
+from layby.workflow.workflow import AnyTask, Workflow
+
+
+def is_same_code(one: Workflow, other: Workflow) -> bool:
+    return one is other or (
+        list(one.tasks) == list(other.tasks)
+        and all(_is_same_task(task, other.tasks[key]) for key, task in one.tasks.items())
+    )
+
+
+def _is_same_task(one: AnyTask, other: AnyTask) -> bool:
+    return one is other or (
+        one.dependencies == other.dependencies
+        and one.process == other.process
+        and _is_same_function(one.function, other.function)
+    )
+
+
+def _is_same_function(one: Any, other: Any) -> bool:
+    """The same text with the same values around it; closures are compared by what they hold."""
+    if one is other:
+        return True
+    code = getattr(one, "__code__", None)
+    if code is None or code != getattr(other, "__code__", None):
+        return False
+    return one.__defaults__ == other.__defaults__ and _is_same_closure(one, other)
+
+
+def _is_same_closure(one: Any, other: Any) -> bool:
+    cells = zip(one.__closure__ or (), other.__closure__ or (), strict=True)
+    return all(_is_same_cell(mine, theirs) for mine, theirs in cells)
+
+
+def _is_same_cell(one: Any, other: Any) -> bool:
+    try:
+        mine, theirs = one.cell_contents, other.cell_contents
+    except ValueError:  # not filled yet
+        return False
+    return mine is theirs or (type(mine) is type(theirs) and bool(mine == theirs))

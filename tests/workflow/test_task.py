@@ -1,0 +1,182 @@
+import asyncio
+import functools
+import inspect
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from layby.errors import WorkflowError
+from layby.workflow.retry import RetryPolicy
+from layby.workflow.task import task
+from tests.workflow import work
+
+
+def plain(context):
+    return "called"
+
+
+async def waits(context, handle):
+    return handle
+
+
+def takes_task_handle(context, task_handle=None): ...
+def takes_keyword_handle(context, *, handle): ...
+def takes_default_then_handle(context, limit=3, handle=None): ...
+def takes_default(context, limit=3): ...
+def takes_anything(*args, **kwargs): ...
+
+
+def test_a_bare_task_is_still_the_function():
+    """It keeps the name, the docs and the signature."""
+    decorated = task(plain)
+    assert decorated({}) == "called"
+    assert (decorated.id, decorated.__name__, decorated.__wrapped__) == ("plain", "plain", plain)
+    assert list(inspect.signature(decorated).parameters) == ["context"]
+    assert decorated.dependencies == ()
+    assert decorated.retry == RetryPolicy(max_attempts=1)
+    assert (decorated.timeout, decorated.rule, decorated.process) == (None, "all_success", False)
+
+
+def test_options():
+    first = task(plain)
+    decorated = task(
+        id="second", dependencies=[first, "other"], retries=3, timeout=timedelta(minutes=1)
+    )(waits)
+    assert decorated.dependencies == ("plain", "other")
+    assert decorated.retry.max_attempts == 4
+    assert decorated.timeout == 60.0
+    assert decorated.is_async
+    assert task(retry=RetryPolicy(max_attempts=2))(plain).retry.max_attempts == 2
+    assert repr(decorated) == "<task 'second'>"
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (plain, None),
+        (waits, "handle"),
+        (takes_task_handle, "task_handle"),
+        (takes_keyword_handle, "handle"),
+        (takes_default_then_handle, "handle"),
+        (takes_default, None),
+        (takes_anything, None),
+    ],
+)
+def test_who_gets_a_handle(function, name):
+    decorated = task(function)
+    assert decorated.handle_name == name
+    assert decorated.requires_handle == (name is not None)
+
+
+def test_called_as_a_worker_calls_it():
+    assert asyncio.run(task(waits).call({}, "the handle")) == "the handle"
+    assert task(plain).call({}, "the handle") == "called"
+
+
+def test_what_is_async():
+    class Callable:
+        async def __call__(self, context): ...
+
+    assert task(id="object")(Callable()).is_async
+    assert task(id="part")(functools.partial(waits, handle=None)).is_async
+    assert not task(plain).is_async
+
+
+def test_closures_are_fine():
+    tasks = [task(id=f"t{n}")(lambda context, n=n: n) for n in range(3)]
+    assert [each.call({}) for each in tasks] == [0, 1, 2]
+
+
+def test_a_process_task_is_sent_by_name():
+    """Pickle finds the decorated object under the function's own name."""
+    assert pickle.loads(pickle.dumps(work.count)) is work.count
+
+
+def nested():
+    def inner(context): ...
+
+    return inner
+
+
+class Group:
+    def method(self, context): ...
+
+
+async def computes(context): ...
+
+
+def generates(context):
+    yield
+
+
+async def generates_async(context):
+    yield
+
+
+def nothing(): ...
+def only_keyword(*, context): ...
+def other(context, token): ...
+def both(context, handle, task_handle): ...
+def positional(context, handle, /): ...
+
+
+@pytest.mark.parametrize(
+    ("options", "function", "message"),
+    [
+        ({}, 7, "@task needs a function, got 7"),
+        ({}, Group, "@task needs a function"),
+        ({}, task(plain), "task 'plain' is decorated twice"),
+        ({}, generates, "generates yields"),
+        ({}, generates_async, "generates_async yields"),
+        ({}, lambda context: 1, r"write @task\(id=\.\.\.\)"),
+        ({}, functools.partial(plain), r"write @task\(id=\.\.\.\)"),
+        ({}, nothing, r"task 'nothing' takes no context: write def nothing\(context\)"),
+        ({}, only_keyword, "takes no context"),
+        ({}, other, "parameter 'token' that nobody fills: name it handle"),
+        ({}, both, "both handle and task_handle"),
+        ({}, positional, "remove the '/'"),
+        ({"id": "a:b"}, plain, "task id 'a:b' must not contain ':': use 'a-b'"),
+        ({"id": "a/b"}, plain, "must not contain '/'"),
+        ({"id": ""}, plain, "must not be empty"),
+        ({"id": "a\0b"}, plain, "control characters"),
+        ({"id": "x" * 201}, plain, "at most 200 bytes"),
+        ({"id": 7}, plain, "must be a text, not int"),
+        ({"dependencies": "submit"}, plain, r"must be a list of ids or tasks: write \['submit'\]"),
+        ({"dependencies": task(plain)}, plain, "must be a list of ids or tasks"),
+        ({"dependencies": None}, plain, "must be a list of ids or tasks"),
+        ({"dependencies": [waits]}, plain, "which is no task: decorate it with @task"),
+        ({"dependencies": [7]}, plain, "dependency of task 'plain': 7 must be a text"),
+        ({"dependencies": ["a", "b", "a"]}, plain, "depends twice on 'a'"),
+        ({"retries": 1, "retry": RetryPolicy()}, plain, "both retries and retry"),
+        ({"retries": -1}, plain, "retries must be a whole number from 0, got -1"),
+        ({"retries": True}, plain, "retries must be"),
+        ({"retries": 1.5}, plain, "retries must be"),
+        ({"retry": 3}, plain, "for a number of retries write retries="),
+        ({"timeout": 0}, plain, "timeout of task 'plain' must be above 0 seconds, got 0"),
+        ({"timeout": -1}, plain, "must be above 0"),
+        ({"timeout": timedelta(0)}, plain, "must be above 0"),
+        ({"timeout": float("nan")}, plain, "finite number"),
+        ({"timeout": "1 h"}, plain, "seconds or a timedelta, got '1 h'"),
+        ({"timeout": True}, plain, "seconds or a timedelta"),
+        ({"rule": "all_sucess"}, plain, "unknown rule 'all_sucess'; did you mean 'all_success'"),
+        ({"rule": 7}, plain, "rule must be a name or a function"),
+        ({"rule": waits}, plain, "rule waits is async"),
+        ({"process": True}, nested(), "make it a def at the top of a module"),
+        ({"process": True, "id": "x"}, lambda context: 1, "make it a def at the top of a module"),
+        ({"process": True}, Group.method, "make it a def at the top of a module"),
+        ({"process": True}, computes, "is async: process=True is for a plain def"),
+        ({"process": True}, takes_keyword_handle, "asks for a handle"),
+    ],
+)
+def test_bad_tasks_are_refused_with_the_remedy(options, function, message):
+    with pytest.raises(WorkflowError, match=message):
+        task(**options)(function)
+
+
+@pytest.mark.parametrize("later", ["group", "rpc", "on_success", "on_failure"])
+def test_options_of_later_parts_are_not_taken_in_silence(later):
+    options: Any = {later: "x"}
+    with pytest.raises(TypeError, match=later):
+        task(**options)
