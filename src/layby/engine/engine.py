@@ -85,7 +85,6 @@ class Engine:
         self._again: deque[Item] = deque()
         self._takes = WaitingTakes()
         self._watches = Watches()
-        self._outgoing: list[Outgoing] = []
         self.commits = 0
         """Transactions that wrote something: what a benchmark or a counting test looks at."""
 

@@ -40,7 +40,7 @@ class TaskHandle:
     ) -> None:
         self._slot = slot
         self._attempt = attempt
-        self._wheel = wheel or Wheel()
+        self._wheel = Wheel() if wheel is None else wheel  # an empty wheel is falsy
         self._waits = 0
 
     # --- what it is ----------------------------------------------------------------------
