@@ -47,7 +47,7 @@ class Flaky:
 
 def idle(wheel):
     """Nothing parked, nothing armed, nothing kept."""
-    return not (len(wheel) or wheel._buckets or wheel._timer or wheel._ready)
+    return not (wheel.parked or wheel._buckets or wheel._timer or wheel._ready)
 
 
 # --- pace ------------------------------------------------------------------------------------
@@ -640,6 +640,11 @@ async def test_an_empty_wheel_keeps_no_timer():
     assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
 
 
+def test_an_empty_wheel_is_true():
+    """`wheel or Wheel()` keeps the wheel that it was given."""
+    assert Wheel()
+
+
 @virtual_test
 async def test_close_cancels_everything():
     """Closing ends parked, ready and asked polls, and later watches are refused."""
@@ -768,7 +773,7 @@ def parked_bytes(count):
         polls = [wheel.watch(condition, 30) for condition in conditions]
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        assert len(polls) == len(wheel) == count
+        assert len(polls) == wheel.parked == count
         wheel.close()
         return size / count
 

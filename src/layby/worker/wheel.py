@@ -72,7 +72,9 @@ class Wheel:
         self._threads: ThreadPoolExecutor | None = None
         self._on_done = self._ended
 
-    def __len__(self) -> int:
+    @property
+    def parked(self) -> int:
+        """How many it watches. Not `len()`: an empty wheel is still a wheel, and true."""
         return len(self._polls)
 
     def __iter__(self) -> Iterator[Poll]:
