@@ -121,6 +121,18 @@ def test_a_run_adopts_its_root(world: World) -> None:
     world.check()
 
 
+def test_a_run_adopts_its_nodes(world: World) -> None:
+    """Who waited for a node before the run was started waits for that node."""
+    world.ok(c.EnsurePromise(id="job:b"))
+    world.ok(r.claimed("t"))
+    world.ok(r.suspend("t", 1, "job:b"))
+    world.ok(r.run("job", a="", b="a"))
+    world.ok(r.settle("job:a"))
+    world.ok(r.settle("job:b"))
+    assert world.task("t").state == "pending"
+    world.check()
+
+
 def test_adoption_past_the_deadline_wakes_who_waits(world: World) -> None:
     """Born settled, and those who wait for it hear so."""
     waited_for(world)
