@@ -1,0 +1,67 @@
+"""Watches how many slots of a pool are held, from outside and without changing it."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from layby.core.model import Millis
+from layby.engine.clock import SystemClock, virtual_clock
+from layby.executors import SlotPool
+from layby.runner import Runner
+from layby.testing.overrides import Overrides
+
+_CHANGES = ("take", "request", "give_back", "settle", "resize")
+
+
+class SlotWatch:
+    """`with SlotWatch(runner) as slots:` then ask what was held, and when."""
+
+    def __init__(self, watched: Runner | SlotPool) -> None:
+        pool = watched.worker.pool if isinstance(watched, Runner) else watched
+        self._ledger: Any = pool.ledger
+        self._clock = virtual_clock.get() or SystemClock()
+        self._overrides = Overrides()
+        self.history: list[tuple[Millis, int]] = []
+        """Each change: when, and how many slots were held from then on."""
+
+    def __enter__(self) -> Self:
+        self._note()
+        for name in _CHANGES:
+            self._overrides.set(self._ledger, name, self._noted(getattr(self._ledger, name)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._overrides.undo()
+
+    @property
+    def held(self) -> int:
+        """How many are held now."""
+        return self._ledger._held  # noqa: SLF001 - `held` itself settles, and would be noted
+
+    @property
+    def peak(self) -> int:
+        return max(held for _, held in self.history)
+
+    def assert_never_more_than(self, slots: int) -> None:
+        over = [(at, held) for at, held in self.history if held > slots]
+        if over:
+            at, held = over[0]
+            since = at - self.history[0][0]
+            raise AssertionError(
+                f"at most {slots} slots were to be held, but {held} were, {since} ms after the "
+                f"watch began ({len(over)} times, {self.peak} at most)"
+            )
+
+    def assert_none_held(self) -> None:
+        assert self.held == 0, f"{self.held} slots are still held"
+
+    def _noted(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = change(*args, **kwargs)
+            self._note()
+            return result
+
+        return call
+
+    def _note(self) -> None:
+        if not self.history or self.history[-1][1] != self.held:
+            self.history.append((self._clock.now(), self.held))
