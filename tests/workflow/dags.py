@@ -1,5 +1,6 @@
 """Random workflows without cycles, and a naive meaning of what flows through them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ def deltas() -> st.SearchStrategy[Delta]:
     return changes.map(delta_of)
 
 
-def delta_of(changes: dict[str, Any]) -> Delta:
+def delta_of(changes: Mapping[Any, Any]) -> Delta:
     """None stands for a removal."""
     changed = {key: encode(value) for key, value in changes.items() if value is not None}
     return Delta(changed, tuple(key for key, value in changes.items() if value is None))

@@ -134,6 +134,7 @@ def positional(context, handle, /): ...
         ({}, functools.partial(plain), r"write @task\(id=\.\.\.\)"),
         ({}, nothing, r"task 'nothing' takes no context: write def nothing\(context\)"),
         ({}, only_keyword, "takes no context"),
+        ({}, max, r"nobody can see what .* takes; wrap it in a def"),
         ({}, other, "parameter 'token' that nobody fills: name it handle"),
         ({}, both, "both handle and task_handle"),
         ({}, positional, "remove the '/'"),
@@ -180,3 +181,10 @@ def test_options_of_later_parts_are_not_taken_in_silence(later):
     options: Any = {later: "x"}
     with pytest.raises(TypeError, match=later):
         task(**options)
+
+
+def test_a_rule_is_a_name_or_a_function():
+    def rule(outcomes, context): ...
+
+    assert task(rule=rule)(plain).rule is rule
+    assert task(rule="all_done")(plain).rule == "all_done"

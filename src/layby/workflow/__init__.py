@@ -1,1 +1,30 @@
 """What users write, and the pure rules of a workflow: no I/O, no clock, no chance of its own."""
+
+from layby.workflow.context import Context
+from layby.workflow.merge import Conflict
+from layby.workflow.retry import RetryPolicy
+from layby.workflow.status import (
+    Progress,
+    RunStatus,
+    Span,
+    TaskExecution,
+    Try,
+    WaitingOn,
+)
+from layby.workflow.task import TaskDefinition, task
+from layby.workflow.workflow import Workflow
+
+__all__ = [
+    "Conflict",
+    "Context",
+    "Progress",
+    "RetryPolicy",
+    "RunStatus",
+    "Span",
+    "TaskDefinition",
+    "TaskExecution",
+    "Try",
+    "WaitingOn",
+    "Workflow",
+    "task",
+]
