@@ -1,0 +1,74 @@
+"""Documentation that does not run is a rumour: every example, as a real process, twice."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+SAYS = {
+    "approval.py": [
+        "mail to the boss: please decide on the offer over 100 EUR",
+        "offer-100: yes, says Ada (in try 2)",
+        "offer-9000: no, not this year (in try 2)",
+    ],
+    "fan_out.py": [
+        "  4 of 4 stations answered",
+        "  the warmest is Delhi",
+        "  3 of 4 stations answered",
+        "  measure_Lima failed: ConnectionError: the station of Lima does not answer",
+    ],
+    "file_watch.py": [
+        "stock.csv is there; slot held again: True",
+        "in stock: 8",
+        "in stock: None",
+    ],
+    "order_pipeline.py": [f"order-{number}: order {number} is packed" for number in range(1, 6)],
+    "rate_limit.py": ["report: page 5", "send: message 4 is out", "send_blindly: message is out"],
+}
+
+
+def run(example: Path, folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", example],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_twice_and_says_what_it_promises(example, tmp_path):
+    """The second time on what the first has left behind."""
+    for _ in range(2):
+        lines = run(example, tmp_path)
+        for promised in SAYS[example.name]:
+            assert any(line.endswith(promised) for line in lines), (promised, lines)
+
+
+def test_an_order_that_is_done_is_not_submitted_again(tmp_path):
+    """The same run id is the same run, in the next process too."""
+    example = ROOT / "examples" / "order_pipeline.py"
+    first, second = run(example, tmp_path), run(example, tmp_path)
+    assert sum("submitted as" in line for line in first) == 5
+    assert not any("submitted as" in line for line in second)
+
+
+def test_a_restart_sends_no_mail_twice(tmp_path):
+    """A stored checkpoint is read, and a finished task is not run again."""
+    lines = run(ROOT / "examples" / "approval.py", tmp_path)
+    assert sum("mail to the boss" in line for line in lines) == 2
+    assert sum("prepare:" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_listed(example):
+    """Somebody who opens the folder finds it."""
+    assert f"({example.name})" in (ROOT / "examples" / "README.md").read_text()
