@@ -3,10 +3,14 @@
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from layby.core.commands import ListRuns
+from layby.core.replies import RowPage
 from layby.engine.clock import virtual_clock
-from layby.runner import Runner
+from layby.runner import Run, Runner
 from layby.testing.clock import VirtualClock
+from layby.workflow.plan import parse_root_id
 from layby.workflow.status import TaskExecution, WaitingOn
 
 
@@ -27,12 +31,10 @@ class Wait(Struct, frozen=True):
 
 async def waits(runner: Runner, run_id: str | None = None) -> list[Wait]:
     """Every task that waits, of one run or of all unsettled ones, by run and workflow order."""
-    runs = await runner.list(state="pending", limit=1_000)
     found: list[Wait] = []
-    for run in runs:
-        if run_id in (None, run.id):
-            tasks = (await run.status()).tasks.values()
-            found += [Wait(run.id, task, task.waiting_on) for task in tasks if task.waiting_on]
+    for each in [run_id] if run_id is not None else await _unsettled(runner):
+        tasks = (await Run(runner, each).status()).tasks.values()
+        found += [Wait(each, task, task.waiting_on) for task in tasks if task.waiting_on]
     return found
 
 
@@ -47,3 +49,15 @@ async def settle(
     clock = virtual_clock.get()
     if isinstance(clock, VirtualClock):
         await clock.settled()
+
+
+async def _unsettled(runner: Runner) -> list[str]:
+    ids: list[str] = []
+    query = ListRuns(state="pending", limit=1_000)
+    while True:
+        page = (await runner.client.send(query)).data
+        assert isinstance(page, RowPage)
+        ids += [parse_root_id(promise.id) or promise.id for promise, _ in page.rows]
+        if page.cursor is None:
+            return ids
+        query = replace(query, cursor=page.cursor)
