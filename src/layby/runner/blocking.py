@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from layby.core.model import PromiseState
 from layby.errors import UsageError
 from layby.runner.run import Run
-from layby.runner.runner import Runner
+from layby.runner.runner import RunFilter, Runner
 from layby.workflow.context import Context
+from layby.workflow.durations import Duration
 from layby.workflow.status import RunStatus
 from layby.workflow.workflow import Workflow
 
@@ -48,6 +48,8 @@ class BlockingRunner:
         self._thread = threading.Thread(target=self._loop.run_forever, name="layby", daemon=True)
 
     def __enter__(self) -> Self:
+        if self._thread.ident is not None:
+            raise UsageError("a BlockingRunner is entered once: make another one")
         self._thread.start()
         try:
             self.wait(self._runner.__aenter__())
@@ -81,7 +83,7 @@ class BlockingRunner:
         return BlockingRun(self, self.wait(self._runner.get(run_id)))
 
     def list(
-        self, *, state: PromiseState | None = None, flow: str | None = None, limit: int = 100
+        self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
     ) -> "list[BlockingRun]":
         found = self.wait(self._runner.list(state=state, flow=flow, limit=limit))
         return [BlockingRun(self, each) for each in found]
@@ -103,27 +105,64 @@ class BlockingRunner:
     def reject(self, promise_id: str, error: str | BaseException) -> None:
         self.wait(self._runner.reject(promise_id, error))
 
+    def register(self, flow: Workflow) -> None:
+        async def register() -> None:
+            self._runner.register(flow)
+
+        self.wait(register())
+
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the runner's loop and block until it is done."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        self._check_can_wait(coroutine)
+        asked = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return asked.result()
+        except BaseException:
+            asked.cancel()  # an interrupt: nobody waits for it any more
+            raise
+
+    def _check_can_wait(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        problem = ""
+        if not self._thread.is_alive():
+            problem = "this BlockingRunner is not open: use it inside `with BlockingRunner(...)`"
+        elif threading.current_thread() is self._thread:
+            problem = "a BlockingRunner cannot be used by code on its own loop: use `async def`"
+        if problem:
+            coroutine.close()
+            raise UsageError(problem)
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
 
 class BlockingRun:
+    """A run, as code without an event loop holds it."""
+
     def __init__(self, runner: BlockingRunner, inner: Run) -> None:
         self._runner = runner
         self._run = inner
         self.id = inner.id
 
-    def result(self, timeout: float | None = None) -> Context:
+    def result(self, timeout: Duration | None = None) -> Context:
         return self._runner.wait(self._run.result(timeout))
 
     def status(self) -> RunStatus:
         return self._runner.wait(self._run.status())
+
+    def cancel(self, *, by: str = "", reason: str = "") -> None:
+        self._runner.wait(self._run.cancel(by=by, reason=reason))
+
+    def halt(self) -> None:
+        self._runner.wait(self._run.halt())
+
+    def continue_(self) -> None:
+        self._runner.wait(self._run.continue_())
+
+    def __repr__(self) -> str:
+        return repr(self._run)
 
 
 def _refuse_inside_a_loop() -> None:

@@ -17,16 +17,30 @@ LATER = {
 }
 
 
-def open_store(address: str, durability: Durability, settings: Settings) -> Store:
+def check_address(address: object) -> str:
     """`sqlite:PATH`, a plain path, or `memory:` (nothing is kept)."""
-    if address == "memory:":
-        return MemoryStore(settings, next_after)
-    scheme, colon, rest = address.partition(":")
+    if not isinstance(address, str):
+        raise UsageError(f"Runner({address!r}): an address is a text such as 'sqlite:layby.db'")
+    scheme = address.partition(":")[0]
     if scheme in LATER:
         raise UsageError(f"Runner({address!r}): {LATER[scheme]}; use 'sqlite:PATH' for now")
-    path = rest.removeprefix("//") if colon and scheme == "sqlite" else address
+    path = _path(address)
+    if "://" in path:
+        raise UsageError(f"Runner({address!r}): unknown scheme; write for instance 'sqlite:PATH'")
     if not path:
         raise UsageError(f"Runner({address!r}): no path; write for instance 'sqlite:layby.db'")
     if path == ":memory:":
         raise UsageError(f"Runner({address!r}): use 'memory:' for a store that keeps nothing")
-    return SqliteStore(Path(path), settings, next_after, durability)
+    return address
+
+
+def open_store(address: str, durability: Durability, settings: Settings) -> Store:
+    if address == "memory:":
+        return MemoryStore(settings, next_after)
+    return SqliteStore(Path(_path(address)), settings, next_after, durability)
+
+
+def _path(address: str) -> str:
+    """`sqlite:PATH` and `sqlite://PATH` alike; anything else is a path itself."""
+    scheme, colon, rest = address.partition(":")
+    return rest.removeprefix("//") if colon and scheme == "sqlite" else address

@@ -10,6 +10,7 @@ from layby.errors import UsageError
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
+from layby.workflow.durations import Duration, nonnegative_seconds
 from layby.workflow.status import NodeRow, RunStatus, run_status
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ class Run:
     def promise_id(self) -> str:
         return plan.root_id(self.id)
 
-    async def result(self, timeout: float | None = None) -> Context:  # noqa: ASYNC109 - ours
+    async def result(self, timeout: Duration | None = None) -> Context:  # noqa: ASYNC109 - ours
         """The final context. A failed run raises RunFailed; inside a task this parks it."""
-        root = await self._settled(timeout)
+        within = None if timeout is None else nonnegative_seconds(timeout, "timeout of result()")
+        root = await self._settled(within)
         return outcome.read_run(root).result(self.id)
 
     async def status(self) -> RunStatus:
@@ -55,14 +57,29 @@ class Run:
     def __repr__(self) -> str:
         return f"<run '{self.id}'>"
 
+    async def unsettled(self) -> list[str]:
+        """The ids of its promises that can still be steered: the root first, then tasks."""
+        rows = await self._rows()
+        steered = (task for _, task in rows if task is not None and task.kind is not None)
+        return [task.id for task in steered if task.state != "fulfilled"]
+
     async def _settled(self, within: float | None) -> Promise:
         handle = maybe_handle()
-        if handle is not None:
+        if handle is not None and handle.task_execution_id in self._runner.worker.attempts:
             return await handle.settled(self.promise_id, within)
-        async with asyncio.timeout(within):
-            reply = await self._runner.client.send(WatchPromise(id=self.promise_id))
+        limit = asyncio.timeout(within)
+        try:
+            async with limit:
+                reply = await self._runner.send(WatchPromise(id=self.promise_id))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"run '{self.id}' has no result after {within:g} s; it goes on: "
+                "ask again, or cancel it"
+            ) from None
         if not isinstance(reply.data, PromiseData):
-            raise UsageError(f"run '{self.id}' is not known: {reply.data}")
+            raise UsageError(f"run '{self.id}' is not known: check the id, or start it first")
         return reply.data.promise
 
     async def _rows(self) -> list[tuple[Promise, Task | None]]:
@@ -70,7 +87,7 @@ class Run:
         cursor: str | None = None
         while True:
             query = GetRun(id=self.promise_id, cursor=cursor)
-            page = (await self._runner.client.send(query)).data
+            page = (await self._runner.send(query)).data
             assert isinstance(page, RowPage)
             found += page.rows
             cursor = page.cursor

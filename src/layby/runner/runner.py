@@ -4,12 +4,12 @@ import asyncio
 import os
 import random
 import socket
-import sys
 import uuid
 from collections.abc import Mapping
-from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, cast, get_args
+
+from msgspec.structs import replace
 
 from layby.client.local import LocalClient
 from layby.core.address import inbox_of
@@ -20,7 +20,9 @@ from layby.core.commands import (
     GetPromise,
     HaltTask,
     ListRuns,
+    Query,
     ResolvePromise,
+    StartRun,
 )
 from layby.core.model import NEVER, Millis, Promise, PromiseState
 from layby.core.replies import PromiseData, Reply, RowPage, RunData
@@ -28,15 +30,16 @@ from layby.core.rows import Settings
 from layby.engine.clock import SystemClock, virtual_clock
 from layby.engine.engine import Engine
 from layby.engine.outbox import Inboxes, Outgoing
-from layby.errors import UsageError
-from layby.runner.opening import open_store
+from layby.errors import EngineStopped, UsageError, WorkflowError
+from layby.runner import switching
+from layby.runner.opening import check_address, open_store
 from layby.runner.run import Run
 from layby.store.sqlite import Durability
-from layby.worker.values import to_value
 from layby.worker.worker import Worker, WorkerConfig
 from layby.workflow import encoding, plan
 from layby.workflow.context import Context
-from layby.workflow.names import check_run_id
+from layby.workflow.durations import Duration, positive_seconds
+from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.program import FlowProgram
 from layby.workflow.status import Polling
 from layby.workflow.workflow import Workflow
@@ -44,9 +47,25 @@ from layby.workflow.workflow import Workflow
 SWITCH_INTERVAL_S = 0.0005
 """The writer's thread must get the interpreter soon, whatever user code computes."""
 
+PAGE = 1_000
+
+RunFilter = Literal["Running", "Completed", "Failed", "Cancelled"]
+"""What `list` can look for. `Running` is every run that has not ended, halted ones too."""
+
+_STATES: dict[RunFilter, tuple[PromiseState, ...]] = {
+    "Running": ("pending",),
+    "Completed": ("resolved",),
+    "Failed": ("rejected", "rejected_timedout"),
+    "Cancelled": ("rejected_canceled",),
+}
+
 
 class Runner:
-    """`async with Runner("sqlite:layby.db", slots=4) as runner: …`"""
+    """`async with Runner("sqlite:layby.db", slots=4) as runner: …`
+
+    While Runners are open the interpreter switches threads every `switch_interval` seconds, so
+    that a busy body does not keep the writer's thread waiting; None leaves the setting alone.
+    """
 
     def __init__(
         self,
@@ -60,41 +79,57 @@ class Runner:
         max_crashes: int = 5,
         switch_interval: float | None = SWITCH_INTERVAL_S,
     ) -> None:
-        self._address = address
-        self._durability: Durability = durability
-        self._settings = Settings(max_crashes=max_crashes)
+        self._address = check_address(address)
+        self._durability: Durability = _checked_durability(durability)
+        self._settings = Settings(max_crashes=_at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
         self._config = WorkerConfig(
-            slots=slots,
-            group=group,
-            pid=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-            incarnation=uuid.uuid4().hex,
-            max_parked=max_parked,
-            max_threads=max_threads,
+            slots=_at_least_one(slots, "slots"),
+            group=check_name(group, "group"),
+            max_parked=_at_least_one(max_parked, "max_parked"),
+            max_threads=_at_least_one(max_threads, "max_threads"),
             processes=min(slots, os.cpu_count() or 1),
         )
-        self._open = False
+        self._state: Literal["new", "open", "closed"] = "new"
 
     # --- life ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if self._state == "open":
+            raise UsageError(f"this Runner on {self._address!r} is open already: use it as it is")
         clock = virtual_clock.get()
         self._inboxes = Inboxes()
+        self._loop = asyncio.get_running_loop()
         store = open_store(self._address, self._durability, self._settings)
         self.engine = Engine(store, clock or SystemClock(), self._inboxes)
-        self._loop = asyncio.get_running_loop()
-        if clock is None:
-            self.engine.start()
-            if self._switch_interval is not None:
-                sys.setswitchinterval(self._switch_interval)
-        else:
+        try:
+            self._start_engine(inline=clock is not None)
+        except BaseException:
+            store.close()
+            raise
+        self._start_worker()
+        self._state = "open"
+        return self
+
+    def _start_engine(self, *, inline: bool) -> None:
+        if inline:
             self.engine.start_inline()
+            return
+        self.engine.start()
+        if self._switch_interval is not None:
+            switching.lower(self._switch_interval)
+
+    def _start_worker(self) -> None:
+        """A new holder each time: one that has left is gone for good."""
+        self._config = replace(
+            self._config,
+            pid=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            incarnation=uuid.uuid4().hex,
+        )
         self.client = LocalClient(self.engine)
         self._program = FlowProgram(self.client, random.random)
         self.worker = Worker(self.client, self._program, self._config, self.now)
         self._inboxes.open(inbox_of(self._config.group, self._config.pid), self._hear)
-        self._open = True
-        return self
 
     async def __aexit__(
         self,
@@ -105,16 +140,25 @@ class Runner:
         await self.close()
 
     async def close(self) -> None:
-        """Hand running tasks back, write what is queued, close the store."""
-        if not self._open:
+        """Hand running tasks back, write what is queued, close the store. Twice is harmless."""
+        if self._state != "open":
             return
-        self._open = False
-        await self.worker.stop()
-        await self.client.close()
+        self._state = "closed"
+        try:
+            await self.worker.stop()
+        finally:
+            await self.client.close()
+            await self._stop_engine()
+
+    async def _stop_engine(self) -> None:
         if self.engine.is_inline:
             self.engine.stop()
-        else:
+            return
+        try:
             await self._loop.run_in_executor(None, self.engine.stop)
+        finally:
+            if self._switch_interval is not None:
+                switching.restore(self._switch_interval)
 
     def now(self) -> Millis:
         return self.engine.clock.now()
@@ -127,16 +171,14 @@ class Runner:
         context: Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
-        deadline: float | timedelta | None = None,
+        deadline: Duration | None = None,
     ) -> Run:
         """Start a run and return at once. The same id is the same run, also after a restart."""
-        self._check_open()
         self.register(flow)
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
         command = plan.plan(flow, run_id, context, self._config.group, self._until(deadline))
-        reply = await self.worker.start_run(command)
-        if not isinstance(reply.data, RunData):
-            raise UsageError(f"run '{run_id}' cannot be started: {reply.data}")
+        root = await self._started(command, run_id)
+        self._check_flow(root, flow, run_id)
         return Run(self, run_id)
 
     async def execute(
@@ -145,8 +187,8 @@ class Runner:
         context: Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
-        deadline: float | timedelta | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - how long the caller waits
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - how long the caller waits
     ) -> Context:
         """Start and wait for the result."""
         run = await self.start(flow, context, run_id=run_id, deadline=deadline)
@@ -155,43 +197,49 @@ class Runner:
     def register(self, flow: Workflow) -> None:
         """Give this Runner a workflow's code, so that it takes tasks of runs started before."""
         self._check_open()
+        if not isinstance(cast("object", flow), Workflow):
+            raise WorkflowError(
+                f"{flow!r} is no Workflow: write Workflow('name', tasks=[...]) and start that"
+            )
         if self._program.register(flow):
             self.worker.code_changed()
 
     async def get(self, run_id: str) -> Run:
-        promise_id = plan.root_id(check_run_id(run_id))
-        await self._promise(GetPromise(id=promise_id), f"run '{run_id}'")
+        """The run of this id, which must exist."""
+        root = GetPromise(id=plan.root_id(check_run_id(run_id)))
+        await self._promise(root, f"run '{run_id}'")
         return Run(self, run_id)
 
     async def list(
-        self, *, state: PromiseState | None = None, flow: str | None = None, limit: int = 100
+        self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
     ) -> "list[Run]":
         """Runs by id, at most `limit`."""
-        reply = await self._send(ListRuns(state=state, name=flow, limit=limit))
-        assert isinstance(reply.data, RowPage)
-        ids = (plan.parse_root_id(promise.id) for promise, _ in reply.data.rows)
-        return [Run(self, run_id) for run_id in ids if run_id is not None]
+        _at_least_one(limit, "limit")
+        states: tuple[PromiseState | None, ...] = (None,) if state is None else _states(state)
+        found = [each for wanted in states for each in await self._listed(wanted, flow, limit)]
+        return [Run(self, run_id) for run_id in sorted(found)[:limit]]
 
     async def cancel(
         self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
     ) -> None:
         """Cancel a run, or one task of it: running, parked or pending, at once."""
         cancel = CancelPromise(id=_id(run_id, task), by=by, reason=reason)
-        await self._promise(cancel, _called(run_id, task))
+        reply = await self.send(cancel)
+        if not reply.is_ok:
+            raise await self._unknown(run_id, task)
 
     async def halt(self, run_id: str, task: str | None = None) -> None:
         """Stop a task (or every unsettled task of a run) until somebody continues it."""
-        for promise_id in await self._unsettled(run_id, task):
-            await self._send(HaltTask(id=promise_id))
+        await self._steer(run_id, task, HaltTask)
 
     async def continue_(self, run_id: str, task: str | None = None) -> None:
-        for promise_id in await self._unsettled(run_id, task):
-            await self._send(ContinueTask(id=promise_id))
+        """Let a halted task (or every halted task of a run) go on."""
+        await self._steer(run_id, task, ContinueTask)
 
     async def resolve(self, promise_id: str, value: Any = None) -> None:
         """Settle a promise; one nobody has waited for yet comes into being settled."""
-        resolve = ResolvePromise(id=promise_id, value=to_value(value))
-        await self._promise(resolve, f"promise '{promise_id}'")
+        told = encoding.to_value(value, f"the value of promise '{promise_id}'")
+        await self._promise(ResolvePromise(id=promise_id, value=told), f"promise '{promise_id}'")
 
     async def reject(self, promise_id: str, error: str | BaseException) -> None:
         told = error if isinstance(error, BaseException) else Exception(error)
@@ -209,40 +257,96 @@ class Runner:
             poll.polls, _millis(poll.next_poll_at, self._loop, self.now()), poll.last_error
         )
 
+    async def send(self, request: Command | Query) -> Reply:
+        """Ask the engine; refusals are replies."""
+        self._check_open()
+        try:
+            return await self.client.send(request)
+        except EngineStopped:
+            raise EngineStopped(
+                f"the Runner on {self._address!r} was closed before this was answered: "
+                "open one again and ask there; runs go on where they were"
+            ) from None
+
     # --- inside --------------------------------------------------------------------------
+
+    async def _started(self, command: StartRun, run_id: str) -> Promise:
+        reply = await self.worker.start_run(command)
+        if not isinstance(reply.data, RunData):
+            raise UsageError(f"run '{run_id}' cannot be started: {reply.data}")
+        if reply.data.promise.is_pending:
+            self._program.remember(reply.data.promise)
+        return reply.data.promise
+
+    @staticmethod
+    def _check_flow(root: Promise, flow: Workflow, run_id: str) -> None:
+        """The same id is the same run, so it must be one of the same workflow."""
+        stored = plan.read_root_param(root.param).flow
+        if stored != flow.name:
+            raise UsageError(
+                f"run '{run_id}' exists already and is one of workflow '{stored}', not of "
+                f"'{flow.name}': use another run id, or runner.get({run_id!r})"
+            )
 
     def _hear(self, outgoing: Outgoing) -> None:
         """A message for this worker, on the writer's thread: a task is no longer ours."""
         message = outgoing.message
         self._loop.call_soon_threadsafe(self.worker.lost, message.id, message.version)
 
-    async def _unsettled(self, run_id: str, task: str | None) -> "list[str]":
-        if task is not None:
-            return [plan.node_id(run_id, task)]
-        status = await (await self.get(run_id)).status()
-        open_tasks = [each for each in status.tasks.values() if each.settled_at is None]
-        return [plan.root_id(run_id), *(each.task_execution_id for each in open_tasks)]
+    async def _steer(
+        self, run_id: str, task: str | None, kind: type[HaltTask] | type[ContinueTask]
+    ) -> None:
+        """All of a run at once; of a single task a refusal is told."""
+        if task is None:
+            run = await self.get(run_id)
+            await asyncio.gather(*(self.send(kind(id=each)) for each in await run.unsettled()))
+            return
+        reply = await self.send(kind(id=_id(run_id, task)))
+        if reply.status == 404:
+            raise await self._unknown(run_id, task)
+        if not reply.is_ok:
+            raise UsageError(f"task '{task}' of run '{run_id}': {reply.data}")
+
+    async def _listed(
+        self, state: PromiseState | None, flow: str | None, limit: int
+    ) -> "list[str]":
+        found: list[str] = []
+        cursor: str | None = None
+        while len(found) < limit:
+            query = ListRuns(state=state, name=flow, limit=min(limit, PAGE), cursor=cursor)
+            page = (await self.send(query)).data
+            assert isinstance(page, RowPage)
+            ids = (plan.parse_root_id(promise.id) for promise, _ in page.rows)
+            found += [run_id for run_id in ids if run_id is not None]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found
 
     async def _promise(self, command: Command, what: str) -> Promise:
-        reply = await self._send(command)
-        if not isinstance(reply.data, PromiseData):
-            raise UsageError(f"{what}: {reply.data}")
-        return reply.data.promise
+        reply = await self.send(command)
+        if isinstance(reply.data, PromiseData):
+            return reply.data.promise
+        remedy = ": check the id, or start it first" if reply.status == 404 else ""
+        raise UsageError(f"{what}: {reply.data}{remedy}")
 
-    async def _send(self, command: Any) -> Reply:
-        self._check_open()
-        return await self.client.send(command)
+    async def _unknown(self, run_id: str, task: str | None) -> UsageError:
+        """Which of the two is not there, and what is there instead."""
+        run = await self.get(run_id)
+        tasks = (await run.status()).tasks
+        hint = close_match(task or "", tuple(tasks)) or f"; it has {', '.join(tasks)}"
+        return UsageError(f"run '{run_id}' has no task '{task}'{hint}")
 
-    def _until(self, deadline: float | timedelta | None) -> Millis:
+    def _until(self, deadline: Duration | None) -> Millis:
         if deadline is None:
             return NEVER
-        seconds = deadline.total_seconds() if isinstance(deadline, timedelta) else deadline
-        if seconds <= 0:
-            raise UsageError(f"deadline must be positive, got {deadline!r}")
-        return self.now() + round(seconds * 1000)
+        seconds = positive_seconds(deadline, "deadline of a run")
+        return min(self.now() + round(seconds * 1000), NEVER)
 
     def _check_open(self) -> None:
-        if not self._open:
+        if self._state == "closed":
+            raise UsageError(f"this Runner on {self._address!r} is closed: open another one")
+        if self._state == "new":
             raise UsageError("this Runner is not open: use it inside `async with Runner(...)`")
 
 
@@ -251,8 +355,24 @@ def _id(run_id: str, task: str | None) -> str:
     return plan.root_id(run_id) if task is None else plan.node_id(run_id, task)
 
 
-def _called(run_id: str, task: str | None) -> str:
-    return f"run '{run_id}'" if task is None else f"task '{task}' of run '{run_id}'"
+def _states(state: RunFilter) -> tuple[PromiseState, ...]:
+    if state not in _STATES:
+        names = ", ".join(get_args(RunFilter))
+        raise UsageError(f"runs cannot be listed by state {state!r}; it is one of {names}")
+    return _STATES[state]
+
+
+def _at_least_one(count: Any, what: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise UsageError(f"{what} must be a whole number from 1, got {count!r}")
+    return count
+
+
+def _checked_durability(durability: Durability) -> Durability:
+    if durability not in get_args(Durability):
+        names = ", ".join(map(repr, get_args(Durability)))
+        raise UsageError(f"durability must be one of {names}, got {durability!r}")
+    return durability
 
 
 def _millis(loop_time: float | None, loop: asyncio.AbstractEventLoop, now: Millis) -> Millis | None:

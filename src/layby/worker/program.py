@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from layby.core.commands import Value
-from layby.core.model import Millis
+from layby.core.model import Millis, Promise
 from layby.core.replies import Claim
 
 Mode = Literal["async", "thread", "process"]
@@ -74,6 +74,6 @@ class Program(Protocol):
 
     async def load(self, claim: Claim) -> Job | Verdict: ...
 
-    def settled(self, claim: Claim, state: str, value: Value) -> None:
-        """A claim of ours was reported: what it settled with need not be read again."""
+    def settled(self, promise: Promise) -> None:
+        """A task of ours has settled: how it ended need not be read again."""
         ...

@@ -182,7 +182,7 @@ class Worker:
         if claims:
             self._standing = None
             self.begin(claims)
-        elif reply.status >= 400:
+        elif reply.status >= 400 and not self._stopping:
             logger.error("the worker is no longer known to the store: %s", reply.data)
 
     # --- the pipeline --------------------------------------------------------------------
@@ -304,8 +304,6 @@ class Worker:
             reply = await self._patiently(finish)
         finally:
             self._riding -= 1
-        if reply is not None and reply.is_ok:
-            self._program.settled(claim, state, value)
         self._go_on(reply)
 
     async def _fail(self, attempt: Attempt, failure: Failure, retry_at: Millis | None) -> None:
@@ -329,6 +327,8 @@ class Worker:
 
     def _go_on(self, reply: Reply | None) -> None:
         data = None if reply is None else reply.data
+        if isinstance(data, FinishData | FailData) and not data.promise.is_pending:
+            self._program.settled(data.promise)
         if isinstance(data, FinishData | FailData | RunData):
             self.begin(data.taken.claims)
         self.credit_changed()

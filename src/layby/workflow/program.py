@@ -19,6 +19,7 @@ from layby.workflow import encoding, history, outcome, plan
 from layby.workflow.context import Context
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
+from layby.workflow.sameness import is_same_code
 from layby.workflow.task import TaskDefinition
 from layby.workflow.views import RunViews
 from layby.workflow.workflow import Workflow
@@ -35,9 +36,14 @@ class RunMemory:
         self.views = RunViews(param.shape, param.initial)
         self.outcomes: dict[str, NodeOutcome] = {}
 
-    def learn(self, task_id: str, found: NodeOutcome) -> None:
+    def learn(self, task_id: str, promise: Promise) -> None:
+        """How a task ended; one cancelled before its turn may settle ahead of those before it."""
+        if promise.is_pending:
+            self.views.leave_open(task_id)
+            return
+        found = outcome.read(promise)
         self.outcomes[task_id] = found
-        self.views.learn(task_id, found.delta)
+        self.views.learn(task_id, found.delta, promise.settled_at)
 
 
 class FlowProgram:
@@ -50,11 +56,13 @@ class FlowProgram:
 
     def register(self, flow: Workflow) -> bool:
         """Learn a workflow's code; True when that is news."""
-        if self._flows.get(flow.name) is flow:
+        known = self._flows.get(flow.name)
+        if known is not None:
+            _refuse_other_code(known, flow)
             return False
         self._flows[flow.name] = flow
-        known = (name for each in self._flows.values() for name in plan.names(each))
-        self.names = tuple(sorted(known))
+        names = (name for each in self._flows.values() for name in plan.names(each))
+        self.names = tuple(sorted(names))
         return True
 
     async def load(self, claim: Claim) -> Job | Verdict:
@@ -77,12 +85,12 @@ class FlowProgram:
             definition, context, claim, memory.views.before(node.task_id).conflicts, self._random
         )
 
-    def settled(self, claim: Claim, state: str, value: Value) -> None:
-        node = plan.parse_node_id(claim.task.id)
+    def settled(self, promise: Promise) -> None:
+        node = plan.parse_node_id(promise.id)
         if node is None:
-            self._runs.pop(claim.task.id, None)
+            self._runs.pop(promise.id, None)
         elif (memory := self._runs.get(plan.root_id(node.run_id))) is not None:
-            memory.learn(node.task_id, outcome.read(_settled(claim.promise, state, value)))
+            memory.learn(node.task_id, promise)
 
     def remember(self, root: Promise) -> None:
         """A run this process has started: its root need not be read."""
@@ -115,7 +123,7 @@ class FlowProgram:
             *(self._read(plan.node_id(run_id, task_id)) for task_id in unknown)
         )
         for task_id, promise in zip(unknown, missing, strict=True):
-            memory.learn(task_id, outcome.read(promise))
+            memory.learn(task_id, promise)
 
     async def _read(self, promise_id: str) -> Promise:
         reply = await self._client.send(GetPromise(id=promise_id))
@@ -236,6 +244,9 @@ def _outcomes(memory: RunMemory, after: tuple[str, ...]) -> dict[str, NodeOutcom
     return {task_id: memory.outcomes[task_id] for task_id in after}
 
 
-def _settled(promise: Promise, state: str, value: Value) -> Promise:
-    text = encoding.text_of(value)
-    return promise.settled("resolved" if state == "resolved" else "rejected", text, 0)
+def _refuse_other_code(known: Workflow, flow: Workflow) -> None:
+    if not is_same_code(known, flow):
+        raise UsageError(
+            f"workflow '{flow.name}' is already registered with this Runner, with other code: "
+            "give one of the two another name"
+        )
