@@ -225,9 +225,10 @@ def test_notices_are_current_within_a_batch(world: World) -> None:
     """A halt and two heartbeats in one transaction: the first is told, the second is not."""
     world.ok(r.run(a=""))
     world.ok(r.take())
-    beat = c.HeartbeatWorker(pid="p", incarnation="1")
-    replies = world.batch([(c.HaltTask(id="run/a:a"), 0), (beat, 0), (beat, 0)])
-    assert [len(reply.data.lost) for reply in replies[1:]] == [1, 0]
+    world.ok(r.take(pid="q"))
+    beat, other = (c.HeartbeatWorker(pid=pid, incarnation="1") for pid in "pq")
+    replies = world.batch([(c.HaltTask(id="run/a:a"), 0), (other, 0), (beat, 0), (beat, 0)])
+    assert [len(reply.data.lost) for reply in replies[1:]] == [0, 1, 0]
 
 
 def test_what_the_holder_does_itself_is_no_notice(world: World) -> None:
