@@ -17,8 +17,10 @@ class Dialect(Protocol):
 
     any_of: str
     """A subquery of the ids (or other texts) in one parameter."""
-    ready: str
-    """Ready tasks of a group, oldest first for each name; nodes and roots each to a limit."""
+    front: str
+    """The oldest ready nodes and roots of a group, each to a limit, as two JSON arrays."""
+    by_name: str
+    """The same for each of some names."""
 
     def rows(self, names: Sequence[str]) -> str:
         """A FROM item `r` with these columns, read from one parameter."""
@@ -33,27 +35,35 @@ class Dialect(Protocol):
         ...
 
 
+def _front(kind: str, look: str) -> str:
+    """The oldest ready tasks of a group, whatever their names."""
+    return f"""
+        SELECT json_group_array(json_array(task_ready_at, id, task_name)) FROM (
+            SELECT task_ready_at, id, task_name FROM promises
+            WHERE task_state = 'pending' AND task_kind = '{kind}' AND task_group = :group
+                AND task_ready_at <= :now AND timeout_at > :since
+            ORDER BY task_ready_at, id LIMIT {look})
+    """
+
+
+def _by_name(kind: str, limit: str) -> str:
+    """The oldest ready tasks of each name."""
+    return f"""
+        SELECT json_group_array(json_array(q.task_ready_at, q.id, q.task_name))
+        FROM json_each(:names) AS n JOIN promises AS q ON q.rowid IN (
+            SELECT rowid FROM promises
+            WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
+                AND task_kind = '{kind}' AND task_ready_at <= :now AND timeout_at > :since
+            ORDER BY task_ready_at, id LIMIT {limit})
+    """
+
+
 class SqliteDialect:
     begin = "BEGIN IMMEDIATE"
     keyed = "WITHOUT ROWID"
     any_of = "(SELECT value FROM json_each(?))"
-    ready = """
-        SELECT json_group_array(json_array(p.task_ready_at, p.id)) FROM (
-            SELECT q.task_ready_at, q.id FROM json_each(:names) AS n
-            JOIN promises AS q ON q.rowid IN (
-                SELECT rowid FROM promises
-                WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
-                    AND task_kind = 'node' AND task_ready_at <= :now AND timeout_at > :since
-                ORDER BY task_ready_at, id LIMIT :nodes)
-            UNION ALL
-            SELECT q.task_ready_at, q.id FROM json_each(:names) AS n
-            JOIN promises AS q ON q.rowid IN (
-                SELECT rowid FROM promises
-                WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
-                    AND task_kind = 'root' AND task_ready_at <= :now AND timeout_at > :since
-                ORDER BY task_ready_at, id LIMIT :roots)
-        ) AS p
-    """
+    front = f"SELECT ({_front('node', ':nodes')}), ({_front('root', ':roots')})"
+    by_name = f"SELECT ({_by_name('node', ':nodes')}), ({_by_name('root', ':roots')})"
 
     def rows(self, names: Sequence[str]) -> str:
         cells = ", ".join(

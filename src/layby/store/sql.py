@@ -70,13 +70,15 @@ _holders = msgspec.json.Decoder(list[Holder])
 _schedules = msgspec.json.Decoder(list[Schedule])
 _texts = msgspec.json.Decoder(list[str])
 _keyed = msgspec.json.Decoder(list[tuple[str, str]])
-_queue = msgspec.json.Decoder(list[tuple[Millis, str]])
+_queued = msgspec.json.Decoder(list[tuple[Millis, str, str | None]])
 
 _promise_cells = getter(PROMISES.columns)
 _task_cells = getter(TASKS.columns[1:])
 _promise_move = getter((PROMISES.columns[0], *PROMISE_MOVES))
 _task_move = getter((TASKS.columns[0], *TASK_MOVES))
 
+FRONT = 32
+"""How many ready tasks more than needed are looked at, in case some are not for this worker."""
 SCHEDULES_PER_TICK = 100
 OCCURRENCES_PER_TICK = 100
 
@@ -166,19 +168,35 @@ class SqlStore:
         """
         nodes = sum(footprint.takes.values()) + len(footprint.ids)
         roots = self._settings.roots_per_take * footprint.take_count + len(footprint.ids)
-        for key in footprint.takes:
-            group, names = key
-            arguments = {
-                "group": group,
-                "names": packed(names),
-                "now": now,
-                "since": footprint.since,
-                "nodes": nodes,
-                "roots": roots,
-            }
-            queue = self._connection.execute(self._sql.dialect.ready, arguments).fetchone()[0]
-            rows.ready[key] = sorted(_queue.decode(queue))
+        for group, names in footprint.takes:
+            at = {"group": group, "now": now, "since": footprint.since}
+            rows.ready[group, names] = self._queue(at, frozenset(names), nodes, roots)
         return {task_id for queue in rows.ready.values() for _, task_id in queue}
+
+    def _queue(
+        self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int
+    ) -> list[tuple[Millis, str]]:
+        """Ready tasks of these names, oldest first.
+
+        A worker mostly knows every name of its group: one look at the front of the queue
+        is enough. Only where strangers stand in front is each name looked up by itself.
+        """
+        look = {"nodes": 2 * nodes + FRONT, "roots": 2 * roots + FRONT}
+        front = [_queued.decode(each) for each in self._row(self._sql.dialect.front, at | look)]
+        mine = [[each for each in part if each[2] in names] for part in front]
+        if any(
+            len(found) < wanted and len(part) == limit
+            for found, wanted, part, limit in zip(
+                mine, (nodes, roots), front, look.values(), strict=True
+            )
+        ):
+            limits = {"names": packed(sorted(names)), "nodes": nodes, "roots": roots}
+            found = self._row(self._sql.dialect.by_name, at | limits)
+            mine = [sorted(_queued.decode(each)) for each in found]
+        return sorted((at, key) for at, key, _ in (*mine[0][:nodes], *mine[1][:roots]))
+
+    def _row(self, statement: str, arguments: dict[str, Any]) -> tuple[str, ...]:
+        return self._connection.execute(statement, arguments).fetchone()
 
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
         branches = footprint.all_branches()

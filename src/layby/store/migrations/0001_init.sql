@@ -45,8 +45,15 @@ CREATE INDEX promises_wake ON promises (task_wake_at)
     WHERE task_wake_at < 9007199254740991;
 CREATE INDEX promises_tail ON promises (tail_at) WHERE tail_at IS NOT NULL;
 
--- The queue that takes read: the pending row is the queue entry.
-CREATE INDEX promises_ready ON promises (task_group, task_name, task_kind, task_ready_at, id)
+-- The queue that takes read: the pending row is the queue entry. Its front, and each name apart.
+CREATE INDEX promises_ready_nodes
+    ON promises (task_group, task_ready_at, id, task_name, timeout_at)
+    WHERE task_state = 'pending' AND task_kind = 'node';
+CREATE INDEX promises_ready_roots
+    ON promises (task_group, task_ready_at, id, task_name, timeout_at)
+    WHERE task_state = 'pending' AND task_kind = 'root';
+CREATE INDEX promises_ready_names
+    ON promises (task_group, task_name, task_kind, task_ready_at, id, timeout_at)
     WHERE task_state = 'pending' AND task_group IS NOT NULL;
 CREATE INDEX promises_held ON promises (task_holder, id) WHERE task_holder IS NOT NULL;
 CREATE INDEX promises_leased ON promises (task_pid, id)
