@@ -209,6 +209,13 @@ def test_tries_and_the_one_not_told_yet():
     assert execution(state="acquired", version=1).tries == (Try(1, "first"),)
 
 
+def test_the_try_of_a_cancelled_task_ended_with_it():
+    """Its worker has nothing to report any more."""
+    cancelled = promise(state="rejected_canceled", settled_at=9_000)
+    (last,) = execution(cancelled, state="fulfilled", version=1, history=history()).tries
+    assert (last.outcome, last.spans[-1].end) == ("Cancelled", 9_000)
+
+
 def test_progress():
     text = '{"fraction":0.5,"text":"half","at":7}'
     assert execution(state="acquired", progress=text).progress == Progress(0.5, "half", 7)

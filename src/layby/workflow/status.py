@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from layby.core.model import NEVER, Millis, Promise, Task
 from layby.workflow import encoding, outcome
-from layby.workflow.history import History, Span, TaskHistory, Try, read_history, why_next
+from layby.workflow.history import History, Span, TaskHistory, Try, ended, read_history, why_next
 from layby.workflow.merge import Conflict
 from layby.workflow.outcome import moment
 from layby.workflow.plan import parse_node_id, parse_root_id, read_root_param
@@ -101,18 +101,18 @@ def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Mi
     root = root.at(now)
     param = read_root_param(root.param)
     tasks = _executions(nodes, param.shape.after, now)
-    ended = None if root.is_pending else outcome.read_run(root)
+    over = None if root.is_pending else outcome.read_run(root)
     return RunStatus(
         run_id=parse_root_id(root.id) or root.id,
         flow=param.flow,
-        state=_pending_state(root_task, tasks) if ended is None else ended.status,
+        state=_pending_state(root_task, tasks) if over is None else over.status,
         tasks=tasks,
         created_at=root.created_at,
         settled_at=root.settled_at,
         deadline=None if root.timeout_at == NEVER else root.timeout_at,
-        failed={} if ended is None else ended.failed,
-        by="" if ended is None else ended.by,
-        reason="" if ended is None else ended.reason,
+        failed={} if over is None else over.failed,
+        by="" if over is None else over.by,
+        reason="" if over is None else over.reason,
     )
 
 
@@ -159,9 +159,13 @@ def _pending_state(root: Task, tasks: Mapping[str, TaskExecution]) -> RunStateNa
 
 
 def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
+    """A try that was running then (the run was cancelled, say) ended with it."""
     told = outcome.read(promise)
+    settled_at = promise.settled_at or 0
+    history = ended(read_history(row.task.history), settled_at, told.status, told.error)
     return replace(
         _waiting(row, told.status, None),
+        tries=history.tries,
         error=told.error,
         reason=told.reason,
         conflicts=told.conflicts,
@@ -253,8 +257,8 @@ def _untaken(row: NodeRow) -> WaitingOn:
 def _last_change(row: NodeRow) -> Millis:
     """When its last try ended, as far as that is known."""
     last = read_history(row.task.history).last
-    ended = last.spans[-1].end if last is not None and last.spans else None
-    return row.promise.created_at if ended is None else ended
+    end = last.spans[-1].end if last is not None and last.spans else None
+    return row.promise.created_at if end is None else end
 
 
 def _progress(task: Task) -> Progress | None:
