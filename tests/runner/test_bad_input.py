@@ -82,7 +82,7 @@ async def test_a_runner_that_is_not_open():
             lambda: runner.start(FLOW),
             lambda: runner.execute(FLOW),
             lambda: runner.get("r"),
-            lambda: runner.list(),
+            runner.list,
             lambda: runner.cancel("r"),
             lambda: runner.halt("r"),
             lambda: runner.continue_("r"),
@@ -102,7 +102,7 @@ async def test_unknown_runs_and_tasks():
     """Each verb names the run or task that is not there, and what to do."""
     async with Runner("memory:") as runner:
         for call in (runner.get, runner.cancel, runner.halt, runner.continue_):
-            with pytest.raises(UsageError, match="run 'nobody'.*check the id"):
+            with pytest.raises(UsageError, match=r"run 'nobody'.*check the id"):
                 await call("nobody")
         await runner.execute(FLOW, run_id="r")
         for call in (runner.cancel, runner.halt, runner.continue_):
@@ -213,7 +213,7 @@ def test_layby_run_inside_a_loop():
     async def main():
         layby.run(FLOW)
 
-    with pytest.raises(UsageError, match="await runner.execute"):
+    with pytest.raises(UsageError, match=r"await runner\.execute"):
         asyncio.run(main())
 
 

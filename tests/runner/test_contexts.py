@@ -178,7 +178,7 @@ async def test_a_rule_that_raises_fails_its_task():
     @task(dependencies=[first], rule=broken)
     async def maybe(context): ...
 
-    with pytest.raises(RunFailed, match="rule .*broken raised KeyError") as told:
+    with pytest.raises(RunFailed, match=r"rule .*broken raised KeyError") as told:
         await result_of(first, maybe)
     assert RuleError.__name__ in told.value.failed["maybe"]
 
