@@ -10,17 +10,19 @@ from typing import Any, Protocol
 import msgspec
 
 from layby.client.api import Client
-from layby.core.commands import NOTHING, AnnotateTask, Command, FenceTask, Value
-from layby.core.model import Millis
+from layby.core.commands import NOTHING, AnnotateTask, Command, FenceTask, Query, Value
+from layby.core.model import Millis, Promise
 from layby.core.replies import AnnotateData, Claim, Reply
 from layby.errors import StoreError, UsageError
+from layby.worker.patience import patiently, pauses
 from layby.worker.program import Job
 from layby.worker.replay import Record, Replay, encoded
 from layby.worker.tell import Waiting
 
-_WAIT_ENDED = encoded(Record("defer_until"))
-RECANCEL_S = 0.1
-"""A body that swallows its cancellation is cancelled again, this often, until it ends."""
+CLEAN_UP_S = 5.0
+"""A body that was told to end may clean up for so long before it is told again."""
+RECANCEL_S = 1.0
+"""A body that does not heed it is told again, this often, until it ends."""
 
 
 class Host(Protocol):
@@ -30,13 +32,17 @@ class Host(Protocol):
 
     def now(self) -> Millis: ...
 
-    def may_park(self) -> bool: ...
+    def why_not_park(self) -> str | None: ...
 
     def cancel_body(self, attempt: "Attempt") -> None: ...
 
+    def give_up(self, attempt: "Attempt") -> None: ...
+
     def credit_changed(self) -> None: ...
 
-    def spawn(self, coroutine: Any) -> None: ...
+    async def let_others_in(self) -> None: ...
+
+    def spawn(self, coroutine: Any) -> Any: ...
 
 
 class PollState(Protocol):
@@ -45,22 +51,31 @@ class PollState(Protocol):
     last_error: str | None
 
 
+class Shown(msgspec.Struct, frozen=True):
+    """What is told of one wait."""
+
+    waiting: Waiting
+    sub_status: str | None
+    poll: PollState | None
+
+
 class Attempt:
     __slots__ = (
         "_armed_at",
         "_host",
         "_left",
         "_progress",
+        "_shown",
+        "_tellings",
         "_timer",
         "claim",
         "error",
         "is_open",
+        "is_reported",
         "job",
-        "poll",
         "reason",
         "replay",
         "task_number",
-        "waiting",
     )
 
     def __init__(self, host: Host, claim: Claim, job: Job) -> None:
@@ -71,10 +86,11 @@ class Attempt:
         self.task_number = 0
         self.error: BaseException | None = None
         self.is_open = True
+        self.is_reported = False
         self.reason: str | None = None
         """Why the body is being ended from outside: timeout, lost, shutdown; None while it runs."""
-        self.waiting: Waiting | None = None
-        self.poll: PollState | None = None
+        self._shown: Shown | None = None
+        self._tellings = 0
         self._left = job.timeout
         self._armed_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -94,36 +110,45 @@ class Attempt:
     def is_ending(self) -> bool:
         return self.reason is not None
 
+    @property
+    def waiting(self) -> Waiting | None:
+        return None if self._shown is None else self._shown.waiting
+
+    @property
+    def poll(self) -> PollState | None:
+        return None if self._shown is None else self._shown.poll
+
+    @property
+    def is_parked(self) -> bool:
+        return self._shown is not None and self._shown.sub_status is not None
+
     def now(self) -> Millis:
         return self._host.now()
 
     def check_open(self) -> None:
-        if not self.is_open:
-            raise UsageError(f"{self.id}: its handle was used after the task had ended")
+        """Raise when the body has no business with its handle any more."""
         if self.reason is not None:
             raise asyncio.CancelledError(f"{self.id}: {self.reason}")
+        if not self.is_open:
+            raise UsageError(
+                f"{self.id}: its handle was used after the task had ended: "
+                "await everything the task starts before it returns"
+            )
 
-    # --- the clock of holding a slot -----------------------------------------------------
+    # --- beginning and ending ------------------------------------------------------------
 
-    def start_clock(self) -> None:
-        if self._left is not None:
-            loop = asyncio.get_running_loop()
-            self._armed_at = loop.time()
-            self._timer = loop.call_later(self._left, self.end, "timeout")
-
-    def stop_clock(self) -> None:
-        if self._timer is not None and self._left is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._left = max(0.0, self._left - (asyncio.get_running_loop().time() - self._armed_at))
+    def begin(self) -> None:
+        """The body starts: it has its slot now."""
+        self.job.history.started(self.now())
+        self._start_clock()
 
     def end(self, reason: str) -> None:
-        """End the body from outside, and go on until it has ended."""
-        if not self.is_open:
-            return
-        self.reason = self.reason or reason
-        self._host.cancel_body(self)
-        self._timer = asyncio.get_running_loop().call_later(RECANCEL_S, self.end, reason)
+        """End the body from outside: the first reason counts."""
+        if self.is_open and self.reason is None:
+            self._stop_clock()
+            self.reason = reason
+            self._host.cancel_body(self)
+            self._again_in(CLEAN_UP_S)
 
     def close(self) -> None:
         """The body has ended: its handle is of no use any more."""
@@ -131,30 +156,64 @@ class Attempt:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _end_again(self) -> None:
+        """It should have ended long ago: nobody waits for it any more, but it is told again."""
+        self._host.give_up(self)
+        self._host.cancel_body(self)
+        self._again_in(RECANCEL_S)
+
+    def _again_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._end_again)
+
+    # --- the clock of holding a slot -----------------------------------------------------
+
+    def _start_clock(self) -> None:
+        if self._left is not None and self._timer is None and self.reason is None:
+            loop = asyncio.get_running_loop()
+            self._armed_at = loop.time()
+            self._timer = loop.call_later(self._left, self.end, "timeout")
+
+    def _stop_clock(self) -> None:
+        if self._timer is not None and self._left is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._left = max(0.0, self._left - (asyncio.get_running_loop().time() - self._armed_at))
+
     # --- parking -------------------------------------------------------------------------
 
-    def park(self, waiting: Waiting, poll: PollState | None) -> bool:
-        """Tell `Deferred` before the slot is given up. False: too many are parked, keep it."""
-        self.waiting, self.poll = waiting, poll
-        if not self._host.may_park():
-            self._tell(waiting, None)
-            return False
-        self.stop_clock()
-        self.job.history.parked(self.now())
-        self._tell(waiting, "Deferred")
-        return True
+    def park(self, waiting: Waiting, poll: PollState | None) -> Shown:
+        """Tell `Deferred` before the slot is given up; without it the slot is to be kept."""
+        why_not = self._host.why_not_park()
+        if why_not is None:
+            self._stop_clock()
+            self.job.history.parked(self.now())
+        sub_status = "Deferred" if why_not is None else None
+        shown = Shown(waiting.begun(self.now(), why_not or ""), sub_status, poll)
+        self.show(shown)
+        self._host.credit_changed()
+        return shown
 
-    def waits_for_slot(self) -> None:
-        """Woken, but every slot is taken: that is what it waits for now."""
-        self.waiting, self.poll = Waiting("slot", "ready to go on, waiting for a slot"), None
+    def waits_as_well(self, waiting: Waiting, poll: PollState | None) -> Shown:
+        """Another wait of the same body: it shares the slot, the first one stays shown."""
+        sub_status = None if self._shown is None else self._shown.sub_status
+        return Shown(waiting.begun(self.now()), sub_status, poll)
 
-    def resume(self, record_id: str | None) -> None:
+    def show(
+        self, shown: Shown | None, record_id: str | None = None, *, of: Record | None = None
+    ) -> None:
+        """Tell what the body waits for now, with the record of a wait that has ended."""
+        self._shown = shown
+        self._annotate(record_id, of)
+
+    def show_waiting(self, waiting: Waiting) -> None:
+        """Still without a slot, but what it waits for has changed."""
+        self.show(Shown(waiting.begun(self.now()), "Deferred", None))
+
+    def resume(self, record_id: str | None = None, record: Record | None = None) -> None:
         """Tell `Active` after the slot has been reclaimed, with the record of the wait's end."""
-        self.waiting, self.poll = None, None
-        if self._timer is None:
-            self.start_clock()
-            self.job.history.resumed(self.now())
-        self._annotate(record_id=record_id, record=_WAIT_ENDED if record_id else NOTHING)
+        self._start_clock()
+        self.job.history.resumed(self.now())
+        self.show(None, record_id, of=record)
         self._host.credit_changed()
 
     def progress(self, fraction: float | None, text: str) -> None:
@@ -162,41 +221,64 @@ class Attempt:
         self._progress = msgspec.json.encode(told).decode()
         self._annotate()
 
-    # --- fenced writes -------------------------------------------------------------------
+    async def let_others_in(self) -> None:
+        await self._host.let_others_in()
 
-    async def send(self, command: Command) -> Reply:
-        return await self._host.client.send(command)
+    # --- writes --------------------------------------------------------------------------
+
+    async def send(self, request: Command | Query) -> Reply:
+        return await patiently(self._host.client, request)
 
     async def fenced(self, command: FenceTask) -> Reply:
         reply = await self.send(command)
         self._heed(reply)
+        self.check_open()
         return reply
 
-    async def record(self, record_id: str, value: Value) -> None:
-        annotate = self._annotation(record_id=record_id, record=value)
-        self._heed(await self.send(annotate))
+    async def record(self, record_id: str, value: Value) -> Promise:
+        """Store a record and wait until it is: what stands there now, ours or an earlier one."""
+        reply = await self.send(self._annotation(record_id, value))
+        self._heed(reply)
+        self.check_open()
+        assert isinstance(reply.data, AnnotateData)
+        assert reply.data.record is not None
+        return reply.data.record
 
-    def _tell(self, waiting: Waiting, sub_status: str | None) -> None:
-        self._annotate(sub_status=sub_status, waiting_on=waiting.told(self.now()))
-        self._host.credit_changed()
-
-    def _annotate(self, **fields: Any) -> None:
+    def _annotate(self, record_id: str | None = None, record: Record | None = None) -> None:
         """Handed to the writer now, in order; nobody waits for the commit."""
-        self._host.spawn(self._annotated(self._annotation(**fields)))
+        if record_id is not None and record is not None:
+            self.replay.remember(record_id, record)
+        self._tellings += 1
+        self._host.spawn(self._annotated(record_id, record and encoded(record), self._tellings))
 
-    def _annotation(self, **fields: Any) -> AnnotateTask:
-        history, progress = self.job.history.text, self._progress
+    async def _annotated(self, record_id: str | None, value: Value | None, telling: int) -> None:
+        """Told again while the store is out, unless something newer has been told."""
+        command = self._annotation(record_id, value)
+        for pause in pauses():
+            try:
+                self._heed(await self._host.client.send(command))
+            except StoreError:  # the engine's own log has it
+                await asyncio.sleep(pause)
+            else:
+                return
+            if not self.is_open or (telling != self._tellings and record_id is None):
+                return
+            command = self._annotation(record_id, value)
+
+    def _annotation(self, record_id: str | None, value: Value | None) -> AnnotateTask:
+        shown = self._shown
         return AnnotateTask(
-            id=self.id, version=self.version, history=history, progress=progress, **fields
+            id=self.id,
+            version=self.version,
+            sub_status=None if shown is None else shown.sub_status,
+            waiting_on=None if shown is None else shown.waiting.told(),
+            progress=self._progress,
+            history=self.job.history.text,
+            record_id=record_id,
+            record=value or NOTHING,
         )
-
-    async def _annotated(self, command: AnnotateTask) -> None:
-        try:
-            self._heed(await self.send(command))
-        except StoreError:
-            return  # an annotation is told again with the next one; the store's own log has it
 
     def _heed(self, reply: Reply) -> None:
         """A refused version: somebody else has the task now."""
-        if reply.status in (404, 409) and not isinstance(reply.data, AnnotateData):
+        if reply.status in (404, 409):
             self.end("lost")

@@ -1,6 +1,9 @@
 """The handle for plain `def` bodies: the same calls, blocking the body's own thread."""
 
 import asyncio
+import inspect
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from typing import Any
 
 from layby.worker.handle import Condition, Seconds, TaskHandle
@@ -14,6 +17,9 @@ class BlockingHandle:
         self._handle = handle
         self._loop = loop
         self._work = work
+        self._answering: set[asyncio.Task[Any]] = set()
+
+    # --- waits ---------------------------------------------------------------------------
 
     def defer_until(
         self, condition: Condition, poll_interval: Seconds | None = None, **options: Any
@@ -27,11 +33,14 @@ class BlockingHandle:
         return self._wait(self._handle.wait_for(promise_id, timeout, **options))
 
     def promise(self, name: str) -> "BlockingToken":
-        token = self._wait(self._handle.promise(name))
-        return BlockingToken(self, token.id)
+        return BlockingToken(self, self._wait(self._handle.promise(name)))
+
+    # --- other control -------------------------------------------------------------------
 
     def checkpoint(self, key: str, fn: Any, *args: Any) -> Any:
-        """`fn` runs on this thread; only its result travels."""
+        """A plain `fn` runs on this thread, an async one on the loop."""
+        if inspect.iscoroutinefunction(fn):
+            return self._wait(self._handle.checkpoint(key, fn, *args))
         found = self._handle.recalled(key, args)
         if found is not None:
             return found.value
@@ -41,7 +50,7 @@ class BlockingHandle:
         self._wait(self._handle.yield_slot())
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
-        self._loop.call_soon_threadsafe(self._handle.progress, fraction, text)
+        self._wait(_called(self._handle.progress, fraction, text))
 
     def is_slot_held(self) -> bool:
         return self._handle.is_slot_held()
@@ -58,23 +67,56 @@ class BlockingHandle:
     def task_execution_id(self) -> str | None:
         return self._handle.task_execution_id
 
-    def _wait(self, coroutine: Any) -> Any:
+    # --- between thread and loop ---------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """On the loop: whatever the thread waits for now raises there."""
+        for answering in self._answering:
+            answering.cancel()
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self._wait(coroutine)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Wait on the loop; meanwhile this thread does no real work."""
+        try:
+            self._handle.check_open()
+        except BaseException:
+            coroutine.close()
+            raise
         asked = asyncio.run_coroutine_threadsafe(self._answered(coroutine), self._loop)
         self._work.end()
-        return asked.result()
+        try:
+            return asked.result()
+        except CancelledError:
+            self._handle.check_open()  # the body is being ended: that is what it hears
+            raise asyncio.CancelledError from None
 
-    async def _answered(self, coroutine: Any) -> Any:
+    async def _answered(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        answering = asyncio.current_task()
+        assert answering is not None
+        self._answering.add(answering)
         try:
             return await coroutine
         finally:
+            self._answering.discard(answering)
             self._work.begin()
 
 
 class BlockingToken:
-    def __init__(self, handle: BlockingHandle, promise_id: str) -> None:
+    """A promise others settle: give them its id, then `wait()`."""
+
+    def __init__(self, handle: BlockingHandle, token: Any) -> None:
         self._handle = handle
-        self.id = promise_id
+        self._token = token
+
+    @property
+    def id(self) -> str:
+        return self._token.id
 
     def wait(self, timeout: Seconds | None = None) -> Any:
-        return self._handle.wait_for(self.id, timeout, key=self.id)
+        return self._handle.wait(self._token.wait(timeout))
+
+
+async def _called(function: Any, *args: Any) -> None:
+    function(*args)

@@ -27,24 +27,27 @@ class ProcessFailed(LaybyError):
 class Bodies:
     """Threads and processes are made when the first body needs them."""
 
-    def __init__(self, wheel: Wheel, max_threads: int, processes: int) -> None:
+    def __init__(
+        self, wheel: Wheel, max_threads: int, processes: int, give_up: Callable[[Attempt], None]
+    ) -> None:
         self._wheel = wheel
         self._max_threads = max_threads
         self._process_count = processes
+        self._give_up = give_up
         self._threads: ThreadPoolExecutor | None = None
+        self._thread_places = asyncio.Semaphore(max_threads)
         self._processes: ProcessTaskExecutor | None = None
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self.stuck = 0
-        """Threads that go on although their task is over: they keep their slots."""
+        self.threads = 0
+        """How many bodies have a thread now, those that wait in it too."""
 
     async def run(self, attempt: Attempt, slot: SlotToken) -> Any:
         """Run the body of an attempt that holds its slot."""
         handle = TaskHandle(slot, attempt, self._wheel)
         enter_handle(handle)
-        attempt.start_clock()
+        attempt.begin()
         try:
             return await self._in_its_form(attempt, handle)
-        except Exception as error:
+        except BaseException as error:
             attempt.error = error
             raise
 
@@ -65,32 +68,36 @@ class Bodies:
 
     async def _in_thread(self, attempt: Attempt, handle: TaskHandle) -> Any:
         """A thread cannot be ended: the slot stays held until it ends by itself."""
-        loop = asyncio.get_running_loop()
+        async with self._thread_places:
+            self.threads += 1
+            try:
+                return await self._in_own_thread(attempt, handle)
+            finally:
+                self.threads -= 1
+
+    async def _in_own_thread(self, attempt: Attempt, handle: TaskHandle) -> Any:
         work = real_work()
-        call = attempt.job.body(BlockingHandle(handle, loop, work))
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._max_threads, "layby-body")
+        blocking = BlockingHandle(handle, asyncio.get_running_loop(), work)
+        context = copy_context()
+        context.run(enter_handle, blocking)
+        call = attempt.job.body(blocking)
         work.begin()
-        running = loop.run_in_executor(self._threads, copy_context().run, call)
+        running = asyncio.wrap_future(self._thread_pool().submit(context.run, call))
         running.add_done_callback(lambda _: work.end())
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            await self._outlive(running)
+            if running.done():
+                raise
+            blocking.interrupt()
+            self._give_up(attempt)
+            await _outlive(running)
             raise
 
-    async def _outlive(self, running: "asyncio.Future[Any]") -> None:
-        self.stuck += 1
-        try:
-            while not running.done():
-                try:
-                    await asyncio.wait([running])
-                except asyncio.CancelledError:
-                    continue  # asked again to end; it cannot
-        finally:
-            self.stuck -= 1
-            if not running.cancelled():
-                running.exception()  # nobody else will look at it
+    def _thread_pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._max_threads, "layby-body")
+        return self._threads
 
     # --- processes -----------------------------------------------------------------------
 
@@ -103,7 +110,7 @@ class Bodies:
 
         with real_work().busy():
             executor = self._process_executor()
-            submission = await loop.run_in_executor(None, executor.submit_wait, call, completed)
+            submission = executor.submit(call, completed)
             try:
                 return await done
             except asyncio.CancelledError:
@@ -111,11 +118,24 @@ class Bodies:
                 raise
 
     def _process_executor(self) -> ProcessTaskExecutor:
+        """Bodies that find every process busy wait in its queue, with their slots."""
         if self._processes is None:
             count = self._process_count
-            config = ProcessTaskExecutorConfig(max_inflight=count, max_workers=count)
+            config = ProcessTaskExecutorConfig(
+                max_inflight=count, max_workers=count, queue_capacity=2**31
+            )
             self._processes = ProcessTaskExecutor(config, keep_completions=False)
         return self._processes
+
+
+async def _outlive(running: "asyncio.Future[Any]") -> None:
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            continue  # told again to end; it cannot
+    if not running.cancelled():
+        running.exception()  # nobody else will look at it
 
 
 def _settle(done: "asyncio.Future[Any]", completion: TaskCompletion) -> None:

@@ -4,44 +4,61 @@ The sequence is the same for all waits: `Deferred` is handed to the writer, the 
 the body waits on a bare future, the slot is reclaimed (first come, first served), `Active` is
 handed to the writer, the body goes on with its locals intact. A handle made of a slot token
 alone does all of this without a store; its waits are then not durable.
+
+Waits of one body that overlap share the slot: the first one releases it, the last one reclaims
+it; whichever ends before that goes on without a slot. A body that somebody cancels from inside
+(`asyncio.timeout` around a wait) gets its slot back before it goes on; one that is ended from
+outside does not stand in line for a slot only to die with it.
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Generator
+import logging
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetPromise, WatchPromise
 from layby.core.model import NEVER, Promise
 from layby.core.replies import FenceData, PromiseData, Reply
-from layby.errors import DeferTimeout, UsageError
+from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.executors import SlotToken
-from layby.worker.attempt import Attempt
+from layby.worker.attempt import Attempt, Shown
+from layby.worker.poll import check_condition, check_pace, name_of
 from layby.worker.rejections import value_of
-from layby.worker.replay import Record, Replay, digest_of, encoded
-from layby.worker.tell import Waiting
+from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
+from layby.worker.tell import FOR_A_SLOT, TO_LET_OTHERS_GO, Waiting
+from layby.worker.wake import check_wake
 from layby.worker.wheel import Poll, Wake, Wheel
+
+logger = logging.getLogger(__name__)
 
 Seconds = float | int | timedelta
 Condition = Callable[[], Any]
 
-_current: ContextVar["TaskHandle | None"] = ContextVar("layby_handle", default=None)
+POLL_INTERVAL_S = 1.0
+_DEFER_UNTIL = Record("defer_until")
+
+_current: ContextVar[Any] = ContextVar("layby_handle", default=None)
 
 
 class TaskHandle:
     """Belongs to one try of one task; after the body has ended every call raises."""
 
-    __slots__ = ("_attempt", "_slot", "_waits", "_wheel")
+    __slots__ = ("_attempt", "_reclaiming", "_slot", "_waits", "_wheel")
 
     def __init__(
         self, slot: SlotToken, attempt: Attempt | None = None, wheel: Wheel | None = None
     ) -> None:
         self._slot = slot
         self._attempt = attempt
-        self._wheel = Wheel() if wheel is None else wheel  # an empty wheel is falsy
-        self._waits = 0
+        self._wheel = wheel
+        self._waits: tuple[Shown, ...] = ()
+        self._reclaiming: asyncio.Future[None] | None = None
 
     # --- what it is ----------------------------------------------------------------------
 
@@ -77,34 +94,47 @@ class TaskHandle:
         key: str | None = None,
     ) -> None:
         """Wait, without a slot, until `condition()` is true; first ask it once with the slot."""
+        check_condition(condition)
+        check_wake(wake)
         interval = _interval(poll_interval, poll_interval_ms)
+        within, longest = _seconds(timeout, "timeout"), _seconds(max_interval, "max_interval")
+        check_pace(interval, within, backoff, longest, jitter, max_errors)
         with self._call("defer_until", key) as record_id:
-            if self._found(record_id, "defer_until") or await _holds(condition):
+            if self._is_done(record_id, _DEFER_UNTIL):
                 return
-            poll = self._wheel.watch(
+            holds, error = await _first_check(condition)
+            if holds:
+                self._passed(record_id)
+                return
+            poll = self._own_wheel().watch(
                 condition,
                 interval,
-                timeout=_seconds(timeout),
+                timeout=within,
                 backoff=backoff,
-                max_interval=_seconds(max_interval),
+                max_interval=longest,
                 jitter=jitter,
                 max_errors=max_errors,
                 wake=wake,
             )
-            await self._parked(poll.future, _on_condition(condition, timeout), record_id, poll)
+            _count_first(poll, error)
+            waiting = Waiting(
+                "condition", f"waiting until {name_of(condition)} is true", timeout=within
+            )
+            await self._parked(poll.future, waiting, record_id, _DEFER_UNTIL, poll)
 
     async def sleep(self, seconds: Seconds, *, key: str | None = None) -> None:
         """Wait, without a slot; after a crash it ends when it would have ended."""
-        length = _seconds(seconds)
-        if length is None or length < 0:
-            raise ValueError(f"sleep takes seconds ≥ 0, got {seconds!r}")
+        length = _seconds(seconds, "sleep")
+        if length is None:
+            raise UsageError("sleep takes seconds, got None")
         with self._call("sleep", key) as record_id:
-            if self._attempt is None:
-                await self._parked(asyncio.ensure_future(asyncio.sleep(length)), Waiting("sleep"))
+            waiting = Waiting("sleep", f"sleeping {length:g} s")
+            if self._attempt is None or record_id is None:
+                await self._parked(asyncio.ensure_future(asyncio.sleep(length)), waiting)
                 return
-            timer = await self._timer(record_id, length)
+            timer = await self._timer(self._attempt, record_id, length)
             if timer.is_pending:
-                waiting = Waiting("sleep", f"sleeping {length:g} s", deadline=timer.timeout_at)
+                waiting = replace(waiting, deadline=timer.timeout_at)
                 await self._parked(self._watched(timer.id), waiting)
 
     async def wait_for(
@@ -115,27 +145,26 @@ class TaskHandle:
         key: str | None = None,
     ) -> Any:
         """Wait, without a slot, until that promise settles anywhere; a rejection raises."""
-        with self._call("wait_for", key):
-            promise = _promise(await self._store().send(EnsurePromise(id=promise_id)), promise_id)
-            if promise.is_pending:
-                promise = await self._settled(promise_id, _seconds(timeout))
-            return value_of(promise)
+        check_key(promise_id, "promise id")
+        within = _seconds(timeout, "timeout")
+        with self._call("wait_for", key) as record_id:
+            request = EnsurePromise(id=promise_id)
+            return value_of(await self._promise(request, within, record_id))
 
     async def settled(self, promise_id: str, timeout: Seconds | None = None) -> Promise:  # noqa: ASYNC109
         """Wait, without a slot, for a promise that exists; the settled promise itself."""
-        with self._call("wait_for", f"settled.{promise_id}"):
-            promise = _promise(await self._store().send(GetPromise(id=promise_id)), promise_id)
-            if promise.is_pending:
-                promise = await self._settled(promise_id, _seconds(timeout))
-            return promise
+        within = _seconds(timeout, "timeout")
+        with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
+            return await self._promise(GetPromise(id=promise_id), within, record_id)
 
     async def promise(self, name: str) -> "Token":
         """A promise of this task's own that others settle; the same one in every try."""
         attempt = self._store()
-        promise_id = attempt.replay.record_id(f"promise.{name}", lasting=True)
+        key = f"promise.{check_key(name, 'name of a promise')}"
+        promise_id = attempt.replay.record_id(key, lasting=True)
         create = CreatePromise(id=promise_id, timeout_at=NEVER)
         await attempt.fenced(FenceTask(id=attempt.id, version=attempt.version, inner=create))
-        return Token(self, promise_id)
+        return Token(self, promise_id, key)
 
     # --- other control -------------------------------------------------------------------
 
@@ -150,28 +179,48 @@ class TaskHandle:
         return await self.keep(key, args, result)
 
     def recalled(self, key: str, args: tuple[Any, ...]) -> Record | None:
-        """What an earlier life of this task stored under this key, for these arguments."""
-        replay = self._store().replay
-        return replay.found(_checkpoint_id(replay, key), "checkpoint", digest_of(*args))
+        """What was stored under this key before, for these arguments."""
+        record_id, call = self._checkpoint(key, args)
+        return self._store().replay.found(record_id, call)
 
     async def keep(self, key: str, args: tuple[Any, ...], result: Any) -> Any:
+        """Store the result and give it back as every later life will read it."""
         attempt = self._store()
-        record = Record("checkpoint", digest_of(*args), result)
-        await attempt.record(_checkpoint_id(attempt.replay, key), _storable(record, key))
-        return result
+        record_id, call = self._checkpoint(key, args)
+        stored = checkpointed(Record(call.kind, call.digest, result), key)
+        kept = record_of(await attempt.record(record_id, stored))
+        attempt.replay.check(record_id, kept, call)
+        attempt.replay.remember(record_id, kept)
+        return kept.value
 
     async def yield_slot(self) -> None:
         """Let whoever waits for a slot go first, then go on."""
-        self._check_open()
-        if self._slot.release():
-            await asyncio.sleep(0)
-            await self._slot.reclaim()
+        self.check_open()
+        if self._waits or not self._slot.is_held():
+            return  # it is given up already
+        wait = self._leave(TO_LET_OTHERS_GO, None)
+        try:
+            if self._attempt is not None and not self._slot.is_held():
+                await self._attempt.let_others_in()
+        finally:
+            await self._come_back(wait, is_over=self.is_cancelled)
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
         """Say how far the task is; shown in the run's status."""
-        self._check_open()
+        self.check_open()
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise UsageError(f"progress takes a fraction between 0.0 and 1.0, got {fraction!r}")
         if self._attempt is not None:
             self._attempt.progress(fraction, text)
+
+    def check_open(self) -> None:
+        """Raise when the task has ended or is being ended."""
+        if self._attempt is not None:
+            self._attempt.check_open()
+
+    def numbered(self, key: str) -> str:
+        """A key for each of several calls that belong to one name."""
+        return self._store().replay.numbered(key)
 
     # --- the sequence every wait shares --------------------------------------------------
 
@@ -180,118 +229,184 @@ class TaskHandle:
         future: "asyncio.Future[Any]",
         waiting: Waiting,
         record_id: str | None = None,
+        record: Record | None = None,
         poll: Poll | None = None,
     ) -> Any:
         """Wait for `future` without the slot. Errors are raised with the slot held again."""
-        self._leave(waiting, poll)
+        wait = self._leave(waiting, poll)
         try:
             result = await future
         except asyncio.CancelledError:
             future.cancel()
-            await self._leave_wait(cancelled=True)
+            await self._come_back(wait, is_over=self.is_cancelled)
+            raise
+        except (DeferTimeout, ConditionError) as error:
+            await self._come_back(wait, record_id, record and record.raising(error))
             raise
         except BaseException:
-            await self._leave_wait()
+            await self._come_back(wait)
             raise
-        await self._leave_wait(record_id)
+        await self._come_back(wait, record_id, record)
         return result
 
-    def _leave(self, waiting: Waiting, poll: Poll | None) -> None:
-        self._waits += 1
-        if self._waits > 1:
-            return
-        if self._attempt is None or self._attempt.park(waiting, poll):
+    def _leave(self, waiting: Waiting, poll: Poll | None) -> Shown:
+        attempt, is_first = self._attempt, not self._waits
+        if attempt is None:
+            wait = Shown(waiting, "Deferred", poll)
+        else:
+            wait = (attempt.park if is_first else attempt.waits_as_well)(waiting, poll)
+        self._waits = (*self._waits, wait)
+        if is_first and wait.sub_status is not None:
             self._slot.release()
+        return wait
 
-    async def _leave_wait(self, record_id: str | None = None, *, cancelled: bool = False) -> None:
-        """The last of overlapping waits takes the slot back; a cancelled task does not."""
-        self._waits -= 1
-        if self._waits > 0 or (cancelled and self.is_cancelled):
+    async def _come_back(
+        self,
+        wait: Shown,
+        record_id: str | None = None,
+        record: Record | None = None,
+        *,
+        is_over: bool = False,
+    ) -> None:
+        """The last of overlapping waits takes the slot back; who is over needs none to die."""
+        self._waits = tuple(each for each in self._waits if each is not wait)
+        if self._attempt is not None and self._waits:
+            self._attempt.show(self._waits[0], record_id, of=record)
+        if is_over or self._waits:
             return
-        if self._attempt is not None and not self._slot.is_held():
-            self._attempt.waits_for_slot()
-        await self._slot.reclaim()
-        if self._attempt is not None:
-            self._attempt.resume(record_id)
+        await self._take_slot_back()
+        if self._waits:
+            self._slot.release()  # another wait of this body has begun meanwhile
+        elif self._attempt is not None:
+            self._attempt.resume(record_id, record)
 
-    async def _settled(self, promise_id: str, within: float | None) -> Promise:
-        waiting = Waiting("promise", f"waiting for promise {promise_id}", timeout=within)
-        watched = self._watched(promise_id)
-        limited = watched if within is None else asyncio.ensure_future(_limited(watched, within))
+    async def _take_slot_back(self) -> None:
+        """Stand in line until the slot is held; who interrupts that is heard afterwards."""
+        interrupted: asyncio.CancelledError | None = None
+        if not self._slot.is_held() and self._attempt is not None and self._slot.ledger.free == 0:
+            self._attempt.show_waiting(FOR_A_SLOT)
+        while not self._slot.is_held():
+            try:
+                await self._reclaim()
+            except asyncio.CancelledError as error:
+                if self._attempt is None or self.is_cancelled:
+                    raise
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
+
+    async def _reclaim(self) -> None:
+        """Only one coroutine of a body stands in line; others wait for it."""
+        if self._reclaiming is not None:
+            await asyncio.shield(self._reclaiming)
+            return
+        self._reclaiming = asyncio.get_running_loop().create_future()
         try:
-            reply: Reply = await self._parked(limited, waiting)
+            await self._slot.reclaim()
+        finally:
+            self._reclaiming.set_result(None)
+            self._reclaiming = None
+
+    # --- promises ------------------------------------------------------------------------
+
+    async def _promise(
+        self, request: EnsurePromise | GetPromise, within: float | None, record_id: str | None
+    ) -> Promise:
+        call = Record("wait_for", digest_of(request.id))
+        attempt = self._store()
+        self._is_done(record_id, call)  # a timeout is raised again; a value stands in the promise
+        promise = _promise(await attempt.send(request), request.id)
+        if not promise.is_pending:
+            return promise
+        waiting = Waiting("promise", f"waiting for promise {promise.id}", timeout=within)
+        watched = asyncio.ensure_future(self._watch(promise.id, within))
+        return _promise(await self._parked(watched, waiting, record_id, call), promise.id)
+
+    async def _watch(self, promise_id: str, within: float | None) -> Reply:
+        try:
+            async with asyncio.timeout(within):
+                return await self._store().send(WatchPromise(id=promise_id))
         except TimeoutError:
             raise DeferTimeout(
                 f"{self.task_execution_id}: promise {promise_id} was not settled in {within:g} s"
             ) from None
-        return _promise(reply, promise_id)
 
     def _watched(self, promise_id: str) -> "asyncio.Future[Any]":
         return asyncio.ensure_future(self._store().send(WatchPromise(id=promise_id)))
 
-    async def _timer(self, record_id: str, length: float) -> Promise:
+    async def _timer(self, attempt: Attempt, record_id: str, length: float) -> Promise:
         """The durable timer of a sleep: found as an earlier life left it, or new."""
-        attempt = self._store()
-        digest = digest_of(length)
-        if attempt.replay.found(record_id, "sleep", digest) is not None:
-            found = attempt.replay.promise(record_id)
-            assert found is not None
-            return found.at(attempt.now())
+        call = Record("sleep", digest_of(length))
+        attempt.replay.found(record_id, call)
+        timer = attempt.replay.timer(record_id)
+        if timer is not None:
+            return timer.at(attempt.now())
         create = CreatePromise(
             id=record_id,
             timeout_at=attempt.now() + round(length * 1000),
-            param=encoded(Record("sleep", digest)),
+            param=encoded(call),
             tags={"resonate:timer": "true"},
         )
         fence = FenceTask(id=attempt.id, version=attempt.version, inner=create)
         data = (await attempt.fenced(fence)).data
         assert isinstance(data, FenceData)
-        return _promise(data.reply, record_id)
+        created = _promise(data.reply, record_id)
+        attempt.replay.check(record_id, record_of(created), call)
+        return created
 
     # --- small checks --------------------------------------------------------------------
 
-    def _call(self, kind: str, key: str | None) -> Any:
-        self._check_open()
-        return _Keyless() if self._attempt is None else self._attempt.replay.call(kind, key)
+    def _call(self, kind: str, key: str | None) -> AbstractContextManager[str | None]:
+        self.check_open()
+        return nullcontext() if self._attempt is None else self._attempt.replay.call(kind, key)
 
-    def _found(self, record_id: str | None, kind: str) -> bool:
+    def _is_done(self, record_id: str | None, call: Record) -> bool:
+        """Whether this very call has ended before; what it raised then it raises again."""
         if self._attempt is None or record_id is None:
             return False
-        return self._attempt.replay.found(record_id, kind, "") is not None
+        found = self._attempt.replay.found(record_id, call)
+        if found is not None:
+            found.raise_again()
+        return found is not None
+
+    def _passed(self, record_id: str | None) -> None:
+        """A condition that held at once: recorded, so that no later life asks it again."""
+        if self._attempt is not None and record_id is not None:
+            self._attempt.show(self._waits[0] if self._waits else None, record_id, of=_DEFER_UNTIL)
+
+    def _checkpoint(self, key: str, args: tuple[Any, ...]) -> tuple[str, Record]:
+        replay = self._store().replay
+        record_id = replay.record_id(f"checkpoint.{check_key(key, 'key')}", lasting=True)
+        return record_id, Record("checkpoint", digest_of(*args))
+
+    def _own_wheel(self) -> Wheel:
+        if self._wheel is None:
+            self._wheel = Wheel()
+        return self._wheel
 
     def _store(self) -> Attempt:
-        self._check_open()
+        self.check_open()
         if self._attempt is None:
             raise UsageError("this handle has no store: use it inside a task of a Runner")
         return self._attempt
-
-    def _check_open(self) -> None:
-        if self._attempt is not None:
-            self._attempt.check_open()
 
 
 class Token:
     """A promise others settle: give them its id, then `await` it."""
 
-    __slots__ = ("_handle", "id")
+    __slots__ = ("_handle", "_key", "id")
 
-    def __init__(self, handle: TaskHandle, promise_id: str) -> None:
+    def __init__(self, handle: TaskHandle, promise_id: str, key: str) -> None:
         self._handle = handle
+        self._key = key
         self.id = promise_id
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.wait().__await__()
 
     async def wait(self, timeout: Seconds | None = None) -> Any:  # noqa: ASYNC109 - as wait_for
-        return await self._handle.wait_for(self.id, timeout, key=self.id)
-
-
-class _Keyless:
-    """Stands in for a replay key where there is no store to replay from."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
+        key = self._handle.numbered(self._key)
+        return await self._handle.wait_for(self.id, timeout, key=key)
 
 
 def current_handle() -> TaskHandle:
@@ -306,57 +421,59 @@ def maybe_handle() -> TaskHandle | None:
     return _current.get()
 
 
-def enter_handle(handle: TaskHandle) -> None:
+def enter_handle(handle: Any) -> None:
+    """Make it the current one of this context: a `TaskHandle`, in a thread its blocking form."""
     _current.set(handle)
 
 
-async def _holds(condition: Condition) -> bool:
-    if not callable(condition):
-        raise TypeError(f"condition must be callable, got {condition!r}: pass a function or lambda")
+async def _first_check(condition: Condition) -> tuple[bool, Exception | None]:
     try:
         found = condition()
-        return bool(await found if inspect.isawaitable(found) else found)
-    except Exception:  # noqa: BLE001 - asked again by the wheel, which counts and reports errors
-        return False
+        return bool(await found if inspect.isawaitable(found) else found), None
+    except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
+        return False, error
 
 
-async def _limited(awaitable: Awaitable[Any], seconds: float) -> Any:
-    async with asyncio.timeout(seconds):
-        return await awaitable
+def _count_first(poll: Poll, error: Exception | None) -> None:
+    """An error of the first check, with the slot held, counts like those of the polls."""
+    if error is None:
+        return
+    poll.errors = 1
+    poll.last_error = f"{type(error).__name__}: {error}"
+    if poll.errors > poll.max_errors:
+        poll.future.cancel()
+        raise poll.failed(error)
+    logger.warning("%s raised %s at its first check", poll.name, poll.last_error)
 
 
 def _interval(seconds: Seconds | None, milliseconds: float | None) -> float:
     if seconds is not None and milliseconds is not None:
-        raise ValueError("give poll_interval (seconds) or poll_interval_ms, not both")
-    interval = _seconds(seconds) if milliseconds is None else milliseconds / 1000
+        raise UsageError("give poll_interval (seconds) or poll_interval_ms, not both")
+    if milliseconds is not None:
+        seconds = _seconds(milliseconds, "poll_interval_ms")
+        interval = None if seconds is None else seconds / 1000
+    else:
+        interval = _seconds(seconds, "poll_interval")
     if interval is None:
-        return 1.0
+        return POLL_INTERVAL_S
     if interval <= 0:
-        raise ValueError(f"the poll interval must be positive, got {interval:g} s")
+        raise UsageError(f"the poll interval must be positive, got {interval:g} s")
     return interval
 
 
-def _seconds(value: Seconds | None) -> float | None:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def _on_condition(condition: Condition, timeout: Seconds | None) -> Waiting:
-    name = getattr(condition, "__qualname__", repr(condition))
-    return Waiting("condition", f"waiting until {name} is true", timeout=_seconds(timeout))
+def _seconds(value: Any, what: str) -> float | None:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{what} takes seconds or a timedelta, got {value!r}")
+    if not value >= 0:
+        raise UsageError(f"{what} must not be negative, got {value!r}")
+    return value
 
 
 def _promise(reply: Reply, promise_id: str) -> Promise:
     if isinstance(reply.data, PromiseData):
         return reply.data.promise
     raise UsageError(f"promise {promise_id}: {reply.data}")
-
-
-def _checkpoint_id(replay: Replay, key: str) -> str:
-    return replay.record_id(f"checkpoint.{key}", lasting=True)
-
-
-def _storable(record: Record, key: str) -> Any:
-    try:
-        return encoded(record)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"checkpoint '{key}': its result has no JSON form ({error})") from error

@@ -2,22 +2,31 @@
 
 Every durable call has a key: the caller's, else its kind and its number of that kind in this
 body. Records are promises below the task's id; those of waits carry the number of failures,
-so that a *failed* try starts its waits anew while checkpoints stay.
+so that a *failed* try starts its waits anew while checkpoints stay. One key is one call: asked
+again under the same key, in this life or a later one, it answers what it answered first.
 """
 
 import hashlib
-from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
 
 from layby.core.commands import Value
 from layby.core.model import Promise
-from layby.errors import ReplayMismatch, UsageError
+from layby.errors import ConditionError, DeferTimeout, LaybyError, ReplayMismatch, UsageError
 from layby.worker.values import read_value, to_value
 
 LASTING = "c"
 """Records that survive a failed try."""
+SHOWN = 60
+"""Arguments whose JSON is no longer than this are kept as they are, for people to read."""
+MAX_KEY_BYTES = 200
+
+_WAIT_ERRORS: dict[str, type[LaybyError]] = {
+    "DeferTimeout": DeferTimeout,
+    "ConditionError": ConditionError,
+}
 
 
 class Record(Struct, frozen=True):
@@ -26,6 +35,18 @@ class Record(Struct, frozen=True):
     kind: str
     digest: str = ""
     value: object = None
+    error: str | None = None
+    """The name of what it raised; the message is its value then."""
+
+    def raising(self, error: BaseException) -> "Record":
+        return Record(self.kind, self.digest, str(error), type(error).__name__)
+
+    def raise_again(self) -> None:
+        if self.error is not None:
+            raise _WAIT_ERRORS.get(self.error, LaybyError)(self.value)
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.digest})"
 
 
 class Replay:
@@ -36,37 +57,43 @@ class Replay:
     def __init__(self, task_id: str, failures: int) -> None:
         self._task_id = task_id
         self._failures = failures
-        self._found: dict[str, Promise] = {}
-        self._calls: Counter[str] = Counter()
+        self._found: dict[str, Promise | Record] = {}
+        self._calls: dict[str, int] = {}
         self._unkeyed: str | None = None
 
-    def load(self, promises: list[Promise]) -> None:
+    def load(self, promises: Iterable[Promise]) -> None:
         self._found = {promise.id: promise for promise in promises}
+
+    def remember(self, record_id: str, record: "Record | Promise") -> None:
+        self._found[record_id] = record
 
     def record_id(self, key: str, *, lasting: bool = False) -> str:
         shelf = LASTING if lasting else f"w{self._failures}"
         return f"{self._task_id}.{shelf}.{key}"
 
-    def promise(self, record_id: str) -> Promise | None:
-        return self._found.get(record_id)
+    def timer(self, record_id: str) -> Promise | None:
+        """The timer of a sleep that an earlier life began."""
+        found = self._found.get(record_id)
+        return found if isinstance(found, Promise) and found.timer else None
 
-    def found(self, record_id: str, kind: str, digest: str) -> Record | None:
-        """What an earlier life of this body left under the same key, if it was the same call."""
-        promise = self._found.get(record_id)
-        if promise is None:
+    def found(self, record_id: str, call: Record) -> Record | None:
+        """What was left under this key before, if it was the same call."""
+        found = self._found.get(record_id)
+        if found is None:
             return None
-        text = promise.param if promise.timer else promise.value
-        record = msgspec.convert(read_value(text), Record)
-        if (record.kind, record.digest) != (kind, digest):
-            raise ReplayMismatch(
-                f"{self._task_id}: the code now calls {kind}({digest}) where an earlier life of "
-                f"this task called {record.kind}({record.digest}) under '{record_id}': "
-                "give changed calls a new key="
-            )
+        record = record_of(found) if isinstance(found, Promise) else found
+        self.check(record_id, record, call)
         return record
 
+    def check(self, record_id: str, record: Record, call: Record) -> None:
+        if (record.kind, record.digest) != (call.kind, call.digest):
+            raise ReplayMismatch(
+                f"{self._task_id}: the code now calls {call} where an earlier life of this task "
+                f"called {record} under '{record_id}': give changed calls a new key="
+            )
+
     def call(self, kind: str, key: str | None) -> "KeyedCall":
-        return KeyedCall(self, kind, key)
+        return KeyedCall(self, kind, key if key is None else _checked(key))
 
     def enter_unkeyed(self, kind: str) -> str:
         """The key of a call that was given none: no other such call may be under way."""
@@ -75,9 +102,13 @@ class Replay:
                 f"{self._task_id}: {kind}() was called while {self._unkeyed}() is still waiting: "
                 "give calls that run at the same time a key= each"
             )
-        self._calls[kind] += 1
         self._unkeyed = kind
-        return f"{kind}-{self._calls[kind]}"
+        return self.numbered(kind)
+
+    def numbered(self, kind: str) -> str:
+        """The next key of this kind: the n-th such call of a body is the n-th in every life."""
+        number = self._calls[kind] = self._calls.get(kind, 0) + 1
+        return f"{kind}-{number}"
 
     def leave_unkeyed(self) -> None:
         self._unkeyed = None
@@ -94,21 +125,71 @@ class KeyedCall:
         self._key = key
 
     def __enter__(self) -> str:
-        return self._replay.record_id(self._key or self._replay.enter_unkeyed(self._kind))
+        if self._key is not None:
+            return self._replay.record_id(f"key.{self._key}")
+        return self._replay.record_id(self._replay.enter_unkeyed(self._kind))
 
     def __exit__(self, *_: object) -> None:
         if self._key is None:
             self._replay.leave_unkeyed()
 
 
+def record_of(promise: Promise) -> Record:
+    """A timer carries its record from its birth, everything else is settled with it."""
+    return msgspec.convert(read_value(promise.param if promise.timer else promise.value), Record)
+
+
 def digest_of(*arguments: object) -> str:
-    """A short fingerprint of arguments; what has no JSON form does not take part."""
+    """A fingerprint of arguments, readable if short; what has no JSON form takes no part."""
     try:
         text = msgspec.json.encode(arguments)
-    except (TypeError, ValueError, msgspec.MsgspecError):
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
         return ""
-    return hashlib.sha256(text).hexdigest()[:16]
+    inner = text[1:-1].decode()
+    return inner if len(inner) <= SHOWN else hashlib.sha256(text).hexdigest()[:16]
 
 
 def encoded(record: Record) -> Value:
     return to_value(msgspec.to_builtins(record))
+
+
+def checkpointed(record: Record, key: str) -> Value:
+    """Only what comes back as it went in is kept: what a later life reads is what this one saw."""
+    try:
+        stored = encoded(record)
+        kept = msgspec.json.decode(msgspec.json.encode(record.value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"checkpoint '{key}': its result has no JSON form ({error})") from error
+    if not _is_same(record.value, kept):
+        raise UsageError(
+            f"checkpoint '{key}': its result has no JSON form and would come back changed: return "
+            "texts, finite numbers, booleans, None, lists, and dicts with texts as keys"
+        )
+    return stored
+
+
+def check_key(key: object, what: str) -> str:
+    if not isinstance(key, str) or not key.strip():
+        raise UsageError(f"{what} must be a text that is not empty, got {key!r}")
+    if len(key.encode(errors="replace")) > MAX_KEY_BYTES:
+        raise UsageError(f"{what} is too long: at most {MAX_KEY_BYTES} bytes, got {key[:40]!r}…")
+    return key
+
+
+def _checked(key: object) -> str:
+    return check_key(key, "key")
+
+
+def _is_same(before: object, after: object) -> bool:
+    """Tuples may become lists, nothing else may change."""
+    if isinstance(before, list | tuple):
+        items: list[object] = list(before)  # pyright: ignore[reportUnknownArgumentType]
+        others: list[object] = after if isinstance(after, list) else []  # pyright: ignore[reportUnknownVariableType]
+        return len(items) == len(others) and all(map(_is_same, items, others))
+    if isinstance(before, dict):
+        fields: dict[object, object] = before  # pyright: ignore[reportUnknownVariableType]
+        kept: dict[object, object] = after if isinstance(after, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+        return fields.keys() == kept.keys() and all(
+            _is_same(each, kept[key]) for key, each in fields.items()
+        )
+    return isinstance(before, str | int | float | bool | None) and before == after

@@ -2,23 +2,31 @@
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layby.core.model import Millis
 
 
-class Waiting(Struct, frozen=True):
-    """Why a body waits. `timeout` in seconds becomes a deadline when it is told."""
+class Waiting(Struct, frozen=True, omit_defaults=True):
+    """Why a body waits. `timeout` in seconds becomes a deadline when the wait begins."""
 
     kind: str
-    sentence: str = ""
+    sentence: str
+    since: Millis | None = None
     deadline: Millis | None = None
     timeout: float | None = None
 
-    def told(self, now: Millis) -> str:
+    def begun(self, now: Millis, aside: str = "") -> "Waiting":
+        """As it is to be told; `aside` is what else a reader should know."""
         deadline = self.deadline
         if deadline is None and self.timeout is not None:
             deadline = now + round(self.timeout * 1000)
-        told = {"kind": self.kind, "sentence": self.sentence or self.kind, "since": now}
-        if deadline is not None:
-            told["deadline"] = deadline
-        return msgspec.json.encode(told).decode()
+        sentence = f"{self.sentence}; {aside}" if aside else self.sentence
+        return replace(self, sentence=sentence, since=now, deadline=deadline, timeout=None)
+
+    def told(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+FOR_A_SLOT = Waiting("slot", "ready to go on, waiting for a slot")
+TO_LET_OTHERS_GO = Waiting("slot", "lets others go first, waiting for a slot")

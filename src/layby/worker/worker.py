@@ -3,12 +3,15 @@
 The pipeline of one claim: take → load → run → classify → report. Credit is the number of slots
 that nothing claims: free ones, less the tasks that stand in line, are being loaded, or are asked
 for by a report under way. One take always waits in the engine; when credit changes a new one
-replaces it, so that the worker never holds more tasks than it can run.
+replaces it. A report may take one task as well, but only into room that the waiting take has not
+been offered, so that the worker never holds more tasks than it can run.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import copy_context
 from typing import Any
 
 from msgspec import Struct
@@ -45,14 +48,14 @@ from layby.executors import (
 )
 from layby.worker.attempt import Attempt
 from layby.worker.bodies import Bodies
-from layby.worker.program import Failure, Program, Verdict
+from layby.worker.patience import patiently, pauses
+from layby.worker.program import Job, Program, Verdict
+from layby.worker.rejections import error_value
 from layby.worker.wheel import Wheel
 
 logger = logging.getLogger(__name__)
 
 FOREVER_MS = 3_600_000
-RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
-"""Pauses between tries to report while the store does not answer; the last one repeats."""
 
 
 class WorkerConfig(Struct, frozen=True):
@@ -83,19 +86,25 @@ class Worker:
         self.attempts: dict[str, Attempt] = {}
         self._program = program
         self._wheel = Wheel()
-        self._bodies = Bodies(self._wheel, config.max_threads, config.processes)
+        self._bodies = Bodies(self._wheel, config.max_threads, config.processes, self.give_up)
         # Its own pool is its share; whatever is claimed is admitted, since credit bounds it.
         limits = TaskExecutorConfig(max_inflight=config.slots, queue_capacity=2**31)
         self._executor = AsyncTaskExecutor(
             limits, pool=self.pool, on_discard=self._discarded, keep_completions=False
         )
+        self._context = copy_context()
+        """What bodies start in: nothing that one of them sets reaches another."""
+        self._incarnation = config.incarnation
         self._by_number: dict[int, Attempt] = {}
+        self._arriving: dict[str, int] = {}
+        self._stuck: dict[int, str] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._loading = 0
         self._riding = 0
-        self._standing: int | None = None
+        self._standing: Take | None = None
         self._asking = False
         self._stopping = False
+        self._was_full = False
 
     # --- life ----------------------------------------------------------------------------
 
@@ -105,43 +114,64 @@ class Worker:
     async def stop(self, grace: float = 1.0) -> None:
         """Hand every task back at once; bodies get `grace` seconds to clean up."""
         self._stopping = True
+        await asyncio.sleep(0)  # reports of bodies that have just ended leave first
         for attempt in list(self.attempts.values()):
             attempt.end("shutdown")
-        leave = LeaveWorker(pid=self.config.pid, incarnation=self.config.incarnation)
-        await self.client.send(leave)
+        await self._leave()
         await self._executor.shutdown(timeout=grace)
         self._wheel.close()
         self._bodies.close()
         for task in list(self._background):
             task.cancel()
 
+    async def _leave(self) -> None:
+        try:
+            await self.client.send(LeaveWorker(pid=self.config.pid, incarnation=self._incarnation))
+        except (EngineStopped, StoreError) as failure:
+            logger.warning("the worker could not hand its tasks back: %s", failure)
+
     def lost(self, task_id: str, version: int) -> None:
         """A task was taken away: cancelled, halted, timed out or settled by somebody else."""
         attempt = self.attempts.get(task_id)
         if attempt is not None and attempt.version == version:
             attempt.end("lost")
+        elif self._arriving.get(task_id) == version:
+            del self._arriving[task_id]
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """Tasks that are over but whose bodies go on: each keeps its slot until it ends."""
+        return tuple(self._stuck.values())
+
+    @property
+    def threads(self) -> int:
+        """How many plain `def` bodies have a thread now, those that wait in it too."""
+        return self._bodies.threads
 
     # --- credit --------------------------------------------------------------------------
 
     @property
     def credit(self) -> int:
-        if self._stopping or not self.may_park():
+        return max(0, self._room())
+
+    def _room(self) -> int:
+        """Slots that nothing claims; below 0 while more stand in line than there are."""
+        if self._stopping or self.why_not_park() is not None:
             return 0
         claimed = self.pool.held + self.pool.waiting + self._loading + self._riding
-        return max(0, self.config.slots - claimed)
+        return self.config.slots - claimed
 
-    def may_park(self) -> bool:
-        if self._executor.parked_count < self.config.max_parked:
-            return True
-        self.health.emit(
-            HealthEvent(
-                kind="parked_limit",
-                source="worker",
-                reason=f"{self.config.max_parked} tasks are parked: no new task is taken",
-                capacity=self.config.max_parked,
-            )
-        )
-        return False
+    def why_not_park(self) -> str | None:
+        """Why no task may be parked or taken now; None when one may."""
+        is_full = self._executor.parked_count >= self.config.max_parked
+        if not is_full:
+            self._was_full = False
+            return None
+        reason = f"{self.config.max_parked} tasks are parked (max_parked), so it keeps its slot"
+        if not self._was_full:
+            self._was_full = True
+            self._tell_health("parked_limit", "no new task is taken: max_parked is reached")
+        return reason
 
     def credit_changed(self) -> None:
         """Look once per turn of the loop, whatever has happened in it."""
@@ -149,11 +179,16 @@ class Worker:
             self._asking = True
             asyncio.get_running_loop().call_soon(self._ask)
 
+    def code_changed(self) -> None:
+        """The program knows more names now: ask for those too."""
+        self._standing = None
+        self.credit_changed()
+
     def take(self, free: int, wait_ms: int = 0) -> Take:
         config = self.config
         return Take(
             pid=config.pid,
-            incarnation=config.incarnation,
+            incarnation=self._incarnation,
             group=config.group,
             names=self._program.names,
             free=free,
@@ -164,186 +199,114 @@ class Worker:
 
     def _ask(self) -> None:
         self._asking = False
-        if self._standing != self.credit and not self._stopping and self._program.names:
-            self._standing = self.credit
-            self.spawn(self._stand(self.take(self.credit, FOREVER_MS)))
-
-    def code_changed(self) -> None:
-        """The program knows more names now: ask for those too."""
-        self._standing = None
-        self.credit_changed()
+        if self._stopping or not self._program.names:
+            return
+        credit = self.credit
+        if self._standing is None or self._standing.free != credit:
+            self._standing = self.take(credit, FOREVER_MS)
+            self.spawn(self._stand(self._standing))
 
     async def _stand(self, take: Take) -> None:
-        """The one take that waits. Answered with nothing, a newer one has replaced it."""
+        """The one take that waits. A newer one replaces it, and it is answered with nothing."""
         reply = await self._patiently(take)
+        is_latest = self._standing is take
+        if is_latest:
+            self._standing = None
         if reply is None:
             return
-        claims = reply.data.claims if isinstance(reply.data, TakeData) else ()
-        if claims:
-            self._standing = None
-            self.begin(claims)
-        elif reply.status >= 400 and not self._stopping:
-            logger.error("the worker is no longer known to the store: %s", reply.data)
+        if isinstance(reply.data, TakeData):
+            self.begin(reply.data.claims)
+        elif is_latest and not self._stopping:
+            self._start_over(reply)
+        if is_latest:
+            self.credit_changed()
 
-    # --- the pipeline --------------------------------------------------------------------
+    def _start_over(self, reply: Reply) -> None:
+        """The store gave this worker up: everything it held belongs to others now."""
+        logger.error("the worker lost its lease and begins anew: %s", reply.data)
+        self._incarnation = uuid.uuid4().hex
+        self._arriving.clear()
+        for attempt in list(self.attempts.values()):
+            attempt.end("lost")
+
+    # --- take and load -------------------------------------------------------------------
 
     async def start_run(self, command: StartRun) -> Reply:
         """Start a run and, with room for it, its first tasks in the same command."""
         first = sum(not node.after for node in command.nodes)
-        free = min(self.credit, first) if self._knows(command) else 0
-        take = self.take(free) if free else None
+        free = min(self.credit, first) if command.name in self._program.names else 0
         self._riding += free
         try:
+            if free:
+                self._ask()
+            await asyncio.sleep(0)  # the waiting take is lowered before this one rides
+            take = self.take(free) if free else None
             reply = await self.client.send(replace(command, take=take))
         finally:
             self._riding -= free
         self._go_on(reply)
         return reply
 
-    def _knows(self, command: StartRun) -> bool:
-        return command.name in self._program.names
+    async def let_others_in(self) -> None:
+        """Room was made: let what is ready in the store stand in line before this goes on."""
+        if self.credit == 0:
+            return
+        credit = self.credit
+        self._riding += credit
+        try:
+            reply = await self._patiently(self.take(credit))
+        finally:
+            self._riding -= credit
+        if reply is not None and isinstance(reply.data, TakeData):
+            await asyncio.gather(*self.begin(reply.data.claims))
 
-    def begin(self, claims: Any) -> None:
+    def begin(self, claims: Iterable[Claim]) -> "list[asyncio.Task[Any]]":
         """Start what was taken."""
+        if self._stopping:
+            return []  # handed back with everything else
+        begun: list[asyncio.Task[Any]] = []
         for claim in claims:
             self._loading += not claim.task.is_root
-            self.spawn(self._load(claim))
+            self._arriving[claim.task.id] = claim.task.version
+            begun.append(self.spawn(self._arrive(claim)))
         self.credit_changed()
+        return begun
 
-    async def _load(self, claim: Claim) -> None:
+    async def _arrive(self, claim: Claim) -> None:
         try:
-            job = await self._program.load(claim)
-            if isinstance(job, Verdict):
-                await self._settle(claim, job.state, job.value)
-                return
-            attempt = Attempt(self, claim, job)
-            if claim.task.version > 1:
-                attempt.replay.load(await self._records(claim.task.id))
+            loaded = await self._load(claim)
         finally:
             self._loading -= not claim.task.is_root
             self.credit_changed()
-        self._run(attempt)
+        if self._arriving.get(claim.task.id) != claim.task.version:
+            return  # taken away meanwhile
+        del self._arriving[claim.task.id]
+        if isinstance(loaded, Verdict):
+            await self._settle(claim, loaded.state, loaded.value)
+        elif loaded is not None:
+            self._run(loaded)
 
-    def _run(self, attempt: Attempt) -> None:
-        attempt.job.history.started(self.now())
-        submission = self._executor.submit(
-            lambda slot: self._bodies.run(attempt, slot), self._completed, parks=True
-        )
-        attempt.task_number = submission.task_id
-        self._by_number[submission.task_id] = attempt
-        self.attempts[attempt.id] = attempt
-
-    def _completed(self, completion: TaskCompletion) -> None:
-        attempt = self._by_number.pop(completion.task_id)
-        self._close(attempt)
-        if attempt.reason in ("lost", "shutdown"):
-            self.credit_changed()
-            return
-        if attempt.reason == "timeout":
-            self._report_failure(attempt, self._too_long(attempt))
-        elif completion.ok:
-            self._report_result(attempt, completion.payload)
-        else:
-            self._report_failure(attempt, attempt.error or RuntimeError(completion.error))
-
-    def _discarded(self, number: int, reason: str) -> None:
-        """The body was cancelled: by its clock, by the store, or by itself."""
-        attempt = self._by_number.pop(number, None)
-        if attempt is None:
-            return
-        self._close(attempt)
-        if attempt.reason == "timeout":
-            self._report_failure(attempt, self._too_long(attempt))
-        elif attempt.reason is None:
-            self._report_failure(attempt, asyncio.CancelledError(reason))
-        self.credit_changed()
-
-    def cancel_body(self, attempt: Attempt) -> None:
-        if attempt.task_number:
-            self._executor.cancel(attempt.task_number)
-
-    def _close(self, attempt: Attempt) -> None:
-        attempt.close()
-        if self.attempts.get(attempt.id) is attempt:
-            del self.attempts[attempt.id]
-
-    # --- classify and report -------------------------------------------------------------
-
-    def _report_result(self, attempt: Attempt, result: Any) -> None:
-        try:
-            value = attempt.job.completed(result)
-        except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
-            self._report_failure(attempt, error)
-            return
-        attempt.job.history.completed(self.now())
-        history = attempt.job.history.text
-        self.spawn(self._settle(attempt.claim, "resolved", value, history))
-
-    def _report_failure(self, attempt: Attempt, error: BaseException) -> None:
-        failures = attempt.claim.task.failures + 1
-        failure = attempt.job.failed(error, failures)
-        delay = failure.delay
-        retry_at = None if delay is None else self.now() + round(delay * 1000)
-        attempt.job.history.failed(self.now(), f"{type(error).__name__}: {error}", retry_at)
-        self.spawn(self._fail(attempt, failure, retry_at))
-
-    async def _settle(
-        self, claim: Claim, state: str, value: Value, history: str | None = None
-    ) -> None:
-        task = claim.task
-        self._riding += 1
-        try:
-            finish = FinishTask(
-                id=task.id,
-                version=task.version,
-                state=state,
-                value=value,
-                history=history,
-                take=self._riding_take(),
-            )
-            reply = await self._patiently(finish)
-        finally:
-            self._riding -= 1
-        self._go_on(reply)
-
-    async def _fail(self, attempt: Attempt, failure: Failure, retry_at: Millis | None) -> None:
-        self._riding += 1
-        try:
-            fail = FailTask(
-                id=attempt.id,
-                version=attempt.version,
-                error=failure.error,
-                retry_at=retry_at,
-                history=attempt.job.history.text,
-                take=self._riding_take(),
-            )
-            reply = await self._patiently(fail)
-        finally:
-            self._riding -= 1
-        self._go_on(reply)
-
-    def _riding_take(self) -> Take | None:
-        return None if self._stopping else self.take(min(1, self.credit + 1))
-
-    def _go_on(self, reply: Reply | None) -> None:
-        data = None if reply is None else reply.data
-        if isinstance(data, FinishData | FailData) and not data.promise.is_pending:
-            self._program.settled(data.promise)
-        if isinstance(data, FinishData | FailData | RunData):
-            self.begin(data.taken.claims)
-        self.credit_changed()
-
-    async def _patiently(self, command: Any) -> Reply | None:
-        """Send until the store answers; None when the engine has been stopped."""
-        for attempt in range(10_000):
+    async def _load(self, claim: Claim) -> Attempt | Verdict | None:
+        """None when the engine has been stopped; what cannot be loaded fails."""
+        for pause in pauses():
             try:
-                return await self.client.send(command)
+                job = await self._program.load(claim)
+                return job if isinstance(job, Verdict) else await self._attempt(claim, job)
             except EngineStopped:
                 return None
             except StoreError as failure:
-                logger.warning("the store does not answer, trying again: %s", failure)
-                await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-        return None
+                logger.warning("%s cannot be loaded yet: %s", claim.task.id, failure)
+            except Exception as error:
+                logger.exception("%s cannot be loaded", claim.task.id)
+                return Verdict("rejected", error_value(error))
+            await asyncio.sleep(pause)
+        raise AssertionError  # there is always another pause
+
+    async def _attempt(self, claim: Claim, job: Job) -> Attempt:
+        attempt = Attempt(self, claim, job)
+        if claim.task.version > 1:
+            attempt.replay.load(await self._records(claim.task.id))
+        return attempt
 
     async def _records(self, task_id: str) -> list[Promise]:
         found: list[Promise] = []
@@ -357,18 +320,156 @@ class Worker:
             if cursor is None:
                 return found
 
-    @staticmethod
-    def _too_long(attempt: Attempt) -> TaskTimeout:
-        return TaskTimeout(
-            f"{attempt.id} held its slot longer than its timeout of {attempt.job.timeout:g} s"
+    # --- run -----------------------------------------------------------------------------
+
+    def _run(self, attempt: Attempt) -> None:
+        if self._stopping:
+            return
+        submission = self._executor.submit(
+            lambda slot: self._bodies.run(attempt, slot), self._completed, parks=True
         )
+        attempt.task_number = submission.task_id
+        self._by_number[submission.task_id] = attempt
+        self.attempts[attempt.id] = attempt
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+    def cancel_body(self, attempt: Attempt) -> None:
+        if attempt.task_number:
+            self._executor.cancel(attempt.task_number)
+
+    def give_up(self, attempt: Attempt) -> None:
+        """The body goes on though it must not: report now, and let it keep its slot."""
+        if attempt.task_number in self._stuck:
+            return
+        self._stuck[attempt.task_number] = attempt.id
+        held = "without a slot" if attempt.is_parked else "and keeps its slot"
+        self._tell_health("stuck", f"{attempt.id} goes on after '{attempt.reason}' {held}")
+        self._report_end(attempt)
+
+    def _completed(self, completion: TaskCompletion) -> None:
+        self._ended(completion.task_id, completion)
+
+    def _discarded(self, number: int, _reason: str) -> None:
+        """The body was cancelled: by its clock, by the store, or by itself."""
+        self._ended(number, None)
+
+    def _ended(self, number: int, completion: TaskCompletion | None) -> None:
+        attempt = self._by_number.pop(number, None)
+        if attempt is None:
+            return
+        attempt.close()
+        self._stuck.pop(number, None)
+        if self.attempts.get(attempt.id) is attempt:
+            del self.attempts[attempt.id]
+        self._report_end(attempt, completion)
+        self.credit_changed()
+
+    # --- classify and report -------------------------------------------------------------
+
+    def _report_end(self, attempt: Attempt, completion: TaskCompletion | None = None) -> None:
+        """Once for each try; nothing of a task that is no longer ours."""
+        if attempt.is_reported:
+            return
+        attempt.is_reported = True
+        if attempt.reason == "timeout":
+            self._report_failure(attempt, _too_long(attempt))
+        elif attempt.reason is not None:
+            return
+        elif completion is not None and completion.ok:
+            self._report_result(attempt, completion.payload)
+        else:
+            self._report_failure(attempt, attempt.error or asyncio.CancelledError("cancelled"))
+
+    def _report_result(self, attempt: Attempt, result: Any) -> None:
+        try:
+            value = attempt.job.completed(result)
+        except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
+            self._report_failure(attempt, error)
+            return
+        attempt.job.history.completed(self.now())
+        history = attempt.job.history.text
+        self.spawn(self._settle(attempt.claim, "resolved", value, history))
+
+    def _report_failure(self, attempt: Attempt, error: BaseException) -> None:
+        failure = attempt.job.failed(error, attempt.claim.task.failures + 1)
+        delay = failure.delay
+        retry_at = None if delay is None else self.now() + round(delay * 1000)
+        attempt.job.history.failed(self.now(), f"{type(error).__name__}: {error}", retry_at)
+        history = attempt.job.history.text
+        self.spawn(self._fail(attempt.claim, failure.error, retry_at, history))
+
+    async def _settle(
+        self, claim: Claim, state: str, value: Value, history: str | None = None
+    ) -> None:
+        task = claim.task
+        finish = FinishTask(
+            id=task.id, version=task.version, state=state, value=value, history=history
+        )
+        self._go_on(await self._report(finish))
+
+    async def _fail(
+        self, claim: Claim, error: Value, retry_at: Millis | None, history: str
+    ) -> None:
+        task = claim.task
+        fail = FailTask(
+            id=task.id, version=task.version, error=error, retry_at=retry_at, history=history
+        )
+        self._go_on(await self._report(fail))
+
+    async def _report(self, command: FinishTask | FailTask) -> Reply | None:
+        """The slot that has just become free is offered in the same command."""
+        offered = 0 if self._standing is None else self._standing.free
+        free = 1 if self._room() > offered else 0
+        self._riding += free
+        try:
+            take = None if self._stopping else self.take(free)
+            return await self._patiently(replace(command, take=take))
+        finally:
+            self._riding -= free
+
+    def _go_on(self, reply: Reply | None) -> None:
+        data = None if reply is None else reply.data
+        if isinstance(data, FinishData | FailData) and not data.promise.is_pending:
+            self._program.settled(data.promise)
+        if isinstance(data, FinishData | FailData | RunData):
+            self.begin(data.taken.claims)
+        self.credit_changed()
+
+    # --- small things --------------------------------------------------------------------
+
+    async def _patiently(self, command: Any) -> Reply | None:
+        """Send until the store answers; None when the engine has been stopped."""
+        try:
+            return await patiently(self.client, command)
+        except EngineStopped:
+            return None
+
+    def _tell_health(self, kind: str, reason: str) -> None:
+        logger.warning("%s: %s", kind, reason)
+        event = HealthEvent(
+            kind=kind,
+            source="worker",
+            reason=reason,
+            depth=self._executor.parked_count,
+            capacity=self.config.max_parked,
+        )
+        self.health.emit(event)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(coroutine, context=self._context)
         self._background.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._forget)
+        return task
 
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._background.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled() or task.exception() is None:
+            return
+        if not isinstance(task.exception(), EngineStopped):
             logger.error("a bug in the worker", exc_info=task.exception())
+
+
+def _too_long(attempt: Attempt) -> TaskTimeout:
+    return TaskTimeout(
+        f"{attempt.id} held its slot longer than its timeout of {attempt.job.timeout:g} s"
+    )

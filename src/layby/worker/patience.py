@@ -1,0 +1,31 @@
+"""What the worker does while the store does not answer: it tries again, ever less often."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from itertools import chain, repeat
+
+from layby.client.api import Client
+from layby.core.commands import Command, Query
+from layby.core.replies import Reply
+from layby.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between tries; the last one repeats."""
+    return chain(PAUSES_S, repeat(PAUSES_S[-1]))
+
+
+async def patiently(client: Client, request: Command | Query) -> Reply:
+    """Send until the store answers. A failed batch wrote nothing, so it may be sent again."""
+    for pause in pauses():
+        try:
+            return await client.send(request)
+        except StoreError as failure:
+            logger.warning("the store does not answer, trying again: %s", failure)
+        await asyncio.sleep(pause)
+    raise AssertionError  # there is always another pause
