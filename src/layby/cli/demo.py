@@ -1,14 +1,15 @@
 """`layby demo`: what layby does, shown for real on a SQLite file in a temporary folder.
 
-Nothing here is staged: the worker that dies is a process of its own, killed with SIGKILL.
+Nothing here is staged: the tasks run in a process of their own (`demo_worker.py`), which is
+killed with SIGKILL and started again; this module watches, counts and tells.
 """
 
 import asyncio
-import base64
-import subprocess
+import sqlite3
 import sys
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -16,37 +17,27 @@ from typing import Any, Final
 
 import click
 import msgspec
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.markup import escape
 from rich.padding import Padding
+from rich.progress_bar import ProgressBar
 from rich.rule import Rule
 from rich.table import Table
 
+from layby.cli.demo_worker import LETTER_S, PARCELS, SLEEP_S, SLOTS, Report
 from layby.cli.doctor import examine, show
-from layby.client.local import LocalClient
-from layby.core.commands import (
-    CreatePromise,
-    FinishTask,
-    RegisterCallback,
-    SettlePromise,
-    SuspendAction,
-    SuspendTask,
-    Take,
-    Value,
-    WatchPromise,
-)
-from layby.core.model import NEVER
-from layby.core.replies import Claim, FinishData, PromiseData, Reply, TakeData
-from layby.core.rows import Settings
-from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
-from layby.engine.engine import Engine
 from layby.errors import LaybyError
-from layby.store.sqlite import SqliteStore
 
-GROUP: Final = "demo"
-OURS: Final = {"resonate:target": f"poll://any@layby.{GROUP}"}
-SLEEP_MS: Final = 2_000
-STEPS_BEFORE_THE_KILL: Final = 3
+WATCH_S: Final = 3.0
+AFTERWARDS_S: Final = 2.0
+PATIENCE_S: Final = 60.0
+"""A step that takes longer than this has failed, even on a very busy machine."""
+PARKED: Final = """
+    FROM task_executions
+    WHERE sub_status = 'Deferred' AND try_number = ? AND name = 'parcel/deliver'
+    GROUP BY json_extract(waiting_on, '$.kind')
+"""
 
 
 class Stage:
@@ -76,179 +67,251 @@ class Stage:
         self.console.print(line)
 
 
+class Scene:
+    """The figures that change while one looks at them; in a pipe, a line each second instead."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._is_live = stage.console.is_terminal
+        self._told_at = perf_counter()
+        self.title = ""
+        self.waiting: dict[str, int] = {}
+        """Tasks parked now, by what they wait for, as the file has it."""
+        self.report = Report()
+        self._before = Report()
+        """What the life of the process that ended had reached."""
+
+    @property
+    def parked(self) -> int:
+        return sum(self.waiting.values())
+
+    @property
+    def letters(self) -> int:
+        return self._before.letters + self.report.letters
+
+    @property
+    def delivered(self) -> int:
+        return self._before.delivered + self.report.delivered
+
+    @property
+    def peak(self) -> int:
+        return max(self._before.peak, self.report.peak)
+
+    def next_life(self) -> None:
+        self._before = Report(letters=self.letters, delivered=self.delivered, peak=self.peak)
+        self.report = Report()
+        self.waiting = {}
+
+    @contextmanager
+    def shown(self, title: str) -> Generator[None]:
+        self.title = title
+        with (
+            Live(
+                get_renderable=self._table,
+                console=self._stage.console,
+                refresh_per_second=10,
+                transient=True,
+            )
+            if self._is_live
+            else nullcontext()
+        ):
+            yield
+
+    def learn(self, report: Report, waiting: dict[str, int]) -> None:
+        self.report, self.waiting = report, waiting
+        if not self._is_live and perf_counter() - self._told_at >= 1:
+            self._told_at = perf_counter()
+            self._stage.say(
+                f"[dim]{self.parked} wait, {report.held} of {SLOTS} slots busy, "
+                f"{self.letters} letters done, {self.delivered} parcels delivered[/]"
+            )
+
+    def _table(self) -> RenderableType:
+        bars = Table.grid(padding=(0, 2))
+        for name, value, total, style, text in (
+            ("slots", self.report.held, SLOTS, "yellow", f"{self.report.held} of {SLOTS} busy"),
+            ("waiting", self.parked, PARCELS, "cyan", f"{self.parked} parcels"),
+            ("delivered", self.delivered, PARCELS, "green", f"{self.delivered} parcels"),
+        ):
+            width = max(5, min(50, self._stage.console.width - 41))
+            bar = ProgressBar(total, value, width, complete_style=style, finished_style=style)
+            bars.add_row("  ", name, bar, text)
+        bars.add_row("  ", "letters", f"[bold]{self.letters}[/] done")
+        framed = Table.grid()
+        framed.add_row(f"    [dim]{self.title}[/]")
+        framed.add_row(bars)
+        return framed
+
+
+class Depot:
+    """The process that runs the tasks, as seen from outside: what it tells, what is in its file."""
+
+    def __init__(self, process: Process, folder: Path, life: int) -> None:
+        self.process = process
+        self._folder = folder
+        self._life = life
+
+    async def watch(self, scene: Scene, until: Callable[[], bool]) -> None:
+        """Follow its reports until they say so."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not until():
+                scene.learn(await self._report(), self._waiting())
+
+    async def watch_for(self, scene: Scene, seconds: float) -> None:
+        end = perf_counter() + seconds
+        await self.watch(scene, lambda: perf_counter() >= end)
+
+    async def kill(self) -> None:
+        self.process.kill()
+        await self.process.wait()
+
+    def examples(self) -> list[tuple[str, str]]:
+        """A waiting task of each kind, and what the file says of it."""
+        return self._asked("SELECT min(id), json_extract(waiting_on, '$.sentence')")
+
+    def _waiting(self) -> dict[str, int]:
+        return dict(self._asked("SELECT json_extract(waiting_on, '$.kind'), count(*)"))
+
+    def _asked(self, select: str) -> list[Any]:
+        """Of the tasks that are parked in this life of the process: each life is another try."""
+        file = f"file:{self._folder / 'demo.db'}?mode=ro"
+        with closing(sqlite3.connect(file, uri=True)) as connection:
+            return connection.execute(f"{select} {PARKED}", (self._life,)).fetchall()
+
+    async def _report(self) -> Report:
+        assert self.process.stdout is not None
+        line = await self.process.stdout.readline()
+        if not line:
+            said = (self._folder / "errors").read_text().strip() or "it said nothing"
+            raise LaybyError(f"the demo's own process ended by itself; please report this: {said}")
+        return msgspec.json.decode(line, type=Report)
+
+
 @click.command()
 def demo() -> None:
-    """Show a promise, a killed worker and a timer, for real, in a few seconds."""
+    """Show 200 waiting tasks on 4 slots, and a kill -9 in between: for real, in 20 seconds."""
     stage = Stage(Console(highlight=False))
     stage.console.print("[bold]layby[/]: a task that waits holds no slot.")
     with TemporaryDirectory(prefix="layby-demo-") as folder:
-        file = Path(folder) / "demo.db"
         stage.console.print("[dim]Everything below happens in one SQLite file:[/]")
-        stage.console.print(f"[dim]{file}[/]", soft_wrap=True)
-        asyncio.run(_play(stage, file))
+        stage.console.print(f"[dim]{folder}/demo.db[/]", soft_wrap=True)
+        asyncio.run(_play(stage, Path(folder)))
 
 
-async def _play(stage: Stage, file: Path) -> None:
-    async with opened(file) as (engine, client):
-        await _promise(stage, engine, client)
-        await client.send(_task("charge-card"))
-    await _killed_worker(stage, file)
-    async with opened(file) as (engine, client):
-        await _recovery(stage, client)
-        await _timer(stage, client)
-        _verdict(stage, file)
+async def _play(stage: Stage, folder: Path) -> None:
+    scene = Scene(stage)
+    async with AsyncExitStack() as lives:
+        depot = await lives.enter_async_context(_depot(folder, life=1))
+        await _waiting(stage, scene, depot)
+        killed_at = await _kill(stage, scene, depot)
+        depot = await lives.enter_async_context(_depot(folder, life=2))
+        await _recovery(stage, scene, depot, killed_at)
+        await _ending(stage, scene, depot, folder)
+    _verdict(stage, folder / "demo.db")
 
 
 # --- the acts ----------------------------------------------------------------------------
 
 
-async def _promise(stage: Stage, engine: Engine, client: LocalClient) -> None:
-    stage.act("1  A promise", "a value that will come, kept on disk: whoever needs it waits for it")
-    deadline = engine.clock.now() + 60_000
-    await client.send(CreatePromise(id="approval", timeout_at=deadline))
-    stage.done("created the promise [cyan]approval[/]")
-    waiting = asyncio.create_task(client.send(WatchPromise(id="approval")))
-    await asyncio.sleep(0)
-    stage.say("somebody waits for it ...")
-    settle = SettlePromise(id="approval", state="resolved", value=encoded("yes, by Ada"))
-    started = perf_counter()
-    await asyncio.to_thread(engine.call, settle)  # from another thread, as a person would
-    promise = promise_of(await waiting)
-    took = (perf_counter() - started) * 1000
-    text = f"settled from elsewhere and safe on disk; {took:.1f} ms later the waiter has"
-    stage.done(f"{text} [cyan]{decoded(promise.value)}[/]")
-
-
-async def _killed_worker(stage: Stage, file: Path) -> None:
+async def _waiting(stage: Stage, scene: Scene, depot: Depot) -> None:
     stage.act(
-        "2  A worker is killed",
-        "a task is taken under a lease: when its process dies, the task does not",
+        f"1  {PARCELS} tasks wait, {SLOTS} slots work",
+        f"parcels wait for something; letters are ordinary work, {LETTER_S * 1000:.0f} ms each",
     )
-    with _worker(file) as worker:
-        stage.say(f"started a worker: process {worker.pid}")
-        for line in _lines(worker):
-            stage.say(f"[blue]worker:[/] {line}")
-        worker.kill()
-        worker.wait()
-    stage.died(f"kill -9 {worker.pid}, in the middle of its work")
-
-
-async def _recovery(stage: Stage, client: LocalClient) -> None:
-    started = perf_counter()
-    claim = await take(client, "worker-2", "charge-card")
-    took = (perf_counter() - started) * 1000
-    stage.say("the file is opened again, by another worker")
-    text = f"it has the task {took:.1f} ms later: [cyan]{claim.task.id}[/]"
-    stage.done(f"{text} at version {claim.task.version}, after {claim.task.crashes} crash")
-    late = FinishTask(id=claim.task.id, version=claim.task.version - 1, value=encoded("twice?"))
-    refused = await client.send(late)
-    stage.done(f"a late write of the dead worker, at version 1, is refused ({refused.status})")
-    promise = await finish(client, claim, "charged once")
-    stage.done(f"finished: [cyan]{decoded(promise.value)}[/]")
-
-
-async def _timer(stage: Stage, client: LocalClient) -> None:
-    stage.act("3  A timer", "a sleeping task is a row on disk: it holds no slot, no thread")
-    await client.send(_task("remind"))
-    claim = await take(client, "worker-2", "remind")
-    due_at = SystemClock().now() + SLEEP_MS
-    timer = CreatePromise(id="remind.sleep", timeout_at=due_at, tags={"resonate:timer": "true"})
-    await client.send(timer)
-    await client.send(_suspension(claim, timer.id))
+    stage.say(f"started a process with {SLOTS} slots: {depot.process.pid}")
+    with scene.shown("parcels are packed, and begin to wait"):
+        await depot.watch(scene, lambda: scene.parked == PARCELS)
+        letters_before = scene.letters
+        scene.title = "every parcel waits; letters go through meanwhile"
+        await depot.watch_for(scene, WATCH_S)
+    kinds = scene.waiting
     stage.done(
-        f"the task [cyan]remind[/] sleeps for {SLEEP_MS / 1000:.0f} s, suspended in the file"
+        f"[cyan]{scene.parked}[/] parcels wait: {kinds['condition']} for a door, "
+        f"{kinds['promise']} for a signature, {kinds['sleep']} for their hour"
     )
-    with stage.console.status("[dim]nobody holds it[/]", spinner="line"):
-        claim = await take(client, "worker-2", "remind", wait_ms=SLEEP_MS * 5)
-    late = SystemClock().now() - due_at
-    stage.done(f"woken {late} ms after its time, at version {claim.task.version}")
-    await finish(client, claim, "reminded")
+    for task_id, sentence in depot.examples():
+        stage.say(f"[blue]{task_id}[/]: {escape(sentence)}")
+    stage.done(
+        f"meanwhile [cyan]{scene.letters - letters_before}[/] letters went through {SLOTS} slots; "
+        f"at most {scene.peak} were held at once"
+    )
+    stage.say(
+        "[dim]if a waiting task kept its slot, 4 parcels would wait and nothing would move[/]"
+    )
+
+
+async def _kill(stage: Stage, scene: Scene, depot: Depot) -> float:
+    stage.act("2  kill -9", "the process dies with everything it has in memory; the file does not")
+    await depot.kill()
+    stage.died(f"kill -9 {depot.process.pid}, with {scene.parked} tasks waiting and others at work")
+    scene.next_life()
+    return perf_counter()
+
+
+async def _recovery(stage: Stage, scene: Scene, depot: Depot, killed_at: float) -> None:
+    stage.say(f"started again on the same file: process {depot.process.pid}")
+    with scene.shown("what was parked is taken up, and waits again"):
+        await depot.watch(scene, lambda: scene.parked == PARCELS)
+        took = perf_counter() - killed_at
+        await depot.watch_for(scene, AFTERWARDS_S)
+    stage.done(
+        f"{took:.1f} s after the kill all [cyan]{PARCELS}[/] wait again, Python's start included"
+    )
+    stage.done(
+        f"letters go on, {scene.report.letters} more; {scene.report.recovered} that were cut off "
+        "have been run again"
+    )
+
+
+async def _ending(stage: Stage, scene: Scene, depot: Depot, folder: Path) -> None:
+    stage.act("3  What they waited for", "the door opens, signatures come, hours strike")
+    with scene.shown("the door is open"):
+        (folder / "door").touch()
+        opened_at = perf_counter()
+        awake = PARCELS - scene.waiting["sleep"]
+        await depot.watch(scene, lambda: scene.delivered >= awake)
+        took = perf_counter() - opened_at
+        scene.title = f"the others sleep {SLEEP_S:.0f} s from when they began, kill or no kill"
+        await depot.watch(scene, lambda: scene.delivered >= PARCELS)
+    stage.done(f"{awake} parcels woken and delivered in {took:.1f} s, on {SLOTS} slots")
+    stage.done(
+        f"{PARCELS - awake} slept {SLEEP_S:.0f} s, the death of their process included: "
+        f"{scene.report.late_ms:.0f} ms late at most"
+    )
+    await depot.process.wait()
+    for book in ("packed", "delivered"):
+        names = (folder / book).read_text().split()
+        stage.done(
+            f"{book}: {len(set(names))} of {PARCELS} parcels, "
+            f"{len(names) - len(set(names)) or 'none'} of them twice"
+        )
+    stage.done(
+        f"in all, {scene.letters} letters; never more than {scene.peak} of {SLOTS} slots held"
+    )
 
 
 def _verdict(stage: Stage, file: Path) -> None:
-    stage.act("4  The doctor", "the file is checked against every invariant while it is in use")
+    stage.act("4  The doctor", "the file is checked against every invariant")
     report = examine(file, limit=10)
     show(report, stage.console)
     if not report.is_sound:
         raise LaybyError(f"{file}: the demo broke its own file; please report this")
 
 
-# --- what the acts are made of -----------------------------------------------------------
+# --- the process -------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def opened(file: Path) -> AsyncGenerator[tuple[Engine, LocalClient]]:
-    engine = Engine(SqliteStore(file, Settings(), next_after), SystemClock())
-    engine.start()
+async def _depot(folder: Path, life: int) -> AsyncGenerator[Depot]:
+    """Started in a session of its own, so that Ctrl-C reaches this process only."""
+    command = [sys.executable, "-m", "layby.cli.demo_worker", str(folder), str(life)]
+    with (folder / "errors").open("w") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True
+        )
     try:
-        yield engine, LocalClient(engine)
+        yield Depot(process, folder, life)
     finally:
-        await asyncio.to_thread(engine.stop)
-
-
-async def take(client: LocalClient, pid: str, name: str, wait_ms: int = 10_000) -> Claim:
-    """Take one task of this name as an embedded holder, waiting until there is one."""
-    wish = Take(
-        pid=pid,
-        incarnation=f"{pid}-1",
-        group=GROUP,
-        names=(name,),
-        free=1,
-        embedded=True,
-        wait_ms=wait_ms,
-    )
-    reply = await client.send(wish)
-    if not isinstance(reply.data, TakeData) or not reply.data.claims:
-        raise LaybyError(f"no task {name} came within {wait_ms} ms ({reply.data})")
-    return reply.data.claims[0]
-
-
-async def finish(client: LocalClient, claim: Claim, result: str) -> Any:
-    task = claim.task
-    reply = await client.send(FinishTask(id=task.id, version=task.version, value=encoded(result)))
-    return promise_of(reply)
-
-
-def promise_of(reply: Reply) -> Any:
-    if not isinstance(reply.data, PromiseData | FinishData):
-        raise LaybyError(f"refused: {reply.data}")
-    return reply.data.promise
-
-
-def encoded(value: object) -> Value:
-    return Value(headers={}, data=base64.b64encode(msgspec.json.encode(value)).decode())
-
-
-def decoded(stored: str) -> Any:
-    return msgspec.json.decode(base64.b64decode(msgspec.json.decode(stored)["data"]))
-
-
-def _task(name: str) -> CreatePromise:
-    return CreatePromise(id=name, timeout_at=NEVER, tags={**OURS, "layby:name": name})
-
-
-def _suspension(claim: Claim, awaited: str) -> SuspendTask:
-    task = claim.task
-    wait = RegisterCallback(awaited=awaited, awaiter=task.id)
-    action = SuspendAction(kind=wait.kind, head={}, data=wait)
-    return SuspendTask(id=task.id, version=task.version, actions=[action])
-
-
-@contextmanager
-def _worker(file: Path) -> Generator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "layby.cli.demo_worker", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:  # noqa: S603 - our own module
-        try:
-            yield worker
-        finally:
-            worker.kill()
-
-
-def _lines(worker: "subprocess.Popen[str]") -> Iterator[str]:
-    """What the worker says until it is in the middle of its work."""
-    assert worker.stdout is not None
-    for number, line in enumerate(worker.stdout):
-        yield line.strip()
-        if number == STEPS_BEFORE_THE_KILL:
-            return
-    raise LaybyError("the demo's worker ended by itself: see what it wrote above")
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

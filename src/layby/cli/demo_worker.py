@@ -1,24 +1,170 @@
-"""The process that the demo kills: takes a task, says so, and never gets to the end of it."""
+"""The process the demo watches, kills and starts again: a Runner with 4 slots, parcels and letters.
+
+A parcel is packed and then waits: for a door (a file), for a signature (a promise) or for its
+hour (a sleep). A letter is ordinary work, which holds a slot for 50 ms. Every 100 ms a report
+goes to stdout. Nothing here knows that the process is going to be killed.
+"""
 
 import asyncio
+import os
 import sys
+import threading
+import time
 from pathlib import Path
 
-from layby.cli.demo import opened, take
+import msgspec
+from msgspec import Struct
+
+from layby import Context, Runner, TaskHandle, Workflow, task
+
+SLOTS = 4
+PARCELS = 200
+SLEEP_S = 10.0
+LETTER_S = 0.05
+LETTERS_AT_ONCE = 8
+REPORT_S = 0.1
+KINDS = ("condition", "promise", "sleep")
 
 
-async def work(file: Path) -> None:
-    async with opened(file) as (_, client):
-        claim = await take(client, "worker-1", "charge-card")
-        _say(f"took {claim.task.id} at version {claim.task.version}")
-        for step in range(1, 100):
-            await asyncio.sleep(0.25)
-            _say(f"working, step {step} of 100")
+class Report(Struct):
+    """What this process tells of itself, ten times a second; what waits stands in the file."""
+
+    held: int = 0
+    peak: int = 0
+    """Slots held: now, and the most there ever were."""
+    letters: int = 0
+    recovered: int = 0
+    """Letters that an earlier life of this process had begun."""
+    delivered: int = 0
+    late_ms: float = 0
+    """The sleeper that woke latest, against the hour it had been promised."""
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
+class Depot:
+    """What the tasks below share: the folder they write to and the Runner they are counted in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runner = Runner(f"sqlite:{folder / 'demo.db'}", slots=SLOTS)
+        self.report = Report()
+        self.is_closing = False
+
+    @property
+    def is_door_open(self) -> bool:
+        return (self.folder / "door").exists()
+
+    def look(self) -> None:
+        """Whoever has got a slot looks how many are held."""
+        self.report.held = self.runner.worker.pool.held
+        self.report.peak = max(self.report.peak, self.report.held)
+
+    def note(self, book: str, text: str) -> None:
+        with (self.folder / book).open("a") as file:
+            file.write(f"{text}\n")
+
+    def is_empty(self) -> bool:
+        """Whether every parcel has been delivered, in whichever life of this process."""
+        delivered = self.folder / "delivered"
+        return delivered.exists() and len(delivered.read_text().split()) >= PARCELS
+
+
+depot: Depot
+
+
+@task
+async def pack(context: Context) -> None:
+    depot.look()
+    depot.note("packed", context["parcel"])
+
+
+@task(dependencies=[pack])
+async def deliver(context: Context, handle: TaskHandle) -> None:
+    depot.look()
+    if context["waits_for"] == "condition":
+        await handle.defer_until(door_is_open, poll_interval=0.5)
+    elif context["waits_for"] == "promise":
+        await handle.wait_for(f"signature/{context['parcel']}")
+    else:
+        begun_at = await handle.checkpoint("begun", time.time)
+        await handle.sleep(SLEEP_S)
+        late = (time.time() - begun_at - SLEEP_S) * 1000
+        depot.report.late_ms = max(depot.report.late_ms, late)
+    depot.look()
+    depot.note("delivered", context["parcel"])
+    depot.report.delivered += 1
+
+
+@task
+async def stamp(_context: Context, handle: TaskHandle) -> None:
+    depot.look()
+    await asyncio.sleep(LETTER_S)  # not a wait of layby's: it holds its slot, as work does
+    depot.report.letters += 1
+    depot.report.recovered += handle.try_number > 1
+
+
+def door_is_open() -> bool:
+    return depot.is_door_open
+
+
+parcel = Workflow("parcel", tasks=[pack, deliver])
+letter = Workflow("letter", tasks=[stamp])
+
+
+async def work(life: str) -> None:
+    async with depot.runner as runner, asyncio.TaskGroup() as group:
+        runner.register(parcel)
+        runner.register(letter)
+        group.create_task(_tell())
+        if life == "1":
+            await _send_parcels(runner)
+        for line in range(LETTERS_AT_ONCE):
+            group.create_task(_send_letters(runner, f"{life}-{line}"))
+        await _sign_when_the_door_opens(runner)
+
+
+async def _send_parcels(runner: Runner) -> None:
+    for number in range(PARCELS):
+        name = f"parcel-{number:03}"
+        about = {"parcel": name, "waits_for": KINDS[number % len(KINDS)]}
+        await runner.start(parcel, about, run_id=name)
+
+
+async def _send_letters(runner: Runner, line: str) -> None:
+    number = 0
+    while not depot.is_closing:
+        number += 1
+        await runner.execute(letter, run_id=f"letter-{line}-{number}")
+
+
+async def _sign_when_the_door_opens(runner: Runner) -> None:
+    while not depot.is_door_open:  # noqa: ASYNC110 - nobody in this process opens it
+        await asyncio.sleep(REPORT_S)
+    await asyncio.gather(
+        *(
+            runner.resolve(f"signature/parcel-{number:03}", "received")
+            for number in range(PARCELS)
+            if KINDS[number % len(KINDS)] == "promise"
+        )
+    )
+
+
+async def _tell() -> None:
+    while True:
+        depot.report.held = depot.runner.worker.pool.held
+        print(msgspec.json.encode(depot.report).decode(), flush=True)
+        if depot.is_closing:
+            return
+        depot.is_closing = depot.is_empty()
+        await asyncio.sleep(REPORT_S)
+
+
+def _end_with_the_audience() -> None:
+    """Stdin ends when the demo does, however it ends."""
+    sys.stdin.read()
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    asyncio.run(work(Path(sys.argv[1])))
+    threading.Thread(target=_end_with_the_audience, daemon=True).start()
+    depot = Depot(Path(sys.argv[1]))
+    asyncio.run(work(sys.argv[2]))
