@@ -263,7 +263,6 @@ def test_more_waits_than_one_step_handles_are_resumed_by_ticks(backend) -> None:
         assert world.dump().waits == {}
 
 
-@pytest.mark.xfail(reason="a wait beyond the loaded ones is not seen to count", strict=True)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_callback_beyond_the_loaded_waits_goes_on_counting(backend) -> None:
     """With more waits on one promise than are loaded, a callback must not end a count."""

@@ -3,7 +3,7 @@
 import pytest
 
 from layby.core import commands as c
-from layby.core.validate import RULES, problems
+from layby.core.validate import MAX_VALUE_CHARS, RULES, problems
 from layby.wire.kinds import KINDS
 from tests.core import requests as r
 from tests.worlds import World
@@ -22,6 +22,16 @@ WIDE = "é" * 600
         (c.GetTask(id=""), "Task ID is required"),
         (c.GetSchedule(id=""), "Schedule ID is required"),
         (r.promise("x", -1), "timeoutAt must be non-negative"),
+        (
+            c.CreatePromise(id="x", timeout_at=9, param=c.Value(data="x" * (MAX_VALUE_CHARS + 1))),
+            "param has 4,194,305 characters, more than 4,194,304: store it elsewhere",
+        ),
+        (
+            c.SettlePromise(
+                id="x", state="resolved", value=c.Value(headers={"h": "x" * MAX_VALUE_CHARS})
+            ),
+            "value has 4,194,305 characters",
+        ),
         (r.promise("x", 9, delay="1"), "resonate:delay requires a resonate:target tag"),
         (r.target("x", 9, delay="9"), "resonate:delay must be less than timeoutAt"),
         (r.target("x", 9, delay="-1"), "resonate:delay must be a non-negative integer"),

@@ -145,7 +145,6 @@ def test_records_are_projected() -> None:
             assert task.state == "fulfilled"
 
 
-@pytest.mark.xfail(reason="SQL looks for layby:name in the task's column only", strict=True)
 def test_a_name_without_a_target_is_found() -> None:
     """The tag alone makes no task, but it is a tag like any other."""
     with World("sqlite") as world:

@@ -74,6 +74,7 @@ class RegisterCallback(Command, frozen=True):
 
     def footprint(self, into: Footprint) -> None:
         into.ids.update((self.awaited, self.awaiter))
+        into.pairs.add((self.awaited, self.awaiter))
 
 
 class RegisterListener(Command, frozen=True):
@@ -154,6 +155,7 @@ class SuspendTask(ById, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
         into.ids.update(action.data.awaited for action in self.actions)
+        into.pairs.update((action.data.awaited, self.id) for action in self.actions)
         into.branches_of.add(self.id)
 
 
@@ -307,6 +309,7 @@ class FailTask(FencedCommand, frozen=True):
     def footprint(self, into: Footprint) -> None:
         super().footprint(into)
         into.ids.add(self.backoff_id)
+        into.pairs.add((self.backoff_id, self.id))
 
     @property
     def backoff_id(self) -> str:

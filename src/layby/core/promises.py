@@ -96,7 +96,7 @@ def cancel(d: Draft, c: CancelPromise) -> Reply:
 
 def add_wait(d: Draft, awaited: str, awaiter: str) -> None:
     """An *any* wait; one that already counts for the same pair goes on counting."""
-    stored = d.rows.waits.get(awaited, {}).get(awaiter)
+    stored = d.rows.wait(awaited, awaiter)
     counts = stored is not None and stored.counts
     d.wait(Wait(awaited, awaiter, "both" if counts else "any"))
 

@@ -47,6 +47,8 @@ class Footprint(Struct):
     """The rows a batch declares."""
 
     ids: set[str] = field(default_factory=set)
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    """Waits (awaited, awaiter) a step may add: one that stands already must be seen."""
     branches_of: set[str] = field(default_factory=set)
     branches: set[str] = field(default_factory=set)
     born_into: set[tuple[str, str]] = field(default_factory=set)
@@ -81,6 +83,7 @@ class Rows:
         "ready",
         "schedules",
         "settings",
+        "standing",
         "tasks",
         "waits",
     )
@@ -93,6 +96,8 @@ class Rows:
         self.tasks: dict[str, Task] = {}
         self.waits: dict[str, dict[str, Wait]] = {}
         self.more_waits: set[str] = set()
+        self.standing: dict[tuple[str, str], Wait] = {}
+        """Declared pairs that stand among the waits too many to load."""
         self.forgotten: set[str] = set()
         self.listeners: dict[str, set[str]] = {}
         self.branches: dict[str, list[str]] = {}
@@ -113,6 +118,10 @@ class Rows:
         if row is None and task_id not in self.known:
             raise OutsideFootprint(task_id)
         return row
+
+    def wait(self, awaited: str, awaiter: str) -> Wait | None:
+        loaded = self.waits.get(awaited, {}).get(awaiter)
+        return loaded or self.standing.get((awaited, awaiter))
 
     def add_promises(self, promises: Iterable[Promise]) -> None:
         for promise in promises:

@@ -17,9 +17,7 @@ def start(d: Draft, c: StartRun) -> Reply:
     existing = d.promise(c.id)
     if existing is not None and not birth.is_absent(existing):
         return ok(RunData(existing, created=False))
-    taken_ids = [
-        node.id for node in c.nodes if not birth.is_absent(d.promise(c.node_id(node.id)))
-    ]
+    taken_ids = [node.id for node in c.nodes if not birth.is_absent(d.promise(c.node_id(node.id)))]
     if taken_ids:
         return refuse(409, f"Run '{c.id}': node ids already in use: {', '.join(taken_ids)}")
     if c.timeout_at <= d.now:

@@ -35,12 +35,14 @@ from layby.core.commands import (
     SuspendTask,
     Tags,
     Take,
+    Value,
 )
 
 Problems = Iterator[str]
 
 MAX_ID_BYTES = 1024
 """Two of them fit into one index key of either database."""
+MAX_VALUE_CHARS = 4 * 2**20
 SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")
 MAX_PAGE = 1000
 MAX_FREE = 100_000
@@ -97,8 +99,19 @@ def _settle_state(state: str) -> Problems:
         yield f"state must be one of {', '.join(SETTLE_STATES)}"
 
 
+def _size(value: Value, what: str) -> Problems:
+    """A batch is one transaction: a huge value would hold up everyone else in it."""
+    data = value.data if isinstance(value.data, str) else ""
+    headers = value.headers if isinstance(value.headers, dict) else {}
+    size = len(data) + sum(len(key) + len(each) for key, each in headers.items())
+    if size > MAX_VALUE_CHARS:
+        remedy = "store it elsewhere and pass its address"
+        yield f"{what} has {size:,} characters, more than {MAX_VALUE_CHARS:,}: {remedy}"
+
+
 def _create(c: CreatePromise) -> Problems:
     yield from _id(c.id, "Promise ID")
+    yield from _size(c.param, "param")
     if c.timeout_at < 0:
         yield "timeoutAt must be non-negative"
     if c.tags:
@@ -138,6 +151,7 @@ def _is_address(text: str) -> bool:
 
 def _settle(c: SettlePromise | ResolvePromise) -> Problems:
     yield from _id(c.id, "Promise ID")
+    yield from _size(c.value, "value")
     yield from _settle_state(c.state)
 
 
@@ -175,6 +189,7 @@ def _fulfill(c: FulfillTask) -> Problems:
     yield from _fenced(c)
     if c.action.data.id != c.id:
         yield "Action ID must match the task ID"
+    yield from _size(c.action.data.value, "value")
     yield from _settle_state(c.action.data.state)
 
 
@@ -216,6 +231,7 @@ def _create_schedule(c: CreateSchedule) -> Problems:
     yield from _id(c.id, "Schedule ID")
     yield from _id(c.cron, "Cron expression")
     yield from _id(c.promise_id, "Promise ID")
+    yield from _size(c.promise_param, "promiseParam")
     if c.promise_timeout < 0:
         yield "promiseTimeout must be non-negative"
     if birth.TARGET not in c.promise_tags:
@@ -256,12 +272,14 @@ def _worker(c: HeartbeatWorker) -> Problems:
 
 def _finish(c: FinishTask) -> Problems:
     yield from _fenced(c)
+    yield from _size(c.value, "value")
     yield from _settle_state(c.state)
     yield from _ridden(c)
 
 
 def _fail(c: FailTask) -> Problems:
     yield from _fenced(c)
+    yield from _size(c.error, "error")
     yield from _ridden(c)
     if c.retry_at is not None and c.retry_at < 0:
         yield "retryAt must be non-negative"
@@ -269,6 +287,7 @@ def _fail(c: FailTask) -> Problems:
 
 def _annotate(c: AnnotateTask) -> Problems:
     yield from _fenced(c)
+    yield from _size(c.record, "record")
     if c.record_id is not None:
         yield from _id(c.record_id, "Record ID")
         if not c.record_id.startswith(c.id + "."):
@@ -284,6 +303,7 @@ def _start_run(c: StartRun) -> Problems:
     yield from _id(c.id, "Run ID")
     yield from _id(c.name, f"Name of run '{c.id}'")
     yield from _group(c.group)
+    yield from _size(c.param, "param")
     yield from _ridden(c)
     yield from _nodes(c)
     if c.timeout_at < 0:
@@ -299,6 +319,7 @@ def _nodes(c: StartRun) -> Problems:
     for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
         yield f"Node '{twice}' is given twice"
     for node in c.nodes:
+        yield from _size(node.param, f"param of node '{node.id}'")
         yield from _id(c.node_id(node.id) if node.id else "", "Node ID")
         yield from _id(node.name, f"Name of node '{node.id}'")
         yield from _group(node.group) if node.group is not None else ()

@@ -15,7 +15,8 @@ COLUMN_OF: Final = {
     birth.BRANCH: "branch",
     birth.NAME: "task_name",
 }
-"""Tags that a column holds: the column's index serves them."""
+"""Tags that a column holds: the column's index serves them. Without a target there is no task,
+and so no column for its name: then that stands among the others."""
 UNINDEXED: Final = frozenset({birth.KIND, birth.PLACEHOLDER})
 """Tags on so many rows that looking them up would not narrow anything."""
 LONGEST: Final = 512
@@ -26,8 +27,9 @@ _decode = msgspec.json.Decoder(Tags).decode
 def of(promise: Promise) -> Iterator[tuple[str, str, str]]:
     if promise.tags == EMPTY:
         return
-    for key, value in _decode(promise.tags).items():
-        if is_indexed(key):
+    tags = _decode(promise.tags)
+    for key, value in tags.items():
+        if is_indexed(key) or (key == birth.NAME and birth.TARGET not in tags):
             yield stored(key), stored(value), promise.id
 
 

@@ -69,6 +69,9 @@ class MemoryStore:
             rows.notices[pid] = self._notices(pid)
         rows.schedules = {key: self.state.schedules.get(key) for key in footprint.schedules}
         self._load_promises(rows, ids)
+        rows.standing = {
+            pair: self.state.waits[pair] for pair in footprint.pairs if pair in self.state.waits
+        }
         return rows
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from layby.core.birth import NAME
 from layby.core.commands import (
     GetRun,
     ListHeld,
@@ -12,6 +13,7 @@ from layby.core.commands import (
     SearchPromises,
     SearchSchedules,
     SearchTasks,
+    Tags,
 )
 from layby.core.model import NEVER, Millis, Promise, Schedule, Task
 from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
@@ -128,7 +130,10 @@ def _read(read: Read, conditions: Sequence[Condition], cursor: str, chunk: int) 
 
 def _sources(query: Search, column: str, state: str | None, now: Millis) -> list[list[Condition]]:
     """Index ranges that together hold every match; the first filter at hand drives."""
-    filters = [*_tag_filters(query), *_column_filters(query), *_prefix_filter(query)]
+    name = query.tags.get(NAME)
+    if name is not None:
+        return _named(query, name)
+    filters = [*_tag_filters(query.tags), *_column_filters(query), *_prefix_filter(query)]
     if query.root is not None:
         return _below(query.root, filters)
     if filters or state is None:
@@ -140,21 +145,32 @@ def _sources(query: Search, column: str, state: str | None, now: Millis) -> list
     return [[(f"{column} = ?", (state,))], [overdue]]
 
 
+def _named(query: Search, name: str) -> list[list[Condition]]:
+    """A task's name stands in its column; on a promise without a task it is a tag like others."""
+    rest = [each for each in _column_filters(query) if not each[0].startswith("task_name")]
+    rest += _prefix_filter(query)
+    return [[("task_name = ?", (name,)), *rest], [_tagged(NAME, name), *rest]]
+
+
 def _below(root: str, filters: list[Condition]) -> list[list[Condition]]:
     below: Condition = ("root = ? AND root <> promises.id", (root,))
     return [[below, *filters], [("promises.id = ?", (root,)), *filters]]
 
 
-def _tag_filters(query: Search) -> Iterator[Condition]:
-    tags = iter(sorted(item for item in query.tags.items() if indexed_tags.is_indexed(item[0])))
-    for key, value in tags:
-        found = (indexed_tags.stored(key), indexed_tags.stored(value))
-        yield "t.key = ? AND t.value = ? AND promises.id = t.id", found
-        break
-    for key, value in tags:
+def _tag_filters(wanted: Tags) -> Iterator[Condition]:
+    """The first tag drives through its index, the others are looked up for each row."""
+    tags = sorted(item for item in wanted.items() if indexed_tags.is_indexed(item[0]))
+    for key, value in tags[:1]:
+        yield _tagged(key, value)
+    for key, value in tags[1:]:
         found = (indexed_tags.stored(key), indexed_tags.stored(value))
         exists = "SELECT 1 FROM tags AS u WHERE u.key = ? AND u.value = ? AND u.id = promises.id"
         yield f"EXISTS ({exists})", found
+
+
+def _tagged(key: str, value: str) -> Condition:
+    found = (indexed_tags.stored(key), indexed_tags.stored(value))
+    return "t.key = ? AND t.value = ? AND promises.id = t.id", found
 
 
 def _prefix_filter(query: Search) -> Iterator[Condition]:

@@ -137,6 +137,8 @@ class SqlStore:
             self._load_schedules(rows, footprint)
         if ids:
             self._load_promises(rows, ids)
+        if rows.more_waits and footprint.pairs:
+            self._load_standing(rows, footprint)
         return rows
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
@@ -151,6 +153,12 @@ class SqlStore:
             rows.add_waits(waits)
             _cut_waits(rows, limit)
             self._load_hop(rows)
+
+    def _load_standing(self, rows: Rows, footprint: Footprint) -> None:
+        """Waits that may be added and stand already, where not all waits were loaded."""
+        pairs = packed(sorted(footprint.pairs))
+        standing = self._one(self._sql.standing_waits, _waits, pairs)
+        rows.standing = {(wait.awaited, wait.awaiter): wait for wait in standing}
 
     def _load_hop(self, rows: Rows) -> None:
         """The tasks that wait for the loaded promises: a settlement may resume them."""

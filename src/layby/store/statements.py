@@ -46,6 +46,8 @@ class Statements:
         """
         self.holders = self._select(HOLDERS, f"pid IN {any_of}")
         self.notices = self._select(MESSAGES, f"kind = 'lost' AND address IN {any_of}")
+        pairs = f"SELECT awaited, awaiter FROM {dialect.rows(('awaited', 'awaiter'))}"
+        self.standing_waits = self._select(WAITS, f"(awaited, awaiter) IN ({pairs})")
         self.schedules = self._select(SCHEDULES, f"id IN {any_of}")
 
         self.insert_promises = self._insert("promises", PROMISES.names)
