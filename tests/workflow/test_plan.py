@@ -3,8 +3,8 @@ import pytest
 from layby.core.commands import StartRun, Take
 from layby.core.validate import problems
 from layby.errors import ContextError, UsageError, WireError
+from layby.worker.encoding import text_of
 from layby.workflow.context import Context
-from layby.workflow.encoding import text_of
 from layby.workflow.merge import View
 from layby.workflow.plan import (
     NodeId,

@@ -35,8 +35,9 @@ from layby.runner import switching
 from layby.runner.opening import check_address, open_store
 from layby.runner.run import Run
 from layby.store.sqlite import Durability
+from layby.worker import encoding
 from layby.worker.worker import Worker, WorkerConfig
-from layby.workflow import encoding, plan
+from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.durations import Duration, positive_seconds
 from layby.workflow.names import check_name, check_run_id, close_match

@@ -5,7 +5,7 @@ from typing import Any
 from layby.core.commands import Value
 from layby.core.model import Promise
 from layby.errors import PromiseCancelled, PromiseRejected, PromiseTimedOut
-from layby.worker.values import read_value, to_value
+from layby.worker.encoding import from_text, to_value
 
 _RAISES = {
     "rejected": PromiseRejected,
@@ -16,7 +16,7 @@ _RAISES = {
 
 def value_of(promise: Promise) -> Any:
     """The value of a resolved promise; a rejected one raises."""
-    value = read_value(promise.value)
+    value = from_text(promise.value)
     if promise.state == "resolved":
         return value
     raise _RAISES[promise.state](promise.id, *_name_and_message(value), value)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from layby.core.commands import Value
 from layby.core.model import Promise
 from layby.errors import ConditionError, DeferTimeout, LaybyError, ReplayMismatch, UsageError
-from layby.worker.values import read_value, to_value
+from layby.worker.encoding import from_text, to_value
 
 LASTING = "c"
 """Records that survive a failed try."""
@@ -136,7 +136,7 @@ class KeyedCall:
 
 def record_of(promise: Promise) -> Record:
     """A timer carries its record from its birth, everything else is settled with it."""
-    return msgspec.convert(read_value(promise.param if promise.timer else promise.value), Record)
+    return msgspec.convert(from_text(promise.param if promise.timer else promise.value), Record)
 
 
 def digest_of(*arguments: object) -> str:

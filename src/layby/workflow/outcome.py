@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from layby.core.commands import Value
 from layby.core.model import Millis, Promise
 from layby.errors import RunCancelled, RunFailed
-from layby.workflow import encoding
+from layby.worker import encoding
 from layby.workflow.context import Context
 from layby.workflow.merge import UNCHANGED, Conflict, Delta, Merge, View
 from layby.workflow.rules import OutcomeStatus, Skip

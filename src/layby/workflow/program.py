@@ -14,8 +14,9 @@ from layby.core.commands import GetPromise, Value
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
+from layby.worker import encoding
 from layby.worker.program import Failure, Job, Mode, Verdict
-from layby.workflow import encoding, history, outcome, plan
+from layby.workflow import history, outcome, plan
 from layby.workflow.context import Context
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide

@@ -8,7 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.model import NEVER, Millis, Promise, Task
-from layby.workflow import encoding, outcome
+from layby.worker import encoding
+from layby.workflow import outcome
 from layby.workflow.history import History, Span, TaskHistory, Try, ended, read_history, why_next
 from layby.workflow.merge import Conflict
 from layby.workflow.outcome import moment
