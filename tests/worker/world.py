@@ -1,0 +1,75 @@
+"""What the tests of the worker share."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from layby import Run, Runner, TaskExecution, Workflow
+from layby.core.model import Promise
+from layby.workflow.workflow import AnyTask
+
+
+def flow_of(*tasks: AnyTask, name: str = "flow") -> Workflow:
+    return Workflow(name, tasks=list(tasks))
+
+
+async def settled_down() -> None:
+    """Let everything that is ready to happen happen, without a tick of the clock."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something to become true, under whatever clock the test has."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - any condition, also one that a thread makes true
+            await asyncio.sleep(0.001)
+
+
+async def look(run: Run, task_id: str) -> TaskExecution:
+    return (await run.status()).tasks[task_id]
+
+
+def rows(path: Path, query: str = "SELECT * FROM task_executions") -> list[dict[str, Any]]:
+    """What somebody sees who looks into the file with SQL."""
+    with sqlite3.connect(path) as connection:
+        connection.row_factory = sqlite3.Row
+        found = [dict(row) for row in connection.execute(query)]
+    connection.close()
+    return found
+
+
+def promises(runner: Runner) -> dict[str, Promise]:
+    """Every promise in the store of an inline engine."""
+    return dict(runner.engine._store.dump().promises)
+
+
+@asynccontextmanager
+async def crashing(*args: Any, **options: Any) -> AsyncGenerator[Runner]:
+    """A Runner whose process dies at the end: nothing is handed back, nothing is written."""
+    runner = Runner(*args, **options)
+    await runner.__aenter__()
+    try:
+        yield runner
+    finally:
+        await die(runner)
+
+
+async def die(runner: Runner) -> None:
+    """The engine first, so that no word of the bodies reaches the store any more."""
+    runner._open = False
+    await runner.client.close()
+    runner.engine.stop()
+    worker = runner.worker
+    worker._stopping = True
+    for attempt in list(worker.attempts.values()):
+        attempt.end("shutdown")
+    await worker._executor.shutdown(timeout=1)
+    worker._wheel.close()
+    worker._bodies.close()
+    for each in list(worker._background):
+        each.cancel()
+    await settled_down()
