@@ -1,0 +1,80 @@
+"""The Python on our pages runs, and prints what the page says it prints.
+
+The blocks of a page are one script, top to bottom, as a reader would type them. A `text` block
+right after one is what that block prints. A block whose first line is `# a fragment` is part of
+something larger: it must only be valid Python.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "waiting", "workflows")),
+]
+BLOCK = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<prints>.*?)^```\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+FRAGMENT = "# a fragment"
+CUT = "-- 8< --"
+
+
+class Block(NamedTuple):
+    code: str
+    prints: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    return [Block(found["code"], found["prints"]) for found in BLOCK.finditer(text)]
+
+
+def script(page: list[Block]) -> str:
+    """Each block ends with a cut, so that what it prints can be told from the next."""
+    return "".join(f"{block.code}\nprint({CUT!r}, flush=True)\n" for block in page)
+
+
+def run(page: list[Block], folder: Path) -> list[str]:
+    file = folder / "page.py"
+    file.write_text(script(page))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", file],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split(f"{CUT}\n")[:-1]
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_on_a_page_runs_and_prints_what_the_page_says(page, tmp_path):
+    """A reader who copies a block gets what the page shows."""
+    found = blocks(page.read_text())
+    assert found
+    for block in found:
+        compile(block.code, page.name, "exec")
+    whole = [block for block in found if not block.code.startswith(FRAGMENT)]
+    for block, printed in zip(whole, run(whole, tmp_path), strict=True):
+        if block.prints is not None:
+            assert lines(printed) == lines(block.prints)
+
+
+def test_a_page_that_lies_is_found_out(tmp_path):
+    """Broken once by hand: the comparison is not blind."""
+    page = "```python\nprint('one')\n```\n\n```text\ntwo\n```\n"
+    [block] = blocks(page)
+    [printed] = run([block], tmp_path)
+    assert lines(printed) != lines(block.prints or "")
