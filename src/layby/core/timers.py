@@ -70,7 +70,7 @@ def free_tasks(d: Draft, c: FreeTasks) -> Reply:
         return OK
     for task_id in c.ids:
         task = d.task(task_id)
-        if task is not None and task.holder == c.incarnation:
+        if task is not None and (task.pid, task.holder) == (c.pid, c.incarnation):
             _free(d, task, lost=holder.standing == "lost")
     return OK
 
