@@ -1,11 +1,10 @@
-"""Errors as promises carry them: what a settled one means to who waited, and how ours are told."""
+"""What a settled promise means to the code that waited for it: a value, or an exception."""
 
 from typing import Any
 
-from layby.core.commands import Value
 from layby.core.model import Promise
 from layby.errors import PromiseCancelled, PromiseRejected, PromiseTimedOut
-from layby.worker.encoding import from_text, to_value
+from layby.worker.encoding import from_text
 
 _RAISES = {
     "rejected": PromiseRejected,
@@ -20,11 +19,6 @@ def value_of(promise: Promise) -> Any:
     if promise.state == "resolved":
         return value
     raise _RAISES[promise.state](promise.id, *_name_and_message(value), value)
-
-
-def error_value(error: BaseException) -> Value:
-    """An error of the worker itself, in the form the SDKs write theirs."""
-    return to_value({"__type": "error", "name": type(error).__name__, "message": str(error)})
 
 
 def _name_and_message(value: object) -> tuple[str, str]:

@@ -14,8 +14,15 @@ from msgspec import Struct
 
 from layby.core.commands import Value
 from layby.core.model import Promise
-from layby.errors import ConditionError, DeferTimeout, LaybyError, ReplayMismatch, UsageError
-from layby.worker.encoding import from_text, to_value
+from layby.errors import (
+    ConditionError,
+    ContextError,
+    DeferTimeout,
+    LaybyError,
+    ReplayMismatch,
+    UsageError,
+)
+from layby.worker import encoding
 
 LASTING = "c"
 """Records that survive a failed try."""
@@ -136,7 +143,9 @@ class KeyedCall:
 
 def record_of(promise: Promise) -> Record:
     """A timer carries its record from its birth, everything else is settled with it."""
-    return msgspec.convert(from_text(promise.param if promise.timer else promise.value), Record)
+    return msgspec.convert(
+        encoding.from_text(promise.param if promise.timer else promise.value), Record
+    )
 
 
 def digest_of(*arguments: object) -> str:
@@ -150,22 +159,16 @@ def digest_of(*arguments: object) -> str:
 
 
 def encoded(record: Record) -> Value:
-    return to_value(msgspec.to_builtins(record))
+    return encoding.to_value(msgspec.to_builtins(record))
 
 
 def checkpointed(record: Record, key: str) -> Value:
     """Only what comes back as it went in is kept: what a later life reads is what this one saw."""
     try:
-        stored = encoded(record)
-        kept = msgspec.json.decode(msgspec.json.encode(record.value))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"checkpoint '{key}': its result has no JSON form ({error})") from error
-    if not _is_same(record.value, kept):
-        raise UsageError(
-            f"checkpoint '{key}': its result has no JSON form and would come back changed: return "
-            "texts, finite numbers, booleans, None, lists, and dicts with texts as keys"
-        )
-    return stored
+        encoding.encode(record.value, "its result")
+    except ContextError as error:
+        raise UsageError(f"checkpoint '{key}' cannot be stored as JSON: {error}") from error
+    return encoded(record)
 
 
 def check_key(key: object, what: str) -> str:
@@ -178,18 +181,3 @@ def check_key(key: object, what: str) -> str:
 
 def _checked(key: object) -> str:
     return check_key(key, "key")
-
-
-def _is_same(before: object, after: object) -> bool:
-    """Tuples may become lists, nothing else may change."""
-    if isinstance(before, list | tuple):
-        items: list[object] = list(before)  # pyright: ignore[reportUnknownArgumentType]
-        others: list[object] = after if isinstance(after, list) else []  # pyright: ignore[reportUnknownVariableType]
-        return len(items) == len(others) and all(map(_is_same, items, others))
-    if isinstance(before, dict):
-        fields: dict[object, object] = before  # pyright: ignore[reportUnknownVariableType]
-        kept: dict[object, object] = after if isinstance(after, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-        return fields.keys() == kept.keys() and all(
-            _is_same(each, kept[key]) for key, each in fields.items()
-        )
-    return isinstance(before, str | int | float | bool | None) and before == after

@@ -48,9 +48,9 @@ from layby.executors import (
 )
 from layby.worker.attempt import Attempt
 from layby.worker.bodies import Bodies
+from layby.worker.encoding import error_value
 from layby.worker.patience import patiently, pauses
 from layby.worker.program import Job, Program, Verdict
-from layby.worker.rejections import error_value
 from layby.worker.wheel import Wheel
 
 logger = logging.getLogger(__name__)
