@@ -61,6 +61,21 @@ def test_an_order_that_is_done_is_not_submitted_again(tmp_path):
     assert not any("submitted as" in line for line in second)
 
 
+def test_orders_that_were_killed_while_they_waited_go_on(tmp_path):
+    """After kill -9 the next process waits on: nothing is submitted twice, all is packed."""
+    example = ROOT / "examples" / "order_pipeline.py"
+    command = [sys.executable, "-u", example]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as orders:
+        assert orders.stdout is not None
+        waiting = 0
+        while waiting < 5:
+            waiting += "slot given back" in orders.stdout.readline()
+        orders.kill()
+    lines = run(example, tmp_path)
+    assert not any("submitted as" in line for line in lines)
+    assert [line for line in lines if line.startswith("order-")] == SAYS["order_pipeline.py"]
+
+
 def test_a_restart_sends_no_mail_twice(tmp_path):
     """A stored checkpoint is read, and a finished task is not run again."""
     lines = run(ROOT / "examples" / "approval.py", tmp_path)
