@@ -6,12 +6,13 @@ whole seconds and everything from outside (settled promises, cancels) comes at a
 its own, so nothing depends on which of two things at one instant came first.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
 
-KEYS = ("a", "b", "c")
+KEYS: tuple[str, ...] = ("a", "b", "c")
 PROMISES = 3
 
 Step = tuple[Any, ...]
@@ -46,11 +47,13 @@ class Node:
 class Scene:
     nodes: tuple[Node, ...]
     slots: int
-    initial: dict[str, int]
+    initial: Mapping[str, int]
     promises: tuple[tuple[float, bool], ...]
     """When each is settled, and whether it is resolved."""
     cancels: tuple[tuple[float, str | None], ...]
     """When which task is cancelled; None is the whole run."""
+    timed: bool
+    """Nothing holds a slot for long, so the naive executor knows when everything happens."""
 
 
 RULES = ("all_success", "all_done", "one_success", "one_failed", "none_failed")
@@ -100,7 +103,7 @@ def scenes(draw: st.DrawFn) -> Scene:
     promises = tuple((odd.pop(), draw(st.booleans())) for _ in range(PROMISES))
     cancels = _cancels(draw, names, odd) if timed else ()
     initial = draw(st.dictionaries(st.sampled_from(KEYS), st.integers(0, 4)))
-    return Scene(nodes, draw(st.integers(1, 3)), initial, promises, cancels)
+    return Scene(nodes, draw(st.integers(1, 3)), initial, promises, cancels, timed)
 
 
 def _node(draw: st.DrawFn, names: list[str], number: int, steps: Any) -> Node:

@@ -187,6 +187,8 @@ def test_random_workflows_end_as_they_must(scene: Scene):
         each: one.status for each, one in told.tasks.items()
     }
     assert status.state == told.state
+    if scene.timed:
+        assert_moments(status, told.tasks)
     assert world.seen == {each: one.seen for each, one in told.tasks.items()}
     assert world.most <= scene.slots
     assert max(world.checkpoints.values(), default=0) <= 1
@@ -200,6 +202,13 @@ def test_random_workflows_end_as_they_must(scene: Scene):
         }
     else:
         assert isinstance(final, RunCancelled)
+
+
+def assert_moments(status: Any, tasks: Any) -> None:
+    """Waits and back-offs last as long as they should; each poll may round up to a millisecond."""
+    for task_id, ended in tasks.items():
+        at = (status.tasks[task_id].settled_at - status.created_at) / 1000
+        assert abs(at - ended.at) < 0.05
 
 
 def assert_checkpoints(world: World, tasks: Any) -> None:

@@ -313,7 +313,7 @@ async def test_cancelling_one_task_leaves_the_others():
 @virtual_test
 async def test_cancelling_a_task_before_its_turn():
     """One that still waits for its dependency may be cancelled; those after it go on at once."""
-    order = []
+    order, seen = [], []
 
     @task
     async def first(context, handle):
@@ -328,7 +328,7 @@ async def test_cancelling_a_task_before_its_turn():
     @task(dependencies=[middle], rule="all_done")
     async def last(context):
         order.append("last")
-        context["seen"] = sorted(context)
+        seen.append(context.to_dict())
 
     async with Runner("memory:") as runner:
         run = await runner.start(flow_of(first, middle, last), {"x": 1}, run_id="r")
@@ -336,7 +336,10 @@ async def test_cancelling_a_task_before_its_turn():
         with pytest.raises(RunFailed, match="middle"):
             await run.result()
         assert (await run.status()).tasks["last"].status == "Completed"
+        await current_clock().settled()
+        await sound(runner)
     assert order == ["last", "first"]
+    assert seen == [{"x": 1}]
 
 
 @virtual_test
