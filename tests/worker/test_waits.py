@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -482,8 +483,9 @@ async def test_the_current_handle_serves_helpers_also_in_child_tasks():
 
 
 def blocking_helper():
-    current_handle().sleep(5)
-    return current_handle().task_execution_id
+    handle: Any = current_handle()
+    handle.sleep(5)
+    return handle.task_execution_id
 
 
 @virtual_test

@@ -60,7 +60,7 @@ async def crashing(*args: Any, **options: Any) -> AsyncGenerator[Runner]:
 
 async def die(runner: Runner) -> None:
     """The engine first, so that no word of the bodies reaches the store any more."""
-    runner._open = False
+    runner._state = "closed"
     await runner.client.close()
     runner.engine.stop()
     worker = runner.worker

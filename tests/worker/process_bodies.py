@@ -1,0 +1,30 @@
+"""Bodies for processes: found by name in the child."""
+
+import os
+from pathlib import Path
+from threading import Event
+
+from layby import task
+
+
+@task(process=True)
+def doubles(context):
+    context["doubled"] = context["n"] * 2
+    context["pid"] = os.getpid()
+
+
+@task(process=True, timeout=1)
+def never_ends(context):
+    Path(context["path"]).write_text(str(os.getpid()))
+    Event().wait(600)
+
+
+@task(process=True)
+def endless(context):
+    Path(context["path"]).write_text(str(os.getpid()))
+    Event().wait(600)
+
+
+@task(process=True, retries=1)
+def raises(context):
+    raise ValueError("in the child")

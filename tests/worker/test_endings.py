@@ -1,0 +1,394 @@
+"""Cancel, halt, continue, a lost claim and a graceful close: each reaches every task at once."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from layby import RunCancelled, RunFailed, Runner, task
+from layby.core.commands import LeaveWorker, ReleaseTask
+from layby.testing import SlotWatch, virtual_test
+from tests.worker.process_bodies import endless
+from tests.worker.world import flow_of, look, settled_down, until
+
+
+def three_of_them(log):
+    @task
+    async def running(context):
+        log.append("running begins")
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(0)
+            log.append("running ends")
+
+    @task
+    async def parked(context, handle):
+        log.append("parked begins")
+        try:
+            await handle.defer_until(lambda: False, poll_interval=1)
+        finally:
+            log.append("parked ends")
+
+    @task(dependencies=[running])
+    async def pending(context):
+        log.append("pending begins")
+
+    return flow_of(running, parked, pending)
+
+
+@virtual_test
+async def test_cancelling_a_run_reaches_running_parked_and_pending_tasks_at_once():
+    """Finally blocks run, slots come back, who and why are kept and shown."""
+    log = []
+    async with Runner("memory:", slots=2) as runner:
+        with SlotWatch(runner) as slots:
+            run = await runner.start(three_of_them(log), run_id="r")
+            await asyncio.sleep(10)
+            begin = runner.now()
+            await run.cancel(by="ada", reason="not needed")
+            with pytest.raises(RunCancelled, match=r"by ada.*not needed"):
+                await run.result()
+            await settled_down()
+            assert runner.now() == begin
+            slots.assert_none_held()
+        status = await run.status()
+        assert (status.state, status.by, status.reason) == ("Cancelled", "ada", "not needed")
+        assert {each.status for each in status.tasks.values()} == {"Cancelled"}
+        assert runner.worker.attempts == {}
+    assert sorted(log) == ["parked begins", "parked ends", "running begins", "running ends"]
+
+
+@pytest.mark.parametrize("name", ["running", "parked", "pending"])
+@virtual_test
+async def test_cancelling_one_task_leaves_the_others_alone(name):
+    """It is Cancelled, with who and why; the run goes on and fails in the end."""
+    log = []
+    async with Runner("memory:", slots=2) as runner:
+        run = await runner.start(three_of_them(log), run_id="r")
+        await asyncio.sleep(10)
+        begin = runner.now()
+        await runner.cancel("r", name, by="ada", reason="stuck")
+        await settled_down()
+        assert runner.now() == begin
+        seen = await look(run, name)
+        assert seen.status == "Cancelled"
+        assert seen.error is not None
+        assert "by ada" in seen.error
+        assert "stuck" in seen.error
+        assert (f"{name} ends" in log) == (name != "pending")
+        tasks = (await run.status()).tasks
+        assert {tasks[each].status for each in {"running", "parked"} - {name}} == {"Running"}
+        await run.cancel()
+
+
+@virtual_test
+async def test_halting_a_run_stops_it_until_somebody_continues_it():
+    """Running and parked bodies end at once; continued, they start anew and reuse records."""
+    log = []
+
+    @task
+    async def works(context, handle):
+        log.append(handle.try_number)
+        await handle.checkpoint("k", lambda: log.append("once"))
+        try:
+            await handle.wait_for("go")
+        finally:
+            log.append("ends")
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(works), run_id="r")
+        await asyncio.sleep(10)
+        await run.halt()
+        await settled_down()
+        assert log == [1, "once", "ends"]
+        status = await run.status()
+        assert (status.state, status.tasks["works"].status) == ("Halted", "Halted")
+        assert status.tasks["works"].waiting_on is not None
+        assert status.tasks["works"].waiting_on.kind == "manual"
+        await runner.resolve("go")
+        await asyncio.sleep(1000)
+        assert (await run.status()).state == "Halted"
+        await run.continue_()
+        await run.result()
+        assert log == [1, "once", "ends", 2, "ends"]
+        assert (await look(run, "works")).crashes == 0
+
+
+@virtual_test
+async def test_halting_one_task_and_continuing_it():
+    """While it is halted its slot serves others; a halted pending task is not taken."""
+    log = []
+    async with Runner("memory:", slots=2) as runner:
+        run = await runner.start(three_of_them(log), run_id="r")
+        await asyncio.sleep(10)
+        for name in ("running", "pending"):
+            await runner.halt("r", name)
+        await settled_down()
+        assert "running ends" in log
+        assert runner.worker.pool.held == 0
+        assert (await look(run, "running")).status == "Halted"
+        await runner.continue_("r", "running")
+        await settled_down()
+        assert log.count("running begins") == 2
+        await run.cancel()
+
+
+@virtual_test
+async def test_a_cancel_that_comes_while_a_task_is_loaded_keeps_it_from_running():
+    """Between the claim and the first line of the body nothing is forgotten."""
+    log, gate = [], asyncio.Event()
+
+    @task
+    async def works(context):
+        log.append("zombie")
+
+    async with Runner("memory:") as runner:
+        load = runner._program.load
+
+        async def slowly(claim):
+            await gate.wait()
+            return await load(claim)
+
+        runner._program.load = slowly
+        run = await runner.start(flow_of(works), run_id="r")
+        await asyncio.sleep(1)
+        await run.cancel()
+        await settled_down()
+        gate.set()
+        await asyncio.sleep(10)
+        assert runner.worker.credit == 4
+    assert log == []
+
+
+@virtual_test
+async def test_a_lost_claim_cancels_the_body_and_refuses_its_writes():
+    """Somebody else took the task: its version is refused, the other one's result stands."""
+    log = []
+
+    @task
+    async def works(context, handle):
+        log.append(handle.try_number)
+        context["by"] = handle.try_number
+        try:
+            await asyncio.sleep(10)
+            await handle.checkpoint("k", lambda: 1)
+            await asyncio.sleep(10)
+            log.append("zombie")
+        except asyncio.CancelledError:
+            log.append("cancelled")
+            raise
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(works), run_id="r")
+        await asyncio.sleep(5)
+        released = await runner.client.send(ReleaseTask(id="run/r:works", version=1))
+        assert released.is_ok
+        await asyncio.sleep(10)
+        assert log == [1, 2, "cancelled"]
+        assert (await run.result())["by"] == 2
+
+
+@virtual_test
+async def test_a_worker_that_lost_its_lease_begins_anew():
+    """Its bodies are cancelled, it registers again and takes the work once more."""
+    log = []
+
+    @task
+    async def works(context, handle):
+        log.append(handle.try_number)
+        try:
+            await handle.sleep(100)
+        finally:
+            log.append(handle.is_cancelled)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(works), run_id="r")
+        await asyncio.sleep(1)
+        worker = runner.worker
+        leave = LeaveWorker(pid=worker.config.pid, incarnation=worker._incarnation)
+        await runner.client.send(leave)
+        await settled_down()
+        assert log[:2] == [1, True]
+        await run.result()
+        assert log == [1, True, 2, False]
+
+
+@virtual_test
+async def test_a_graceful_close_hands_tasks_back_and_another_runner_takes_them(tmp_path):
+    """At once, no crash counted; finally blocks run; finished work is not repeated."""
+    address = f"sqlite:{tmp_path / 'a.db'}"
+    log = []
+
+    @task
+    async def running(context, handle):
+        await handle.checkpoint("k", lambda: log.append("checkpoint"))
+        try:
+            await asyncio.sleep(5 if handle.try_number > 1 else 1000)
+        finally:
+            log.append("running ends")
+
+    @task
+    async def parked(context, handle):
+        try:
+            await handle.sleep(50)
+        finally:
+            log.append("parked ends")
+
+    @task
+    async def done(context):
+        log.append("done")
+
+    flow = flow_of(running, parked, done)
+    async with Runner(address) as runner:
+        await runner.start(flow, run_id="r")
+        await asyncio.sleep(10)
+        begin = runner.now()
+    assert sorted(log) == ["checkpoint", "done", "parked ends", "running ends"]
+    async with Runner(address) as runner:
+        assert runner.now() - begin < 100
+        runner.register(flow)
+        run = await runner.get("r")
+        await run.result()
+        assert runner.now() - begin == pytest.approx(40_000, abs=100)
+        status = await run.status()
+        assert {each.crashes for each in status.tasks.values()} == {0}
+        assert [each.try_number for each in status.tasks.values()] == [2, 2, 1]
+    assert log.count("checkpoint") == log.count("done") == 1
+
+
+def test_a_close_does_not_wait_for_a_thread_that_waits():
+    """A plain def parked in its handle hears of the close there."""
+    heard = []
+
+    @task
+    def parked(context, handle):
+        try:
+            handle.sleep(3600)
+        except BaseException as error:
+            heard.append(type(error))
+            raise
+
+    async def main():
+        async with Runner("memory:") as runner:
+            await runner.start(flow_of(parked))
+            await until(lambda: len(runner.worker.attempts) == 1 and runner.worker.pool.held == 0)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert heard == [asyncio.CancelledError]
+
+
+@virtual_test
+async def test_a_cancel_reaches_a_thread_that_waits():
+    """At once: it does not sleep its hour to the end, and it takes no slot to die."""
+    heard = []
+
+    @task
+    def parked(context, handle):
+        try:
+            handle.sleep(3600)
+        except BaseException as error:
+            heard.append((type(error), handle.is_slot_held()))
+            raise
+
+    @task
+    async def blocker(context):
+        await asyncio.sleep(100)
+
+    async with Runner("memory:", slots=1) as runner:
+        run = await runner.start(flow_of(parked, name="a"), run_id="r")
+        await asyncio.sleep(1)
+        other = await runner.start(flow_of(blocker, name="b"))
+        await asyncio.sleep(1)
+        await run.cancel(by="ada")
+        await asyncio.sleep(1)
+        assert heard == [(asyncio.CancelledError, False)]
+        assert (await look(run, "parked")).status == "Cancelled"
+        await other.result()
+
+
+def test_a_cancel_kills_a_process(tmp_path):
+    """Running in its own process, it is gone soon after."""
+    path = tmp_path / "pid"
+
+    async def main():
+        async with Runner("memory:", slots=1) as runner:
+            run = await runner.start(flow_of(endless), {"path": str(path)})
+            await until(lambda: path.exists() and path.read_text())
+            pid = int(path.read_text())
+            await run.cancel()
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=10)
+            await until(lambda: not Path(f"/proc/{pid}").exists())
+            await until(lambda: runner.worker.pool.held == 0)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_thread_that_computes_keeps_its_slot_until_it_ends():
+    """Cancelled in the store at once; the worker takes nothing for a slot it does not have."""
+    go_on = threading.Event()
+
+    @task
+    def computes(context):
+        go_on.wait(30)
+
+    async def main():
+        async with Runner("memory:", slots=1) as runner:
+            run = await runner.start(flow_of(computes), run_id="r")
+            await until(lambda: runner.worker.pool.held == 1)
+            await run.cancel()
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=10)
+            await until(lambda: runner.worker.stuck == ("run/r:computes",))
+            assert (runner.worker.pool.held, runner.worker.credit) == (1, 0)
+            go_on.set()
+            await until(lambda: runner.worker.pool.held == 0)
+
+    asyncio.run(main())
+
+
+@virtual_test
+async def test_a_body_that_cancels_itself_has_failed():
+    """Nobody ended it from outside: that is an error like any other."""
+
+    @task
+    async def odd(context):
+        raise asyncio.CancelledError("oops")
+
+    @task
+    async def odder(context):
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    async with Runner("memory:") as runner:
+        for each in (odd, odder):
+            with pytest.raises(RunFailed, match="CancelledError"):
+                await runner.execute(flow_of(each, name=each.id))
+        assert runner.worker.pool.held == 0
+
+
+@virtual_test
+async def test_what_cannot_be_loaded_fails_instead_of_hanging():
+    """A bug between claim and body is the task's failure, told with its name."""
+
+    @task
+    async def works(context):
+        pass
+
+    async with Runner("memory:") as runner:
+
+        async def broken(claim):
+            if claim.task.is_root:
+                return await load(claim)
+            raise LookupError("no such code")
+
+        load = runner._program.load
+        runner._program.load = broken
+        run = await runner.start(flow_of(works))
+        with pytest.raises(RunFailed, match=r"LookupError: .*no such code"):
+            await run.result(timeout=60)
+        assert runner.worker.credit == 4
