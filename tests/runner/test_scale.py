@@ -49,7 +49,7 @@ async def park_and_resume(count: int, file: Path) -> None:
         for run in runs:
             await run.result()
         assert resumed == count
-        # A condition that met a pause of the machine may have been moved to the wheel's few threads.
+        # A condition that met a pause of the machine may have been moved to a few threads.
         assert threading.active_count() <= threads + 4
         assert runner.worker.attempts == {}
 
