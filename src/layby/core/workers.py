@@ -4,7 +4,8 @@ A holder is one worker process with one lease for everything it has taken. A pid
 one living incarnation: a new one puts an end to the old, whose tasks are then freed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from layby.core import birth
 from layby.core.commands import (
@@ -125,7 +126,7 @@ def take_ready(d: Draft, c: Take, holder: Holder, prefer: Iterable[str]) -> Take
     claims: list[Claim] = []
     room = {"root": d.settings.roots_per_take, "node": c.free}
     put_back = False
-    for task, promise in _candidates(d, c, prefer):
+    for task, promise in _candidates(d, c, prefer, room):
         kind = "root" if task.is_root else "node"
         if task.waits_left > 0:
             d.put_task(task.suspended())  # made pending early by somebody else: not its turn
@@ -136,12 +137,34 @@ def take_ready(d: Draft, c: Take, holder: Holder, prefer: Iterable[str]) -> Take
     return TakeData(claims, again=put_back and room["node"] > 0)
 
 
-def _candidates(d: Draft, c: Take, prefer: Iterable[str]) -> Iterator[tuple[Task, Promise]]:
-    queue = (task_id for _, task_id in d.rows.ready[c.key])
-    for task_id in dict.fromkeys((*prefer, *queue)):
+def _candidates(
+    d: Draft, c: Take, prefer: Iterable[str], room: Mapping[str, int]
+) -> Iterator[tuple[Task, Promise]]:
+    """Those there is room for by the time they are reached, and those that must be put back."""
+    queue = d.rows.ready[c.key]
+    _drop_taken(d, queue)
+    for task_id in chain(prefer, [task_id for _, task_id in queue]):
+        row = d.tasks.get(task_id) or d.rows.task(task_id)
+        if row is None or row.state != "pending" or _is_too_many(row, room):
+            continue  # most of a long queue, for a worker with few slots
         task, promise = d.task(task_id), d.promise(task_id)
         if task is not None and promise is not None and _fits(task, c, d.now):
             yield task, promise
+
+
+def _is_too_many(row: Task, room: Mapping[str, int]) -> bool:
+    return row.waits_left == 0 and room["root" if row.is_root else "node"] <= 0
+
+
+def _drop_taken(d: Draft, queue: list[tuple[int, str]]) -> None:
+    """Earlier takes of this batch have emptied the queue from the front."""
+    taken = 0
+    for _, task_id in queue:
+        row = d.rows.task(task_id)
+        if row is not None and row.state == "pending":
+            break
+        taken += 1
+    del queue[:taken]
 
 
 def _fits(task: Task, c: Take, now: int) -> bool:
