@@ -178,8 +178,9 @@ class Runner:
         self.register(flow)
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
         command = plan.plan(flow, run_id, context, self._config.group, self._until(deadline))
-        root = await self._started(command, run_id)
-        self._check_flow(root, flow, run_id)
+        started = await self._started(command, run_id)
+        if not started.created:
+            self._check_flow(started.promise, flow, run_id)
         return Run(self, run_id)
 
     async def execute(
@@ -271,13 +272,13 @@ class Runner:
 
     # --- inside --------------------------------------------------------------------------
 
-    async def _started(self, command: StartRun, run_id: str) -> Promise:
+    async def _started(self, command: StartRun, run_id: str) -> RunData:
         reply = await self.worker.start_run(command)
         if not isinstance(reply.data, RunData):
             raise UsageError(f"run '{run_id}' cannot be started: {reply.data}")
         if reply.data.promise.is_pending:
             self._program.remember(reply.data.promise)
-        return reply.data.promise
+        return reply.data
 
     @staticmethod
     def _check_flow(root: Promise, flow: Workflow, run_id: str) -> None:

@@ -1,6 +1,7 @@
 """How a run is laid out in promises: their ids, names and what they are born with."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +46,21 @@ class _RootParam(Struct, frozen=True):
     tasks: tuple[_TaskParam, ...]
 
 
+class _WrittenRoot(Struct, frozen=True):
+    """`_RootParam` with its tasks encoded once for all runs of a workflow."""
+
+    flow: str
+    context: dict[str, Raw]
+    tasks: Raw
+
+
+class _Layout(Struct, frozen=True):
+    """What is the same in every run of a workflow."""
+
+    nodes: tuple[Node, ...]
+    tasks: bytes
+
+
 class _NodeParam(Struct, frozen=True):
     after: tuple[str, ...] = ()
 
@@ -62,7 +78,7 @@ def plan(
         id=root_id(check_run_id(run_id)),
         name=flow.name,
         group=group,
-        nodes=tuple(_node(flow, task_id) for task_id in flow.tasks),
+        nodes=_layout(flow).nodes,
         timeout_at=timeout_at,
         param=_root_param(flow, context),
         take=take,
@@ -105,10 +121,15 @@ def parse_node_id(promise_id: str) -> NodeId | None:
     return NodeId(run_id, task_id) if colon and run_id is not None else None
 
 
-def read_root_param(text: str) -> RunParam:
+def read_root_param(text: str, known: Callable[[str], Shape | None] | None = None) -> RunParam:
+    """`known` gives the shape of a workflow by name: runs of the same shape share it."""
     param = _read(text, _RootParam)
     initial = View.initial({key: bytes(value) for key, value in param.context.items()})
-    return RunParam(param.flow, initial, Shape({each.id: each.after for each in param.tasks}))
+    after = {each.id: each.after for each in param.tasks}
+    shape = known(param.flow) if known is not None else None
+    if shape is None or list(shape.after.items()) != list(after.items()):
+        shape = Shape(after)
+    return RunParam(param.flow, initial, shape)
 
 
 def read_node_param(text: str) -> tuple[str, ...]:
@@ -125,9 +146,16 @@ def _read(text: str, kind: type[Any]) -> Any:
 
 def _root_param(flow: Workflow, context: Mapping[str, Any] | None) -> Value:
     given = Context(context).changes().changed
-    tasks = tuple(_TaskParam(task.id, task.dependencies) for task in flow.tasks.values())
     encoded = {key: Raw(value) for key, value in given.items()}
-    return encoding.wrap(msgspec.json.encode(_RootParam(flow.name, encoded, tasks)))
+    written = _WrittenRoot(flow.name, encoded, Raw(_layout(flow).tasks))
+    return encoding.wrap(msgspec.json.encode(written))
+
+
+@lru_cache(maxsize=256)
+def _layout(flow: Workflow) -> _Layout:
+    tasks = tuple(_TaskParam(task.id, task.dependencies) for task in flow.tasks.values())
+    nodes = tuple(_node(flow, task_id) for task_id in flow.tasks)
+    return _Layout(nodes, msgspec.json.encode(tasks))
 
 
 def _node(flow: Workflow, task_id: str) -> Node:

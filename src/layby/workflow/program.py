@@ -21,6 +21,7 @@ from layby.workflow.context import Context
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
 from layby.workflow.sameness import is_same_code
+from layby.workflow.shape import Shape
 from layby.workflow.task import TaskDefinition
 from layby.workflow.views import RunViews
 from layby.workflow.workflow import Workflow
@@ -32,8 +33,8 @@ RUNS_REMEMBERED = 10_000
 class RunMemory:
     """What is known of one run: its shape, and how its settled nodes ended."""
 
-    def __init__(self, root: Promise) -> None:
-        param = plan.read_root_param(root.param)
+    def __init__(self, root: Promise, shape_of: Callable[[str], Shape | None]) -> None:
+        param = plan.read_root_param(root.param, shape_of)
         self.views = RunViews(param.shape, param.initial)
         self.outcomes: dict[str, NodeOutcome] = {}
 
@@ -73,7 +74,7 @@ class FlowProgram:
         flow_name = (claim.task.name or "").partition("/")[0]
         definition = self._flows[flow_name].tasks[node.task_id]
         memory = await self._memory(node.run_id)
-        after = plan.read_node_param(claim.promise.param)
+        after = memory.views.shape.after[node.task_id]
         await self._learn(node.run_id, memory, after)
         context = Context.over(memory.views.before(node.task_id).view)
         try:
@@ -95,9 +96,14 @@ class FlowProgram:
 
     def remember(self, root: Promise) -> None:
         """A run this process has started: its root need not be read."""
-        self._runs.setdefault(root.id, RunMemory(root))
+        if root.id not in self._runs:
+            self._runs[root.id] = RunMemory(root, self._shape_of)
         while len(self._runs) > RUNS_REMEMBERED:
             del self._runs[next(iter(self._runs))]
+
+    def _shape_of(self, flow_name: str) -> Shape | None:
+        flow = self._flows.get(flow_name)
+        return None if flow is None else flow.shape
 
     async def _conclude(self, claim: Claim) -> Verdict:
         """All nodes of a run have settled: merge the leaves, or say what failed."""
