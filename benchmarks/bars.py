@@ -15,7 +15,8 @@ class Result:
     @property
     def line(self) -> str:
         verdict = "PASS" if self.met else "MISS"
-        return f"{verdict}  {self.what}\n      measured {self.measured}   bar {self.bar}\n      {self.reference}"
+        measured = f"measured {self.measured}   bar {self.bar}"
+        return f"{verdict}  {self.what}\n      {measured}\n      {self.reference}"
 
 
 Bench = Callable[[], Iterable[Result]]

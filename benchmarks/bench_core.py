@@ -105,7 +105,9 @@ def lone_caller() -> Iterator[Result]:
             deadline, found = far(), list[float]()
             for index in range(1_500):
                 start = time.perf_counter()
-                await client.send(CreatePromise(id=f"lone-{index}", timeout_at=deadline, param=VALUE))
+                await client.send(
+                    CreatePromise(id=f"lone-{index}", timeout_at=deadline, param=VALUE)
+                )
                 found.append((time.perf_counter() - start) * 1000)
         return found[500:]
 
@@ -132,7 +134,9 @@ def busy_neighbour() -> Iterator[Result]:
                 start = time.perf_counter()
                 await asyncio.gather(
                     *(
-                        client.send(CreatePromise(id=f"b-{index}-{n}", timeout_at=deadline, param=VALUE))
+                        client.send(
+                            CreatePromise(id=f"b-{index}-{n}", timeout_at=deadline, param=VALUE)
+                        )
                         for n in range(IN_FLIGHT)
                     )
                 )
@@ -198,7 +202,13 @@ async def _one_resume(client: LocalClient, index: int) -> float:
     action = SuspendAction(kind="promise.register_callback", head={}, data=callback)
     await client.send(SuspendTask(id=task_id, version=1, actions=[action]))
     take = Take(
-        pid="w", incarnation="1", group="bench", names=("work",), free=1, embedded=True, wait_ms=60_000
+        pid="w",
+        incarnation="1",
+        group="bench",
+        names=("work",),
+        free=1,
+        embedded=True,
+        wait_ms=60_000,
     )
     waiting = asyncio.ensure_future(client.send(take))
     await client.send(GetPromise(id=signal))  # the take is waiting in the engine by now
@@ -223,7 +233,12 @@ def heartbeat_cost() -> Iterator[Result]:
             take = Take(pid="w", incarnation="1", group="bench", names=("work",), free=5_000)
             engine.call(
                 StartRun(
-                    id=f"run/{start}", name="flow", group="bench", nodes=nodes, timeout_at=far(), take=take
+                    id=f"run/{start}",
+                    name="flow",
+                    group="bench",
+                    nodes=nodes,
+                    timeout_at=far(),
+                    take=take,
                 )
             )
         seconds = list[float]()
@@ -259,7 +274,7 @@ def timers() -> Iterator[Result]:
     )
     yield Result(
         "… other commands meanwhile (a create every 5 ms)",
-        f"p50 {percentile(probes, 0.5):.1f} ms, max {max(probes):.1f} ms over {len(probes):,} probes",
+        f"p50 {percentile(probes, 0.5):.1f} ms, max {max(probes):.1f} ms, {len(probes):,} probes",
         "never over 100 ms",
         max(probes) <= 100,
         f"bare FULL commit loop: {commits:,.0f} commits/s",
@@ -308,9 +323,18 @@ def million() -> Iterator[Result]:
         again = _in_own_process(path / "full.db")
     share = max(full["rate"], again["rate"]) / empty["rate"]
     commits = f"bare FULL commit loop: {reference.commits_per_s():,.0f} commits/s"
-    yield Result("1,000,000 pending promises: open", f"{full['open']:.3f} s", "≤ 2 s", full["open"] <= 2, commits)
     yield Result(
-        "… RSS after use", f"{full['rss']:.0f} MB", "≤ 120 MB", full["rss"] <= 120,
+        "1,000,000 pending promises: open",
+        f"{full['open']:.3f} s",
+        "≤ 2 s",
+        full["open"] <= 2,
+        commits,
+    )
+    yield Result(
+        "… RSS after use",
+        f"{full['rss']:.0f} MB",
+        "≤ 120 MB",
+        full["rss"] <= 120,
         f"empty store, same use: {empty['rss']:.0f} MB",
     )
     yield Result(
@@ -326,18 +350,22 @@ def _fill(path: Path, count: int) -> None:
     """Straight into the table: what is measured is the full store, not the filling."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")
-    connection.execute(
-        f"""
-        WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}),
-        keys AS (SELECT n, lower(hex(randomblob(8))) AS id FROM numbers)
-        INSERT INTO promises (id, root, param, tags, timeout_at, created_at, timer, placeholder, state, value)
-        SELECT id, id, '{{"headers":{{}},"data":"aGVsbG8gd29ybGQ="}}', '{{}}', {far()} + n, 1, 0, 0, 'pending', '{{}}'
-        FROM keys
-        """  # noqa: S608 - numbers of our own
-    )
+    connection.execute(_FILL, {"count": count, "far": far()})
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert connection.execute("SELECT count(*) FROM promises").fetchone()[0] == count
     connection.close()
+
+
+_FILL = """
+    WITH RECURSIVE numbers(n) AS (
+        SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :count),
+    keys AS (SELECT n, lower(hex(randomblob(8))) AS id FROM numbers)
+    INSERT INTO promises
+        (id, root, param, tags, timeout_at, created_at, timer, placeholder, state, value)
+    SELECT id, id, '{"headers":{},"data":"aGVsbG8gd29ybGQ="}', '{}', :far + n, 1, 0, 0,
+        'pending', '{}'
+    FROM keys
+"""
 
 
 def _in_own_process(path: Path) -> dict[str, float]:
@@ -357,10 +385,14 @@ async def _use(path: Path) -> None:
     prefix = os.urandom(4).hex()
     await create_and_settle(client, 2_000, "warm" + prefix)
     rate = await create_and_settle(client, 40_000, prefix)
-    status = Path("/proc/self/status").read_text()
-    rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
     engine.stop()
-    print(seconds, rate, rss / 1024)
+    print(seconds, rate, _rss_mb())
+
+
+def _rss_mb() -> float:
+    status = Path("/proc/self/status").read_text()
+    line = next(each for each in status.splitlines() if each.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
 
 
 BENCHES: tuple[Bench, ...] = (

@@ -22,7 +22,9 @@ _PARAM = '{"headers":{},"data":"aGVsbG8gd29ybGQ="}'
 @contextmanager
 def folder() -> Iterator[Path]:
     """A folder on the real disk (a RAM disk would flatter), removed afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="layby-bench-", dir=os.environ.get("BENCH_DIR", "/var/tmp")))
+    path = Path(
+        tempfile.mkdtemp(prefix="layby-bench-", dir=os.environ.get("BENCH_DIR", "/var/tmp"))
+    )
     try:
         yield path
     finally:
@@ -57,7 +59,7 @@ def statements_per_s(rows: int = 20_000, per_commit: int = 64, *, narrow: bool =
     with folder() as path:
         connection = _connect(path / "bare.db")
         if narrow:
-            connection.execute("CREATE TABLE promises (id TEXT PRIMARY KEY, state TEXT, value TEXT)")
+            connection.execute(_NARROW_TABLE)
         else:
             migrate(connection, SqliteDialect())
         start = time.perf_counter()
@@ -72,6 +74,7 @@ _FULL = """
     (id, root, param, tags, timeout_at, created_at, timer, placeholder, state, value)
     VALUES (?1, ?1, ?2, '{}', 1700000060000, 1700000000000, 0, 0, 'pending', '{}')
 """
+_NARROW_TABLE = "CREATE TABLE promises (id TEXT PRIMARY KEY, state TEXT, value TEXT)"
 _NARROW = "INSERT INTO promises VALUES (?1, 'pending', ?2)"
 _UPDATE = "UPDATE promises SET state = 'resolved', value = ? WHERE id = ?"
 

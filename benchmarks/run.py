@@ -17,10 +17,13 @@ def main(wanted: list[str]) -> int:
     if unknown:
         print(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(benches)}")
         return 2
-    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores")
+    python, sqlite = platform.python_version(), sqlite3.sqlite_version
+    print(
+        f"Python {python}, SQLite {sqlite}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
     commits = reference.commits_per_s()
     quiet = "a quiet minute" if commits >= reference.QUIET_COMMITS_PER_S else "NOT a quiet minute"
-    print(f"bare FULL commit loop: {commits:,.0f} commits/s, {quiet}; load {os.getloadavg()[0]:.1f}\n")
+    print(f"bare FULL commit loop: {commits:,.0f} commits/s, {quiet}\n")
     met = run(benches[name] for name in (wanted or benches))
     return 0 if met else 1
 

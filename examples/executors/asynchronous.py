@@ -3,7 +3,7 @@
 Ten tasks share two slots. Each waits for its answer parked, so the slots serve whoever can run.
 """
 
-# ruff: noqa: INP001, T201, ASYNC110 - a script, which speaks by printing
+# ruff: noqa: ASYNC110 - a script, which speaks by printing
 
 import asyncio
 

@@ -1,6 +1,6 @@
 """Tasks run one by one, in order, when you say so: python examples/executors/deterministic.py"""
 
-# ruff: noqa: INP001, T201 - a script, which speaks by printing
+
 
 from layby.executors import (
     DeterministicTaskExecutor,

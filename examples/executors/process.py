@@ -1,6 +1,6 @@
 """CPU-bound functions in processes that can be killed: python examples/executors/process.py"""
 
-# ruff: noqa: INP001, T201 - a script, which speaks by printing
+
 
 from functools import partial
 

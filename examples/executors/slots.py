@@ -1,6 +1,6 @@
 """A slot pool by itself, shared by coroutines and threads: python examples/executors/slots.py"""
 
-# ruff: noqa: INP001, T201 - a script, which speaks by printing
+
 
 import asyncio
 

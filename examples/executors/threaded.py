@@ -1,6 +1,6 @@
 """Plain functions in a bounded crew of threads: python examples/executors/threaded.py"""
 
-# ruff: noqa: INP001, T201 - a script, which speaks by printing
+
 
 import threading
 import zlib
