@@ -3,8 +3,9 @@
 The pipeline of one claim: take → load → run → classify → report. Credit is the number of slots
 that nothing claims: free ones, less the tasks that stand in line, are being loaded, or are asked
 for by a report under way. One take always waits in the engine; when credit changes a new one
-replaces it. A report may take one task as well, but only into room that the waiting take has not
-been offered, so that the worker never holds more tasks than it can run.
+replaces it. A report may take one task as well, but only into room that no take has been offered,
+so that the worker does not hold more tasks than it can run. (Only who starts a run may meet a
+task that became ready in the same moment; that one then stands in line.)
 """
 
 import asyncio
@@ -56,6 +57,8 @@ from layby.worker.wheel import Wheel
 logger = logging.getLogger(__name__)
 
 FOREVER_MS = 3_600_000
+TURNS_TO_ASK = 3
+"""Turns of the loop from a change of credit until the take that offers it has left."""
 
 
 class WorkerConfig(Struct, frozen=True):
@@ -101,6 +104,7 @@ class Worker:
         self._background: set[asyncio.Task[Any]] = set()
         self._loading = 0
         self._riding = 0
+        self._offered = 0
         self._standing: Take | None = None
         self._asking = False
         self._stopping = False
@@ -174,14 +178,14 @@ class Worker:
         return reason
 
     def credit_changed(self) -> None:
-        """Look once per turn of the loop, whatever has happened in it."""
+        """Look once for all that happens in a turn of the loop, after its reports have left."""
         if not self._asking and not self._stopping:
             self._asking = True
-            asyncio.get_running_loop().call_soon(self._ask)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._ask)
 
     def code_changed(self) -> None:
         """The program knows more names now: ask for those too."""
-        self._standing = None
         self.credit_changed()
 
     def take(self, free: int, wait_ms: int = 0) -> Take:
@@ -198,17 +202,33 @@ class Worker:
         )
 
     def _ask(self) -> None:
+        """Offer what there is room for, and nothing twice.
+
+        A take that waits may have been answered without our knowing. So before another number is
+        offered it is replaced by one of 0, and the new offer goes out when that is known.
+        """
         self._asking = False
         if self._stopping or not self._program.names:
             return
-        credit = self.credit
-        if self._standing is None or self._standing.free != credit:
-            self._standing = self.take(credit, FOREVER_MS)
-            self.spawn(self._stand(self._standing))
+        standing, wanted = self._standing, self.take(self.credit, FOREVER_MS)
+        if standing == wanted:
+            return
+        if standing is not None and standing.free > 0:
+            self._send_to_stand(self.take(0, FOREVER_MS))
+        elif self._offered == 0:
+            self._send_to_stand(wanted)
+
+    def _send_to_stand(self, take: Take) -> None:
+        self._standing = take
+        self._offered += take.free
+        self.spawn(self._stand(take))
 
     async def _stand(self, take: Take) -> None:
         """The one take that waits. A newer one replaces it, and it is answered with nothing."""
-        reply = await self._patiently(take)
+        try:
+            reply = await self._patiently(take)
+        finally:
+            self._offered -= take.free
         is_latest = self._standing is take
         if is_latest:
             self._standing = None
@@ -218,8 +238,7 @@ class Worker:
             self.begin(reply.data.claims)
         elif is_latest and not self._stopping:
             self._start_over(reply)
-        if is_latest:
-            self.credit_changed()
+        self.credit_changed()
 
     def _start_over(self, reply: Reply) -> None:
         """The store gave this worker up: everything it held belongs to others now."""
@@ -237,9 +256,9 @@ class Worker:
         free = min(self.credit, first) if command.name in self._program.names else 0
         self._riding += free
         try:
-            if free:
-                self._ask()
-            await asyncio.sleep(0)  # the waiting take is lowered before this one rides
+            self.credit_changed()
+            for _ in range(TURNS_TO_ASK):
+                await asyncio.sleep(0)  # the waiting take is lowered before this one rides
             take = self.take(free) if free else None
             reply = await self.client.send(replace(command, take=take))
         finally:
@@ -249,14 +268,14 @@ class Worker:
 
     async def let_others_in(self) -> None:
         """Room was made: let what is ready in the store stand in line before this goes on."""
-        if self.credit == 0:
+        free = self._room() - self._offered
+        if free <= 0:
             return
-        credit = self.credit
-        self._riding += credit
+        self._riding += free
         try:
-            reply = await self._patiently(self.take(credit))
+            reply = await self._patiently(self.take(free))
         finally:
-            self._riding -= credit
+            self._riding -= free
         if reply is not None and isinstance(reply.data, TakeData):
             await asyncio.gather(*self.begin(reply.data.claims))
 
@@ -417,8 +436,7 @@ class Worker:
 
     async def _report(self, command: FinishTask | FailTask) -> Reply | None:
         """The slot that has just become free is offered in the same command."""
-        offered = 0 if self._standing is None else self._standing.free
-        free = 1 if self._room() > offered else 0
+        free = 1 if self._room() > self._offered else 0
         self._riding += free
         try:
             take = None if self._stopping else self.take(free)

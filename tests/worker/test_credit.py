@@ -1,0 +1,294 @@
+"""Credit: the worker takes what it can run, no more; parking, threads and processes are bounded."""
+
+import asyncio
+import threading
+
+import pytest
+
+from layby import RetryPolicy, Runner, task
+from layby.core.commands import Take
+from layby.testing import SlotWatch, virtual_test
+from tests.worker.process_bodies import doubles
+from tests.worker.world import flow_of, look, settled_down, until
+
+
+class ClaimWatch:
+    """How many tasks the worker has that neither run nor are parked, at most."""
+
+    def __init__(self, runner):
+        self.most = 0
+        self._worker = runner.worker
+        self._begin = runner.worker.begin
+        runner.worker.begin = self.begin
+
+    def begin(self, claims):
+        begun = self._begin(claims)
+        worker = self._worker
+        over = worker.pool.held + worker.pool.waiting + worker._loading - worker.config.slots
+        self.most = max(self.most, over)
+        return begun
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@virtual_test
+async def test_the_worker_never_takes_more_than_it_has_slots_for(slots):
+    """Many runs at once, short chains and failures: what is ready stays in the store."""
+
+    @task
+    async def first(context):
+        await asyncio.sleep(context["n"] % 3)
+
+    @task(dependencies=[first], retry=RetryPolicy(max_attempts=2, delay=1))
+    async def second(context, handle):
+        await asyncio.sleep(1)
+        if handle.try_number == 1 and context["n"] % 4 == 0:
+            raise OSError("once")
+
+    flow = flow_of(first, second)
+    async with Runner("memory:", slots=slots) as runner:
+        watch = ClaimWatch(runner)
+        with SlotWatch(runner) as held:
+            runs = [await runner.start(flow, {"n": n}) for n in range(30)]
+            await asyncio.gather(*(run.result() for run in runs))
+            held.assert_never_more_than(slots)
+            assert held.peak == slots
+        assert watch.most <= 0
+        await settled_down()
+        assert runner.worker.credit == slots
+
+
+@virtual_test
+async def test_woken_tasks_and_new_ones_share_the_slots_fairly():
+    """While woken bodies stand in line no new task is taken before them."""
+    is_open = asyncio.Event()
+    log = []
+
+    @task
+    async def waits(context, handle):
+        await handle.defer_until(is_open.is_set, poll_interval=1)
+        log.append("woken")
+        await asyncio.sleep(5)
+
+    @task
+    async def new(context):
+        log.append("new")
+        await asyncio.sleep(5)
+
+    async with Runner("memory:", slots=2) as runner:
+        watch = ClaimWatch(runner)
+        runs = [await runner.start(flow_of(waits, name="w")) for _ in range(6)]
+        await settled_down()
+        runs += [await runner.start(flow_of(new, name="n")) for _ in range(6)]
+        await asyncio.sleep(1)
+        is_open.set()
+        await asyncio.gather(*(run.result() for run in runs))
+        assert watch.most <= 0
+    assert log == ["new", "new", *["woken"] * 6, *["new"] * 4]
+
+
+@virtual_test
+async def test_an_idle_worker_still_takes_after_hours():
+    """The take that waits in the engine ends now and then; a new one takes its place."""
+    log = []
+
+    @task(retry=RetryPolicy(max_attempts=2, delay=40_000, max_delay=40_000))
+    async def works(context, handle):
+        log.append(handle.try_number)
+        if handle.try_number == 1:
+            raise OSError("once")
+
+    async with Runner("memory:") as runner:
+        await runner.execute(flow_of(works), timeout=50_000)
+    assert log == [1, 2]
+
+
+@virtual_test
+async def test_backing_off_holds_no_slot():
+    """Pending, with `backoff` as what it waits for; other work has the slot."""
+
+    @task(retry=RetryPolicy(max_attempts=2, delay=60))
+    async def fails(context, handle):
+        if handle.try_number == 1:
+            raise OSError("once")
+
+    async with Runner("memory:", slots=1) as runner:
+        run = await runner.start(flow_of(fails))
+        begin = runner.now()
+        await asyncio.sleep(1)
+        seen = await look(run, "fails")
+        assert (seen.status, seen.sub_status, seen.failures) == ("Pending", None, 1)
+        assert seen.waiting_on is not None
+        assert seen.waiting_on.kind == "backoff"
+        assert seen.error is not None
+        assert "once" in seen.error
+        assert runner.worker.pool.held == 0
+        assert runner.worker.credit == 1
+        await run.result()
+        assert runner.now() == begin + 60_000
+
+
+@virtual_test
+async def test_at_max_parked_no_task_is_taken_and_a_wait_keeps_its_slot():
+    """A health event says so once; the wait says so too; room makes everything go on."""
+    is_open = asyncio.Event()
+
+    @task
+    async def waits(context, handle):
+        await handle.defer_until(is_open.is_set, poll_interval=1)
+
+    @task
+    async def new(context):
+        pass
+
+    async with Runner("memory:", slots=2, max_parked=2) as runner:
+        with SlotWatch(runner) as slots:
+            for name in "abc":
+                await runner.start(flow_of(waits, name="w"), run_id=name)
+            await settled_down()
+            other = await runner.start(flow_of(new, name="n"))
+            await asyncio.sleep(10)
+            assert runner.worker._executor.parked_count == 2
+            assert (await look(other, "new")).status == "Ready"
+            assert runner.worker.credit == 0
+            seen = [await look(await runner.get(name), "waits") for name in "abc"]
+            assert [each.sub_status for each in seen][:2] == ["Deferred", "Deferred"]
+            (event,) = runner.worker.health.snapshot()
+            assert (event.kind, event.capacity) == ("parked_limit", 2)
+            is_open.set()
+            await other.result()
+            slots.assert_never_more_than(2)
+
+
+@virtual_test
+async def test_a_wait_at_max_parked_keeps_its_slot_and_says_so():
+    """Two bodies start before either parks: the second finds the limit reached."""
+    is_open = asyncio.Event()
+
+    @task(timeout=100)
+    async def waits(context, handle):
+        await asyncio.sleep(1)
+        await handle.defer_until(is_open.is_set, poll_interval=1)
+
+    async with Runner("memory:", slots=2, max_parked=1) as runner:
+        runs = [await runner.start(flow_of(waits, name="w")) for _ in range(2)]
+        await asyncio.sleep(10)
+        parked, kept = [await look(run, "waits") for run in runs]
+        assert (parked.sub_status, kept.sub_status) == ("Deferred", "Active")
+        assert kept.waiting_on is not None
+        assert kept.waiting_on.kind == "condition"
+        assert "keeps its slot" in kept.waiting_on.sentence
+        assert runner.worker.pool.held == 1
+        is_open.set()
+        await asyncio.gather(*(run.result() for run in runs))
+        assert (await look(runs[1], "waits")).waiting_on is None
+
+
+@virtual_test
+async def test_one_take_waits_in_the_engine_whatever_happens():
+    """Each change of credit replaces it; none is left behind."""
+
+    @task
+    async def works(context, handle):
+        await handle.sleep(1)
+
+    async with Runner("memory:", slots=3) as runner:
+        for _ in range(5):
+            runs = [await runner.start(flow_of(works)) for _ in range(7)]
+            await asyncio.gather(*(run.result() for run in runs))
+            await settled_down()
+            (item,) = runner.engine._takes._until
+            assert isinstance(item.request, Take)
+            assert item.request.free == 3
+
+
+@virtual_test
+async def test_threads_are_bounded_and_counted():
+    """Two threads, four bodies that wait in theirs: the others begin as threads come free."""
+
+    @task
+    def waits(context, handle):
+        handle.sleep(10)
+
+    async with Runner("memory:", slots=4, max_threads=2) as runner:
+        begin = runner.now()
+        runs = [await runner.start(flow_of(waits)) for _ in range(4)]
+        await asyncio.sleep(5)
+        assert runner.worker.threads == 2
+        await asyncio.gather(*(run.result() for run in runs))
+        assert runner.now() - begin == 20_000
+        assert runner.worker.threads == 0
+
+
+@virtual_test
+async def test_a_body_without_a_thread_is_cancelled_cleanly():
+    """It never starts; the next one gets the thread."""
+    log = []
+
+    @task
+    def waits(context, handle):
+        log.append(context["name"])
+        handle.sleep(10)
+
+    async with Runner("memory:", slots=4, max_threads=1) as runner:
+        runs = [await runner.start(flow_of(waits), {"name": name}) for name in "abc"]
+        await asyncio.sleep(1)
+        await runs[1].cancel()
+        await runs[0].result()
+        await runs[2].result()
+    assert log == ["a", "c"]
+
+
+def test_plain_functions_run_side_by_side_in_threads():
+    """As many as there are slots, none of them on the loop."""
+    barrier = threading.Barrier(3, timeout=30)
+
+    @task
+    def meets(context):
+        barrier.wait()
+        return {"main": threading.current_thread() is threading.main_thread()}
+
+    async def main():
+        async with Runner("memory:", slots=3) as runner:
+            runs = [await runner.start(flow_of(meets)) for _ in range(3)]
+            results = await asyncio.gather(*(run.result(30) for run in runs))
+            assert [result["main"] for result in results] == [False] * 3
+
+    asyncio.run(main())
+
+
+def test_more_process_bodies_than_processes_wait_their_turn():
+    """None is lost, each has its own result, in processes of their own."""
+
+    async def main():
+        async with Runner("memory:", slots=4) as runner:
+            runs = [await runner.start(flow_of(doubles), {"n": n}) for n in range(6)]
+            results = await asyncio.gather(*(run.result(60) for run in runs))
+            assert [result["doubled"] for result in results] == [n * 2 for n in range(6)]
+            await until(lambda: runner.worker.credit == 4)
+
+    asyncio.run(main())
+
+
+def test_real_threads_of_the_engine_keep_the_books_straight():
+    """Two hundred short runs on four slots, store and worker in different threads."""
+
+    @task
+    async def first(context, handle):
+        await handle.sleep(0.001)
+
+    @task(dependencies=[first])
+    async def second(context):
+        context["n"] += 1
+
+    async def main():
+        async with Runner("memory:", slots=4) as runner:
+            with SlotWatch(runner) as slots:
+                flow = flow_of(first, second)
+                runs = [await runner.start(flow, {"n": n}) for n in range(200)]
+                results = await asyncio.gather(*(run.result(60) for run in runs))
+                assert [result["n"] for result in results] == list(range(1, 201))
+                slots.assert_never_more_than(4)
+            await until(lambda: runner.worker.credit == 4)
+            assert runner.worker.attempts == {}
+
+    asyncio.run(main())
