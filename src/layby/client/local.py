@@ -2,13 +2,17 @@
 
 Requests of one turn of the event loop leave together and answers of one batch return together,
 so that a crowd of coroutines costs one wake-up of each thread instead of one each.
+
+One settled promise may wake thousands at once. They are let go in portions, and no faster than
+the engine takes in what they send, so that everybody else is still served in between.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from layby.core.commands import Command, Query, ReleaseTask
+from layby.core.commands import Command, Query, ReleaseTask, WatchPromise
 from layby.core.replies import (
     Claim,
     ClaimData,
@@ -20,6 +24,12 @@ from layby.core.replies import (
 )
 
 Answers = Sequence[tuple[Any, Reply | BaseException]]
+
+PORTION: Final = 25
+"""Woken coroutines that run in one turn of the loop, when there are many."""
+BACKLOG: Final = 100
+"""Requests the engine may be behind before more are woken."""
+PAUSE_S: Final = 0.001
 
 
 class Engine(Protocol):
@@ -33,6 +43,11 @@ class Engine(Protocol):
     ) -> Any: ...
 
     def submit(self, items: Sequence[Any]) -> None: ...
+
+    @property
+    def backlog(self) -> int:
+        """How many requests it has been given and not served."""
+        ...
 
     def pump(self) -> None: ...
 
@@ -49,6 +64,7 @@ class LocalClient:
         self._loop = asyncio.get_running_loop()
         self._leaving: list[Any] = []
         self._alarm: asyncio.TimerHandle | None = None
+        self._crowd: deque[tuple[Any, Reply | BaseException]] = deque()
         self._sink = self._receive if engine.is_inline else self._receive_from_thread
 
     async def send(self, request: Command | Query) -> Reply:
@@ -93,6 +109,25 @@ class LocalClient:
             return
 
     def _receive(self, answers: Answers) -> None:
+        if len(answers) <= PORTION:
+            self._hand_out(answers)
+            return
+        self._hand_out([each for each in answers if not _is_watch(each[0])])
+        if not self._crowd:
+            self._loop.call_soon(self._let_go)
+        self._crowd.extend(each for each in answers if _is_watch(each[0]))
+
+    def _let_go(self) -> None:
+        """The next portion of a crowd, or a pause when the engine is behind."""
+        is_behind = self._engine.backlog > BACKLOG
+        if not is_behind:
+            self._hand_out([self._crowd.popleft() for _ in range(min(PORTION, len(self._crowd)))])
+        if self._crowd and is_behind:
+            self._loop.call_later(PAUSE_S, self._let_go)
+        elif self._crowd:
+            self._loop.call_soon(self._let_go)
+
+    def _hand_out(self, answers: Answers) -> None:
         for item, answer in answers:
             future: asyncio.Future[Reply] = item.token
             if future.done():
@@ -107,6 +142,10 @@ class LocalClient:
         for claim in _claims(answer):
             release = ReleaseTask(id=claim.task.id, version=claim.task.version)
             self._post(self._engine.new_item(release, _ignore, None))
+
+
+def _is_watch(item: Any) -> bool:
+    return isinstance(item.request, WatchPromise)
 
 
 def _claims(answer: Reply | BaseException) -> Iterator[Claim]:

@@ -85,6 +85,8 @@ class Engine:
         self._again: deque[Item] = deque()
         self._takes = WaitingTakes()
         self._watches = Watches()
+        self._given = 0
+        self._served = 0
         self.commits = 0
         """Transactions that wrote something: what a benchmark or a counting test looks at."""
 
@@ -111,6 +113,11 @@ class Engine:
     def is_inline(self) -> bool:
         return self._service is None
 
+    @property
+    def backlog(self) -> int:
+        """Roughly how many requests have been given and not been served: two threads count."""
+        return self._given - self._served
+
     # --- requests ------------------------------------------------------------------------
 
     new_item = Item
@@ -120,6 +127,8 @@ class Engine:
         if self._is_stopped:
             _refuse(*items)
             return
+        # What is asked again is served more often than it was given: never below nothing.
+        self._given = max(self._given, self._served) + len(items)
         self._queue.put(items)
         if self._is_closed:  # the writer went while we came: nobody else will look
             _refuse(*self._drain_queue())
@@ -227,6 +236,7 @@ class Engine:
                 self._run(batch)
                 batch = []
                 answer([(item, self._ask(item.request, item.now))])
+                self._served += 1
             if len(batch) >= self._config.max_batch:
                 self._run(batch)
                 batch = []
@@ -235,6 +245,10 @@ class Engine:
     def _run(self, batch: Sequence[Item]) -> None:
         if not batch:
             return
+        self._serve(batch)
+        self._served += len(batch)
+
+    def _serve(self, batch: Sequence[Item]) -> None:
         now = self._advance()
         timed: list[Timed] = [
             (item.request, now if item.now is None else item.now)
@@ -261,7 +275,7 @@ class Engine:
             answer([(item, _answer_to(item.request, failure)) for item in batch])
             return
         for item in batch:
-            self._run([item])
+            self._serve([item])
 
     def _commit(self, commands: Sequence[Timed]) -> tuple[list[Reply], Changes]:
         now = max((at for _, at in commands), default=self._last_now)
