@@ -68,19 +68,23 @@ class Attempt:
         "_shown",
         "_tellings",
         "_timer",
-        "claim",
         "error",
+        "failures",
+        "id",
         "is_open",
         "is_reported",
         "job",
         "reason",
         "replay",
         "task_number",
+        "version",
     )
 
     def __init__(self, host: Host, claim: Claim, job: Job) -> None:
         self._host = host
-        self.claim = claim
+        self.id = claim.task.id
+        self.version = claim.task.version
+        self.failures = claim.task.failures
         self.job = job
         self.replay = Replay(claim.task.id, claim.task.failures)
         self.task_number = 0
@@ -97,14 +101,6 @@ class Attempt:
         self._progress: str | None = None
 
     # --- what it is ----------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        return self.claim.task.id
-
-    @property
-    def version(self) -> int:
-        return self.claim.task.version
 
     @property
     def is_ending(self) -> bool:

@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -28,7 +29,7 @@ from layby.core.commands import (
     Take,
     Value,
 )
-from layby.core.model import Millis, Promise
+from layby.core.model import Millis, Promise, Task
 from layby.core.replies import (
     Claim,
     FailData,
@@ -301,7 +302,7 @@ class Worker:
             return  # taken away meanwhile
         del self._arriving[claim.task.id]
         if isinstance(loaded, Verdict):
-            await self._settle(claim, loaded.state, loaded.value)
+            await self._settle(claim.task, loaded.state, loaded.value)
         elif loaded is not None:
             self._run(loaded)
 
@@ -345,7 +346,7 @@ class Worker:
         if self._stopping:
             return
         submission = self._executor.submit(
-            lambda slot: self._bodies.run(attempt, slot), self._completed, parks=True
+            partial(self._bodies.run, attempt), self._completed, parks=True
         )
         attempt.task_number = submission.task_id
         self._by_number[submission.task_id] = attempt
@@ -406,29 +407,27 @@ class Worker:
             return
         attempt.job.history.completed(self.now())
         history = attempt.job.history.text
-        self.spawn(self._settle(attempt.claim, "resolved", value, history))
+        self.spawn(self._settle(attempt, "resolved", value, history))
 
     def _report_failure(self, attempt: Attempt, error: BaseException) -> None:
-        failure = attempt.job.failed(error, attempt.claim.task.failures + 1)
+        failure = attempt.job.failed(error, attempt.failures + 1)
         delay = failure.delay
         retry_at = None if delay is None else self.now() + round(delay * 1000)
         attempt.job.history.failed(self.now(), f"{type(error).__name__}: {error}", retry_at)
         history = attempt.job.history.text
-        self.spawn(self._fail(attempt.claim, failure.error, retry_at, history))
+        self.spawn(self._fail(attempt, failure.error, retry_at, history))
 
     async def _settle(
-        self, claim: Claim, state: str, value: Value, history: str | None = None
+        self, task: Task | Attempt, state: str, value: Value, history: str | None = None
     ) -> None:
-        task = claim.task
         finish = FinishTask(
             id=task.id, version=task.version, state=state, value=value, history=history
         )
         self._go_on(await self._report(finish))
 
     async def _fail(
-        self, claim: Claim, error: Value, retry_at: Millis | None, history: str
+        self, task: Attempt, error: Value, retry_at: Millis | None, history: str
     ) -> None:
-        task = claim.task
         fail = FailTask(
             id=task.id, version=task.version, error=error, retry_at=retry_at, history=history
         )
