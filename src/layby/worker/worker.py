@@ -362,7 +362,9 @@ class Worker:
             return
         self._stuck[attempt.task_number] = attempt.id
         held = "without a slot" if attempt.is_parked else "and keeps its slot"
-        self._tell_health("stuck", f"{attempt.id} goes on after '{attempt.reason}' {held}")
+        told = f"{attempt.id} goes on after '{attempt.reason}' {held}"
+        logger.warning(told)
+        self._tell_health("stuck", told)
         self._report_end(attempt)
 
     def _completed(self, completion: TaskCompletion) -> None:
@@ -461,7 +463,6 @@ class Worker:
             return None
 
     def _tell_health(self, kind: str, reason: str) -> None:
-        logger.warning("%s: %s", kind, reason)
         event = HealthEvent(
             kind=kind,
             source="worker",
