@@ -229,10 +229,14 @@ class TaskHandle:
         future: "asyncio.Future[Any]",
         waiting: Waiting,
         record_id: str | None = None,
-        record: Record | None = None,
+        call: Record | None = None,
         poll: Poll | None = None,
     ) -> Any:
-        """Wait for `future` without the slot. Errors are raised with the slot held again."""
+        """Wait for `future` without the slot. Errors are raised with the slot held again.
+
+        The end of a condition is recorded; that of a promise stands in the promise, so that only
+        giving up on it has to be recorded.
+        """
         wait = self._leave(waiting, poll)
         try:
             result = await future
@@ -241,12 +245,15 @@ class TaskHandle:
             await self._come_back(wait, is_over=self.is_cancelled)
             raise
         except (DeferTimeout, ConditionError) as error:
-            await self._come_back(wait, record_id, record and record.raising(error))
+            await self._come_back(wait, record_id, call and call.raising(error))
             raise
         except BaseException:
             await self._come_back(wait)
             raise
-        await self._come_back(wait, record_id, record)
+        if poll is None:
+            await self._come_back(wait)
+        else:
+            await self._come_back(wait, record_id, call)
         return result
 
     def _leave(self, waiting: Waiting, poll: Poll | None) -> Shown:
