@@ -1,7 +1,7 @@
 """How the three forms of a body are run: on the loop, in a thread, in a process of its own."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -51,12 +51,13 @@ class Bodies:
             attempt.error = error
             raise
 
-    async def _in_its_form(self, attempt: Attempt, handle: TaskHandle) -> Any:
+    def _in_its_form(self, attempt: Attempt, handle: TaskHandle) -> Awaitable[Any]:
+        """No coroutine of its own: each would stay in memory with every parked task."""
         if attempt.job.mode == "async":
-            return await attempt.job.body(handle)()
+            return attempt.job.body(handle)()
         if attempt.job.mode == "thread":
-            return await self._in_thread(attempt, handle)
-        return await self._in_process(attempt.job.body(None))
+            return self._in_thread(attempt, handle)
+        return self._in_process(attempt.job.body(None))
 
     def close(self) -> None:
         if self._threads is not None:

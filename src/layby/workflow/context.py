@@ -9,6 +9,8 @@ from layby.worker.encoding import decode, encode, refuse_scalar
 from layby.workflow.merge import Delta, View, size_of
 
 MAX_CONTEXT_BYTES: Final = 1_000_000
+NOTHING: Final[frozenset[str]] = frozenset()
+"""One for all: there may be a hundred thousand contexts of parked tasks."""
 
 
 class Context(MutableMapping[str, Any]):
@@ -23,7 +25,7 @@ class Context(MutableMapping[str, Any]):
     def __init__(self, values: Mapping[str, Any] | None = None, /) -> None:
         self._view = View()
         self._values: dict[str, Any] = {}
-        self._removed: set[str] = set()
+        self._removed = NOTHING
         if values is not None:
             self._fill(values)
 
@@ -48,14 +50,15 @@ class Context(MutableMapping[str, Any]):
         if not isinstance(value, dict | list | tuple):  # what is inside those may change yet
             refuse_scalar(value, f'context["{key}"]')
         self._values[key] = value
-        self._removed.discard(key)
+        if key in self._removed:
+            self._removed -= {key}
 
     def __delitem__(self, key: str) -> None:
         if key not in self:
             raise KeyError(key)
         self._values.pop(key, None)
         if key in self._view:
-            self._removed.add(key)
+            self._removed |= {key}
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str) or key in self._removed:

@@ -11,7 +11,7 @@ from typing import Any
 
 from layby.client.api import Client
 from layby.core.commands import GetPromise, Value
-from layby.core.model import Millis, Promise, Task
+from layby.core.model import Millis, Promise
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
 from layby.worker import encoding
@@ -26,7 +26,7 @@ from layby.workflow.task import TaskDefinition
 from layby.workflow.views import RunViews
 from layby.workflow.workflow import Workflow
 
-RUNS_REMEMBERED = 10_000
+RUNS_REMEMBERED = 2_000
 """Runs whose contexts are kept in memory; the one used longest ago is forgotten first."""
 
 
@@ -156,7 +156,7 @@ class FlowJob:
         self._context = context
         self._conflicts = conflicts
         self._random = random
-        self.history = TaskHistory(claim)
+        self.history = NodeHistory(claim.task, claim.ready_at)
 
     @property
     def name(self) -> str:
@@ -199,45 +199,23 @@ class FlowJob:
         self._context.update(after)
 
 
-class TaskHistory:
-    """The history of a claimed task, grown by this try."""
+class NodeHistory(history.TaskHistory):
+    """The history of a claimed node, grown by this try; it outlives the claim while parked."""
 
-    __slots__ = ("_claim", "_history")
-
-    def __init__(self, claim: Claim) -> None:
-        self._claim = claim
-        self._history = history.read_history(claim.task.history)
+    __slots__ = ()
 
     def started(self, now: Millis) -> None:
-        task = self._claim.task
-        self._history = history.started(
-            self._history, task.version, _why(task, self._history), now, self._claim.ready_at
-        )
-
-    def parked(self, now: Millis) -> None:
-        self._history = history.parked(self._history, now)
-
-    def resumed(self, now: Millis) -> None:
-        self._history = history.resumed(self._history, now)
+        """A claim that left no trace was lost too."""
+        why = history.why_next(self._history)
+        if why == "first" and self._try_number > 1:
+            why = "recovered"
+        self._history = history.started(self._history, self._try_number, why, now, self._queued_at)
 
     def completed(self, now: Millis) -> None:
-        self._history = history.ended(self._history, now, "Completed")
+        self.ended(now, "Completed")
 
     def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None:
-        self._history = history.ended(self._history, now, "Failed", error, retry_at)
-
-    @property
-    def text(self) -> str:
-        return self._history.to_text()
-
-
-def _why(task: Task, told: history.History) -> history.Why:
-    """Why this try was started."""
-    if task.version == 1:
-        return "first"
-    if told.last is not None and told.last.outcome == "Failed":
-        return "retry"
-    return "recovered"
+        self.ended(now, "Failed", error, retry_at)
 
 
 def run_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> dict[str, Any]:
