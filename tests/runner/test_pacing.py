@@ -20,7 +20,7 @@ async def test_a_woken_crowd_comes_in_portions():
         resumed.append(turn)
 
     async with Runner("memory:", slots=4) as runner:
-        flow, count = flow_of(waits), 1_000
+        flow, count = flow_of(waits), 400
         runs = await asyncio.gather(*(runner.start(flow) for _ in range(count)))
         await current_clock().advance(1)
         await runner.resolve("signal")
