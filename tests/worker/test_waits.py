@@ -575,3 +575,30 @@ async def test_a_plain_def_has_the_same_calls_blocking():
         "held": True,
         "try": [1, False, "run/r:works"],
     }
+
+
+def test_the_first_check_of_a_plain_def_does_not_block_the_loop():
+    """Its condition may block like its body does; async work goes on meanwhile."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    @task
+    def waits(context, handle):
+        def blocks():
+            asked.set()
+            return go_on.wait(30)
+
+        handle.defer_until(blocks, poll_interval=1)
+
+    @task
+    async def works(context):
+        pass
+
+    async def main():
+        async with Runner("memory:") as runner:
+            run = await runner.start(flow_of(waits, name="w"))
+            await asyncio.to_thread(asked.wait, 30)
+            await runner.execute(flow_of(works, name="b"), timeout=10)
+            go_on.set()
+            await run.result(timeout=10)
+
+    asyncio.run(main())

@@ -102,7 +102,7 @@ class TaskHandle:
         with self._call("defer_until", key) as record_id:
             if self._is_done(record_id, _DEFER_UNTIL):
                 return
-            holds, error = await _first_check(condition)
+            holds, error = await _first_check(condition, in_thread=self._is_blocking())
             if holds:
                 self._passed(record_id)
                 return
@@ -386,6 +386,9 @@ class TaskHandle:
         record_id = replay.record_id(f"checkpoint.{check_key(key, 'key')}", lasting=True)
         return record_id, Record("checkpoint", digest_of(*args))
 
+    def _is_blocking(self) -> bool:
+        return self._attempt is not None and self._attempt.job.mode == "thread"
+
     def _own_wheel(self) -> Wheel:
         if self._wheel is None:
             self._wheel = Wheel()
@@ -433,9 +436,10 @@ def enter_handle(handle: Any) -> None:
     _current.set(handle)
 
 
-async def _first_check(condition: Condition) -> tuple[bool, Exception | None]:
+async def _first_check(condition: Condition, *, in_thread: bool) -> tuple[bool, Exception | None]:
+    """What a plain `def` waits for may block as well: it is not asked on the loop."""
     try:
-        found = condition()
+        found = await asyncio.to_thread(condition) if in_thread else condition()
         return bool(await found if inspect.isawaitable(found) else found), None
     except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
         return False, error
