@@ -2,12 +2,13 @@
 
 `param`, `value` and `tags` stay encoded JSON text: core never looks into them after birth.
 A field that tags decide (target, branch, timer, …) is worked out once, when the row is born.
-Field order is column order: the store derives its tables from these structs.
+Field order is column order: the store derives its tables from these structs. They hold nothing
+but texts and numbers, so the garbage collector need not look at them (`gc=False`).
 """
 
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 Millis = int
@@ -32,7 +33,7 @@ def later(now: Millis, by_ms: Millis) -> Millis:
     return min(now + by_ms, FAR)
 
 
-class Promise(Struct, frozen=True, array_like=True):
+class Promise(Struct, frozen=True, array_like=True, gc=False):
     """A durable write-once cell."""
 
     id: str
@@ -71,7 +72,7 @@ class Promise(Struct, frozen=True, array_like=True):
         return replace(self, tail_at=tail_at)
 
 
-class Task(Struct, frozen=True, array_like=True):
+class Task(Struct, frozen=True, array_like=True, gc=False):
     """The right to run code for the promise of the same id."""
 
     id: str
@@ -100,6 +101,11 @@ class Task(Struct, frozen=True, array_like=True):
     progress: str | None = None
     history: str | None = None
     """Tries and their spans, as the worker tells them; core only keeps the text."""
+
+    @property
+    def resumes_text(self) -> str:
+        """As it is stored."""
+        return json.encode(self.resumes).decode() if self.resumes else "[]"
 
     @property
     def is_ours(self) -> bool:
@@ -185,7 +191,7 @@ class Task(Struct, frozen=True, array_like=True):
         )
 
 
-class Wait(Struct, frozen=True, array_like=True):
+class Wait(Struct, frozen=True, array_like=True, gc=False):
     """This task (awaiter) resumes when that promise (awaited) settles.
 
     Mode *any* is the protocol's callback; *all* counts towards the task's `waits_left`;
@@ -205,14 +211,14 @@ class Wait(Struct, frozen=True, array_like=True):
         return self.mode != "all"
 
 
-class Listener(Struct, frozen=True, array_like=True):
+class Listener(Struct, frozen=True, array_like=True, gc=False):
     """An address that is told when the promise settles."""
 
     awaited: str
     address: str
 
 
-class Message(Struct, frozen=True, array_like=True):
+class Message(Struct, frozen=True, array_like=True, gc=False):
     """What must be told to whom after commit. The text on the wire is made when it is sent."""
 
     id: str
@@ -225,7 +231,7 @@ class Message(Struct, frozen=True, array_like=True):
         return (self.id, self.kind, self.address)
 
 
-class Holder(Struct, frozen=True, array_like=True):
+class Holder(Struct, frozen=True, array_like=True, gc=False):
     """A worker process; one lease for all tasks it has taken."""
 
     pid: str
@@ -255,7 +261,7 @@ class Holder(Struct, frozen=True, array_like=True):
         return replace(self, standing=standing, expires_at=NEVER)
 
 
-class Schedule(Struct, frozen=True, array_like=True):
+class Schedule(Struct, frozen=True, array_like=True, gc=False):
     """A cron rule that creates promises."""
 
     id: str

@@ -66,6 +66,8 @@ class Runner:
 
     While Runners are open the interpreter switches threads every `switch_interval` seconds, so
     that a busy body does not keep the writer's thread waiting; None leaves the setting alone.
+    With `freeze_parked` thousands of parked tasks are taken out of the garbage collector's sight
+    (`gc.freeze`), which would otherwise stop everything to visit them.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Runner:
         durability: Durability = "full",
         max_crashes: int = 5,
         switch_interval: float | None = SWITCH_INTERVAL_S,
+        freeze_parked: bool = True,
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _checked_durability(durability)
@@ -90,6 +93,7 @@ class Runner:
             max_parked=_at_least_one(max_parked, "max_parked"),
             max_threads=_at_least_one(max_threads, "max_threads"),
             processes=min(slots, os.cpu_count() or 1),
+            freeze_parked=freeze_parked,
         )
         self._state: Literal["new", "open", "closed"] = "new"
 

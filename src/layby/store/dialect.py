@@ -1,13 +1,18 @@
 """The few ways in which the databases differ. Everything else is one SQL text for both.
 
-Rows travel as one parameter: many small statements convoy with the interpreter lock, so a
-batch of any size is one statement per table, and a result is one row of JSON.
+Many small statements convoy with the interpreter lock, so a batch is one statement per table
+and a result is one row of JSON. Narrow rows travel as one JSON parameter; the wide rows of
+promises are bound cell by cell, up to `WIDE` rows a statement, since taking JSON apart again
+costs more than binding.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from layby.store.tables import Column
+
+WIDE: Final = 64
+"""Rows in one statement that binds each cell; a larger batch takes several."""
 
 
 class Dialect(Protocol):
@@ -24,6 +29,10 @@ class Dialect(Protocol):
 
     def rows(self, names: Sequence[str]) -> str:
         """A FROM item `r` with these columns, read from one parameter."""
+        ...
+
+    def values(self, names: Sequence[str], count: int) -> str:
+        """A FROM item `r` with these columns, each cell of `count` rows a parameter of its own."""
         ...
 
     def packed(self, columns: Sequence[Column], table: str) -> str:
@@ -71,6 +80,11 @@ class SqliteDialect:
             for index, name in enumerate(names)
         )
         return f"(SELECT {cells} FROM json_each(?)) AS r"
+
+    def values(self, names: Sequence[str], count: int) -> str:
+        cells = ", ".join(f"column{at} AS {quoted(name)}" for at, name in enumerate(names, 1))
+        row = f"({', '.join('?' for _ in names)})"
+        return f"(SELECT {cells} FROM (VALUES {', '.join([row] * count)})) AS r"
 
     def packed(self, columns: Sequence[Column], table: str) -> str:
         return f"json_array({', '.join(self._cell(column, table) for column in columns)})"

@@ -1,8 +1,9 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,7 +43,7 @@ from layby.core.schedules import occurrences
 from layby.core.state import State
 from layby.errors import StoreUnreadable
 from layby.store import indexed_tags, queries
-from layby.store.dialect import Dialect
+from layby.store.dialect import WIDE, Dialect
 from layby.store.failures import explained
 from layby.store.statements import Statements
 from layby.store.tables import (
@@ -249,11 +250,11 @@ class SqlStore:
         new = changes.born | changes.adopted
         self._write(sql.delete_promises, changes.adopted)
         self._save_new(changes, new)
-        self._write(
+        self._write_wide(
             sql.move_promises,
             [_promise_move(row) for key, row in changes.promises.items() if key not in new],
         )
-        self._write(
+        self._write_wide(
             sql.move_tasks,
             [_task_move(row) for key, row in changes.tasks.items() if key not in new],
         )
@@ -278,10 +279,16 @@ class SqlStore:
         tasked = [
             (*_promise_cells(p), *_task_cells(tasks[p.id])) for p in promises if p.id in tasks
         ]
-        self._write(self._sql.insert_promises, plain)
-        self._write(self._sql.insert_tasks, tasked)
+        self._write_wide(self._sql.insert_promises, plain)
+        self._write_wide(self._sql.insert_tasks, tasked)
         tags = [tag for p in promises for tag in indexed_tags.of(p)]
         self._write(self._sql.insert_tags, tags)
+
+    def _write_wide(self, statement: Callable[[int], str], rows: list[tuple[Any, ...]]) -> None:
+        for start in range(0, len(rows), WIDE):
+            part = rows[start : start + WIDE]
+            cells = list(chain.from_iterable(part))
+            self._connection.execute(statement(len(part)), cells)
 
     def _write(self, statement: str, rows: Iterable[Any]) -> None:
         rows = list(rows)

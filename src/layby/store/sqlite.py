@@ -91,7 +91,7 @@ def _opened(path: Path, database: str, **options: Any) -> Generator[sqlite3.Conn
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(
-            database, isolation_level=None, cached_statements=256, **options
+            database, isolation_level=None, cached_statements=512, **options
         )
         yield connection
     except BaseException as error:

@@ -1,6 +1,7 @@
 """The SQL texts of the store, written once for every dialect."""
 
 from collections.abc import Sequence
+from functools import cache, partial
 
 from layby.core.model import NEVER
 from layby.store.dialect import Dialect, quoted
@@ -23,7 +24,7 @@ LAST = "\U0010ffff"
 
 
 class Statements:
-    """Each attribute is one statement; parameters carry whole batches as JSON arrays."""
+    """Each attribute is one statement, or makes one for so many rows."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -50,10 +51,11 @@ class Statements:
         self.standing_waits = self._select(WAITS, f"(awaited, awaiter) IN ({pairs})")
         self.schedules = self._select(SCHEDULES, f"id IN {any_of}")
 
-        self.insert_promises = self._insert("promises", PROMISES.names)
-        self.insert_tasks = self._insert("promises", (*PROMISES.names, *TASKS.names[1:]))
-        self.move_promises = self._move(PROMISE_MOVES)
-        self.move_tasks = self._move(TASK_MOVES)
+        tasked = (*PROMISES.names, *TASKS.names[1:])
+        self.insert_promises = cache(partial(self._insert_wide, PROMISES.names))
+        self.insert_tasks = cache(partial(self._insert_wide, tasked))
+        self.move_promises = cache(partial(self._move, PROMISE_MOVES))
+        self.move_tasks = cache(partial(self._move, TASK_MOVES))
         self.delete_promises = f"DELETE FROM promises WHERE id IN {any_of}"
         self.insert_tags = (
             self._insert("tags", ("key", "value", "id")) + " WHERE true ON CONFLICT DO NOTHING"
@@ -159,6 +161,11 @@ class Statements:
         columns = ", ".join(quoted(name) for name in names)
         return f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {self.dialect.rows(names)}"
 
+    def _insert_wide(self, names: Sequence[str], count: int) -> str:
+        columns = ", ".join(quoted(name) for name in names)
+        source = self.dialect.values(names, count)
+        return f"INSERT INTO promises ({columns}) SELECT {columns} FROM {source}"
+
     def _upsert(self, table: Table, but: str = "") -> str:
         """Insert or replace by key; the column `but` keeps what is stored (0 for a new row)."""
         cells = ", ".join("0" if name == but else quoted(name) for name in table.names)
@@ -171,12 +178,11 @@ class Statements:
             ON CONFLICT ({", ".join(table.key)}) DO {then}
         """
 
-    def _move(self, columns: Sequence[Column]) -> str:
+    def _move(self, columns: Sequence[Column], count: int) -> str:
         names = ["id", *(column.name for column in columns)]
         sets = ", ".join(f"{name} = r.{name}" for name in names[1:])
-        return (
-            f"UPDATE promises SET {sets} FROM {self.dialect.rows(names)} WHERE promises.id = r.id"
-        )
+        source = self.dialect.values(names, count)
+        return f"UPDATE promises SET {sets} FROM {source} WHERE promises.id = r.id"
 
     def _drop(self, table: str, key: Sequence[str]) -> str:
         names = ", ".join(key)

@@ -41,8 +41,8 @@ def table(name: str, row: type[Struct], key: tuple[str, ...], prefix: str = "") 
 
 
 def getter(columns: tuple[Column, ...]) -> Any:
-    """A function from a row struct to the tuple of these columns."""
-    return attrgetter(*(column.field for column in columns))
+    """A function from a row struct to the tuple of these columns, as they are bound."""
+    return attrgetter(*(f"{c.field}_text" if c.sort == "json" else c.field for c in columns))
 
 
 def _column(info: Field, prefix: str) -> Column:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -117,9 +118,7 @@ class TaskHandle:
                 wake=wake,
             )
             _count_first(poll, error)
-            waiting = Waiting(
-                "condition", f"waiting until {name_of(condition)} is true", timeout=within
-            )
+            waiting = Waiting("condition", _sentence(name_of(condition)), timeout=within)
             await self._parked(poll.future, waiting, record_id, _DEFER_UNTIL, poll)
 
     async def sleep(self, seconds: Seconds, *, key: str | None = None) -> None:
@@ -425,6 +424,12 @@ def current_handle() -> TaskHandle:
     if handle is None:
         raise UsageError("there is no current task: call this from code that a Runner runs")
     return handle
+
+
+@lru_cache(maxsize=1024)
+def _sentence(condition: str) -> str:
+    """One text for all who wait for the same thing."""
+    return f"waiting until {condition} is true"
 
 
 def maybe_handle() -> TaskHandle | None:

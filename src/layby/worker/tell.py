@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from layby.core.model import Millis
 
 
-class Waiting(Struct, frozen=True, omit_defaults=True):
+class Waiting(Struct, frozen=True, gc=False, omit_defaults=True):
     """Why a body waits. `timeout` in seconds becomes a deadline when the wait begins."""
 
     kind: str

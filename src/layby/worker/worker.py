@@ -53,6 +53,7 @@ from layby.worker.bodies import Bodies
 from layby.worker.encoding import error_value
 from layby.worker.patience import patiently, pauses
 from layby.worker.program import Job, Program, Verdict
+from layby.worker.sight import Sight
 from layby.worker.wheel import Wheel
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ class WorkerConfig(Struct, frozen=True):
     max_parked: int = 250_000
     max_threads: int = 32
     processes: int = 2
+    freeze_parked: bool = True
+    """Whether parked tasks are taken out of the garbage collector's sight (`gc.freeze`)."""
 
 
 class Worker:
@@ -90,6 +93,7 @@ class Worker:
         self.attempts: dict[str, Attempt] = {}
         self._program = program
         self._wheel = Wheel()
+        self._sight = Sight(is_on=config.freeze_parked)
         self._bodies = Bodies(self._wheel, config.max_threads, config.processes, self.give_up)
         # Its own pool is its share; whatever is claimed is admitted, since credit bounds it.
         limits = TaskExecutorConfig(max_inflight=config.slots, queue_capacity=2**31)
@@ -126,6 +130,7 @@ class Worker:
         await self._executor.shutdown(timeout=grace)
         self._wheel.close()
         self._bodies.close()
+        self._sight.close()
         for task in list(self._background):
             task.cancel()
 
@@ -209,6 +214,7 @@ class Worker:
         offered it is replaced by one of 0, and the new offer goes out when that is known.
         """
         self._asking = False
+        self._sight.look(self._executor.parked_count)
         if self._stopping or not self._program.names:
             return
         standing, wanted = self._standing, self.take(self.credit, FOREVER_MS)

@@ -21,13 +21,13 @@ TryOutcome = Literal["Completed", "Failed", "Cancelled", "Suspended", "Halted", 
 """How a try may end. A worker that dies says nothing: its try is Lost when the next starts."""
 
 
-class Span(Struct, frozen=True, array_like=True):
+class Span(Struct, frozen=True, gc=False, array_like=True):
     kind: SpanKind
     start: Millis
     end: Millis | None = None
 
 
-class Try(Struct, frozen=True, omit_defaults=True):
+class Try(Struct, frozen=True, gc=False, omit_defaults=True):
     """One claim of the task. Its number is the version of that claim."""
 
     number: int
@@ -46,7 +46,7 @@ class Try(Struct, frozen=True, omit_defaults=True):
         return self.outcome is None
 
 
-class History(Struct, frozen=True, omit_defaults=True):
+class History(Struct, frozen=True, gc=False, omit_defaults=True):
     tries: tuple[Try, ...] = ()
     folded: int = 0
     """How many earlier tries are no longer kept."""
