@@ -57,6 +57,7 @@ types: $(READY) ## Check the types: strict in src/layby, basic elsewhere
 
 bench: $(READY) ## Measure, beside bare reference loops of the same run
 	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(if $(ARGS),,$(BIN)/python benchmarks/bench_executors.py)
 
 lock: ## Renew the lock (ARGS=--upgrade for the newest versions)
 	@test -x $(LOCK_TOOL)/bin/uv || $(PYTHON) -m venv $(LOCK_TOOL)

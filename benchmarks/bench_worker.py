@@ -203,7 +203,8 @@ def wake_latency() -> Iterator[Result]:
                 run = await runner.start(flow, {"id": f"p{number}"})
                 while runner.worker.pool.held or not runner.worker.attempts:
                     await asyncio.sleep(0)
-                await run.status()  # `Deferred` is committed: the task has come to rest
+                await run.status()  # `Deferred` is committed
+                await asyncio.sleep(0.002)  # the worker has asked for more: all is at rest
                 settled = time.perf_counter()
                 await runner.resolve(f"p{number}")
                 await run.result()

@@ -139,9 +139,22 @@ def _claims(taken: replies.TakeData) -> list[dict[str, Any]]:
 
 def held_task(row: Task) -> dict[str, Any]:
     """Our own workers see more of a task than the protocol shows."""
-    ours = {"name": row.name, "kind": row.kind, "failures": row.failures, "crashes": row.crashes}
+    ours = {
+        "name": row.name,
+        "kind": row.kind,
+        "failures": row.failures,
+        "crashes": row.crashes,
+        "subStatus": row.sub_status or ("Active" if row.state == "acquired" else None),
+        "waitingOn": _raw(row.waiting_on),
+        "progress": _raw(row.progress),
+        "history": _raw(row.history),
+    }
     record: dict[str, Any] = msgspec.to_builtins(task(row))
-    return record | ours
+    return record | {key: value for key, value in ours.items() if value is not None}
+
+
+def _raw(text: str | None) -> Raw | None:
+    return None if text is None else Raw(text.encode())
 
 
 def _row(about: Promise, held: Task | None) -> dict[str, Any]:
