@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import reference
 from bars import Bench, Result, percentile
@@ -32,6 +33,7 @@ from layby.core.commands import (
     Value,
     WatchPromise,
 )
+from layby.core.replies import HeartbeatData, TakeData
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
 from layby.engine.clock import SystemClock
@@ -217,6 +219,7 @@ async def _one_resume(client: LocalClient, index: int) -> float:
     reply = await waiting
     elapsed = (time.perf_counter() - start) * 1000
     await settled
+    assert isinstance(reply.data, TakeData)
     task = reply.data.claims[0].task
     await client.send(FinishTask(id=task.id, version=task.version))
     return elapsed
@@ -246,6 +249,7 @@ def heartbeat_cost() -> Iterator[Result]:
             begin = time.perf_counter()
             reply = engine.call(HeartbeatWorker(pid="w", incarnation="1", held=held))
             seconds.append((time.perf_counter() - begin) * 1000)
+            assert isinstance(reply.data, HeartbeatData)
             assert reply.data.agrees
         engine.stop()
     p99 = percentile(seconds, 0.99)
@@ -284,7 +288,7 @@ def timers() -> Iterator[Result]:
 async def _fire_timers(path: Path, count: int, spread_ms: int) -> tuple[list[float], list[float]]:
     lateness: list[float] = []
 
-    def fired(answers: object) -> None:
+    def fired(answers: Any) -> None:
         now = time.time() * 1000
         lateness.extend(now - reply.data.promise.timeout_at for _, reply in answers)
 

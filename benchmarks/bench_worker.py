@@ -330,6 +330,7 @@ def recovery() -> Iterator[Result]:
                 [sys.executable, __file__, "hold", str(path / "layby.db"), "100"],
                 stdout=subprocess.PIPE,
             )
+            assert process.stdout is not None
             process.stdout.readline()
             process.send_signal(signal.SIGKILL)
             process.wait()

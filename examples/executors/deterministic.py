@@ -1,7 +1,5 @@
 """Tasks run one by one, in order, when you say so: python examples/executors/deterministic.py"""
 
-
-
 from layby.executors import (
     DeterministicTaskExecutor,
     HealthEventSink,

@@ -1,7 +1,5 @@
 """CPU-bound functions in processes that can be killed: python examples/executors/process.py"""
 
-
-
 from functools import partial
 
 from layby.executors import ProcessTaskExecutor, ProcessTaskExecutorConfig

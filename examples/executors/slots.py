@@ -1,7 +1,5 @@
 """A slot pool by itself, shared by coroutines and threads: python examples/executors/slots.py"""
 
-
-
 import asyncio
 
 from layby.executors import SlotPool, ThreadSlotPool

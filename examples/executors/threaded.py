@@ -1,7 +1,5 @@
 """Plain functions in a bounded crew of threads: python examples/executors/threaded.py"""
 
-
-
 import threading
 import zlib
 
