@@ -28,10 +28,14 @@ class Statements:
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
-        any_of = dialect.any_of
-        self.pair = dialect.packed(PROMISES.columns, "promises")
-        self.pair = f"json_array({self.pair}, {self._task()})"
+        promise = dialect.packed(PROMISES.columns, "promises")
+        self.pair = f"json_array({promise}, {self._task()})"
+        self._prepare_loads(dialect.any_of)
+        self._prepare_writes(dialect.any_of)
+        self._prepare_time()
 
+    def _prepare_loads(self, any_of: str) -> None:
+        """What a batch declares, and the few reads that are not by id."""
         self.load = self._load()
         self.pairs = self._all(self.pair, f"promises WHERE id IN {any_of}")
         self.ids_of_branches = f"""
@@ -47,10 +51,19 @@ class Statements:
         """
         self.holders = self._select(HOLDERS, f"pid IN {any_of}")
         self.notices = self._select(MESSAGES, f"kind = 'lost' AND address IN {any_of}")
-        pairs = f"SELECT awaited, awaiter FROM {dialect.rows(('awaited', 'awaiter'))}"
+        pairs = f"SELECT awaited, awaiter FROM {self.dialect.rows(('awaited', 'awaiter'))}"
         self.standing_waits = self._select(WAITS, f"(awaited, awaiter) IN ({pairs})")
         self.schedules = self._select(SCHEDULES, f"id IN {any_of}")
+        self.embedded_pids = (
+            "SELECT json_group_array(pid) FROM holders WHERE standing = 'alive' AND embedded"
+        )
+        self.outbox = self._all(
+            self.dialect.packed(MESSAGES.columns, "m"),
+            "(SELECT * FROM messages ORDER BY id, kind, address LIMIT ?) AS m",
+        )
 
+    def _prepare_writes(self, any_of: str) -> None:
+        """What a batch changes: in this order, whatever is in it."""
         tasked = (*PROMISES.names, *TASKS.names[1:])
         self.insert_promises = cache(partial(self._insert_wide, PROMISES.names))
         self.insert_tasks = cache(partial(self._insert_wide, tasked))
@@ -70,12 +83,14 @@ class Statements:
         self.put_holders = self._upsert(HOLDERS, but="held")
         self.count_held = f"""
             UPDATE holders SET held = held + r.delta
-            FROM {dialect.rows(("pid", "incarnation", "delta"))}
+            FROM {self.dialect.rows(("pid", "incarnation", "delta"))}
             WHERE holders.pid = r.pid AND holders.incarnation = r.incarnation
         """
         self.put_schedules = self._upsert(SCHEDULES)
         self.drop_schedules = f"DELETE FROM schedules WHERE id IN {any_of}"
 
+    def _prepare_time(self) -> None:
+        """What is due, in the order a sweep handles it, and when to look next."""
         self.due_promises = self._ids(
             f"settled_at IS NULL AND timeout_at < {NEVER} AND timeout_at <= ?", "timeout_at"
         )
@@ -92,7 +107,7 @@ class Statements:
                 ORDER BY expires_at LIMIT ?)
         """
         self.due_schedules = self._all(
-            dialect.packed(SCHEDULES.columns, "s"),
+            self.dialect.packed(SCHEDULES.columns, "s"),
             "(SELECT * FROM schedules WHERE next_run_at <= ? ORDER BY next_run_at LIMIT ?) AS s",
         )
         self.gone_holders = self._select(HOLDERS, "standing <> 'alive' AND held > 0")
@@ -112,13 +127,6 @@ class Statements:
                 (SELECT 0 FROM holders WHERE standing <> 'alive' AND held > 0 LIMIT 1),
                 (SELECT min(next_run_at) FROM schedules)
         """
-        self.embedded_pids = (
-            "SELECT json_group_array(pid) FROM holders WHERE standing = 'alive' AND embedded"
-        )
-        self.outbox = self._all(
-            dialect.packed(MESSAGES.columns, "m"),
-            "(SELECT * FROM messages ORDER BY id, kind, address LIMIT ?) AS m",
-        )
 
     def everything(self, table: Table) -> str:
         return self._all(self.dialect.packed(table.columns, table.name), table.name)
