@@ -386,7 +386,10 @@ async def test_halting_one_task_lets_the_others_go_on():
 
     async with Runner("memory:") as runner:
         run = await runner.start(flow_of(one, two), run_id="r")
-        await runner.halt("r", "one")
+        await runner.halt("r", "one", by="ann", reason="the bank is closed")
+        told = (await (await runner.get("r")).status()).tasks["one"].waiting_on
+        assert told is not None
+        assert told.sentence == "is halted by ann (the bank is closed) until somebody continues it"
         await current_clock().advance(10)
         tasks = (await run.status()).tasks
         assert (tasks["one"].status, tasks["two"].status) == ("Halted", "Completed")

@@ -190,8 +190,12 @@ class HeartbeatTasks(Command, frozen=True):
 
 
 class HaltTask(ById, frozen=True):
+    """`by` and `reason` are ours: who stopped the task and why, kept until it goes on."""
+
     kind = "task.halt"
     version: Int64 | None = None
+    by: str = ""
+    reason: str = ""
 
 
 class ContinueTask(ById, frozen=True):

@@ -136,8 +136,8 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     def suspended(self) -> "Task":
         return replace(self._unheld(), state="suspended", resumes=())
 
-    def halted(self) -> "Task":
-        return replace(self._unheld(), state="halted")
+    def halted(self, why: str | None = None) -> "Task":
+        return replace(self._unheld(), state="halted", waiting_on=why)
 
     def fulfilled(self) -> "Task":
         return replace(self._unheld(), state="fulfilled", resumes=(), waits_left=0)

@@ -93,8 +93,8 @@ class BlockingRunner:
     ) -> None:
         self.wait(self._runner.cancel(run_id, task, by=by, reason=reason))
 
-    def halt(self, run_id: str, task: str | None = None) -> None:
-        self.wait(self._runner.halt(run_id, task))
+    def halt(self, run_id: str, task: str | None = None, *, by: str = "", reason: str = "") -> None:
+        self.wait(self._runner.halt(run_id, task, by=by, reason=reason))
 
     def continue_(self, run_id: str, task: str | None = None) -> None:
         self.wait(self._runner.continue_(run_id, task))
@@ -155,8 +155,8 @@ class BlockingRun:
     def cancel(self, *, by: str = "", reason: str = "") -> None:
         self._runner.wait(self._run.cancel(by=by, reason=reason))
 
-    def halt(self) -> None:
-        self._runner.wait(self._run.halt())
+    def halt(self, *, by: str = "", reason: str = "") -> None:
+        self._runner.wait(self._run.halt(by=by, reason=reason))
 
     def continue_(self) -> None:
         self._runner.wait(self._run.continue_())

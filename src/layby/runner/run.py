@@ -48,8 +48,8 @@ class Run:
     async def cancel(self, *, by: str = "", reason: str = "") -> None:
         await self._runner.cancel(self.id, by=by, reason=reason)
 
-    async def halt(self) -> None:
-        await self._runner.halt(self.id)
+    async def halt(self, *, by: str = "", reason: str = "") -> None:
+        await self._runner.halt(self.id, by=by, reason=reason)
 
     async def continue_(self) -> None:
         await self._runner.continue_(self.id)

@@ -5,7 +5,8 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, cast, get_args
 
@@ -234,9 +235,11 @@ class Runner:
         if not reply.is_ok:
             raise await self._unknown(run_id, task)
 
-    async def halt(self, run_id: str, task: str | None = None) -> None:
+    async def halt(
+        self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
+    ) -> None:
         """Stop a task (or every unsettled task of a run) until somebody continues it."""
-        await self._steer(run_id, task, HaltTask)
+        await self._steer(run_id, task, partial(HaltTask, by=by, reason=reason))
 
     async def continue_(self, run_id: str, task: str | None = None) -> None:
         """Let a halted task (or every halted task of a run) go on."""
@@ -300,7 +303,7 @@ class Runner:
         self._loop.call_soon_threadsafe(self.worker.lost, message.id, message.version)
 
     async def _steer(
-        self, run_id: str, task: str | None, kind: type[HaltTask] | type[ContinueTask]
+        self, run_id: str, task: str | None, kind: Callable[..., HaltTask | ContinueTask]
     ) -> None:
         """All of a run at once; of a single task a refusal is told."""
         if task is None:

@@ -223,7 +223,9 @@ def _tries(task: Task) -> tuple[Try, ...]:
 
 
 def _halted(row: NodeRow) -> WaitingOn:
-    return WaitingOn("manual", "is halted until somebody continues it", _last_change(row))
+    told = read_waiting_on(row.task.waiting_on)
+    sentence = "is halted until somebody continues it"
+    return told or WaitingOn("manual", sentence, _last_change(row))
 
 
 def _behind(row: NodeRow, unsettled: Sequence[str]) -> WaitingOn:
