@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -219,8 +220,12 @@ def test_every_filter_has_an_index(name: str) -> None:
 
 def plans_of(query: c.Search) -> list[str]:
     """How SQLite would carry out each statement of a search."""
-    store = new_store("sqlite")
-    assert isinstance(store, SqlStore)
+    with closing(new_store("sqlite")) as store:
+        assert isinstance(store, SqlStore)
+        return list(_plans(store, query))
+
+
+def _plans(store: SqlStore, query: c.Search) -> list[str]:
     found: list[str] = []
 
     def explain(source: str, arguments, limit: int) -> list:
