@@ -80,6 +80,8 @@ _task_move = getter((TASKS.columns[0], *TASK_MOVES))
 
 FRONT = 32
 """How many ready tasks more than needed are looked at, in case some are not for this worker."""
+TAILS_PER_TICK = 4
+"""Each may resume `hop_limit` tasks: a few thousand rows in one transaction, not more."""
 SCHEDULES_PER_TICK = 100
 OCCURRENCES_PER_TICK = 100
 
@@ -311,7 +313,7 @@ class SqlStore:
             yield ExpirePromises(ids=tuple(ids))
 
     def _due_tails(self, now: Millis, limit: int) -> Iterator[Tick]:
-        for promise_id in self._one(self._sql.due_tails, _texts, now, SCHEDULES_PER_TICK):
+        for promise_id in self._one(self._sql.due_tails, _texts, now, TAILS_PER_TICK):
             nodes = self._one(self._sql.nodes_of, _texts, promise_id, limit)
             yield FinishSettlement(id=promise_id, nodes=tuple(nodes))
 

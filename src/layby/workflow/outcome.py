@@ -11,6 +11,7 @@ from layby.core.commands import Value
 from layby.core.model import Millis, Promise
 from layby.errors import RunCancelled, RunFailed
 from layby.worker import encoding
+from layby.worker.program import Verdict
 from layby.workflow.context import Context
 from layby.workflow.merge import UNCHANGED, Conflict, Delta, Merge, View
 from layby.workflow.rules import OutcomeStatus, Skip
@@ -52,13 +53,6 @@ class RunOutcome(Struct, frozen=True):
         if self.context is None:
             raise RunFailed(run_id, self.failed, self.reason)
         return self.context
-
-
-class Verdict(Struct, frozen=True):
-    """How the root promise is to be settled."""
-
-    state: Literal["resolved", "rejected"]
-    value: Value
 
 
 class _NodeValue(Struct, frozen=True, omit_defaults=True):

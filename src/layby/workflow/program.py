@@ -112,15 +112,14 @@ class FlowProgram:
         memory = await self._memory(run_id, claim.promise)
         await self._learn(run_id, memory, memory.views.shape.order)
         ended = {each: memory.outcomes[each] for each in memory.views.shape.after}
-        verdict = outcome.conclude(ended, memory.views.final())
-        return Verdict(verdict.state, verdict.value)
+        return outcome.conclude(ended, memory.views.final())
 
     async def _memory(self, run_id: str, root: Promise | None = None) -> RunMemory:
         root_id = plan.root_id(run_id)
-        memory = self._runs.get(root_id)
-        if memory is None:
+        if root_id not in self._runs:
             self.remember(root or await self._read(root_id))
-            memory = self._runs[root_id]
+        memory = self._runs.pop(root_id)
+        self._runs[root_id] = memory  # behind all others: it was used last
         return memory
 
     async def _learn(self, run_id: str, memory: RunMemory, tasks: Any) -> None:
