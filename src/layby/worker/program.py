@@ -15,7 +15,7 @@ Mode = Literal["async", "thread", "process"]
 class Verdict(Struct, frozen=True):
     """A task that is settled without running a body: a skipped node, a finished run."""
 
-    state: str
+    state: Literal["resolved", "rejected"]
     value: Value
 
 
