@@ -62,7 +62,7 @@ bench: $(READY) ## Measure, beside bare reference loops of the same run
 lock: ## Renew the lock (ARGS=--upgrade for the newest versions)
 	@test -x $(LOCK_TOOL)/bin/uv || $(PYTHON) -m venv $(LOCK_TOOL)
 	$(LOCK_TOOL)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(LOCK_TOOL_VERSION)
-	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --extra server --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-config \
 	  --custom-compile-command "make lock" --output-file $(LOCK) --quiet $(ARGS)
 
