@@ -1,4 +1,4 @@
-"""A naive whole-state model of the protocol's compat profile, used to judge the real core.
+"""A naive whole-state model of the protocol, compat and strict, used to judge the real core.
 
 It is written from PROTOCOL.md alone ("P" in the comments, with its section) and must never import
 or imitate layby's own code: a mistake shared by both would be invisible.  Everything is a plain
@@ -6,7 +6,8 @@ dict, each request looks at the whole state, and nothing is fast.
 
 Time is only the `now` of a request.  Deadlines are enforced by *pure projection* (P 3.1): an answer
 shows a promise past its deadline as settled, but the stored state changes only when a command
-settles something or a debug.tick sweeps.
+settles something or a debug.tick sweeps.  Strict external (P 0, P 9) leaves some promises to
+projection for ever; nothing can wait for those.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .reading import (
     BRANCH,
+    COMPAT,
     DELAY,
     INT64,
     TARGET,
@@ -24,16 +26,19 @@ from .reading import (
     Creation,
     Fields,
     Json,
+    Profile,
     Refused,
     Schedule,
     Settlement,
+    check_origins,
     is_address,
+    is_external,
     next_run,
     parse_delay,
     read_creation,
     read_schedule,
     read_settlement,
-    read_wait,
+    read_waits,
     refuse,
 )
 
@@ -103,8 +108,9 @@ class Task:
 class Oracle:
     """The whole server as one value; `request` is its only verb."""
 
-    def __init__(self, retry_ms: int = 30_000) -> None:
+    def __init__(self, retry_ms: int = 30_000, profile: Profile = COMPAT) -> None:
         self.retry_ms = retry_ms
+        self.profile = profile
         self.corr_id = ""
         self._forget()
 
@@ -166,7 +172,7 @@ class Oracle:
         return 200, {"promise": promise_record(promise, now)}
 
     def _promise_create(self, fields: Fields, now: int) -> Answer:
-        creation = read_creation(fields)
+        creation = read_creation(fields, self.profile)
         promise = self.promises.get(creation.id) or self._insert(creation, now, now)
         return 200, {"promise": promise_record(promise, now)}
 
@@ -185,6 +191,7 @@ class Oracle:
         awaited_id, awaiter_id = fields.id("awaited"), fields.id("awaiter")
         if awaited_id == awaiter_id:
             refuse(400, "Awaited and awaiter must be different promises")
+        check_origins(awaiter_id, awaited_id, self.profile)
         awaited, awaiter = self.promises.get(awaited_id), self.promises.get(awaiter_id)
         if awaited is None:
             refuse(404, "Awaited promise not found")
@@ -192,6 +199,7 @@ class Oracle:
             refuse(422, "Awaiter promise not found")
         if TARGET not in awaiter.tags:
             refuse(422, "Awaiter promise has no resonate:target tag")
+        self._check_external(awaited)  # C2, settled or not
         if is_pending(awaiter, now):  # a dead awaiter neither waits nor wakes (P 3.2, C6)
             self._await_or_wake(awaited, self.tasks[awaiter_id], now)
         return 200, {"promise": promise_record(awaited, now)}
@@ -211,9 +219,18 @@ class Oracle:
         awaited = self.promises.get(awaited_id)
         if awaited is None:
             refuse(404, "Awaited promise not found")
+        self._check_external(awaited)  # C3, settled or not
         if is_pending(awaited, now):  # a settled promise takes no listener (C11)
             awaited.listeners.add(address)
         return 200, {"promise": promise_record(awaited, now)}
+
+    def _check_external(self, awaited: Promise) -> None:
+        if not self._is_enforced(awaited):  # nothing could wake whoever waits for it
+            refuse(422, "Awaited promise is not external")
+
+    def _is_enforced(self, promise: Promise) -> bool:
+        """Whether its deadline is a duty of the server (C1)."""
+        return not self.profile.external or is_external(promise.tags)
 
     def _promise_search(self, fields: Fields, now: int) -> Answer:
         state, tags = fields.choice("state", PROMISE_STATES), fields.strings("tags")
@@ -231,7 +248,7 @@ class Oracle:
 
     def _task_create(self, fields: Fields, now: int) -> Answer:
         pid, ttl = fields.id("pid"), fields.integer("ttl", at_least=1)
-        creation = read_creation(fields.action().nested("data"))
+        creation = read_creation(fields.action().nested("data"), self.profile)
         if TARGET not in creation.tags:
             refuse(400, "Action must have a resonate:target tag")
         promise = self.promises.get(creation.id) or self._insert(creation, now, now)
@@ -272,13 +289,13 @@ class Oracle:
 
     def _task_suspend(self, fields: Fields, now: int) -> Answer:
         task_id, version = fields.id("id"), fields.integer("version")
-        awaited_ids = {read_wait(item, task_id) for item in fields.items("actions")}
-        if not awaited_ids:
-            refuse(400, "Actions array cannot be empty")
+        awaited_ids = read_waits(fields.items("actions"), task_id, self.profile)
         task = self._held(task_id, version, now, "Task is not acquired or version mismatch")
         if awaited_ids - self.promises.keys():
             refuse(422, "Awaited promise not found")
         awaited = [self.promises[i] for i in awaited_ids]
+        for promise in awaited:
+            self._check_external(promise)  # as C2
         task.resumes = set()  # only the awaited decide; past resumes are dropped either way
         if not all(is_pending(p, now) for p in awaited):
             return 300, {"preload": self._preload(task, now)}  # same lease, nothing registered
@@ -294,7 +311,8 @@ class Oracle:
         if kind not in ("promise.create", "promise.settle"):
             refuse(400, "Invalid fence action kind")
         # An ill-formed inner operation is the outer 400 (P 2.2), so it is read before any guard.
-        checked = read_creation(inner) if kind == "promise.create" else read_settlement(inner)
+        is_creation = kind == "promise.create"
+        checked = read_creation(inner, self.profile) if is_creation else read_settlement(inner)
         if checked.id == task_id:
             refuse(400, "Action ID must not equal the task ID")
         self._held(task_id, version, now, "Version mismatch")
@@ -360,7 +378,7 @@ class Oracle:
         return 200, {"schedule": schedule_record(self._schedule(fields))}
 
     def _schedule_create(self, fields: Fields, now: int) -> Answer:
-        schedule = read_schedule(fields, now)
+        schedule = read_schedule(fields, now, self.profile)
         schedule = self.schedules.setdefault(schedule.id, schedule)
         return 200, {"schedule": schedule_record(schedule)}
 
@@ -398,12 +416,12 @@ class Oracle:
 
     def _debug_snap(self, _fields: Fields, now: int) -> Answer:
         promises, tasks = by_id(self.promises), by_id(self.tasks)
-        pending = [p for p in promises if p.state == "pending"]  # C1: each one has its deadline
+        armed = [p for p in promises if p.state == "pending" and self._is_enforced(p)]  # C1
         executes = [message for _, message in sorted(self.executes.items())]
         unblocks = [message for _, message in sorted(self.unblocks.items())]
         return 200, {
             "promises": [promise_record(p, now) for p in promises],
-            "promiseTimeouts": [{"id": p.id, "timeout": p.timeout_at} for p in pending],
+            "promiseTimeouts": [{"id": p.id, "timeout": p.timeout_at} for p in armed],
             "callbacks": [
                 {"awaiter": a, "awaited": p.id} for p in promises for a in sorted(p.callbacks)
             ],
@@ -418,7 +436,8 @@ class Oracle:
     # --- the sweep (P 3.6) ---
 
     def _expire_promises(self, time: int) -> None:
-        due = [p for p in by_id(self.promises) if p.state == "pending" and p.timeout_at <= time]
+        passed = [p for p in by_id(self.promises) if p.state == "pending" and p.timeout_at <= time]
+        due = [p for p in passed if self._is_enforced(p)]
         for promise in due:  # all are settled before any awaiter is resumed (P 3.4)
             self._close(promise, expired_state(promise.tags), {}, promise.timeout_at)
         for promise in due:

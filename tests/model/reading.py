@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from cronsim import CronSim, CronSimError
 
@@ -18,6 +18,25 @@ Json = dict[str, object]
 INT64 = 2**63 - 1
 SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")  # P 2.1
 TARGET, DELAY, TIMER, BRANCH = (f"resonate:{t}" for t in ("target", "delay", "timer", "branch"))
+ORIGIN, PARENT, PREFIX, EXTERNAL = (
+    f"resonate:{t}" for t in ("origin", "parent", "prefix", "external")
+)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The two switches of P 0; both off is the compat profile."""
+
+    lineage: Literal["off", "dot", "colon"] = "off"
+    external: bool = False
+
+    @property
+    def separator(self) -> str:
+        """What ends the origin of an id; only asked where there is a rule."""
+        return {"dot": ".", "colon": ":"}[self.lineage]
+
+
+COMPAT = Profile()
 
 
 class Refused(Exception):
@@ -151,7 +170,7 @@ def checked_envelope(action: Fields) -> Fields:
     return action
 
 
-def read_creation(fields: Fields) -> Creation:
+def read_creation(fields: Fields, profile: Profile) -> Creation:
     """Read promise.create's data (P 2.1)."""
     promise_id, timeout_at = fields.id("id"), fields.integer("timeoutAt")
     param, tags = fields.value("param"), fields.strings("tags")
@@ -161,7 +180,47 @@ def read_creation(fields: Fields) -> Creation:
         check_delay(tags, timeout_at)
     if TARGET in tags and not is_address(tags[TARGET]):
         refuse(400, "Invalid resonate:target address")
+    if profile.external:
+        check_kind(tags)
+    if profile.lineage != "off":
+        check_lineage(promise_id, tags, profile)
     return Creation(promise_id, timeout_at, param, tags)
+
+
+def check_kind(tags: dict[str, str]) -> None:
+    """Refuse a timer that is a task as well (P 0, column of the spec)."""
+    if TARGET in tags and tags.get(TIMER) == "true":
+        refuse(400, "A promise is a timer or has a target, not both")
+
+
+def check_lineage(promise_id: str, tags: dict[str, str], profile: Profile) -> None:
+    """Apply the lineage rule of a create (P 0): what the tags name, the id continues."""
+    for tag in (ORIGIN, PREFIX):
+        if profile.separator in tags.get(tag, ""):
+            refuse(400, f"{tag} must not contain '{profile.separator}'")
+    for tag in (ORIGIN, BRANCH, PARENT):
+        if tag in tags and not continues(promise_id, tags[tag], profile):
+            refuse(400, f"Promise ID must be {tag} or continue it")
+
+
+def continues(promise_id: str, ancestor: str, profile: Profile) -> bool:
+    """Whether an id is an ancestor's own or lies below it (P 0: child id separator)."""
+    below_root = profile.lineage == "colon" and ":" in ancestor  # root:1 is continued by root:1.2
+    separator = "." if below_root else profile.separator
+    return promise_id == ancestor or promise_id.startswith(ancestor + separator)
+
+
+def check_origins(awaiter: str, awaited: str, profile: Profile) -> None:
+    """Refuse a wait between two origins (P 0); the origin is read off the id."""
+    if profile.lineage == "off":
+        return
+    if awaiter.partition(profile.separator)[0] != awaited.partition(profile.separator)[0]:
+        refuse(400, "Awaiter and awaited must have the same origin")
+
+
+def is_external(tags: dict[str, str]) -> bool:
+    """Whether anyone outside may wait: target, timer or external (P 9, C1 strict)."""
+    return TARGET in tags or tags.get(TIMER) == "true" or tags.get(EXTERNAL) == "true"
 
 
 def check_delay(tags: dict[str, str], timeout_at: int) -> None:
@@ -190,6 +249,18 @@ def read_settlement(fields: Fields) -> Settlement:
     return Settlement(promise_id, state, fields.value("value"))
 
 
+def read_waits(items: list[object], task_id: str, profile: Profile) -> set[str]:
+    """Read the actions of task.suspend (P 2.2) and return what they await."""
+    awaited = [read_wait(item, task_id) for item in items]
+    if not awaited:
+        refuse(400, "Actions array cannot be empty")
+    for one in awaited:
+        check_origins(task_id, one, profile)
+    if profile.external and len(set(awaited)) < len(awaited):
+        refuse(400, "Each promise is awaited once")  # P 0, column of the spec
+    return set(awaited)
+
+
 def read_wait(item: object, task_id: str) -> str:
     """Read one action of task.suspend (P 2.2) and return what it awaits."""
     data = checked_envelope(Fields(item)).nested("data")
@@ -199,7 +270,7 @@ def read_wait(item: object, task_id: str) -> str:
     return awaited
 
 
-def read_schedule(fields: Fields, now: int) -> Schedule:
+def read_schedule(fields: Fields, now: int, profile: Profile) -> Schedule:
     """Read schedule.create's data (P 2.3)."""
     tags, cron = fields.strings("promiseTags"), fields.id("cron")
     first = next_run(cron, now)
@@ -219,6 +290,11 @@ def read_schedule(fields: Fields, now: int) -> Schedule:
         refuse(400, "promiseTags must include a resonate:target tag")
     if not is_address(tags[TARGET]):
         refuse(400, "Invalid resonate:target address")  # P 4.3
+    if profile.external:
+        check_kind(tags)
+    if profile.lineage != "off" and profile.separator in schedule.id:
+        # Main's dot rule (P 2.3), and the same of a colon: the id becomes its promises' origin.
+        refuse(400, f"Schedule ID must not contain '{profile.separator}'")
     return schedule
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from .oracle import PROMISE_STATES, TASK_STATES, Oracle, is_pending
+from .reading import COMPAT, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -586,20 +587,20 @@ _KINDS = (
 def scripts(draw: st.DrawFn, max_steps: int = 60) -> Script:
     """Random scripts that Hypothesis can shrink."""
     steps = draw(st.integers(1, max_steps))
-    return _Writer(lambda options: draw(st.sampled_from(options))).write(steps)
+    return Writer(lambda options: draw(st.sampled_from(options))).write(steps)
 
 
 def seeded_script(seed: int, steps: int = 200) -> Script:
     """A long random script for a soak: evenly random, quick to make, and named by its seed."""
-    return _Writer(random.Random(seed).choice).write(steps)
+    return Writer(random.Random(seed).choice).write(steps)
 
 
-class _Writer:
+class Writer:
     """Writes one script, choosing each step with an eye on where the oracle stands."""
 
-    def __init__(self, pick: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(self, pick: Callable[[Sequence[Any]], Any], profile: Profile = COMPAT) -> None:
         self._pick = pick
-        self.oracle = Oracle(RETRY_MS)
+        self.oracle = Oracle(RETRY_MS, profile)
         self.now = START
         self.script: Script = [("debug.start", {}, START)]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from .oracle import NAMED_MESSAGES, Oracle
-from .reading import is_address
+from .reading import COMPAT, Profile, is_address
 from .scripts import (
     ADDRESSES,
     ANY,
@@ -47,8 +47,8 @@ END = 5_000  # deadline of the task under test
 class Play:
     """An oracle with a clock, and short words for looking at it."""
 
-    def __init__(self) -> None:
-        self.oracle = Oracle(R)
+    def __init__(self, profile: Profile = COMPAT) -> None:
+        self.oracle = Oracle(R, profile)
         self.now = 0
 
     def ask(self, kind: str, data: object) -> tuple[int, Any]:
@@ -917,8 +917,8 @@ def test_scripts_keep_their_rules() -> None:
 class Witness:
     """Runs a script and checks after every step what section 7 says of states and of time."""
 
-    def __init__(self) -> None:
-        self.oracle = Oracle(R)
+    def __init__(self, profile: Profile = COMPAT) -> None:
+        self.oracle = Oracle(R, profile)
         self.before = copy.deepcopy(self.oracle)
         self.settled: set[str] = set()
         self.fulfilled: set[str] = set()
