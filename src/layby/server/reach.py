@@ -1,0 +1,188 @@
+"""What a request names: the ids and groups that a token with a prefix is measured by.
+
+Every kind of the wire stands in `REACH` once. A request that can reach rows it does not name by
+id (a search, a list, the debug surface) cannot be bounded by a prefix, and has None there.
+
+The protocol's own table names fewer ids: of a fence only the task's, of a callback only the
+awaited's. A token could then settle any promise through a fence, so here every id counts,
+wherever it stands in the request.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from layby.core import birth, commands
+from layby.core.commands import (
+    AnnotateTask,
+    Command,
+    CreatePromise,
+    CreateSchedule,
+    CreateTask,
+    FailTask,
+    FenceTask,
+    FinishTask,
+    FulfillTask,
+    HeartbeatTasks,
+    Query,
+    RegisterCallback,
+    RegisterListener,
+    StartRun,
+    SuspendTask,
+    Take,
+)
+from layby.wire.kinds import KINDS
+
+Rider = FinishTask | FailTask | StartRun
+"""A command on which a take may ride."""
+
+
+class Reach(Struct, frozen=True):
+    """`as_holder`: it acts for a worker process, and proves that by its incarnation."""
+
+    ids: tuple[str, ...] = ()
+    take: Take | None = None
+    as_holder: bool = False
+
+    def is_within(self, prefix: str, groups: frozenset[str]) -> bool:
+        """A worker process needs some group; a take needs its own."""
+        if self.as_holder and not groups:
+            return False
+        if self.take is not None and self.take.group not in groups:
+            return False
+        return all(each.startswith(prefix) for each in self.ids)
+
+
+def is_within(kind: str, body: object, prefix: str, groups: frozenset[str]) -> bool:
+    """A body that could not be read names nothing and will do nothing: it may have its 400."""
+    reach = REACH.get(KINDS.get(kind, object))
+    if reach is None:
+        return False
+    return reach(body).is_within(prefix, groups) if isinstance(body, Command | Query) else True
+
+
+def bounded(body: Any, prefix: str) -> Any:
+    """The same request, whose takes hand out only ids with this prefix."""
+    if isinstance(body, Take):
+        return body if body.prefix.startswith(prefix) else replace(body, prefix=prefix)
+    if isinstance(body, Rider) and body.take is not None:
+        return replace(body, take=bounded(body.take, prefix))
+    return body
+
+
+def _by_id(c: Any) -> Reach:
+    return Reach((c.id,))
+
+
+def _create(c: CreatePromise) -> Reach:
+    return Reach(tuple(_created(c)))
+
+
+def _created(c: CreatePromise) -> Iterator[str]:
+    """A branch is an id too: whoever creates in a branch is shown what else is in it."""
+    yield c.id
+    if branch := c.tags.get(birth.BRANCH):
+        yield branch
+
+
+def _callback(c: RegisterCallback) -> Reach:
+    return Reach((c.awaited, c.awaiter))
+
+
+def _listener(c: RegisterListener) -> Reach:
+    return Reach((c.awaited,))
+
+
+def _create_task(c: CreateTask) -> Reach:
+    return _create(c.action.data)
+
+
+def _fulfill(c: FulfillTask) -> Reach:
+    return Reach((c.id, c.action.data.id))
+
+
+def _suspend(c: SuspendTask) -> Reach:
+    waits = [action.data for action in c.actions]
+    return Reach((c.id, *(w.awaiter for w in waits), *(w.awaited for w in waits)))
+
+
+def _fence(c: FenceTask) -> Reach:
+    match c.inner:
+        case None:
+            return Reach((c.id,))
+        case CreatePromise():
+            return Reach((c.id, *_created(c.inner)))
+        case _:
+            return Reach((c.id, c.inner.id))
+
+
+def _heartbeat(c: HeartbeatTasks) -> Reach:
+    return Reach(tuple(task.id for task in c.tasks))
+
+
+def _schedule(c: CreateSchedule) -> Reach:
+    """The ids it will create are known but for their timestamps."""
+    return Reach((c.id, c.promise_id.replace("{{.id}}", c.id)))
+
+
+def _take(c: Take) -> Reach:
+    return Reach(take=c, as_holder=True)
+
+
+def _holder(_: Any) -> Reach:
+    return Reach(as_holder=True)
+
+
+def _rider(c: Rider) -> Reach:
+    """Back-off timers and nodes have ids that begin with the one named."""
+    return Reach((c.id,), take=c.take)
+
+
+def _annotate(c: AnnotateTask) -> Reach:
+    return Reach((c.id,) if c.record_id is None else (c.id, c.record_id))
+
+
+REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
+    commands.GetPromise: _by_id,
+    CreatePromise: _create,
+    commands.SettlePromise: _by_id,
+    RegisterCallback: _callback,
+    RegisterListener: _listener,
+    commands.SearchPromises: None,
+    commands.GetTask: _by_id,
+    CreateTask: _create_task,
+    commands.AcquireTask: _by_id,
+    commands.ReleaseTask: _by_id,
+    FulfillTask: _fulfill,
+    SuspendTask: _suspend,
+    FenceTask: _fence,
+    HeartbeatTasks: _heartbeat,
+    commands.HaltTask: _by_id,
+    commands.ContinueTask: _by_id,
+    commands.SearchTasks: None,
+    commands.GetSchedule: _by_id,
+    CreateSchedule: _schedule,
+    commands.DeleteSchedule: _by_id,
+    commands.SearchSchedules: None,
+    commands.StartDebug: None,
+    commands.StopDebug: None,
+    commands.ResetDebug: None,
+    commands.TickDebug: None,
+    commands.SnapDebug: None,
+    Take: _take,
+    commands.HeartbeatWorker: _holder,
+    commands.LeaveWorker: _holder,
+    commands.ListHeld: _holder,
+    FinishTask: _rider,
+    FailTask: _rider,
+    AnnotateTask: _annotate,
+    commands.ResolvePromise: _by_id,
+    commands.EnsurePromise: _by_id,
+    commands.WatchPromise: _by_id,
+    commands.CancelPromise: _by_id,
+    StartRun: _rider,
+    commands.GetRun: _by_id,
+    commands.ListRuns: None,
+}

@@ -1,0 +1,127 @@
+"""One good request of every kind, by the prefix of the ids it names."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from layby.core.commands import Command, Query
+from layby.wire.decode import decode_data
+
+GROUP: Final = "g"
+Data = dict[str, Any]
+
+
+def _take(group: str = GROUP) -> Data:
+    return {"pid": "w", "incarnation": "i", "group": group, "names": ["f"], "free": 1}
+
+
+def _action(kind: str, data: Data) -> Data:
+    return {"kind": kind, "head": {}, "data": data}
+
+
+def _promise(p: str) -> Data:
+    tags = {"resonate:target": "poll://any@default", "resonate:branch": f"{p}root"}
+    return {"id": f"{p}new", "timeoutAt": 2**53 - 2, "tags": tags}
+
+
+def _wait(p: str) -> Data:
+    return {"awaiter": f"{p}x", "awaited": f"{p}y"}
+
+
+SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
+    "promise.get": lambda p: {"id": f"{p}x"},
+    "promise.create": _promise,
+    "promise.settle": lambda p: {"id": f"{p}x", "state": "resolved"},
+    "promise.register_callback": _wait,
+    "promise.register_listener": lambda p: {"awaited": f"{p}x", "address": "poll://uni@g/w"},
+    "promise.search": lambda p: {"prefix": p},
+    "task.get": lambda p: {"id": f"{p}x"},
+    "task.create": lambda p: {
+        "pid": "w",
+        "ttl": 1000,
+        "action": _action("promise.create", _promise(p)),
+    },
+    "task.acquire": lambda p: {"id": f"{p}x", "version": 0, "pid": "w", "ttl": 1000},
+    "task.release": lambda p: {"id": f"{p}x", "version": 1},
+    "task.fulfill": lambda p: {
+        "id": f"{p}x",
+        "version": 1,
+        "action": _action("promise.settle", {"id": f"{p}x", "state": "resolved"}),
+    },
+    "task.suspend": lambda p: {
+        "id": f"{p}x",
+        "version": 1,
+        "actions": [_action("promise.register_callback", _wait(p))],
+    },
+    "task.fence": lambda p: {
+        "id": f"{p}x",
+        "version": 1,
+        "action": _action("promise.create", _promise(p)),
+    },
+    "task.heartbeat": lambda p: {
+        "pid": "w",
+        "tasks": [{"id": f"{p}x", "version": 1}, {"id": f"{p}y", "version": 1}],
+    },
+    "task.halt": lambda p: {"id": f"{p}x"},
+    "task.continue": lambda p: {"id": f"{p}x"},
+    "task.search": lambda p: {"prefix": p},
+    "schedule.get": lambda p: {"id": f"{p}s"},
+    "schedule.create": lambda p: {
+        "id": f"{p}s",
+        "cron": "* * * * *",
+        "promiseId": f"{p}{{{{.timestamp}}}}",
+        "promiseTimeout": 1000,
+        "promiseTags": {"resonate:target": "poll://any@default"},
+    },
+    "schedule.delete": lambda p: {"id": f"{p}s"},
+    "schedule.search": lambda _: {},
+    "debug.start": lambda _: {},
+    "debug.stop": lambda _: {},
+    "debug.reset": lambda _: {},
+    "debug.tick": lambda _: {"time": 1},
+    "debug.snap": lambda _: {},
+    "layby.worker.take": lambda _: _take(),
+    "layby.worker.heartbeat": lambda _: {"pid": "w", "incarnation": "i"},
+    "layby.worker.leave": lambda _: {"pid": "w", "incarnation": "i"},
+    "layby.worker.list": lambda _: {"pid": "w", "incarnation": "i"},
+    "layby.task.finish": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
+    "layby.task.fail": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
+    "layby.task.annotate": lambda p: {"id": f"{p}x", "version": 1, "recordId": f"{p}x.r"},
+    "layby.promise.resolve": lambda p: {"id": f"{p}x"},
+    "layby.promise.ensure": lambda p: {"id": f"{p}x"},
+    "layby.promise.watch": lambda p: {"id": f"{p}x"},
+    "layby.promise.cancel": lambda p: {"id": f"{p}x"},
+    "layby.run.start": lambda p: {
+        "id": f"{p}r",
+        "name": "flow",
+        "group": GROUP,
+        "nodes": [{"id": "n", "name": "f"}],
+        "timeoutAt": 2**53 - 2,
+        "take": _take(),
+    },
+    "layby.run.get": lambda p: {"id": f"{p}r"},
+    "layby.run.list": lambda _: {},
+}
+
+UNBOUNDED: Final = frozenset(
+    kind for kind in SAMPLES if kind.endswith((".search", "run.list")) or kind.startswith("debug.")
+)
+"""Kinds that no prefix can bound: written here by their names, not by what the server thinks."""
+
+TAKING: Final = frozenset(
+    {"layby.worker.take", "layby.task.finish", "layby.task.fail", "layby.run.start"}
+)
+HOLDING: Final = frozenset(
+    {"layby.worker.take", "layby.worker.heartbeat", "layby.worker.leave", "layby.worker.list"}
+)
+
+
+def request(kind: str, prefix: str) -> Command | Query:
+    return read(kind, SAMPLES[kind](prefix))
+
+
+def read(kind: str, data: Data) -> Command | Query:
+    body = decode_data(kind, msgspec.json.encode(data))
+    assert isinstance(body, Command | Query), body
+    return body

@@ -1,0 +1,195 @@
+"""Which ids and groups a request names: nothing outside a prefix slips through in any field."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from layby.core.commands import (
+    CreateSchedule,
+    FenceTask,
+    FinishTask,
+    GetPromise,
+    SettlePromise,
+    Take,
+)
+from layby.core.replies import refuse
+from layby.server.reach import REACH, bounded, is_within
+from layby.wire.kinds import KINDS
+from tests.server.samples import GROUP, HOLDING, SAMPLES, TAKING, UNBOUNDED, read, request
+
+MINE = "mine/"
+GRANTED = frozenset({GROUP})
+NAMED_BY_ID = sorted(SAMPLES.keys() - UNBOUNDED - HOLDING)
+
+
+def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in items:
+        if isinstance(value, dict | list):
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def changed(data: Any, path: tuple[Any, ...], value: str) -> Any:
+    copy = msgspec.json.decode(msgspec.json.encode(data))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return copy
+
+
+def named_ids() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every place of every sample where an id stands."""
+    for kind in NAMED_BY_ID:
+        for path, value in leaves(SAMPLES[kind](MINE)):
+            if isinstance(value, str) and value.startswith(MINE):
+                yield kind, path
+
+
+def test_every_kind_of_the_wire_has_its_place() -> None:
+    """A new kind is refused to prefix tokens until somebody says what it names, and tested."""
+    assert set(REACH) == set(KINDS.values())
+    assert set(SAMPLES) == set(KINDS)
+
+
+def test_a_kind_that_is_not_in_the_table_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgetting one must not open a door."""
+    monkeypatch.delitem(REACH, GetPromise)
+    assert not is_within("promise.get", request("promise.get", MINE), MINE, GRANTED)
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_what_names_only_ids_of_the_prefix_is_within(kind: str) -> None:
+    """Unless no prefix can bound it."""
+    assert is_within(kind, request(kind, MINE), MINE, GRANTED) == (kind not in UNBOUNDED)
+
+
+@pytest.mark.parametrize(("kind", "path"), list(named_ids()))
+def test_each_id_counts_wherever_it_stands(kind: str, path: tuple[Any, ...]) -> None:
+    """One id outside, all others inside."""
+    data = changed(SAMPLES[kind](MINE), path, "other/x")
+    assert not is_within(kind, read(kind, data), MINE, GRANTED)
+
+
+def test_places_of_ids_were_found() -> None:
+    """The search above is not blind."""
+    assert {kind for kind, _ in named_ids()} == set(NAMED_BY_ID)
+    assert ("task.fence", ("action", "data", "id")) in named_ids()
+
+
+def test_a_fence_around_a_settlement_names_its_promise() -> None:
+    """Otherwise a task of one's own would open every promise there is."""
+    inner = SettlePromise(id="other/x", state="resolved")
+    fence = FenceTask(id="mine/x", version=1, inner=inner)
+    assert not is_within("task.fence", fence, MINE, GRANTED)
+    assert is_within("task.fence", FenceTask(id="mine/x", version=1, inner=None), MINE, GRANTED)
+
+
+def test_a_schedules_template_is_judged_by_the_ids_it_will_make() -> None:
+    """The SDKs' template begins with the schedule's id."""
+
+    def judged(schedule_id: str, template: str) -> bool:
+        data = SAMPLES["schedule.create"](MINE) | {"id": schedule_id, "promiseId": template}
+        body = read("schedule.create", data)
+        assert isinstance(body, CreateSchedule)
+        return is_within("schedule.create", body, MINE, GRANTED)
+
+    assert judged("mine/s", "{{.id}}.{{.timestamp}}")
+    assert not judged("other/s", "{{.id}}.{{.timestamp}}")
+    assert not judged("mine/s", "{{.timestamp}}")
+    assert not judged("other/s", "mine/{{.timestamp}}")
+
+
+def test_a_heartbeat_for_no_task_names_no_id() -> None:
+    """Released SDKs send that."""
+    assert is_within(
+        "task.heartbeat", read("task.heartbeat", {"pid": "w", "tasks": []}), MINE, frozenset()
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(TAKING))
+def test_a_take_needs_its_group(kind: str) -> None:
+    """Alone, or riding on another command."""
+    body = request(kind, MINE)
+    assert is_within(kind, body, MINE, GRANTED)
+    assert not is_within(kind, body, MINE, frozenset())
+    assert not is_within(kind, body, MINE, frozenset({"h"}))
+
+
+@pytest.mark.parametrize("kind", sorted(TAKING - HOLDING))
+def test_without_a_take_no_group_is_needed(kind: str) -> None:
+    """Whoever may name the task may end it; whoever may name the run may start it."""
+    body = msgspec.structs.replace(request(kind, MINE), take=None)
+    assert is_within(kind, body, MINE, frozenset())
+
+
+@pytest.mark.parametrize("kind", sorted(HOLDING))
+def test_acting_for_a_worker_needs_some_group(kind: str) -> None:
+    """A token that may take nothing has no worker."""
+    assert is_within(kind, request(kind, MINE), MINE, GRANTED)
+    assert not is_within(kind, request(kind, MINE), MINE, frozenset())
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_what_could_not_be_read_may_have_its_answer(kind: str) -> None:
+    """It names nothing and will do nothing; what is never allowed is refused all the same."""
+    unread = refuse(400, "Invalid request: ...")
+    assert is_within(kind, unread, MINE, frozenset()) == (kind not in UNBOUNDED)
+
+
+@pytest.mark.parametrize("kind", ["", "no.such", "tick.free_tasks", "tick.offer_messages"])
+def test_unknown_kinds_are_outside(kind: str) -> None:
+    """Those of the engine itself are unknown to the wire."""
+    assert not is_within(kind, refuse(400, "Unknown operation"), MINE, GRANTED)
+
+
+def takes_in(body: Any) -> list[Take]:
+    """Found by looking everywhere, not by knowing where."""
+    if isinstance(body, Take):
+        return [body]
+    if isinstance(body, msgspec.Struct):
+        return [t for field in body.__struct_fields__ for t in takes_in(getattr(body, field))]
+    if isinstance(body, list | tuple):
+        return [take for each in body for take in takes_in(each)]
+    return []
+
+
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_every_take_is_bounded(kind: str) -> None:
+    """And nothing else is changed."""
+    body = request(kind, MINE)
+    result = bounded(body, MINE)
+    assert [take.prefix for take in takes_in(result)] == [MINE] * (kind in TAKING)
+    assert bounded(result, MINE) == result
+    if kind not in TAKING:
+        assert result is body
+
+
+def test_every_command_that_can_carry_a_take_is_among_the_samples() -> None:
+    """By its fields, so that a new one cannot hand out tasks without a prefix."""
+    carrying = {
+        kind
+        for kind, each in KINDS.items()
+        if each is Take or any("Take" in str(field.type) for field in msgspec.structs.fields(each))
+    }
+    assert carrying == TAKING
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [("", MINE), ("mine/sub/", "mine/sub/"), ("other/", MINE), ("min", MINE), (MINE, MINE)],
+)
+def test_a_take_may_ask_for_less_than_its_token_allows(asked: str, given: str) -> None:
+    """Never for more."""
+    take = Take(pid="w", incarnation="i", group="g", names=(), free=1, prefix=asked)
+    assert bounded(take, MINE).prefix == given
+    assert bounded(FinishTask(id="mine/x", version=1, take=take), MINE).take.prefix == given
+
+
+def test_a_command_without_a_take_is_left_alone() -> None:
+    body = FinishTask(id="mine/x", version=1)
+    assert bounded(body, MINE) is body
