@@ -12,7 +12,7 @@ LOCK_TOOL := .cache/lock
 LOCK_TOOL_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow cover lint format types bench lock ci clean
+.PHONY: help setup demo test test-slow sdk-setup test-sdk cover lint format types bench lock-tool lock sdk-lock ci clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,12 @@ test: $(READY) ## Run the tests (WORKERS=2 processes; WORKERS=0 for one, to debu
 test-slow: $(READY) ## Run the tests marked slow
 	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
 
+sdk-setup: $(READY) ## Install the Resonate SDKs we test against; needs npm (test-sdk does it by itself)
+	@$(BIN)/python -m tests.sdk.install
+
+test-sdk: sdk-setup ## Run real SDKs, unmodified, against a real server
+	$(BIN)/pytest -n $(WORKERS) -m sdk tests/sdk $(ARGS)
+
 cover: $(READY) ## Show the branches of core that no test reaches
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage report --include 'src/layby/core/*'
@@ -59,22 +65,35 @@ bench: $(READY) ## Measure, beside bare reference loops of the same run
 	$(BIN)/python benchmarks/run.py $(ARGS)
 	$(if $(ARGS),,$(BIN)/python benchmarks/bench_executors.py)
 
-lock: ## Renew the lock (ARGS=--upgrade for the newest versions)
+lock-tool:
 	@test -x $(LOCK_TOOL)/bin/uv || $(PYTHON) -m venv $(LOCK_TOOL)
-	$(LOCK_TOOL)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(LOCK_TOOL_VERSION)
+	@$(LOCK_TOOL)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(LOCK_TOOL_VERSION)
+
+lock: lock-tool ## Renew the lock (ARGS=--upgrade for the newest versions)
 	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --extra server --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-config \
 	  --custom-compile-command "make lock" --output-file $(LOCK) --quiet $(ARGS)
 
+SDK_LOCKS := $(wildcard tests/sdk/python/requirements-*.txt)
+
+sdk-lock: lock-tool ## Renew the locks of the SDKs (package.json and the names of the requirements say which)
+	npm install --prefix tests/sdk/js --package-lock-only --ignore-scripts --no-audit --no-fund --loglevel=error
+	for file in $(SDK_LOCKS); do \
+	  version=$${file##*-}; echo "resonate-sdk==$${version%.txt}" | \
+	  $(LOCK_TOOL)/bin/uv pip compile - --universal --python-version 3.12 --generate-hashes \
+	    --no-emit-index-url --no-emit-find-links --no-config --no-annotate \
+	    --custom-compile-command "make sdk-lock" --output-file $$file --quiet $(ARGS) || exit 1; \
+	done
+
 # Every phase runs, so one push shows everything that is wrong; the tests come last so that
 # their closing lines are the last words.
 ci: $(READY) ## All checks, as CI runs them
-	@failed=; for phase in lint types test; do \
+	@failed=; for phase in lint types test-sdk test; do \
 	  printf '\n== %s\n' $$phase; \
 	  $(MAKE) --no-print-directory $$phase || failed="$$failed $$phase"; \
 	done; \
 	if [ -n "$$failed" ]; then printf '\nfailed:%s\n' "$$failed"; exit 1; fi
 
 clean: ## Remove everything made here, .venv included
-	rm -rf $(VENV) .cache dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .cache tests/sdk/js/node_modules dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,73 @@
+"""A server, and processes of one SDK that talk to it; all of them end with the test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sdk.peers import Peer
+from tests.sdk.sdks import SDKS, Sdk
+from tests.sdk.servers import Server
+
+
+class World:
+    def __init__(self, sdk: Sdk, server: Server, folder: Path) -> None:
+        self.sdk = sdk
+        self.server = server
+        self._folder = folder
+        self._peers: list[Peer] = []
+
+    def worker(self, group: str = "default", ttl: int = 60_000, hangs: str | None = None) -> Peer:
+        """Has all our functions, and is connected when this returns."""
+        return self._peer(group=group, ttl=ttl, hangs=hangs, functions=True)
+
+    def client(self) -> Peer:
+        """Has no function and is in a group of its own, so that it is given no work."""
+        return self._peer(group="clients")
+
+    def _peer(self, **options: Any) -> Peer:
+        complaints = self._folder / f"peer-{len(self._peers)}.log"
+        peer = Peer(self.sdk, {"url": self.server.url, **options}, complaints)
+        self._peers.append(peer)
+        peer.hear("connected")
+        return peer
+
+    def effects(self) -> list[str]:
+        """What all steps of all processes did, the killed ones too."""
+        return [each["what"] for peer in self._peers for each in peer.heard("effect")]
+
+    def end(self) -> None:
+        for peer in self._peers:
+            peer.kill()
+
+
+@pytest.fixture(params=SDKS, ids=lambda sdk: sdk.name)
+def sdk(request: pytest.FixtureRequest) -> Sdk:
+    sdk: Sdk = request.param
+    if sdk.is_installed:
+        return sdk
+    if sdk.may_be_missing:
+        pytest.skip("`make sdk-setup` found no Python 3.12 or later")
+    pytest.fail(f"{sdk.name} is not installed: run `make sdk-setup`")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """At the end its file must be as sound as `layby doctor` asks."""
+    server = Server(tmp_path)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+    assert server.violations() == []
+
+
+@pytest.fixture
+def world(sdk: Sdk, server: Server, tmp_path: Path) -> Iterator[World]:
+    world = World(sdk, server, tmp_path)
+    try:
+        yield world
+    finally:
+        world.end()

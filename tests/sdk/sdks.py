@@ -1,0 +1,55 @@
+"""The released SDKs we test against: where `make sdk-setup` puts them, how they are started."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+HERE = Path(__file__).parent
+JS = HERE / "js"
+NODE_MODULES = JS / "node_modules"
+NODE = NODE_MODULES / ".bin" / "node"
+PYTHON = HERE / "python"
+VENVS = HERE.parents[1] / ".cache" / "sdk"
+
+
+class Sdk(Struct, frozen=True):
+    name: str
+    command: tuple[str, ...]
+    """How a peer of this SDK is started; its options follow."""
+
+    @property
+    def is_installed(self) -> bool:
+        return Path(self.command[0]).exists()
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Node comes with us; Python 3.12 or later must be on the machine."""
+        return self.name.startswith("python")
+
+
+def requirements() -> dict[str, Path]:
+    """The locked requirements of each version of the Python SDK."""
+    files = sorted(PYTHON.glob("requirements-*.txt"))
+    return {file.stem.removeprefix("requirements-"): file for file in files}
+
+
+def venv(version: str) -> Path:
+    return VENVS / f"python-{version}"
+
+
+def _js(package: str) -> Sdk:
+    name = f"js-{package.removeprefix('sdk-').replace('/', '-')}"
+    return Sdk(name, (str(NODE), str(JS / "peer.mjs"), package))
+
+
+def _python(version: str) -> Sdk:
+    return Sdk(f"python-{version}", (str(venv(version) / "bin/python"), str(PYTHON / "peer.py")))
+
+
+NEWEST_JS = _js("sdk-0.11.5")
+SDKS = [
+    _js("sdk-0.11.4"),
+    NEWEST_JS,
+    _js("sdk-0.11.5/async"),  # the same package has two engines
+    *map(_python, requirements()),
+]

@@ -1,0 +1,109 @@
+"""Workers and servers that die or come late, while real SDKs wait."""
+
+import pytest
+
+from tests.sdk.conftest import World
+from tests.sdk.peers import Peer
+
+pytestmark = pytest.mark.sdk
+
+TTL_MS = 1_000
+"""So long a killed worker's task is still its own."""
+
+
+def test_a_killed_worker_leaves_its_work_to_another(world: World):
+    """Steps it had recorded are not repeated; the one it died in is."""
+    client = world.client()
+    first = world.worker(ttl=TTL_MS, hangs="second")
+    client.rpc("survives", "survives")
+    first.hear("effect", what="second")
+    second = world.worker()
+    first.kill()
+    assert client.result("survives") == ["first", "second", "Hello, again!"]
+    assert world.effects() == ["first", "second", "second"]
+    assert len(second.heard("effect")) == 1
+
+
+def test_work_that_waits_survives_its_worker(world: World):
+    """Suspended, it belongs to nobody: the next worker of the group goes on with it."""
+    client = world.client()
+    first = world.worker()
+    client.rpc("asks", "asks", None)
+    question = first.hear("asks")["promise"]
+    world.server.await_task("asks", "suspended")
+    first.kill()
+    world.worker()
+    world.server.settle(question, "resolved", "never mind")
+    assert client.result("asks") == "never mind"
+
+
+def test_a_long_step_keeps_its_lease(world: World):
+    """Heartbeats renew it, each version in its own way; the second worker is not given the task."""
+    client = world.client()
+    world.worker(ttl=TTL_MS)
+    world.worker(ttl=TTL_MS)
+    client.rpc("takes", "takes", 3 * TTL_MS)
+    assert client.result("takes") is None
+    assert world.effects() == ["began", "ended"]
+
+
+def test_a_call_made_before_its_worker_is_there(world: World):
+    """It is kept, and done as soon as the worker connects: no retry of 30 s is waited for."""
+    client = world.client()
+    client.rpc("early", "hello", "early bird", target="later")
+    client.hear("created", id="early")
+    worker = world.worker(group="later")
+    assert client.result("early") == "Hello, early bird!"
+    assert client.hear("result")["at"] - worker.hear("connected")["at"] < 3
+
+
+def test_a_server_killed_while_work_waits(world: World):
+    """Both sides connect again by themselves; the answer given then reaches the client."""
+    worker, client = world.worker(), world.client()
+    client.rpc("asks", "asks", None)
+    question = worker.hear("asks")["promise"]
+    world.server.await_task("asks", "suspended")
+    restart_server(world, worker, client)
+    world.server.settle(question, "resolved", "good morning")
+    assert client.result("asks") == "good morning"
+
+
+def test_an_answer_given_before_anybody_is_back(world: World):
+    """Whoever connects later still hears: the messages are kept."""
+    worker, client = world.worker(), world.client()
+    client.rpc("asks", "asks", None)
+    question = worker.hear("asks")["promise"]
+    world.server.await_task("asks", "suspended")
+    world.server.kill()
+    world.server.start()
+    world.server.settle(question, "resolved", "early answer")
+    assert client.result("asks") == "early answer"
+
+
+def test_a_server_killed_while_a_sleep_ends(world: World):
+    """A deadline that passed while no server was there is met at its start."""
+    worker, client = world.worker(), world.client()
+    client.rpc("naps", "naps", 500)
+    worker.hear("effect", what="lies down")
+    world.server.await_task("naps", "suspended")
+    restart_server(world, worker, client)
+    assert client.result("naps") is None
+    assert world.effects() == ["lies down", "gets up"]
+
+
+def test_a_server_killed_while_a_step_runs(world: World):
+    """The step's worker may fail to record it; then it is done again, and the work ends well."""
+    worker, client = world.worker(ttl=TTL_MS), world.client()
+    client.rpc("takes", "takes", 1_500)
+    worker.hear("effect", what="began")
+    restart_server(world, client)
+    assert client.result("takes") is None
+    assert 1 <= world.effects().count("ended") <= 2
+
+
+def restart_server(world: World, *peers: Peer) -> None:
+    """kill -9, the same file and port again, and these peers are back."""
+    world.server.kill()
+    world.server.start()
+    for peer in peers:
+        peer.hear("connected", times=2)

@@ -1,0 +1,29 @@
+"""Schedules of the SDKs, every second so that nobody waits for a minute."""
+
+import pytest
+
+from tests.sdk.conftest import World
+
+pytestmark = pytest.mark.sdk
+
+
+def test_a_schedule_calls_again_and_again_until_it_is_deleted(world: World):
+    """Each call is a promise of its own, named after its time."""
+    worker = world.worker()
+    worker.order("schedule", id="ticks", cron="* * * * * *", name="step", args=["tick"])
+    worker.hear("scheduled")
+    worker.hear("effect", times=2, what="tick")
+    worker.order("unschedule", id="ticks")
+    worker.hear("unscheduled")
+    assert world.server.ask("schedule.get", id="ticks")[0] == 404
+    assert_named_after_their_times(world)
+
+
+def assert_named_after_their_times(world: World) -> None:
+    tags = {"resonate:schedule": "ticks"}
+    _, answer = world.server.ask("promise.search", tags=tags)
+    promises = answer["promises"]
+    assert len(promises) >= 2
+    for promise in promises:
+        assert promise["createdAt"] % 1_000 == 0
+        assert promise["id"] in {f"ticks{mark}{promise['createdAt']}" for mark in ".-"}
