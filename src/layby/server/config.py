@@ -1,0 +1,338 @@
+"""What a server can be told, by layby.toml, LAYBY_* variables and flags; later ones win."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address, ip_network
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from layby.core.rows import Settings
+from layby.errors import UsageError
+from layby.server import auth_config
+from layby.server.auth_config import ApiKey, AuthConfig
+from layby.server.config_keys import Key, Setting, keys_of
+from layby.server.config_sources import (
+    Given,
+    from_environment,
+    from_file,
+    from_flags,
+    overlooked,
+)
+from layby.server.config_values import (
+    Choice,
+    Duration,
+    Number,
+    SecretText,
+    Size,
+    Tables,
+    Text,
+    Texts,
+    Url,
+    YesNo,
+)
+from layby.server.secret import Secret
+
+Durability = Literal["full", "normal"]
+Lineage = Literal["off", "dot", "colon"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "text", "json"]
+PushAuth = Literal["none", "bearer"]
+
+ANYWHERE: Final = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, not bound
+
+
+def _is_origin(text: str) -> bool:
+    return re.fullmatch(r"\*|https?://[^/?#\s]+", text) is not None
+
+
+def _is_place(text: str) -> bool:
+    """A name, or what reads as a network (an address is one)."""
+    if re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9_.-]+", text):
+        return True
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+class HttpConfig(Struct, frozen=True, kw_only=True):
+    host: Annotated[
+        str,
+        Setting(Text("a host name or address"), "Address to listen on; `0.0.0.0` for all networks"),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Setting(Number(0, 65_535), "Port to listen on; `0` for any that is free")
+    ] = 8001
+    url: Annotated[
+        str | None,
+        Setting(Url(), "Where workers reach this server; by default `http://HOST:PORT`"),
+    ] = None
+    metrics_port: Annotated[
+        int,
+        Setting(Number(0, 65_535), "Another port for `/metrics` alone; `0` for none"),
+    ] = 0
+    max_body: Annotated[
+        int, Setting(Size(64 * 1024), "Largest request body; a larger one gets 413")
+    ] = 8 * 2**20
+    max_connections: Annotated[
+        int, Setting(Number(1), "Open connections at most; more get 503")
+    ] = 20_000
+    read_timeout: Annotated[
+        float, Setting(Duration(100), "How long a request may take to arrive whole")
+    ] = 30.0
+    shutdown_timeout: Annotated[
+        float,
+        Setting(Duration(0), "How long requests under way may take to end after SIGTERM"),
+    ] = 10.0
+
+    def url_at(self, port: int) -> str:
+        """What `execute` messages call this server, once its port is known."""
+        if self.url is not None:
+            return self.url
+        host = "localhost" if self.host in ANYWHERE else self.host
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class LogConfig(Struct, frozen=True, kw_only=True):
+    level: Annotated[
+        LogLevel,
+        Setting(
+            Choice(("debug", "info", "warning", "error")),
+            "How much to log; `debug` shows every request",
+        ),
+    ] = "info"
+    format: Annotated[
+        LogFormat,
+        Setting(
+            Choice(("auto", "text", "json")),
+            "`text` for people, `json` lines for programs; `auto` is text on a terminal",
+        ),
+    ] = "auto"
+
+
+class CorsConfig(Struct, frozen=True, kw_only=True):
+    origins: Annotated[
+        tuple[str, ...],
+        Setting(
+            Texts("* or an origin such as https://app.example.org", _is_origin),
+            "Web pages from elsewhere that may call this server; `*` for any",
+        ),
+    ] = ()
+
+
+class TasksConfig(Struct, frozen=True, kw_only=True):
+    retry_timeout: Annotated[
+        float, Setting(Duration(100), "After this an `execute` that nobody answered is sent again")
+    ] = 30.0
+    max_crashes: Annotated[
+        int,
+        Setting(Number(1), "A task whose worker died so often while it ran fails with WorkerLost"),
+    ] = 5
+
+
+class PollConfig(Struct, frozen=True, kw_only=True):
+    max_connections: Annotated[
+        int, Setting(Number(1), "Open `/poll` streams at most; more get 503")
+    ] = 10_000
+    buffer: Annotated[
+        int,
+        Setting(Number(1, 100_000), "Messages one stream may hold back; others wait in the outbox"),
+    ] = 100
+    ping: Annotated[
+        float, Setting(Duration(100), "A silent stream carries a comment this often")
+    ] = 15.0
+    patience: Annotated[
+        float, Setting(Duration(100), "A reader that takes nothing for so long is disconnected")
+    ] = 30.0
+
+
+class PushConfig(Struct, frozen=True, kw_only=True):
+    enabled: Annotated[
+        bool, Setting(YesNo(), "Deliver messages to `http://` and `https://` addresses")
+    ] = True
+    allow: Annotated[
+        tuple[str, ...],
+        Setting(
+            Texts("a host, an address or a network such as 10.0.0.0/8", _is_place),
+            "Private hosts and networks that may be pushed to; public ones always may",
+        ),
+    ] = ()
+    concurrency: Annotated[int, Setting(Number(1, 100_000), "Pushes under way at most")] = 256
+    connect_timeout: Annotated[
+        float, Setting(Duration(), "How long connecting to an address may take")
+    ] = 10.0
+    request_timeout: Annotated[float, Setting(Duration(), "How long one push may take")] = 180.0
+    auth: Annotated[
+        PushAuth,
+        Setting(Choice(("none", "bearer")), "`bearer` sends `push.token` along"),
+    ] = "none"
+    token: Annotated[
+        Secret | None, Setting(SecretText(), "Where the token is kept: `env:NAME` or `file:PATH`")
+    ] = None
+    header: Annotated[
+        str,
+        Setting(
+            Text("the name of a header", r"[A-Za-z0-9-]+"),
+            "The header that carries the token",
+        ),
+    ] = "Authorization"
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    db: Annotated[
+        str, Setting(Text("an address such as sqlite:layby.db"), "Where everything is stored")
+    ] = "sqlite:layby.db"
+    durability: Annotated[
+        Durability,
+        Setting(
+            Choice(("full", "normal")),
+            "`full`: acknowledged means on disk; `normal`: a power cut may lose the last moment",
+        ),
+    ] = "full"
+    debug: Annotated[
+        bool, Setting(YesNo(), "Accept `debug.*` requests: they can stop time and delete all")
+    ] = False
+    strict: Annotated[
+        bool, Setting(YesNo(), "Refuse what the specification refuses: both strict settings below")
+    ] = False
+    strict_lineage: Annotated[
+        Lineage | None,
+        Setting(
+            Choice(("off", "dot", "colon")),
+            "How ids must extend those of their lineage tags; `colon` when `strict`, else `off`",
+        ),
+    ] = None
+    strict_external: Annotated[
+        bool | None,
+        Setting(YesNo(), "Wait only for promises that somebody will settle; on when `strict`"),
+    ] = None
+    server: HttpConfig = HttpConfig()
+    log: LogConfig = LogConfig()
+    auth: AuthConfig = AuthConfig()
+    cors: CorsConfig = CorsConfig()
+    tasks: TasksConfig = TasksConfig()
+    poll: PollConfig = PollConfig()
+    push: PushConfig = PushConfig()
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.strict_lineage or ("colon" if self.strict else "off")
+
+    @property
+    def is_external_strict(self) -> bool:
+        return self.strict if self.strict_external is None else self.strict_external
+
+    @property
+    def settings(self) -> Settings:
+        """The numbers core's rules depend on."""
+        retry_ms = round(self.tasks.retry_timeout * 1000)
+        return Settings(retry_ms=retry_ms, max_crashes=self.tasks.max_crashes)
+
+    def __repr__(self) -> str:
+        return f"ServerConfig({', '.join(f'{name}={text}' for name, text in shown(self))})"
+
+
+_AUTH: Final[dict[str, Setting]] = {
+    "auth.public_key": Setting(
+        Text("a PEM text, the path of a PEM file, or none", r"[^\0]+", is_hidden=True),
+        "Key that tokens (JWT) are verified by: PEM text or a path; `none` trusts all, for tests",
+    ),
+    "auth.issuer": Setting(Text("a text"), "Tokens must have this `iss`"),
+    "auth.audience": Setting(Text("a text"), "Tokens must have this `aud`"),
+    "auth.api_keys": Setting(
+        Tables(ApiKey, "tables with name, key or key_sha256, and role or prefix, groups"),
+        "Long-lived tokens, one table each: `[[auth.api_keys]]`",
+    ),
+}
+KEYS: Final[dict[str, Key]] = {key.name: key for key in keys_of(ServerConfig, _AUTH)}
+
+
+_DEFAULTS: Final = ServerConfig()
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    cwd: Path = Path(),
+) -> ServerConfig:
+    """Later sources win: defaults, the file, the environment, flags (by dotted key).
+
+    Whatever is wrong is told at once. The process's own environment counts only if it is given.
+    """
+    environ = environ or {}
+    sources = (
+        from_file(file, cwd, KEYS),
+        from_environment(environ, KEYS),
+        from_flags(flags or {}, KEYS),
+    )
+    found = [each for source in sources for each in source]
+    given = {each.key.name: each for each in found if isinstance(each, Given)}
+    values = {name: each.value(environ) for name, each in given.items()}
+    wrong = [each for each in (*found, *values.values()) if isinstance(each, UsageError)]
+    _refuse(wrong)
+    config = _built(values)
+    _refuse(_misfits(config))
+    return config
+
+
+def shown(config: ServerConfig) -> Iterator[tuple[str, str]]:
+    """Every setting that is not at its default, without secrets."""
+    for key in KEYS.values():
+        value = attrgetter(key.name)(config)
+        if value != key.default:
+            yield key.name, key.shown(value)
+
+
+def warnings(config: ServerConfig, environ: Mapping[str, str]) -> Iterator[str]:
+    """What works, and may not be what was meant."""
+    yield from overlooked(environ, KEYS)
+    is_open = config.auth.public_key is None and not config.auth.api_keys
+    if is_open and not config.server.is_local:
+        where = f"server.host is {config.server.host} and there is no auth"
+        yield f"{where}: whoever reaches port {config.server.port} can do everything"
+    if config.debug:
+        yield "debug is on: any client can stop time and delete everything"
+
+
+def _built(values: Mapping[str, object]) -> ServerConfig:
+    changed: dict[str, Any] = {}
+    for name, value in values.items():
+        section, dot, field = name.partition(".")
+        before = changed.get(section, getattr(_DEFAULTS, section))
+        changed[section] = replace(before, **{field: value}) if dot else value
+    return replace(_DEFAULTS, **changed)
+
+
+def _misfits(config: ServerConfig) -> Iterator[str | UsageError]:
+    """Settings that are fine alone and not together."""
+    if config.server.port and config.server.port == config.server.metrics_port:
+        yield "server.metrics_port is server.port, which has /metrics anyway: leave it 0"
+    if config.push.auth == "bearer" and config.push.token is None:
+        yield "push.auth is bearer and there is no push.token: give env:NAME or file:PATH"
+    if config.push.auth == "none" and config.push.token is not None:
+        yield "push.token is not used unless push.auth is bearer: give both or none"
+    try:
+        auth_config.check(config.auth)
+    except UsageError as error:
+        yield error
+
+
+def _refuse(wrong: Iterable[str | UsageError]) -> None:
+    if told := "; ".join(map(str, wrong)):
+        raise UsageError(told)

@@ -1,0 +1,91 @@
+"""The table of settings, read off the structs of the configuration.
+
+Flags of `layby serve`, the environment, layby.toml, error messages and the page for users are
+all made from it: a setting is described once, beside its default.
+"""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import fields
+
+from layby.server.config_values import Environ, Sort
+
+
+class Setting(Struct, frozen=True):
+    """Stands in the annotation of a field: what can be given, and what it is for."""
+
+    sort: Any
+    """A `Sort`; a protocol is not for msgspec to check."""
+    description: str
+
+
+class Key(Struct, frozen=True):
+    name: str
+    """Dotted, as in layby.toml: `push.concurrency`."""
+    setting: Setting
+    default: Any
+
+    @property
+    def sort(self) -> Sort:
+        return self.setting.sort
+
+    @property
+    def description(self) -> str:
+        return self.setting.description
+
+    @property
+    def allowed(self) -> str:
+        return self.sort.allowed
+
+    @property
+    def variable(self) -> str:
+        return "LAYBY_" + self.name.upper().replace(".", "__")
+
+    @property
+    def flag(self) -> str:
+        """What belongs to the server itself needs no prefix in `layby serve`."""
+        return "--" + self.name.removeprefix("server.").replace(".", "-").replace("_", "-")
+
+    @property
+    def is_hidden(self) -> bool:
+        """What is given may be a secret: no message repeats it."""
+        return getattr(self.sort, "is_hidden", False)
+
+    def read(self, raw: object, environ: Environ) -> object:
+        return self.sort.read(raw, environ)
+
+    def shown(self, value: Any) -> str:
+        """As it would be written, without secrets; empty for nothing."""
+        return "" if value is None or value == () else self.sort.shown(value)
+
+
+def keys_of(struct: type[Struct], undescribed: Mapping[str, Setting]) -> Iterator[Key]:
+    """Every setting, in the order of the structs; `undescribed` speaks for bare annotations."""
+    yield from _keys(struct, "", undescribed)
+
+
+def _keys(struct: type[Struct], prefix: str, undescribed: Mapping[str, Setting]) -> Iterator[Key]:
+    hints = get_type_hints(struct, include_extras=True)
+    for field in fields(struct):
+        name = prefix + field.name
+        hint = hints[field.name]
+        if isinstance(hint, type) and issubclass(hint, Struct):
+            yield from _keys(hint, f"{name}.", undescribed)
+        else:
+            yield Key(name, _setting(hint) or undescribed[name], field.default)
+
+
+def _setting(hint: Any) -> Setting | None:
+    given: tuple[object, ...] = getattr(hint, "__metadata__", ())
+    return next((each for each in given if isinstance(each, Setting)), None)
+
+
+def closest(name: str, keys: Mapping[str, Key]) -> Key | None:
+    """Which setting may be meant by a name that is none: one that ends alike, or a similar one."""
+    last = name.rpartition(".")[2]
+    alike = [each for each in keys if each.rpartition(".")[2] == last]
+    found = [*alike, *get_close_matches(name, keys, n=1, cutoff=0.6)]
+    return keys[found[0]] if found else None
