@@ -19,7 +19,7 @@ from layby.engine.calendar import next_after
 from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine, EngineConfig
 from layby.engine.items import Answer, Item
-from layby.engine.outbox import Delivery, nobody
+from layby.engine.outbox import Delivery
 from layby.store.api import Store
 from layby.store.dialect import SqliteDialect
 from layby.store.memory import MemoryStore
@@ -68,7 +68,7 @@ class World:
         settings: Settings | None = None,
         chunk: int = 500,
         wrap: Callable[[Store], Store] = lambda store: store,
-        delivery: Delivery = nobody,
+        delivery: Delivery | None = None,
     ) -> None:
         self.clock = ManualClock(now)
         self.store = wrap(new_store(backend, settings))

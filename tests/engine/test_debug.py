@@ -8,6 +8,7 @@ from layby.core import commands as c
 from layby.core.model import FAR
 from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
+from layby.engine.outbox import Nobody
 from tests.core import requests as r
 from tests.worlds import World, new_store
 
@@ -37,11 +38,11 @@ def test_start_pauses_time_and_delivery_and_stop_resumes_them() -> None:
     """Between the two only `debug.tick` moves anything, and nothing is sent."""
     sent: list[str] = []
 
-    def receive(outgoing):
-        sent.extend(each.message.id for each in outgoing)
-        return [each.message.key for each in outgoing]
+    class Receiver(Nobody):
+        def offered(self, outgoing):
+            sent.extend(each.message.id for each in outgoing)
 
-    with World(paused=True, delivery=receive) as world:
+    with World(paused=True, delivery=Receiver()) as world:
         world.ok(r.promise("x", 500))
         world.ok(r.target("t"))
         world.clock.advance(500)
@@ -51,6 +52,7 @@ def test_start_pauses_time_and_delivery_and_stop_resumes_them() -> None:
         world.ok(c.StopDebug())
         world.engine.pump()
         assert world.promise("x").state == "rejected_timedout"
+        assert sent == ["t"]
 
 
 def test_reset_forgets_everything() -> None:

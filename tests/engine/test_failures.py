@@ -39,7 +39,7 @@ from layby.engine.calendar import next_after
 from layby.engine.clock import ManualClock, SystemClock
 from layby.engine.engine import Engine
 from layby.engine.items import Item
-from layby.engine.outbox import nobody
+from layby.engine.outbox import Nobody
 from layby.errors import EngineStopped, StoreError, StoreUnavailable, StoreUnreadable
 from layby.store.memory import MemoryStore
 from layby.store.sqlite import SqliteReader, SqliteStore
@@ -428,10 +428,11 @@ def test_a_receiver_that_raises_does_not_cost_others_their_answer(engine, caplog
 def test_a_delivery_that_raises_does_not_cost_anybody_an_answer(tmp_path, caplog):
     """Messages stay in the outbox; requests are answered."""
 
-    def broken(_):
-        raise ZeroDivisionError("a broken delivery")
+    class Broken(Nobody):
+        def committed(self, outgoing, withdrawn):
+            raise ZeroDivisionError("a broken delivery")
 
-    engine = Engine(MemoryStore(Settings(), next_after), SystemClock(), broken)
+    engine = Engine(MemoryStore(Settings(), next_after), SystemClock(), Broken())
     engine.start()
     ask(engine, create("p"), RegisterListener(awaited="p", address="http://x/y"))
     answers = ask(engine, SettlePromise(id="p", state="resolved"), SearchPromises(), create("q"))
@@ -559,7 +560,7 @@ def test_stop_works_on_a_store_that_fails(tmp_path, monkeypatch):
 
 def test_inline_and_threaded_engines_refuse_alike_after_stop():
     """An inline engine that was stopped answers, too."""
-    engine = Engine(MemoryStore(Settings(), next_after), ManualClock(), nobody)
+    engine = Engine(MemoryStore(Settings(), next_after), ManualClock(), Nobody())
     engine.start_inline()
     engine.stop()
     with pytest.raises(EngineStopped):

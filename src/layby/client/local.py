@@ -10,9 +10,11 @@ the engine takes in what they send, so that everybody else is still served in be
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from layby.core.commands import Command, Query, ReleaseTask, WatchPromise
+from layby.core.model import Millis
 from layby.core.replies import (
     Claim,
     ClaimData,
@@ -39,7 +41,12 @@ class Engine(Protocol):
     def is_inline(self) -> bool: ...
 
     def new_item(
-        self, request: Command | Query, sink: Callable[[Answers], None], token: object, /
+        self,
+        request: Command | Query,
+        sink: Callable[[Answers], None],
+        token: object,
+        now: Millis | None = None,
+        /,
     ) -> Any: ...
 
     def submit(self, items: Sequence[Any]) -> None: ...
@@ -67,15 +74,16 @@ class LocalClient:
         self._crowd: deque[tuple[Any, Reply | BaseException]] = deque()
         self._sink = self._receive if engine.is_inline else self._receive_from_thread
 
-    async def send(self, request: Command | Query) -> Reply:
+    async def send(self, request: Command | Query, now: Millis | None = None) -> Reply:
+        return await self.ask(request, now)
+
+    def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
+        """Post it in the order of the calls; `now` is for who may say what time it is."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-        item = self._engine.new_item(request, self._sink, future)
+        item = self._engine.new_item(request, self._sink, future, now)
+        future.add_done_callback(partial(_abandon, item))
         self._post(item)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            item.is_abandoned = True
-            raise
+        return future
 
     async def close(self) -> None:
         """Let go of requests that have not left yet."""
@@ -142,6 +150,12 @@ class LocalClient:
         for claim in _claims(answer):
             release = ReleaseTask(id=claim.task.id, version=claim.task.version)
             self._post(self._engine.new_item(release, _ignore, None))
+
+
+def _abandon(item: Any, future: "asyncio.Future[Reply]") -> None:
+    """Nobody waits for the answer any more: a request that is only waiting may be dropped."""
+    if future.cancelled():
+        item.is_abandoned = True
 
 
 def _is_watch(item: Any) -> bool:

@@ -1,9 +1,17 @@
 """Addresses that messages go to: which are valid, and which belong to layby's own workers."""
 
-from typing import Final
+from typing import Final, Literal, NamedTuple, cast
 
 OWN_GROUP: Final = "layby."
 _BASH_HOSTS: Final = ("docker", "tensorlake")
+
+
+class PollAddress(NamedTuple):
+    """`any`: one connection of the group, `id` preferred; `uni`: only that id."""
+
+    cast: Literal["uni", "any"]
+    group: str
+    id: str | None
 
 
 def is_valid(address: str) -> bool:
@@ -11,7 +19,7 @@ def is_valid(address: str) -> bool:
     if not separator:
         return False
     if scheme == "poll":
-        return _is_poll(rest)
+        return parse_poll(address) is not None
     if scheme in ("http", "https"):
         return rest.strip("/") != ""
     if scheme == "gcps":
@@ -19,11 +27,24 @@ def is_valid(address: str) -> bool:
     return scheme == "bash" and _is_bash(rest)
 
 
+def parse_poll(address: str) -> PollAddress | None:
+    """None when this is no valid address of that scheme. Case counts, a query string does not."""
+    scheme, _, rest = address.partition("://")
+    how, _, place = rest.partition("?")[0].partition("@")
+    group, _, receiver = place.partition("/")
+    if scheme != "poll" or how not in ("uni", "any") or not group:
+        return None
+    return PollAddress(cast("Literal['uni', 'any']", how), group, receiver or None)
+
+
 def group_of(target: str) -> str | None:
     """The layby group that pulls this target's tasks, or None when they are dispatched."""
-    if not target.startswith("poll://"):
-        return None
-    group = target.partition("?")[0].partition("@")[2].partition("/")[0]
+    parsed = parse_poll(target)
+    return own_group(parsed.group) if parsed is not None else None
+
+
+def own_group(group: str) -> str | None:
+    """The layby group behind a group of the wire; None for a group of other workers."""
     return group.removeprefix(OWN_GROUP) or None if group.startswith(OWN_GROUP) else None
 
 
@@ -34,12 +55,6 @@ def target_of(group: str) -> str:
 def inbox_of(group: str, pid: str) -> str:
     """Where one worker process of ours hears what concerns it alone."""
     return f"poll://uni@{OWN_GROUP}{group}/{pid}"
-
-
-def _is_poll(rest: str) -> bool:
-    cast, separator, place = rest.partition("?")[0].partition("@")
-    group = place.partition("/")[0]
-    return bool(separator) and cast in ("uni", "any") and group != ""
 
 
 def _is_topic(rest: str) -> bool:

@@ -248,6 +248,8 @@ class Take(Command, frozen=True):
     ttl: Int64 = 60_000
     embedded: bool = False
     wait_ms: Int64 = 0
+    prefix: str = ""
+    """Only ids that begin so: what the caller's token allows."""
 
     def footprint(self, into: Footprint) -> None:
         into.pids.add(self.pid)
@@ -256,7 +258,7 @@ class Take(Command, frozen=True):
 
     @property
     def key(self) -> TakeKey:
-        return (self.group, self.names)
+        return (self.group, self.names, self.prefix)
 
 
 class HeartbeatWorker(Command, frozen=True):
@@ -270,6 +272,18 @@ class HeartbeatWorker(Command, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.pids.add(self.pid)
         into.notices.add(self.pid)
+
+
+class CheckHolder(Command, frozen=True):
+    """Whether this is a living holder of the group; changes nothing."""
+
+    kind = "layby.worker.check"
+    pid: str
+    incarnation: str
+    group: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
 
 
 class LeaveWorker(Command, frozen=True):
@@ -523,13 +537,37 @@ class GetRun(Query, frozen=True):
 
 
 class ListRuns(Query, frozen=True):
-    """Roots of runs, by id."""
+    """Roots of runs: by id, or the newest first."""
 
     kind = "layby.run.list"
     state: PromiseState | None = None
     name: str | None = None
+    newest_first: bool = False
     limit: Int64 = 100
     cursor: str | None = None
+
+
+class ListWaiting(Query, frozen=True):
+    """What waits now, the longest first.
+
+    Tasks that are ready, parked, suspended or halted, and promises without a task that somebody
+    waits for. A page may be short, even empty, and still have a cursor: there is more behind it.
+    """
+
+    kind = "layby.waiting.list"
+    until: Int64 | None = None
+    """Only what has waited since this moment, or longer."""
+    wait_kind: str | None = None
+    prefix: str | None = None
+    limit: Int64 = 100
+    cursor: str | None = None
+
+
+class ExplainPromise(Query, frozen=True):
+    """Everything the store knows about why this promise has not settled."""
+
+    kind = "layby.promise.explain"
+    id: str
 
 
 class SearchSchedules(Query, frozen=True):
@@ -571,6 +609,14 @@ class SnapDebug(Query, frozen=True):
 
 
 class OfferMessages(Query, frozen=True):
-    """Offer the outbox to the delivery once more: a new receiver has come."""
+    """Offer a page of the outbox once more: addresses from `start` to before `end`, in order.
+
+    Answered with the place to go on `after`, or None when that was all.
+    """
 
     kind = "tick.offer_messages"
+    start: str = ""
+    end: str = "\U0010ffff"
+    after: tuple[str, str, str] = ("", "", "")
+    """Address, id and kind of the last message of the page before."""
+    limit: Int64 = 500

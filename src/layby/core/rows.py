@@ -20,7 +20,7 @@ from layby.core.model import (
     Wait,
 )
 
-TakeKey = tuple[str, tuple[str, ...]]
+TakeKey = tuple[str, tuple[str, ...], str]
 """Group and names: takes that ask for the same tasks share one look at the queue."""
 
 HeldKey = tuple[str, str]
@@ -156,8 +156,9 @@ class Rows:
         """Queue a task that became ready within this batch behind those it finds there."""
         if task.ready_at is None:
             return
-        for (group, names), queue in self.ready.items():
-            if task.group == group and task.name in names:
+        for (group, names, prefix), queue in self.ready.items():
+            is_for_it = task.group == group and task.name in names
+            if is_for_it and task.id.startswith(prefix):
                 queue[:] = [entry for entry in queue if entry[1] != task.id]
                 insort(queue, (task.ready_at, task.id))
 

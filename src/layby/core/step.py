@@ -52,6 +52,7 @@ HANDLERS: dict[type[Command], Handler] = {
     commands.DeleteSchedule: schedules.delete,
     commands.Take: workers.take,
     commands.HeartbeatWorker: workers.heartbeat,
+    commands.CheckHolder: workers.check,
     commands.LeaveWorker: workers.leave,
     commands.FinishTask: workers.finish,
     commands.FailTask: workers.fail,

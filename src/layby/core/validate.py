@@ -24,6 +24,7 @@ from layby.core.commands import (
     HeartbeatWorker,
     ListHeld,
     ListRuns,
+    ListWaiting,
     Query,
     RegisterCallback,
     RegisterListener,
@@ -37,6 +38,7 @@ from layby.core.commands import (
     Take,
     Value,
 )
+from layby.core.search import timed_key
 
 Problems = Iterator[str]
 
@@ -240,9 +242,23 @@ def _create_schedule(c: CreateSchedule) -> Problems:
     yield from _columns(c.promise_tags)
 
 
-def _search(c: Search | SearchSchedules | ListHeld | ListRuns | GetRun) -> Problems:
+def _search(
+    c: Search | SearchSchedules | ListHeld | ListRuns | GetRun | ListWaiting,
+) -> Problems:
     if not 1 <= c.limit <= MAX_PAGE:
         yield f"limit must be between 1 and {MAX_PAGE}"
+
+
+def _list_runs(c: ListRuns) -> Problems:
+    yield from _search(c)
+    if c.newest_first and c.cursor is not None and timed_key(c.cursor) is None:
+        yield "cursor must be one that an answer gave"
+
+
+def _list_waiting(c: ListWaiting) -> Problems:
+    yield from _search(c)
+    if c.cursor is not None and timed_key(c.cursor) is None:
+        yield "cursor must be one that an answer gave"
 
 
 def _get_run(c: GetRun) -> Problems:
@@ -357,6 +373,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     Take: _take,
     HeartbeatWorker: _worker,
     commands.LeaveWorker: _worker,
+    commands.CheckHolder: _worker,
     FinishTask: _finish,
     FailTask: _fail,
     commands.AnnotateTask: _annotate,
@@ -370,5 +387,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     SearchSchedules: _search,
     ListHeld: _search,
     commands.GetRun: _get_run,
-    commands.ListRuns: _search,
+    ListRuns: _list_runs,
+    ListWaiting: _list_waiting,
+    commands.ExplainPromise: _promise_id,
 }

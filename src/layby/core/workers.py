@@ -10,6 +10,7 @@ from itertools import chain
 from layby.core import birth
 from layby.core.commands import (
     AnnotateTask,
+    CheckHolder,
     FailTask,
     FinishTask,
     HeartbeatWorker,
@@ -53,6 +54,13 @@ def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     for notice in lost:
         d.unsend(notice.key)
     return ok(HeartbeatData(lost, agrees=c.held is None or c.held == holder.held))
+
+
+def check(d: Draft, c: CheckHolder) -> Reply:
+    holder = d.holder(c.pid, c.incarnation)
+    if holder is None or not holder.is_alive or holder.group != c.group:
+        return _gone(c.pid, c.incarnation)
+    return OK
 
 
 def leave(d: Draft, c: LeaveWorker) -> Reply:
@@ -172,6 +180,7 @@ def _fits(task: Task, c: Take, now: int) -> bool:
         task.state == "pending"
         and task.group == c.group
         and task.name in c.names
+        and task.id.startswith(c.prefix)
         and task.ready_at is not None
         and task.ready_at <= now
     )
@@ -191,8 +200,8 @@ def _registered(d: Draft, c: Take) -> Holder:
             if old.is_alive:
                 d.put_holder(old.gone("lost"))
         holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=0)
-    if holder.is_alive and holder.wants_renewal(d.now, c.ttl):
-        holder = holder.renewed(d.now, c.ttl)
+    if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or holder.names != c.names):
+        holder = holder.renewed(d.now, c.ttl).knowing(c.names)
         d.put_holder(holder)
     return holder
 

@@ -8,9 +8,9 @@ Answers leave after the commit, never before.
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -34,12 +34,12 @@ from layby.core.commands import (
     TickDebug,
     WatchPromise,
 )
-from layby.core.model import FAR, Millis
+from layby.core.model import FAR, MessageKey, Millis
 from layby.core.replies import OK, PromiseData, Reply, TakeData, ok, refuse
 from layby.engine.batch import Timed, apply
 from layby.engine.clock import Clock
 from layby.engine.items import Answer, Item, answer
-from layby.engine.outbox import Delivery, Outgoing, nobody, outgoing_of, stored_outbox
+from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
 from layby.engine.reads import read
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
@@ -67,12 +67,12 @@ class Engine:
         self,
         store: Store,
         clock: Clock,
-        delivery: Delivery = nobody,
+        delivery: Delivery | None = None,
         config: EngineConfig | None = None,
     ) -> None:
         self.clock = clock
         self._store = store
-        self._delivery = delivery
+        self._delivery = delivery or Nobody()
         self._config = config or EngineConfig()
         self._queue: SimpleQueue[Sequence[Item]] = SimpleQueue()
         self._service: Service | None = None
@@ -85,6 +85,7 @@ class Engine:
         self._again: deque[Item] = deque()
         self._takes = WaitingTakes()
         self._watches = Watches()
+        self._offered = OfferMessages()
         self._given = 0
         self._served = 0
         self.commits = 0
@@ -145,9 +146,9 @@ class Engine:
         """Look at the clock again (a manual one may have moved)."""
         self._queue.put(())
 
-    def offer(self) -> None:
-        """Offer the whole outbox to the delivery once more (a new receiver has come)."""
-        self._queue.put([Item(OfferMessages(), _ignore)])
+    def forget(self, keys: Sequence[MessageKey]) -> None:
+        """These messages have been delivered, or can never be."""
+        self.submit([Item(ForgetMessages(keys=tuple(keys)), _ignore)])
 
     def pump(self) -> None:
         """Inline: do everything that is queued or due, and return when nothing is left."""
@@ -314,16 +315,8 @@ class Engine:
         """What a commit sets in motion: waiting takes, and messages."""
         self._again.extend(self._takes.woken_by(changes))
         if changes.messages and not self._is_paused:
-            self._deliver(outgoing_of(changes))
-
-    def _deliver(self, outgoing: Sequence[Outgoing]) -> None:
-        try:
-            delivered = self._delivery(outgoing) if outgoing else ()
-        except Exception:
-            logger.exception("the delivery failed; its messages stay in the outbox")
-            return
-        if delivered:
-            self._again.append(Item(ForgetMessages(keys=tuple(delivered)), _ignore))
+            with _delivering():
+                self._delivery.committed(outgoing_of(changes), withdrawn_by(changes))
 
     # --- time ----------------------------------------------------------------------------
 
@@ -362,12 +355,19 @@ class Engine:
         self._again.extend(self._takes.all())
         with self._store.transaction():
             self._earliest = self._store.earliest()
-        self._offer_all()
+        self._offered = self._offer(self._offered)
 
-    def _offer_all(self) -> None:
+    def _offer(self, offer: OfferMessages) -> OfferMessages:
+        """Deliver a page of the outbox; the next page, or the first one after the last."""
         with self._store.transaction():
-            outgoing = stored_outbox(self._store, self._config.chunk, self._last_now)
-        self._deliver(outgoing)
+            outgoing = stored_outbox(self._store, offer, self._last_now)
+        if outgoing and not self._is_paused:
+            with _delivering():
+                self._delivery.offered(outgoing)
+        if len(outgoing) < offer.limit:
+            return replace(offer, after=OfferMessages().after)
+        last = outgoing[-1].message
+        return replace(offer, after=(last.address, last.id, last.kind))
 
     # --- queries and the debug surface ---------------------------------------------------
 
@@ -388,14 +388,14 @@ class Engine:
     def _debug(self, query: Query) -> Reply | None:
         """Kinds that steer the engine itself; None for an ordinary read."""
         if isinstance(query, OfferMessages):
-            self._offer_all()
-            return OK
+            return ok(self._offer(query))
         if not query.kind.startswith("debug."):
             return None
         if not self._config.debug:
             return refuse(403, "Debug operations are disabled")
         if isinstance(query, StartDebug | StopDebug):
             self._is_paused = isinstance(query, StartDebug)
+            self._repair_at = 0  # what was written meanwhile has not been offered
             return OK
         if isinstance(query, ResetDebug):
             self._reset()
@@ -417,6 +417,14 @@ def _set_futures(answers: Sequence[tuple[Item, Answer]]) -> None:
             item.token.set_exception(each)
         else:
             item.token.set_result(each)
+
+
+@contextmanager
+def _delivering() -> Generator[None]:
+    try:
+        yield
+    except Exception:
+        logger.exception("the delivery failed; its messages stay in the outbox")
 
 
 def _refuse(*items: Item) -> None:

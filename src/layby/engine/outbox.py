@@ -1,11 +1,12 @@
-"""Messages after commit: who takes them, and how those nobody takes are kept."""
+"""The outbox: messages written with the change that caused them, and what is offered of it."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from layby.core.changes import Changes
+from layby.core.commands import OfferMessages
 from layby.core.model import Message, MessageKey, Millis, Promise
 from layby.core.rows import Footprint
 from layby.store.api import Store
@@ -17,34 +18,24 @@ class Outgoing(Struct, frozen=True):
     message: Message
     promise: Promise | None = None
 
+    @property
+    def key(self) -> MessageKey:
+        return self.message.key
+
 
 class Delivery(Protocol):
-    """Called on the writer's thread: must not block. What it returns is removed from the outbox."""
+    """Called on the writer's thread after commit: must not block.
 
-    def __call__(self, outgoing: Sequence[Outgoing], /) -> Collection[MessageKey]: ...
+    What it has delivered it reports with `Engine.forget`; the rest stays in the outbox.
+    """
 
+    def committed(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
+        """New messages, and keys whose messages have become stale."""
+        ...
 
-class Inboxes:
-    """Delivery inside this process: an open inbox takes everything sent to its address."""
-
-    def __init__(self) -> None:
-        self._inboxes: dict[str, Callable[[Outgoing], None]] = {}
-
-    def open(self, address: str, receive: Callable[[Outgoing], None]) -> None:
-        self._inboxes[address] = receive
-
-    def close(self, address: str) -> None:
-        self._inboxes.pop(address, None)
-
-    def __call__(self, outgoing: Sequence[Outgoing]) -> Collection[MessageKey]:
-        return [each.message.key for each in outgoing if self._deliver(each)]
-
-    def _deliver(self, outgoing: Outgoing) -> bool:
-        receive = self._inboxes.get(outgoing.message.address)
-        if receive is None:
-            return False
-        receive(outgoing)
-        return True
+    def offered(self, outgoing: Sequence[Outgoing]) -> None:
+        """Messages that are in the outbox already; some may be under way."""
+        ...
 
 
 def outgoing_of(changes: Changes) -> list[Outgoing]:
@@ -56,9 +47,13 @@ def outgoing_of(changes: Changes) -> list[Outgoing]:
     ]
 
 
-def stored_outbox(store: Store, limit: int, now: Millis) -> list[Outgoing]:
-    """The oldest undelivered messages, with the promises their unblocks are about."""
-    messages = store.messages(limit)
+def withdrawn_by(changes: Changes) -> list[MessageKey]:
+    return [key for key, message in changes.messages.items() if message is None]
+
+
+def stored_outbox(store: Store, offer: OfferMessages, now: Millis) -> list[Outgoing]:
+    """A page of undelivered messages, with the promises their unblocks are about."""
+    messages = store.messages(offer)
     about = {message.id for message in messages if message.kind == "unblock"}
     promises = store.load(Footprint(ids=about), now).promises if about else {}
     return [
@@ -67,6 +62,11 @@ def stored_outbox(store: Store, limit: int, now: Millis) -> list[Outgoing]:
     ]
 
 
-def nobody(_: Sequence[Outgoing], /) -> Collection[MessageKey]:
+class Nobody:
     """No receiver: messages stay in the outbox."""
-    return ()
+
+    def committed(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
+        del outgoing, withdrawn
+
+    def offered(self, outgoing: Sequence[Outgoing]) -> None:
+        del outgoing

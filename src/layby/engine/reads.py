@@ -1,9 +1,11 @@
 """Reads that are not by id: searches, what a holder holds, the snapshot."""
 
 from layby.core.commands import (
+    ExplainPromise,
     GetRun,
     ListHeld,
     ListRuns,
+    ListWaiting,
     Query,
     SearchPromises,
     SearchSchedules,
@@ -11,7 +13,9 @@ from layby.core.commands import (
     SnapDebug,
 )
 from layby.core.model import Millis
+from layby.core.promises import NOT_FOUND
 from layby.core.replies import Reply, ok, refuse
+from layby.core.stats import GetStats
 from layby.store.api import Store
 
 
@@ -29,6 +33,13 @@ def read(store: Store, query: Query, now: Millis) -> Reply:
             return ok(store.list_runs(query, now))
         case ListHeld():
             return ok(store.list_held(query))
+        case ListWaiting():
+            return ok(store.list_waiting(query, now))
+        case ExplainPromise():
+            explanation = store.explain(query, now)
+            return NOT_FOUND if explanation is None else ok(explanation)
+        case GetStats():
+            return ok(store.stats(now))
         case SnapDebug():
             return ok(store.dump())
         case _:

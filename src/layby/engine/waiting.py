@@ -114,6 +114,8 @@ def _served(take: Take, ready: Iterable[Task]) -> Iterator[Task]:
     for task in ready:
         if task.group != take.group or task.name not in take.names:
             continue
+        if not task.id.startswith(take.prefix):
+            continue
         if task.is_root:
             yield task
         elif room > 0:

@@ -12,8 +12,6 @@ from typing import Any, Literal, Self, cast, get_args
 
 from msgspec.structs import replace
 
-from layby.client.local import LocalClient
-from layby.core.address import inbox_of
 from layby.core.commands import (
     CancelPromise,
     Command,
@@ -28,12 +26,10 @@ from layby.core.commands import (
 from layby.core.model import NEVER, Millis, Promise, PromiseState
 from layby.core.replies import PromiseData, Reply, RowPage, RunData
 from layby.core.rows import Settings
-from layby.engine.clock import SystemClock, virtual_clock
 from layby.engine.engine import Engine
-from layby.engine.outbox import Inboxes, Outgoing
+from layby.engine.opening import check_address
 from layby.errors import EngineStopped, UsageError, WorkflowError
-from layby.runner import switching
-from layby.runner.opening import check_address, open_store
+from layby.runner.embedded import EmbeddedLink
 from layby.runner.run import Run
 from layby.store.sqlite import Durability
 from layby.worker import encoding
@@ -103,27 +99,14 @@ class Runner:
     async def __aenter__(self) -> Self:
         if self._state == "open":
             raise UsageError(f"this Runner on {self._address!r} is open already: use it as it is")
-        clock = virtual_clock.get()
-        self._inboxes = Inboxes()
         self._loop = asyncio.get_running_loop()
-        store = open_store(self._address, self._durability, self._settings)
-        self.engine = Engine(store, clock or SystemClock(), self._inboxes)
-        try:
-            self._start_engine(inline=clock is not None)
-        except BaseException:
-            store.close()
-            raise
+        self._link = EmbeddedLink(
+            self._address, self._durability, self._settings, self._switch_interval
+        )
+        self.client = self._link.client
         self._start_worker()
         self._state = "open"
         return self
-
-    def _start_engine(self, *, inline: bool) -> None:
-        if inline:
-            self.engine.start_inline()
-            return
-        self.engine.start()
-        if self._switch_interval is not None:
-            switching.lower(self._switch_interval)
 
     def _start_worker(self) -> None:
         """A new holder each time: one that has left is gone for good."""
@@ -132,10 +115,9 @@ class Runner:
             pid=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             incarnation=uuid.uuid4().hex,
         )
-        self.client = LocalClient(self.engine)
         self._program = FlowProgram(self.client, random.random)
         self.worker = Worker(self.client, self._program, self._config, self.now)
-        self._inboxes.open(inbox_of(self._config.group, self._config.pid), self._hear)
+        self._link.hear(self._config.group, self._config.pid, self.worker.lost)
 
     async def __aexit__(
         self,
@@ -153,21 +135,14 @@ class Runner:
         try:
             await self.worker.stop()
         finally:
-            await self.client.close()
-            await self._stop_engine()
+            await self._link.close()
 
-    async def _stop_engine(self) -> None:
-        if self.engine.is_inline:
-            self.engine.stop()
-            return
-        try:
-            await self._loop.run_in_executor(None, self.engine.stop)
-        finally:
-            if self._switch_interval is not None:
-                switching.restore(self._switch_interval)
+    @property
+    def engine(self) -> Engine:
+        return self._link.engine
 
     def now(self) -> Millis:
-        return self.engine.clock.now()
+        return self._link.now()
 
     # --- runs ----------------------------------------------------------------------------
 
@@ -296,11 +271,6 @@ class Runner:
                 f"run '{run_id}' exists already and is one of workflow '{stored}', not of "
                 f"'{flow.name}': use another run id, or runner.get({run_id!r})"
             )
-
-    def _hear(self, outgoing: Outgoing) -> None:
-        """A message for this worker, on the writer's thread: a task is no longer ours."""
-        message = outgoing.message
-        self._loop.call_soon_threadsafe(self.worker.lost, message.id, message.version)
 
     async def _steer(
         self, run_id: str, task: str | None, kind: Callable[..., HaltTask | ContinueTask]

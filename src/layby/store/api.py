@@ -5,18 +5,29 @@ from typing import Protocol
 
 from layby.core.changes import Changes
 from layby.core.commands import (
+    ExplainPromise,
     GetRun,
     ListHeld,
     ListRuns,
+    ListWaiting,
+    OfferMessages,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
     Tick,
 )
 from layby.core.model import Message, Millis
-from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
+from layby.core.replies import (
+    Explanation,
+    PromisePage,
+    RowPage,
+    SchedulePage,
+    TaskPage,
+    WaitingPage,
+)
 from layby.core.rows import Footprint, Rows
 from layby.core.state import State
+from layby.core.stats import StatsData
 
 
 class Store(Protocol):
@@ -50,12 +61,18 @@ class Store(Protocol):
 
     def list_held(self, query: ListHeld) -> TaskPage: ...
 
+    def list_waiting(self, query: ListWaiting, now: Millis) -> WaitingPage: ...
+
+    def explain(self, query: ExplainPromise, now: Millis) -> Explanation | None: ...
+
+    def stats(self, now: Millis) -> StatsData: ...
+
     def embedded_pids(self) -> tuple[str, ...]:
         """Pids of living embedded holders: they died with the last owner of this store."""
         ...
 
-    def messages(self, limit: int) -> list[Message]:
-        """The oldest part of the outbox, by key."""
+    def messages(self, offer: OfferMessages) -> list[Message]:
+        """A page of the outbox, by address, id and kind."""
         ...
 
     def dump(self) -> State: ...

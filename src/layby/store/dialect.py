@@ -44,13 +44,16 @@ class Dialect(Protocol):
         ...
 
 
+_IN_SIGHT = "(:prefix = '' OR substr(id, 1, length(:prefix)) = :prefix)"
+
+
 def _front(kind: str, look: str) -> str:
     """The oldest ready tasks of a group, whatever their names."""
     return f"""
         SELECT json_group_array(json_array(task_ready_at, id, task_name)) FROM (
             SELECT task_ready_at, id, task_name FROM promises
             WHERE task_state = 'pending' AND task_kind = '{kind}' AND task_group = :group
-                AND task_ready_at <= :now AND timeout_at > :since
+                AND task_ready_at <= :now AND timeout_at > :since AND {_IN_SIGHT}
             ORDER BY task_ready_at, id LIMIT {look})
     """
 
@@ -63,6 +66,7 @@ def _by_name(kind: str, limit: str) -> str:
             SELECT rowid FROM promises
             WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
                 AND task_kind = '{kind}' AND task_ready_at <= :now AND timeout_at > :since
+                AND {_IN_SIGHT}
             ORDER BY task_ready_at, id LIMIT {limit})
     """
 

@@ -14,12 +14,15 @@ from layby.core.commands import (
     ExpireHolders,
     ExpireLeases,
     ExpirePromises,
+    ExplainPromise,
     FinishSettlement,
     FireSchedule,
     FreeTasks,
     GetRun,
     ListHeld,
     ListRuns,
+    ListWaiting,
+    OfferMessages,
     RetryTasks,
     SearchPromises,
     SearchSchedules,
@@ -27,12 +30,21 @@ from layby.core.commands import (
     Tick,
 )
 from layby.core.model import FAR, NEVER, Holder, Message, Millis, Promise, Task, Wait
-from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
+from layby.core.replies import (
+    Explanation,
+    PromisePage,
+    RowPage,
+    SchedulePage,
+    TaskPage,
+    WaitingPage,
+)
 from layby.core.rows import Calendar, Footprint, HeldKey, Rows, Settings, TakeKey
 from layby.core.schedules import occurrences
 from layby.core.search import matches_promise, matches_run, matches_task, projected
 from layby.core.state import State
-from layby.store import queries
+from layby.core.stats import StatsData
+from layby.store import by_time, queries, stats
+from layby.store.neighbours import MemoryNeighbours
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,12 +115,12 @@ class MemoryStore:
     def _ready(
         self, key: TakeKey, free: int, now: Millis, since: Millis
     ) -> list[tuple[Millis, str]]:
-        group, names = key
+        group, names, prefix = key
         ready = sorted(
             (task.ready_at, task.id, task.is_root)
             for task in self.state.tasks.values()
             if task.state == "pending" and task.group == group and task.name in names
-            if task.ready_at is not None and task.ready_at <= now
+            if task.ready_at is not None and task.ready_at <= now and task.id.startswith(prefix)
             if self.state.promises[task.id].timeout_at > since
         )
         nodes = [(at, key) for at, key, is_root in ready if not is_root][: free * len(names)]
@@ -262,6 +274,8 @@ class MemoryStore:
         return RowPage(*queries.page_of_rows(rows, query.limit))
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
+        if query.newest_first:
+            return by_time.newest_runs(by_time.newest_of(self._rows()), query, now)
         rows = (row for row in self._projected(query.cursor, now) if matches_run(query, *row))
         return RowPage(*queries.page_of_rows(rows, query.limit))
 
@@ -270,8 +284,23 @@ class MemoryStore:
         tasks = (self.state.tasks[key] for key in ids if key > (query.cursor or ""))
         return TaskPage(*queries.page(tasks, query.limit))
 
-    def messages(self, limit: int) -> list[Message]:
-        return [message for _, message in sorted(self.state.messages.items())][:limit]
+    def list_waiting(self, query: ListWaiting, now: Millis) -> WaitingPage:
+        rows_after = by_time.waiting_of(self._rows())
+        return by_time.waiting(rows_after, MemoryNeighbours(self.state), query, now)
+
+    def explain(self, query: ExplainPromise, now: Millis) -> Explanation | None:
+        return by_time.explanation(MemoryNeighbours(self.state), query, now)
+
+    def stats(self, now: Millis) -> StatsData:
+        return stats.of_state(self.state, now)
+
+    def messages(self, offer: OfferMessages) -> list[Message]:
+        wanted = {
+            (m.address, m.id, m.kind): m
+            for m in self.state.messages.values()
+            if offer.start <= m.address < offer.end
+        }
+        return [m for place, m in sorted(wanted.items()) if place > offer.after][: offer.limit]
 
     def dump(self) -> State:
         """A copy that later writes do not reach: rows are frozen, the dictionaries are not."""
@@ -282,6 +311,10 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _rows(self) -> list[tuple[Promise, Task | None]]:
+        tasks = self.state.tasks
+        return [(promise, tasks.get(key)) for key, promise in self.state.promises.items()]
 
     def _projected(self, cursor: str | None, now: Millis) -> Iterator[tuple[Promise, Task | None]]:
         for promise_id, promise in sorted(self.state.promises.items()):

@@ -14,12 +14,15 @@ from layby.core.commands import (
     ExpireHolders,
     ExpireLeases,
     ExpirePromises,
+    ExplainPromise,
     FinishSettlement,
     FireSchedule,
     FreeTasks,
     GetRun,
     ListHeld,
     ListRuns,
+    ListWaiting,
+    OfferMessages,
     RetryTasks,
     SearchPromises,
     SearchSchedules,
@@ -37,14 +40,23 @@ from layby.core.model import (
     Task,
     Wait,
 )
-from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
+from layby.core.replies import (
+    Explanation,
+    PromisePage,
+    RowPage,
+    SchedulePage,
+    TaskPage,
+    WaitingPage,
+)
 from layby.core.rows import Calendar, Footprint, Rows, Settings
 from layby.core.schedules import occurrences
 from layby.core.state import State
+from layby.core.stats import StatsData
 from layby.errors import StoreUnreadable
-from layby.store import indexed_tags, queries
+from layby.store import by_time, indexed_tags, queries, stats
 from layby.store.dialect import WIDE, Dialect
 from layby.store.failures import explained
+from layby.store.neighbours import SqlNeighbours
 from layby.store.statements import Statements
 from layby.store.tables import (
     HOLDERS,
@@ -101,6 +113,7 @@ class SqlStore:
         self._settings = settings
         self._calendar = calendar
         self._sql = Statements(dialect)
+        self._neighbours = SqlNeighbours(connection, self._sql)
 
     @contextmanager
     def transaction(self) -> Generator[None]:
@@ -179,9 +192,9 @@ class SqlStore:
         """
         nodes = sum(footprint.takes.values()) + len(footprint.ids)
         roots = self._settings.roots_per_take * footprint.take_count + len(footprint.ids)
-        for group, names in footprint.takes:
-            at = {"group": group, "now": now, "since": footprint.since}
-            rows.ready[group, names] = self._queue(at, frozenset(names), nodes, roots)
+        for group, names, prefix in footprint.takes:
+            at = {"group": group, "now": now, "since": footprint.since, "prefix": prefix}
+            rows.ready[group, names, prefix] = self._queue(at, frozenset(names), nodes, roots)
         return {task_id for queue in rows.ready.values() for _, task_id in queue}
 
     def _queue(
@@ -360,13 +373,27 @@ class SqlStore:
         return queries.run(self._read_pairs, query, now)
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
+        if query.newest_first:
+            return by_time.newest_runs(by_time.newest_by_index(self._read_pairs), query, now)
         return queries.runs(self._read_pairs, query, now)
 
     def list_held(self, query: ListHeld) -> TaskPage:
         return queries.held(self._read_pairs, query)
 
-    def messages(self, limit: int) -> list[Message]:
-        return self._one(self._sql.outbox, _messages, limit)
+    def list_waiting(self, query: ListWaiting, now: Millis) -> WaitingPage:
+        rows_after = by_time.waiting_by_index(self._read_pairs)
+        return by_time.waiting(rows_after, self._neighbours, query, now)
+
+    def explain(self, query: ExplainPromise, now: Millis) -> Explanation | None:
+        return by_time.explanation(self._neighbours, query, now)
+
+    def stats(self, now: Millis) -> StatsData:
+        counts = self._connection.execute(stats.COUNTS).fetchone()
+        return stats.by_index(counts, self._read_pairs, now)
+
+    def messages(self, offer: OfferMessages) -> list[Message]:
+        bounds = (offer.start, offer.end, *offer.after, offer.limit)
+        return self._one(self._sql.outbox, _messages, *bounds)
 
     def dump(self) -> State:
         sql = self._sql

@@ -59,7 +59,9 @@ class Statements:
         )
         self.outbox = self._all(
             self.dialect.packed(MESSAGES.columns, "m"),
-            "(SELECT * FROM messages ORDER BY id, kind, address LIMIT ?) AS m",
+            """(SELECT * FROM messages
+                WHERE address >= ? AND address < ? AND (address, id, kind) > (?, ?, ?)
+                ORDER BY address, id, kind LIMIT ?) AS m""",
         )
 
     def _prepare_writes(self, any_of: str) -> None:

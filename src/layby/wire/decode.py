@@ -1,9 +1,9 @@
 """A request envelope to a command; what cannot be one is refused with 400 and a text."""
 
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from layby.core.commands import Command, CreatePromise, FenceTask, Int64, Query, SettlePromise
 from layby.core.model import Millis
@@ -11,6 +11,8 @@ from layby.core.replies import Reply, refuse
 from layby.wire.kinds import KINDS
 
 VERSION: Final = "2026-04-01"
+BATCH: Final = "layby.batch"
+MAX_BATCH: Final = 1_000
 _FENCED: Final[dict[str, type[CreatePromise | SettlePromise]]] = {
     "promise.create": CreatePromise,
     "promise.settle": SettlePromise,
@@ -30,6 +32,12 @@ class Envelope(Struct, frozen=True):
     data: Raw
 
 
+class Batch(Struct, frozen=True):
+    """Several requests in one envelope; each is an envelope itself, and answered like one."""
+
+    requests: Annotated[tuple[Raw, ...], Meta(max_length=MAX_BATCH)]
+
+
 class Request(Struct, frozen=True):
     """Whom to answer, and either the request or why there is none."""
 
@@ -37,7 +45,9 @@ class Request(Struct, frozen=True):
     corr_id: str
     auth: str | None
     debug_time: Millis | None
-    body: Command | Query | Reply
+    body: Command | Query | Batch | Reply
+    has_envelope: bool = True
+    """False when not even the envelope can be used: then nobody asks who sent it."""
 
 
 class FenceAction(Struct, frozen=True):
@@ -55,7 +65,7 @@ class FenceData(Struct, frozen=True):
 _envelopes = msgspec.json.Decoder(Envelope)
 _decoders: dict[type[Any], "msgspec.json.Decoder[Any]"] = {
     each: msgspec.json.Decoder(each)
-    for each in (*KINDS.values(), FenceData)
+    for each in (*KINDS.values(), FenceData, Batch)
     if each is not FenceTask
 }
 
@@ -66,13 +76,15 @@ def decode(body: bytes) -> Request:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         return _unreadable(body, error)
     head = envelope.head
-    decoded = _envelope_problem(envelope) or decode_data(envelope.kind, bytes(envelope.data))
-    return Request(envelope.kind, head.corr_id, head.auth, head.debug_time, decoded)
+    problem = _envelope_problem(envelope)
+    body = problem or decode_data(envelope.kind, bytes(envelope.data))
+    whole = problem is None
+    return Request(envelope.kind, head.corr_id, head.auth, head.debug_time, body, whole)
 
 
-def decode_data(kind: str, data: bytes) -> Command | Query | Reply:
+def decode_data(kind: str, data: bytes) -> Command | Query | Batch | Reply:
     """The `data` of one kind; a Reply is a refusal."""
-    request_type = KINDS.get(kind)
+    request_type = Batch if kind == BATCH else KINDS.get(kind)
     if request_type is None:
         return refuse(400, f"Unknown operation: {kind}")
     try:
@@ -124,7 +136,7 @@ def _unreadable(body: bytes, error: Exception) -> Request:
     kind = _found(body, "kind")
     corr_id = _found(body, "head", "corrId")
     why = refuse(400, f"Invalid request envelope: {error}")
-    return Request(kind or "unknown", corr_id or "0", None, None, why)
+    return Request(kind or "unknown", corr_id or "0", None, None, why, has_envelope=False)
 
 
 def _found(body: bytes, *path: str) -> str | None:

@@ -10,7 +10,7 @@ from layby.core import replies, snapshot
 from layby.core.model import Message, Promise, Schedule, Task
 from layby.core.replies import Reply
 from layby.core.state import State
-from layby.wire.decode import VERSION
+from layby.wire.decode import BATCH, VERSION
 
 _encode = msgspec.json.Encoder().encode
 
@@ -50,6 +50,21 @@ class ScheduleRecord(Struct, rename="camel"):
 def encode(kind: str, corr_id: str, reply: Reply) -> bytes:
     head = {"corrId": corr_id, "status": reply.status, "version": VERSION}
     return _encode({"kind": kind, "head": head, "data": shown(reply, corr_id)})
+
+
+def encode_batch(corr_id: str, replies: Sequence[bytes]) -> bytes:
+    """The answer to a batch: the answers to its requests, in their order."""
+    head = {"corrId": corr_id, "status": 200, "version": VERSION}
+    data = {"replies": [Raw(each) for each in replies]}
+    return _encode({"kind": BATCH, "head": head, "data": data})
+
+
+def encode_message(row: Message, about: Promise | None, server_url: str) -> bytes:
+    """A message as it leaves; who gets an execute is told where to answer."""
+    shown = message(row, about)
+    if row.kind == "execute":
+        shown["head"] = {"serverUrl": server_url}
+    return _encode(shown)
 
 
 def shown(reply: Reply, corr_id: str) -> Any:
@@ -134,7 +149,10 @@ def _promises(rows: Sequence[Promise]) -> list[PromiseRecord]:
 
 
 def _claims(taken: replies.TakeData) -> list[dict[str, Any]]:
-    return [{"task": held_task(c.task), "promise": promise(c.promise)} for c in taken.claims]
+    return [
+        {"task": held_task(c.task), "promise": promise(c.promise), "readyAt": c.ready_at}
+        for c in taken.claims
+    ]
 
 
 def held_task(row: Task) -> dict[str, Any]:

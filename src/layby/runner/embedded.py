@@ -1,0 +1,93 @@
+"""A Runner's own engine on its own store."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from layby.client.local import LocalClient
+from layby.core.address import OWN_GROUP
+from layby.core.model import Millis
+from layby.core.rows import Settings
+from layby.engine.clock import SystemClock, virtual_clock
+from layby.engine.engine import Engine
+from layby.engine.opening import open_store
+from layby.engine.outbox import Outgoing
+from layby.runner import switching
+from layby.server.routing import Router
+from layby.store.sqlite import Durability
+
+logger = logging.getLogger(__name__)
+
+Lost = Callable[[str, int], None]
+"""Told the id and version of a task that is no longer ours."""
+CLOSE_S: Final = 0.5
+
+
+class EmbeddedLink:
+    """Opens in the event loop it is used in."""
+
+    is_embedded = True
+
+    def __init__(
+        self,
+        address: str,
+        durability: Durability,
+        settings: Settings,
+        switch_interval: float | None,
+    ) -> None:
+        clock = virtual_clock.get()
+        self._switch_interval = None if clock is not None else switch_interval
+        self.router = Router()
+        store = open_store(address, durability, settings)
+        self.engine = Engine(store, clock or SystemClock(), self.router)
+        try:
+            self._start(inline=clock is not None)
+        except BaseException:
+            store.close()
+            raise
+        self.client = LocalClient(self.engine)
+        self.router.attach(self.engine, self.client)
+
+    def now(self) -> Millis:
+        return self.engine.clock.now()
+
+    def hear(self, group: str, pid: str, lost: Lost) -> None:
+        """From now on this worker is told what it no longer holds."""
+        self.router.connect(WorkerInbox(group, pid, self.router, lost))
+
+    async def close(self) -> None:
+        await self.client.close()
+        if self.engine.is_inline:
+            self.engine.stop()
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self.engine.stop)
+        finally:
+            if self._switch_interval is not None:
+                switching.restore(self._switch_interval)
+
+    def _start(self, *, inline: bool) -> None:
+        if inline:
+            self.engine.start_inline()
+            return
+        self.engine.start()
+        if self._switch_interval is not None:
+            switching.lower(self._switch_interval)
+
+
+class WorkerInbox:
+    """A `Receiver` in this process: always there, always with room."""
+
+    has_room = True
+
+    def __init__(self, group: str, pid: str, router: Router, lost: Lost) -> None:
+        self.group = f"{OWN_GROUP}{group}"
+        self.id = pid
+        self._router = router
+        self._lost = lost
+
+    def receive(self, outgoing: Outgoing) -> None:
+        if outgoing.message.kind == "lost":
+            self._lost(outgoing.message.id, outgoing.message.version)
+        self._router.arrived([outgoing])

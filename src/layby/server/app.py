@@ -1,0 +1,231 @@
+"""The HTTP surface: which path answers what. Requests themselves are `Rpc`'s business."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+from msgspec import Struct
+
+from layby.client.local import LocalClient
+from layby.core.address import own_group
+from layby.core.commands import CheckHolder, GetPromise
+from layby.core.replies import Reply, refuse
+from layby.errors import LaybyError
+from layby.server.auth import Gate, bearer
+from layby.server.poll import PollConnection
+from layby.server.routing import Router
+from layby.server.rpc import Rpc
+from layby.wire.encode import encode
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON: Final = b"application/json"
+TEXT: Final = b"text/plain; charset=utf-8"
+LEGACY: Final = ("promises", "schedules", "tasks")
+GONE: Final = "This endpoint is no longer supported. Please update to the latest SDK."
+
+
+class Surface(Struct, frozen=True):
+    """What of the configuration shows on the HTTP surface."""
+
+    url: str = ""
+    max_body: int = 8 * 1024 * 1024
+    max_polls: int = 10_000
+    poll_buffer: int = 100
+    ping_every: float = 15.0
+    poll_patience: float = 30.0
+
+
+class Application:
+    """An ASGI application. `drain` ends what would never end by itself."""
+
+    def __init__(
+        self,
+        client: LocalClient,
+        router: Router,
+        rpc: Rpc,
+        gate: Gate,
+        surface: Surface,
+        metrics: Callable[[], Awaitable[bytes]] | None = None,
+    ) -> None:
+        self._client = client
+        self._router = router
+        self._rpc = rpc
+        self._gate = gate
+        self._surface = surface
+        self._metrics = metrics
+        self._draining = asyncio.Event()
+        self.polls: set[PollConnection] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        if path == "/" and method == "POST":
+            await self._answer(scope, receive, send)
+            return
+        first, *rest = path.removeprefix("/").split("/")
+        if first in LEGACY:
+            await _tell(send, 410, GONE)
+        elif first == "poll" and len(rest) >= 2 and method == "GET":
+            await self._poll(scope, receive, send)
+        elif path in ("/health", "/ready", "/metrics") and method == "GET":
+            await self._probe(path, send)
+        elif path in ("/", "/health", "/ready", "/metrics") or first == "poll":
+            await _tell(send, 405, f"{method} is not for {path}")
+        else:
+            await _tell(send, 404, f"There is nothing at {path}")
+
+    def drain(self) -> None:
+        """End streams and requests that wait; whoever asks again is sent away."""
+        self._draining.set()
+        for poll in list(self.polls):
+            poll.close()
+
+    # --- requests ------------------------------------------------------------------------
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await self._body(scope, receive)
+        if isinstance(body, Reply):
+            await _respond(send, body.status, encode("unknown", "0", body), close=True)
+            return
+        token = bearer(_header(scope, b"authorization"))
+        answer = await self._rpc.answer(body, token, lambda: self._gone(receive))
+        await _respond(send, answer.status, answer.body)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | Reply:
+        limit = self._surface.max_body
+        too_large = refuse(413, f"Request body is larger than {limit} bytes")
+        if int(_header(scope, b"content-length") or 0) > limit:
+            return too_large
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return refuse(400, "The request ended early")
+            body += message["body"]
+            if len(body) > limit:
+                return too_large
+            if not message.get("more_body"):
+                return body
+
+    async def _gone(self, receive: Receive) -> None:
+        """Returns when the peer has hung up, or the server is about to."""
+        draining = asyncio.ensure_future(self._draining.wait())
+        hung_up = asyncio.ensure_future(_hung_up(receive))
+        try:
+            await asyncio.wait((draining, hung_up), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            draining.cancel()
+            hung_up.cancel()
+
+    # --- streams -------------------------------------------------------------------------
+
+    async def _poll(self, scope: Scope, receive: Receive, send: Send) -> None:
+        group, receiver_id = _poll_place(scope)
+        refused = await self._refused(scope, group, receiver_id)
+        if refused is not None:
+            await _respond(send, refused.status, str(refused.data).encode(), TEXT)
+            return
+        surface = self._surface
+        poll = PollConnection(group, receiver_id, self._router, surface.url, surface.poll_buffer)
+        self.polls.add(poll)
+        hung_up = asyncio.ensure_future(_hung_up(receive))
+        hung_up.add_done_callback(lambda _: poll.close())
+        try:
+            await send(_stream_start())
+            await poll.stream(_writer(send), surface.ping_every, surface.poll_patience)
+            if not hung_up.done():
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            self.polls.discard(poll)
+            hung_up.cancel()
+
+    async def _refused(self, scope: Scope, group: str, receiver_id: str) -> Reply | None:
+        who = self._gate.identify(bearer(_header(scope, b"authorization")))
+        if isinstance(who, Reply):
+            return who
+        if self._draining.is_set() or len(self.polls) >= self._surface.max_polls:
+            return refuse(503, "Poll registration at capacity")
+        refused = self._gate.permit_poll(who, group)
+        return refused or await self._refused_holder(scope, group, receiver_id)
+
+    async def _refused_holder(self, scope: Scope, group: str, pid: str) -> Reply | None:
+        """A group of our own is for registered holders: the incarnation is their secret."""
+        own = own_group(group)
+        if own is None:
+            return None
+        asked = parse_qs(scope["query_string"].decode("latin-1"))
+        incarnation = (asked.get("incarnation") or [""])[0]
+        check = CheckHolder(pid=pid, incarnation=incarnation, group=own)
+        reply = await self._client.send(check)
+        return None if reply.is_ok else reply
+
+    # --- probes --------------------------------------------------------------------------
+
+    async def _probe(self, path: str, send: Send) -> None:
+        if path == "/metrics" and self._metrics is not None:
+            await _respond(send, 200, await self._metrics(), TEXT)
+        elif path == "/metrics":
+            await _tell(send, 404, "Metrics are not on")
+        elif path == "/ready" and not await self._is_ready():
+            await _respond(send, 503, b"", TEXT)
+        else:
+            await _respond(send, 200, b"", TEXT)
+
+    async def _is_ready(self) -> bool:
+        """The store is asked: a read goes the way of every request."""
+        if self._draining.is_set():
+            return False
+        try:
+            return (await self._client.send(GetPromise(id="layby/ready"))).status < 500
+        except LaybyError as failure:
+            logger.warning("not ready: %s", failure)
+            return False
+
+
+def _poll_place(scope: Scope) -> tuple[str, str]:
+    """Group and id, each decoded by itself: an id may contain an encoded slash."""
+    _, _, group, receiver_id = scope["raw_path"].decode("latin-1").split("/", 3)
+    return unquote(group), unquote(receiver_id)
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    found: list[bytes] = [value for key, value in scope["headers"] if key == name]
+    return found[0].decode("latin-1") if found else None
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _writer(send: Send) -> Callable[[bytes], Awaitable[None]]:
+    async def write(chunk: bytes) -> None:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    return write
+
+
+def _stream_start() -> MutableMapping[str, Any]:
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+async def _tell(send: Send, status: int, why: str) -> None:
+    await _respond(send, status, msgspec.json.encode({"error": why}))
+
+
+async def _respond(
+    send: Send, status: int, body: bytes, sort: bytes = JSON, *, close: bool = False
+) -> None:
+    headers = [(b"content-type", sort), (b"content-length", b"%d" % len(body))]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

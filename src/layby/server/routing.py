@@ -1,0 +1,179 @@
+"""Who hears what: messages go to receivers of their group, over a socket or in this process.
+
+An `execute` stays in the outbox until its task has been taken or has ended: core withdraws it
+then. So nothing is lost when its receiver dies; the message goes to another one at once. An
+`unblock` is forgotten when its receiver has it. What nobody can take now stays in the outbox, and
+is offered when a receiver comes or has room again.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from layby.client.local import LocalClient
+from layby.core.address import PollAddress, parse_poll
+from layby.core.commands import OfferMessages
+from layby.core.model import MessageKey
+from layby.engine.engine import Engine
+from layby.engine.outbox import Outgoing
+
+FIRST_PAGE = OfferMessages().after
+
+
+class Receiver(Protocol):
+    group: str
+    id: str
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def receive(self, outgoing: Outgoing) -> None:
+        """Must not block. Once it has arrived, `Router.arrived` is told."""
+        ...
+
+
+class Push(Protocol):
+    """Delivery to addresses that are no connections: `http://…`."""
+
+    def push(self, outgoing: Outgoing) -> None: ...
+
+    def withdraw(self, key: MessageKey) -> None: ...
+
+
+class Under(NamedTuple):
+    """A message under way."""
+
+    outgoing: Outgoing
+    receiver: Receiver
+
+
+class Router:
+    """A `Delivery`. All but `committed` and `offered` belongs to the event loop."""
+
+    def __init__(
+        self,
+        push: Push | None = None,
+        count: Callable[[str, str], None] = lambda _kind, _status: None,
+        choose: Callable[[Sequence[Receiver]], Receiver] = random.choice,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._push = push
+        self._count = count
+        self._choose = choose
+        self._receivers: dict[str, list[Receiver]] = {}
+        self._under_way: dict[MessageKey, Under] = {}
+        self._offers: set[asyncio.Task[None]] = set()
+
+    def attach(self, engine: Engine, client: LocalClient) -> None:
+        self._engine = engine
+        self._client = client
+
+    # --- from the writer's thread --------------------------------------------------------
+
+    def committed(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: whoever opens the store next delivers
+            self._loop.call_soon_threadsafe(self._take, outgoing, withdrawn)
+
+    def offered(self, outgoing: Sequence[Outgoing]) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take_offered, outgoing)
+
+    # --- receivers -----------------------------------------------------------------------
+
+    def connect(self, receiver: Receiver) -> None:
+        self._receivers.setdefault(receiver.group, []).append(receiver)
+        self.made_room(receiver)
+
+    def disconnect(self, receiver: Receiver) -> None:
+        """It is gone: what was under way to it goes to another one, if it may."""
+        mates = self._receivers.get(receiver.group, [])
+        if receiver in mates:
+            mates.remove(receiver)
+        if not mates:
+            self._receivers.pop(receiver.group, None)
+        left = [each.outgoing for each in self._under_way.values() if each.receiver is receiver]
+        for outgoing in left:
+            del self._under_way[outgoing.key]
+            self._send(outgoing)
+
+    def made_room(self, receiver: Receiver) -> None:
+        """There may be messages in the outbox that it can take now."""
+        offer = self._loop.create_task(self._offer_to(receiver))
+        self._offers.add(offer)
+        offer.add_done_callback(self._offers.discard)
+
+    def arrived(self, outgoing: Sequence[Outgoing]) -> None:
+        """Its receiver has them. An `execute` stays under way until somebody takes the task."""
+        done = [each.key for each in outgoing if each.message.kind != "execute"]
+        for key in done:
+            self._under_way.pop(key, None)
+        for each in outgoing:
+            self._count(each.message.kind, "success")
+        if done:
+            self._engine.forget(done)
+
+    def is_current(self, outgoing: Outgoing) -> bool:
+        """Whether it is still to be told: not withdrawn, and not replaced by a newer one."""
+        under = self._under_way.get(outgoing.key)
+        return under is not None and under.outgoing is outgoing
+
+    # --- messages ------------------------------------------------------------------------
+
+    def _take(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
+        for key in withdrawn:
+            self._under_way.pop(key, None)
+            if self._push is not None:
+                self._push.withdraw(key)
+        for each in outgoing:
+            self._send(each)
+
+    def _take_offered(self, outgoing: Sequence[Outgoing]) -> None:
+        for each in outgoing:
+            if each.key not in self._under_way:
+                self._send(each)
+
+    def _send(self, outgoing: Outgoing) -> None:
+        address = parse_poll(outgoing.message.address)
+        if address is None:
+            self._send_elsewhere(outgoing)
+        elif address.cast == "uni" and address.id is None:
+            self._drop(outgoing)
+        elif fit := [each for each in self._fitting(address) if each.has_room]:
+            receiver = self._choose(fit)
+            self._under_way[outgoing.key] = Under(outgoing, receiver)
+            receiver.receive(outgoing)
+
+    def _send_elsewhere(self, outgoing: Outgoing) -> None:
+        is_push = outgoing.message.address.startswith(("http://", "https://"))
+        if is_push and self._push is not None:
+            self._push.push(outgoing)
+        elif not is_push:
+            self._drop(outgoing)
+
+    def _drop(self, outgoing: Outgoing) -> None:
+        """Nobody will ever hear it: an address that is valid and leads nowhere."""
+        self._count(outgoing.message.kind, "dropped")
+        self._engine.forget([outgoing.key])
+
+    def _fitting(self, address: PollAddress) -> Sequence[Receiver]:
+        mates = self._receivers.get(address.group, [])
+        named = [each for each in mates if each.id == address.id]
+        return named if named or address.cast == "uni" else mates
+
+    async def _offer_to(self, receiver: Receiver) -> None:
+        for offer in _addresses_of(receiver):
+            page = offer
+            while receiver.has_room:
+                reply = await self._client.send(page)
+                if not isinstance(reply.data, OfferMessages) or reply.data.after == FIRST_PAGE:
+                    break
+                page = reply.data
+
+
+def _addresses_of(receiver: Receiver) -> Iterator[OfferMessages]:
+    """The ranges of addresses it can be reached at; who else is found there is left alone."""
+    own, group = f"poll://uni@{receiver.group}/{receiver.id}", f"poll://any@{receiver.group}"
+    yield OfferMessages(start=own, end=f"{own}\0")
+    yield OfferMessages(start=group, end=f"{group}0")  # "0" follows "/"

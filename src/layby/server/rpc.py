@@ -1,0 +1,130 @@
+"""One request in, one answer out: decode, ask who it is, ask the engine, encode."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import NamedTuple
+
+from layby.client.local import LocalClient
+from layby.core.commands import Command, Query, Take, WatchPromise
+from layby.core.replies import Reply, refuse
+from layby.errors import EngineStopped, StoreError
+from layby.server.auth import Gate, Identity
+from layby.wire.decode import Batch, Request, decode
+from layby.wire.encode import encode, encode_batch
+
+logger = logging.getLogger(__name__)
+
+Gone = Callable[[], Awaitable[None]]
+"""Returns when the caller has hung up."""
+Count = Callable[[str, int, float], None]
+"""Told kind, status and seconds of every answer."""
+
+BUSY = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+class Rpc:
+    def __init__(self, client: LocalClient, gate: Gate, count: Count, *, debug: bool) -> None:
+        self._client = client
+        self._gate = gate
+        self._count = count
+        self._debug = debug
+
+    async def answer(self, body: bytes, token: str | None, gone: Gone) -> Answer:
+        """`token` is what the transport brought; the envelope's own counts more."""
+        request = decode(body)
+        if not request.has_envelope:
+            return _answer(request, request.body)
+        who = self._gate.identify(request.auth or token)
+        if isinstance(who, Reply):
+            return self._counted(request, who)
+        if isinstance(request.body, Batch):
+            return await self._answer_batch(request, request.body, who)
+        return await self._answer_one(request, who, gone)
+
+    async def _answer_one(self, request: Request, who: Identity, gone: Gone) -> Answer:
+        began = perf_counter()
+        asked = self._ask(request, who)
+        if isinstance(asked, Reply):
+            return self._counted(request, asked, began)
+        if _may_wait(request):
+            await _until(asked, gone)
+        return self._counted(request, await _reply(asked), began)
+
+    async def _answer_batch(self, outer: Request, batch: Batch, who: Identity) -> Answer:
+        """All leave in one turn of the loop, so they share a commit and keep their order."""
+        began = perf_counter()
+        requests = [decode(bytes(each)) for each in batch.requests]
+        asked = [_refused(each) or self._ask(each, who) for each in requests]
+        answers = [
+            self._counted(request, each if isinstance(each, Reply) else await _reply(each), began)
+            for request, each in zip(requests, asked, strict=True)
+        ]
+        return Answer(200, encode_batch(outer.corr_id, [each.body for each in answers]))
+
+    def _ask(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
+        refused = self._gate.permit(who, request.kind, request.body)
+        if refused is not None:
+            return refused
+        body = request.body
+        if isinstance(body, Command | Query):
+            now = request.debug_time if self._debug else None
+            return self._client.ask(self._gate.bounded(who, body), now)
+        assert isinstance(body, Reply)
+        return body
+
+    def _counted(self, request: Request, reply: Reply, began: float | None = None) -> Answer:
+        seconds = 0.0 if began is None else perf_counter() - began
+        if request.has_envelope:
+            self._count(request.kind, reply.status, seconds)
+        return _answer(request, reply)
+
+
+def _answer(request: Request, reply: object) -> Answer:
+    assert isinstance(reply, Reply)
+    return Answer(reply.status, encode(request.kind, request.corr_id, reply))
+
+
+def _refused(request: Request) -> Reply | None:
+    """What cannot stand in a batch: it would keep the answers of all others waiting."""
+    if isinstance(request.body, Batch):
+        return refuse(400, "Invalid request: a batch cannot contain a batch")
+    if _may_wait(request):
+        return refuse(400, "Invalid request: a request that waits cannot stand in a batch")
+    return None
+
+
+def _may_wait(request: Request) -> bool:
+    body = request.body
+    return isinstance(body, WatchPromise) or (isinstance(body, Take) and body.wait_ms > 0)
+
+
+async def _until(asked: "asyncio.Future[Reply]", gone: Gone) -> None:
+    """Wait for the answer, and drop the request when its caller hangs up first."""
+    hung_up = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((asked, hung_up), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        hung_up.cancel()
+        if not asked.done():
+            asked.cancel()
+
+
+async def _reply(asked: "asyncio.Future[Reply]") -> Reply:
+    """What a failed store could not answer was not written: 503 says so."""
+    try:
+        return await asked
+    except EngineStopped:
+        return BUSY
+    except StoreError as failure:
+        return refuse(503, str(failure))
+    except asyncio.CancelledError:
+        if asked.cancelled():
+            return BUSY  # nobody is there to read it
+        raise

@@ -1,0 +1,172 @@
+"""Lists in the order of time, as keyset pages: what waits the longest, which runs are newest.
+
+The store reads ranges of an index; core decides what really matches. A page looks at a bounded
+number of rows, so that a rare match in a large store does not hold up the writer: it may come
+back short, with a cursor to go on from.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Final
+
+from layby.core.commands import ExplainPromise, ListRuns, ListWaiting
+from layby.core.model import FAR, Millis, Promise, Task
+from layby.core.replies import Explanation, RowPage, WaitingPage
+from layby.core.search import (
+    TimedKey,
+    matches_run,
+    matches_waiting,
+    projected,
+    timed_cursor,
+    timed_key,
+    waits_since,
+)
+from layby.store.neighbours import Neighbours, Pair, explained
+from layby.store.statements import LAST
+
+Read = Callable[[str, Sequence[object], int], list[Pair]]
+"""Reads pairs by a FROM/WHERE text, its arguments and a limit."""
+Next = Callable[[TimedKey, Millis, int], list[Pair]]
+"""The next rows behind a key, up to an instant (for what counts down: from it) and a limit."""
+
+LOOKED_AT: Final = 5_000
+"""Rows that one page looks at, at most."""
+LISTED: Final = 3
+"""How many awaited and awaiting ids an entry of a list carries."""
+EXPLAINED: Final = 100
+
+WAITING: Final = """
+    promises WHERE task_waiting_since IS NOT NULL
+        AND (task_waiting_since, id) > (?, ?) AND task_waiting_since <= ?
+    ORDER BY task_waiting_since, id
+"""
+OUTSIDE: Final = """
+    promises WHERE settled_at IS NULL AND task_target IS NULL AND timer = 0
+        AND (created_at, id) > (?, ?) AND created_at <= ?
+    ORDER BY created_at, id
+"""
+NEWEST: Final = """
+    promises WHERE task_kind = 'root' AND (created_at, id) < (?, ?)
+    ORDER BY created_at DESC, id DESC
+"""
+
+
+# --- what waits --------------------------------------------------------------------------
+
+
+def waiting(rows_after: Next, look: Neighbours, query: ListWaiting, now: Millis) -> WaitingPage:
+    key = timed_key(query.cursor or "") or (-1, "")
+    until = FAR if query.until is None else query.until
+    found: list[Explanation] = []
+    for chunk in _chunks(query.limit):
+        rows = rows_after(key, until, chunk)
+        found += _matching(look, query, rows, now)
+        if len(found) > query.limit:
+            last = found[query.limit - 1]
+            return WaitingPage(found[: query.limit], timed_cursor(_key(last.promise, last.task)))
+        if len(rows) < chunk:
+            return WaitingPage(found)
+        key = _key(*rows[-1])
+    return WaitingPage(found, timed_cursor(key))
+
+
+def explanation(look: Neighbours, query: ExplainPromise, now: Millis) -> Explanation | None:
+    rows = _projected(look.pairs([query.id]), now)
+    return explained(look, rows, EXPLAINED, now)[0] if rows else None
+
+
+def waiting_by_index(read: Read) -> Next:
+    """The next rows of both indexes, in one order."""
+
+    def rows_after(key: TimedKey, until: Millis, limit: int) -> list[Pair]:
+        tasks, promises = (read(text, (*key, until), limit) for text in (WAITING, OUTSIDE))
+        return in_order([*tasks, *promises])[:limit]
+
+    return rows_after
+
+
+def waiting_of(rows: Sequence[Pair]) -> Next:
+    """The same from all rows there are."""
+
+    def rows_after(key: TimedKey, until: Millis, limit: int) -> list[Pair]:
+        listed = in_order([row for row in rows if _can_wait(*row)])
+        return [row for row in listed if key < _key(*row) and _key(*row)[0] <= until][:limit]
+
+    return rows_after
+
+
+def in_order(rows: Sequence[Pair]) -> list[Pair]:
+    return sorted(rows, key=lambda row: _key(*row))
+
+
+def _can_wait(promise: Promise, task: Task | None) -> bool:
+    """What stands in the indexes: as stored, whatever time has made of it."""
+    if task is not None:
+        return task.waiting_since is not None
+    return promise.settled_at is None and not promise.timer
+
+
+def _matching(
+    look: Neighbours, query: ListWaiting, rows: Sequence[Pair], now: Millis
+) -> Iterator[Explanation]:
+    shown = [row for row in _projected(rows, now) if matches_waiting(query, *row, now)]
+    return (each for each in explained(look, shown, LISTED, now) if _is_awaited(each))
+
+
+def _is_awaited(entry: Explanation) -> bool:
+    """A promise without a task that nobody waits for is not waiting: it is just there."""
+    if entry.task is not None or entry.promise.placeholder:
+        return True
+    return bool(entry.awaiters) or entry.listeners > 0
+
+
+def _key(promise: Promise, task: Task | None) -> TimedKey:
+    return waits_since(promise, task), promise.id
+
+
+# --- runs --------------------------------------------------------------------------------
+
+
+def newest_runs(rows_before: Next, query: ListRuns, now: Millis) -> RowPage:
+    key = timed_key(query.cursor or "") or (FAR, LAST)
+    found: list[Pair] = []
+    for chunk in _chunks(query.limit):
+        rows = rows_before(key, 0, chunk)
+        found += [row for row in _projected(rows, now) if matches_run(query, *row)]
+        if len(found) > query.limit:
+            return RowPage(found[: query.limit], timed_cursor(_birth(found[query.limit - 1])))
+        if len(rows) < chunk:
+            return RowPage(found)
+        key = _birth(rows[-1])
+    return RowPage(found, timed_cursor(key))
+
+
+def newest_by_index(read: Read) -> Next:
+    return lambda key, _, limit: read(NEWEST, key, limit)
+
+
+def newest_of(rows: Sequence[Pair]) -> Next:
+    roots = [row for row in rows if row[1] is not None and row[1].is_root]
+
+    def rows_before(key: TimedKey, _: Millis, limit: int) -> list[Pair]:
+        listed = sorted((row for row in roots if _birth(row) < key), key=_birth, reverse=True)
+        return listed[:limit]
+
+    return rows_before
+
+
+def _birth(row: Pair) -> TimedKey:
+    return row[0].created_at, row[0].id
+
+
+# --- both --------------------------------------------------------------------------------
+
+
+def _chunks(limit: int) -> Iterator[int]:
+    """How many rows to read at a time: enough for the page and one more, and not too few."""
+    size = max(limit, 100) + 1
+    return repeat(size, -(-LOOKED_AT // size))
+
+
+def _projected(rows: Sequence[Pair], now: Millis) -> list[Pair]:
+    return [projected(*row, now) for row in rows]

@@ -1,0 +1,201 @@
+"""What stands around a promise: waits in both directions, listeners, holders, the outbox.
+
+Read for people who ask why something has not settled; no command needs it.
+"""
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from layby.core.model import Holder, Millis, Promise, Task, Wait
+from layby.core.replies import Explanation
+from layby.core.search import projected
+from layby.core.state import State
+from layby.store.statements import LAST, Statements
+from layby.store.tables import HOLDERS, WAITS, encode
+
+T = TypeVar("T")
+Pair = tuple[Promise, Task | None]
+
+_pairs = msgspec.json.Decoder(list[Pair])
+_waits = msgspec.json.Decoder(list[Wait])
+_holders = msgspec.json.Decoder(list[Holder])
+_counted = msgspec.json.Decoder(list[tuple[str, int]])
+_texts = msgspec.json.Decoder(list[str])
+
+
+class Neighbours(Protocol):
+    """Lookups for many ids at once; of long lists the first `each + 1`."""
+
+    def waits_of(self, awaiters: Sequence[str], each: int) -> list[Wait]: ...
+
+    def waits_on(self, awaited: Sequence[str], each: int) -> list[Wait]: ...
+
+    def listeners_on(self, awaited: Sequence[str]) -> dict[str, int]: ...
+
+    def pairs(self, ids: Sequence[str]) -> list[Pair]: ...
+
+    def holders(self, pids: Sequence[str]) -> list[Holder]:
+        """Those of these pids, and all that live."""
+        ...
+
+    def unsent(self, ids: Sequence[str]) -> set[str]:
+        """Tasks whose `execute` is in the outbox."""
+        ...
+
+
+class _Around(Struct):
+    """What was found for a page of promises."""
+
+    waits_of: dict[str, list[str]]
+    waits_on: dict[str, list[str]]
+    listeners: dict[str, int]
+    pairs: dict[str, Pair]
+    holders: list[Holder]
+    unsent: set[str]
+
+
+def explained(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis) -> list[Explanation]:
+    """`rows` are projected; `each` is how long the lists around one promise may be."""
+    around = _look_around(look, rows, each, now)
+    return [_explanation(promise, task, around, each) for promise, task in rows]
+
+
+def _look_around(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis) -> _Around:
+    tasks = [task for _, task in rows if task is not None]
+    ids = [promise.id for promise, _ in rows]
+    waits_of = _grouped((w.awaiter, w.awaited) for w in look.waits_of([t.id for t in tasks], each))
+    awaited = {key for keys in waits_of.values() for key in keys[:each]}
+    return _Around(
+        waits_of=waits_of,
+        waits_on=_grouped((w.awaited, w.awaiter) for w in look.waits_on(ids, each)),
+        listeners=look.listeners_on(ids),
+        pairs={pair[0].id: projected(*pair, now) for pair in look.pairs(sorted(awaited))},
+        holders=look.holders(sorted({task.pid for task in tasks if task.pid is not None})),
+        unsent=look.unsent([task.id for task in tasks]),
+    )
+
+
+def _explanation(promise: Promise, task: Task | None, around: _Around, each: int) -> Explanation:
+    awaited, awaiters = (found.get(promise.id, []) for found in (around.waits_of, around.waits_on))
+    group = [h for h in around.holders if h.is_alive and task is not None and h.group == task.group]
+    return Explanation(
+        promise=promise,
+        task=task,
+        awaited=[around.pairs[key] for key in awaited[:each] if key in around.pairs],
+        more_awaited=len(awaited) > each,
+        awaiters=awaiters[:each],
+        more_awaiters=len(awaiters) > each,
+        listeners=around.listeners.get(promise.id, 0),
+        holder=_holder_of(task, around.holders),
+        workers=len(group),
+        able_workers=sum(task is not None and task.name in holder.names for holder in group),
+        is_unsent=promise.id in around.unsent,
+    )
+
+
+def _holder_of(task: Task | None, holders: Iterable[Holder]) -> Holder | None:
+    if task is None or task.holder is None:
+        return None
+    return next((h for h in holders if (h.pid, h.incarnation) == (task.pid, task.holder)), None)
+
+
+def _grouped(keyed: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for key, other in sorted(keyed):
+        found[key].append(other)
+    return dict(found)
+
+
+class SqlNeighbours:
+    """A constant number of statements for a page, each through an index."""
+
+    def __init__(self, connection: sqlite3.Connection, sql: Statements) -> None:
+        self._connection = connection
+        self._sql = sql
+        self._any_of = sql.dialect.any_of
+
+    def waits_of(self, awaiters: Sequence[str], each: int) -> list[Wait]:
+        return self._waits("awaiter", "awaited", awaiters, each)
+
+    def waits_on(self, awaited: Sequence[str], each: int) -> list[Wait]:
+        return self._waits("awaited", "awaiter", awaited, each)
+
+    def listeners_on(self, awaited: Sequence[str]) -> dict[str, int]:
+        statement = f"""
+            SELECT json_group_array(json_array(awaited, found)) FROM (
+                SELECT awaited, count(*) AS found FROM listeners
+                WHERE awaited IN {self._any_of} GROUP BY awaited)
+        """
+        return dict(self._one(statement, _counted, _packed(awaited)))
+
+    def pairs(self, ids: Sequence[str]) -> list[Pair]:
+        return self._one(self._sql.pairs, _pairs, _packed(ids)) if ids else []
+
+    def holders(self, pids: Sequence[str]) -> list[Holder]:
+        packed = self._sql.dialect.packed(HOLDERS.columns, "holders")
+        where = f"standing = 'alive' OR pid IN {self._any_of}"
+        source = f"(SELECT * FROM holders WHERE {where} ORDER BY pid, incarnation) AS holders"
+        statement = self._sql.dialect.packed_all(packed, source)
+        return self._one(statement, _holders, _packed(pids))
+
+    def unsent(self, ids: Sequence[str]) -> set[str]:
+        statement = f"""
+            SELECT json_group_array(id) FROM messages
+            WHERE id IN {self._any_of} AND kind = 'execute'
+        """
+        return set(self._one(statement, _texts, _packed(ids)))
+
+    def _waits(self, by: str, other: str, ids: Sequence[str], each: int) -> list[Wait]:
+        if not ids:
+            return []
+        source = f"""
+            (SELECT w.* FROM {self._any_of} AS i JOIN waits AS w ON w.{by} = i.value
+                AND w.{other} <= COALESCE(
+                    (SELECT x.{other} FROM waits AS x WHERE x.{by} = i.value
+                        ORDER BY x.{other} LIMIT 1 OFFSET ?), '{LAST}')
+            ) AS w
+        """
+        packed = self._sql.dialect.packed(WAITS.columns, "w")
+        statement = self._sql.dialect.packed_all(packed, source)
+        return self._one(statement, _waits, _packed(ids), each)
+
+    def _one(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: object) -> T:
+        return decoder.decode(self._connection.execute(statement, arguments).fetchone()[0])
+
+
+class MemoryNeighbours:
+    """Scans, as everything in the memory store."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def waits_of(self, awaiters: Sequence[str], each: int) -> list[Wait]:  # noqa: ARG002 - all
+        return [wait for wait in self._state.waits.values() if wait.awaiter in set(awaiters)]
+
+    def waits_on(self, awaited: Sequence[str], each: int) -> list[Wait]:  # noqa: ARG002 - all
+        return [wait for wait in self._state.waits.values() if wait.awaited in set(awaited)]
+
+    def listeners_on(self, awaited: Sequence[str]) -> dict[str, int]:
+        found = Counter(listener.awaited for listener in self._state.listeners)
+        return {key: found[key] for key in awaited if key in found}
+
+    def pairs(self, ids: Sequence[str]) -> list[Pair]:
+        promises, tasks = self._state.promises, self._state.tasks
+        return [(promises[key], tasks.get(key)) for key in ids if key in promises]
+
+    def holders(self, pids: Sequence[str]) -> list[Holder]:
+        found = (h for _, h in sorted(self._state.holders.items()))
+        return [holder for holder in found if holder.is_alive or holder.pid in pids]
+
+    def unsent(self, ids: Sequence[str]) -> set[str]:
+        executes = {m.id for m in self._state.messages.values() if m.kind == "execute"}
+        return executes.intersection(ids)
+
+
+def _packed(ids: Sequence[str]) -> str:
+    return encode(list(ids)).decode()

@@ -1,0 +1,58 @@
+"""Counts for overviews: bounded ranges of indexes, so that they stay cheap in a large store."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from layby.core.model import FAR, Millis
+from layby.core.state import State
+from layby.core.stats import COUNTED, LIVING, LONGEST, StatsData, oldest_waits
+from layby.store.by_time import WAITING, Pair, Read, in_order
+
+
+def _bounded(source: str) -> str:
+    return f"(SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {COUNTED}) AS counted)"
+
+
+COUNTS: Final = f"""
+    SELECT
+        {", ".join(_bounded(f"promises WHERE task_state = '{state}'") for state in LIVING)},
+        {_bounded("messages")},
+        (SELECT count(*) FROM holders WHERE standing = 'alive'),
+        (SELECT COALESCE(sum(held), 0) FROM holders WHERE standing = 'alive'),
+        (SELECT count(*) FROM schedules)
+"""
+
+
+def by_index(counts: Sequence[int], read: Read, now: Millis) -> StatsData:
+    """`counts` is the row of `COUNTS`."""
+    return _stats(counts, read(WAITING, (-1, "", FAR), LONGEST), now)
+
+
+def of_state(state: State, now: Millis) -> StatsData:
+    """The same from all rows there are."""
+    tasks = Counter(task.state for task in state.tasks.values())
+    living = [holder for holder in state.holders.values() if holder.is_alive]
+    counts = [
+        *(min(tasks[each], COUNTED) for each in LIVING),
+        min(len(state.messages), COUNTED),
+        len(living),
+        sum(holder.held for holder in living),
+        len(state.schedules),
+    ]
+    waiting = [task for task in state.tasks.values() if task.waiting_since is not None]
+    longest = in_order([(state.promises[task.id], task) for task in waiting])[:LONGEST]
+    return _stats(counts, longest, now)
+
+
+def _stats(counts: Sequence[int], longest: Iterable[Pair], now: Millis) -> StatsData:
+    outbox, holders, held, schedules = counts[len(LIVING) :]
+    return StatsData(
+        now=now,
+        tasks=dict(zip(LIVING, counts, strict=False)),
+        oldest_waits=oldest_waits(longest, now),
+        outbox=outbox,
+        holders=holders,
+        held=held,
+        schedules=schedules,
+    )
