@@ -5,62 +5,40 @@ from typing import Any
 
 import pytest
 
-from layby.core.replies import Reply, refuse
+from layby.core.replies import refuse
 from layby.engine.clock import ManualClock
 from layby.errors import UsageError
 from layby.server import auth
 from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate, Identity, bearer
-from layby.server.auth_config import ApiKey, AuthConfig, new_api_key
+from layby.server.auth_config import AuthConfig
 from layby.server.tokens import TokenVerifier
 from tests.server.keys import public_pem, signed
-from tests.server.samples import GROUP, HOLDING, SAMPLES, TAKING, UNBOUNDED, request
+from tests.server.samples import GROUP, SAMPLES, request
+from tests.server.visitors import (
+    ABLE,
+    ADMIN_KEY,
+    BOUNDED,
+    CONFIG,
+    GRANTS,
+    KEY,
+    KNOWN,
+    MINE,
+    POLLING,
+    REFUSED,
+    UNABLE,
+    expected,
+    tokens,
+)
 
 NOW = 1_000_000_000_000
 EXP = NOW // 1000 + 60
-MINE: dict[str, Any] = {"prefix": "mine/"}
-GRANTS: dict[str, Any] = {"groups": [GROUP]}
-KEY, DIGEST = new_api_key()
-ADMIN_KEY, ADMIN_DIGEST = new_api_key()
 
 
 def token(which: int = 0, **claims: Any) -> str:
     return signed({"sub": "ann", "exp": EXP} | claims, which=which)
 
 
-CONFIG = AuthConfig(
-    public_key=public_pem(),
-    api_keys=(
-        ApiKey("ci", key_sha256=DIGEST, prefix="mine/", groups=(GROUP,)),
-        ApiKey("ops", key=ADMIN_KEY, role="admin"),
-    ),
-)
-
-TOKENS: dict[str, str | None] = {
-    "no token": None,
-    "an empty token": "",
-    "nonsense": "sesame",
-    "another key's": token(which=1, role="admin"),
-    "expired": signed({"role": "admin", "exp": NOW // 1000}),
-    "without exp": signed({"role": "admin"}),
-    "a wrong api key": new_api_key()[0],
-    "an api key's digest": DIGEST,
-    "rights of none": token(),
-    "a role of none": token(role="user", **GRANTS),
-    "groups alone": token(**GRANTS),
-    "a prefix": token(**MINE),
-    "a prefix and its group": token(**MINE, **GRANTS),
-    "a prefix and another group": token(**MINE, groups=["h"]),
-    "another prefix and the group": token(prefix="other/", **GRANTS),
-    "the empty prefix": token(prefix=""),
-    "an admin": token(role="Admin"),
-    "an admin with a prefix": token(role="ADMIN", prefix="other/"),
-    "an api key": KEY,
-    "an admin's api key": ADMIN_KEY,
-}
-REFUSED = list(TOKENS)[: list(TOKENS).index("rights of none")]
-UNABLE = ["rights of none", "a role of none", "groups alone"]
-BOUNDED = ["a prefix", "a prefix and its group", "a prefix and another group", "an api key"]
-ABLE = ["the empty prefix", "an admin", "an admin with a prefix", "an admin's api key"]
+TOKENS = tokens(NOW // 1000)
 
 
 @pytest.fixture
@@ -79,21 +57,6 @@ def identity(gate: Gate, name: str) -> Identity:
     return who
 
 
-def expected(name: str, kind: str) -> Reply | None:
-    """The rules once more, in words of the tests; every sample names ids of `mine/` and `g`."""
-    if name in ABLE:
-        return None
-    if name not in BOUNDED or kind in UNBOUNDED:
-        # A stranger with the group may act for a worker process, if it knows its incarnation.
-        is_worker = name == "another prefix and the group" and kind in HOLDING
-        return None if is_worker else FORBIDDEN
-    needs_group = kind in TAKING | HOLDING
-    if not needs_group or name in ("a prefix and its group", "an api key"):
-        return None
-    # Of a worker's life any group will do; of a take only its own.
-    return None if name == "a prefix and another group" and kind not in TAKING else FORBIDDEN
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_who_cannot_be_told_is_unauthorized(gate: Gate, name: str) -> None:
     """Whatever they ask for."""
@@ -101,7 +64,7 @@ def test_who_cannot_be_told_is_unauthorized(gate: Gate, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(SAMPLES))
-@pytest.mark.parametrize("name", [name for name in TOKENS if name not in REFUSED])
+@pytest.mark.parametrize("name", KNOWN)
 def test_every_kind_with_every_token(gate: Gate, name: str, kind: str) -> None:
     """Over the whole matrix."""
     assert gate.permit(identity(gate, name), kind, request(kind, "mine/")) == expected(name, kind)
@@ -138,12 +101,12 @@ def test_a_request_that_cannot_be_read_is_forbidden_to_who_has_no_prefix(gate: G
 # --- polls and takes -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in TOKENS if name not in REFUSED])
+@pytest.mark.parametrize("name", KNOWN)
 @pytest.mark.parametrize("group", [GROUP, f"layby.{GROUP}"])
 def test_a_group_is_polled_by_who_was_granted_it(gate: Gate, name: str, group: str) -> None:
     """The plain group, and the inboxes of our workers in it."""
-    may = name in [*ABLE, "a prefix and its group", "another prefix and the group", "an api key"]
-    assert gate.permit_poll(identity(gate, name), group) == (None if may else FORBIDDEN)
+    expected = None if name in POLLING else FORBIDDEN
+    assert gate.permit_poll(identity(gate, name), group) == expected
 
 
 @pytest.mark.parametrize("group", ["", "h", "gg", "G", "layby.", "layby.layby.g", "layby.h"])
