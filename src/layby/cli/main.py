@@ -11,6 +11,7 @@ import click
 import layby
 from layby.cli.demo import demo
 from layby.cli.doctor import doctor
+from layby.cli.serve import serve
 from layby.errors import LaybyError
 
 HELP = """Durable Python tasks that hold no slot while they wait.
@@ -57,6 +58,7 @@ def cli() -> None:
 
 cli.add_command(demo)
 cli.add_command(doctor)
+cli.add_command(serve)
 
 
 def main() -> None:

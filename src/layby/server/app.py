@@ -35,12 +35,12 @@ GONE: Final = "This endpoint is no longer supported. Please update to the latest
 class Surface(Struct, frozen=True):
     """What of the configuration shows on the HTTP surface."""
 
-    url: str = ""
     max_body: int = 8 * 1024 * 1024
     max_polls: int = 10_000
     poll_buffer: int = 100
     ping_every: float = 15.0
     poll_patience: float = 30.0
+    origins: tuple[str, ...] = ()
 
 
 class Application:
@@ -62,6 +62,8 @@ class Application:
         self._surface = surface
         self._metrics = metrics
         self._draining = asyncio.Event()
+        self.url = ""
+        """Where workers that get an `execute` reach this server; known once it listens."""
         self.polls: set[PollConnection] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,7 +135,7 @@ class Application:
             await _respond(send, refused.status, str(refused.data).encode(), TEXT)
             return
         surface = self._surface
-        poll = PollConnection(group, receiver_id, self._router, surface.url, surface.poll_buffer)
+        poll = PollConnection(group, receiver_id, self._router, self.url, surface.poll_buffer)
         self.polls.add(poll)
         hung_up = asyncio.ensure_future(_hung_up(receive))
         hung_up.add_done_callback(lambda _: poll.close())

@@ -1,6 +1,7 @@
 """What stands between an engine and sockets. Lives in the event loop it is made in."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from layby.client.local import LocalClient
 from layby.server.app import Application, Surface
@@ -9,6 +10,9 @@ from layby.server.auth_config import AuthConfig
 from layby.server.listener import Limits, Listener
 from layby.server.routing import Router
 from layby.server.rpc import Count, Rpc
+
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+HEADERS: Final = ("Origin", "Content-Length", "Content-Type", "Authorization")
 
 
 class Front:
@@ -24,12 +28,23 @@ class Front:
         limits: Limits | None = None,
         debug: bool = False,
     ) -> None:
-        gate = gate or Gate(AuthConfig())
+        gate, surface = gate or Gate(AuthConfig()), surface or Surface()
         rpc = Rpc(client, gate, count, debug=debug)
-        self.app = Application(client, router, rpc, gate, surface or Surface(), metrics)
-        self.listener = Listener(self.app, limits)
+        self.app = Application(client, router, rpc, gate, surface, metrics)
+        self.listener = Listener(_with_cors(self.app, surface.origins), limits)
 
     async def close(self, grace: float) -> None:
         """Answer what can be answered in `grace` seconds; the rest is told to come again."""
         self.app.drain()
         await self.listener.close(grace)
+
+
+def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
+    """Web pages of these origins may call; `*` is everybody, with any method and header."""
+    if not origins:
+        return app
+    from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 - few servers need it
+
+    if "*" in origins:
+        return CORSMiddleware(app, allow_origins="*", allow_methods="*", allow_headers="*")
+    return CORSMiddleware(app, allow_origins=origins, allow_methods=METHODS, allow_headers=HEADERS)

@@ -1,0 +1,168 @@
+"""A whole server: an engine on its store, with everything that listens and delivers."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from layby.client.local import LocalClient
+from layby.core.commands import GetPromise, OfferMessages
+from layby.core.model import Message
+from layby.core.replies import PromiseData
+from layby.core.stats import GetStats, StatsData
+from layby.engine.clock import SystemClock
+from layby.engine.engine import Engine, EngineConfig
+from layby.engine.opening import open_store
+from layby.engine.outbox import Outgoing
+from layby.errors import StoreUnavailable, UsageError
+from layby.server import config as configuration
+from layby.server.app import Surface
+from layby.server.auth import Gate
+from layby.server.config import ServerConfig
+from layby.server.front import Front
+from layby.server.listener import Limits
+from layby.server.metrics import Metrics
+from layby.server.push import Pusher
+from layby.server.routing import FIRST_PAGE, Router
+from layby.wire.encode import encode_message
+
+logger = logging.getLogger(__name__)
+
+
+class Server:
+    """`start`, then `stop`; in one event loop, once."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.port = config.server.port
+        self._gate = Gate(config.auth)
+
+    @property
+    def url(self) -> str:
+        return self.config.server.url_at(self.port)
+
+    async def start(self) -> None:
+        config = self.config
+        self._metrics = Metrics(self._stats)
+        self._pusher = self._new_pusher()
+        self.router = Router(self._pusher, self._metrics.delivery)
+        store = open_store(config.db, config.durability, config.settings)
+        engine_config = EngineConfig(debug=config.debug)
+        self.engine = Engine(store, SystemClock(), self.router, engine_config)
+        try:
+            self.engine.start()
+        except BaseException:
+            store.close()
+            raise
+        self.client = LocalClient(self.engine)
+        self.router.attach(self.engine, self.client)
+        self.front = self._new_front()
+        self._watch()
+        try:
+            await self._listen()
+        except BaseException:
+            await self.stop()
+            raise
+        self._catching_up = asyncio.create_task(self._offer_pushes())
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer what is under way, close the store."""
+        grace = self.config.server.shutdown_timeout
+        await self.front.close(grace)
+        await self._pusher.close(min(grace, 1.0))
+        await self.client.close()
+        await asyncio.get_running_loop().run_in_executor(None, self.engine.stop)
+
+    async def _listen(self) -> None:
+        http = self.config.server
+        try:
+            self.port = await self.front.listener.listen(http.host, http.port)
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {http.host} port {http.port} ({error.strerror}): "
+                "stop what listens there, or choose another with --port"
+            ) from error
+        self.front.app.url = self.url
+
+    def _new_front(self) -> Front:
+        http, poll = self.config.server, self.config.poll
+        surface = Surface(
+            max_body=http.max_body,
+            max_polls=poll.max_connections,
+            poll_buffer=poll.buffer,
+            ping_every=poll.ping,
+            poll_patience=poll.patience,
+            origins=self.config.cors.origins,
+        )
+        return Front(
+            self.client,
+            self.router,
+            surface,
+            gate=self._gate,
+            count=self._metrics.request,
+            metrics=self._metrics.scrape,
+            limits=Limits(read_timeout=http.read_timeout, max_connections=http.max_connections),
+            debug=self.config.debug,
+        )
+
+    # --- what the parts need of each other -----------------------------------------------
+
+    def _new_pusher(self) -> Pusher:
+        return Pusher(
+            self.config.push,
+            encode=lambda each: encode_message(each.message, each.promise, self.url),
+            load=self._load,
+            on_delivered=lambda each: self.engine.forget([each.key]),
+            on_dropped=lambda each: self.engine.forget([each.key]),
+            count=self._metrics.delivery,
+        )
+
+    async def _load(self, message: Message) -> Outgoing | None:
+        """An unblock that had to wait, with its promise."""
+        reply = await self.client.send(GetPromise(id=message.id))
+        if not isinstance(reply.data, PromiseData):
+            return None
+        return Outgoing(message, reply.data.promise)
+
+    async def _offer_pushes(self) -> None:
+        """What an earlier life of this server could not push any more."""
+        page = OfferMessages(start="http", end="http\U0010ffff")
+        while True:
+            reply = await self.client.send(page)
+            if not isinstance(reply.data, OfferMessages) or reply.data.after == FIRST_PAGE:
+                return
+            page = reply.data
+
+    async def _stats(self) -> StatsData:
+        data = (await self.client.send(GetStats())).data
+        if not isinstance(data, StatsData):
+            raise StoreUnavailable(f"the store was not counted: {data}")
+        return data
+
+    def _watch(self) -> None:
+        self._metrics.watch("poll_connections", lambda: len(self.front.app.polls))
+        self._metrics.watch("backlog_requests", lambda: self.engine.backlog)
+
+
+async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
+    """Serve until SIGTERM or SIGINT; a second one of them ends it at once."""
+    loop = asyncio.get_running_loop()
+    asked_to_stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _asked, asked_to_stop)
+    for warning in configuration.warnings(config, os.environ):
+        logger.warning(warning)
+    server = Server(config)
+    await server.start()
+    on_ready(server)
+    await asked_to_stop.wait()
+    logger.info("stopping: answering what is under way")
+    await server.stop()
+
+
+def _asked(asked_to_stop: asyncio.Event) -> None:
+    if asked_to_stop.is_set():
+        os._exit(130)
+    asked_to_stop.set()
