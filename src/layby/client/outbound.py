@@ -37,18 +37,16 @@ class OutboundRefused(LaybyError):
 
 
 class OutboundRules:
-    """`allow` holds hosts and `*.domains`, trusted wherever they lead, addresses and networks."""
+    """`allow` holds hosts, trusted wherever they lead, addresses and networks."""
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
         self._networks: list[Network] = []
         self._hosts: set[str] = set()
-        self._domains: tuple[str, ...] = ()
         for each in allow:
             self._add(each)
 
     def permits(self, host: str, address: str) -> bool:
-        name = _plain(host)
-        if name in self._hosts or name.endswith(self._domains):
+        if _plain(host) in self._hosts:
             return True
         meant = _meant(ip_address(address))
         return _is_public(meant) or any(meant in network for network in self._networks)
@@ -65,9 +63,6 @@ class OutboundRules:
             raise OutboundRefused(f"{host} is not a public address")
 
     def _add(self, allowed: str) -> None:
-        if allowed.startswith("*."):
-            self._domains += (_plain(allowed[1:]),)
-            return
         try:
             self._networks.append(ip_network(allowed, strict=False))
         except ValueError:

@@ -1,0 +1,251 @@
+"""HTTP push: a message is one POST to its address, repeated until it arrives or is withdrawn.
+
+What goes wrong decides who waits. A host that cannot be reached rests as a whole (`push_turns`).
+Where a host answers, or breaks off, or stays silent for too long, only that message waits: 0.2 s,
+then twice as long each time, up to 30 s. An answer that says "not this one" (a redirect, 4xx) will
+hardly change within a second, so it waits the 30 s from the start; but it is not the end, since
+people deploy the missing route or mend the token, and an unblock has nobody else to repeat it.
+
+Nothing is lost with this process: what has not arrived is in the outbox.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+from yarl import URL
+
+from layby.client.outbound import Lookup, look_up
+from layby.core.model import Message, MessageKey, MessageKind
+from layby.engine.outbox import Outgoing
+from layby.server.config import PushConfig
+from layby.server.push_post import Outcome, Poster
+from layby.server.push_turns import Host, Parcel, Turns
+
+logger = logging.getLogger(__name__)
+
+Status = Literal["success", "error", "dropped"]
+
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 30.0
+RESEND_AFTER: Final = 25.0
+"""A message offered again is sent again if the first has had no answer for so long."""
+_REFUSED: Final = 100  # as if it had failed so often: the longest pause
+_MAX_TOLD: Final = 1_000
+
+
+def pause_after(failures: int) -> float:
+    """Seconds until the next try; between half and all of it, so that a crowd spreads out."""
+    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
+
+
+class Pusher:
+    """Belongs to the event loop it is made in.
+
+    `on_delivered`: a 2xx came. `on_dropped`: this message can never be delivered. `load` gets an
+    unblock that had to wait together with its promise again, or None if that is gone. `count`
+    hears of every try.
+    """
+
+    def __init__(
+        self,
+        config: PushConfig,
+        *,
+        encode: Callable[[Outgoing], bytes],
+        load: Callable[[Message], Awaitable[Outgoing | None]],
+        on_delivered: Callable[[Outgoing], None],
+        on_dropped: Callable[[Outgoing], None],
+        count: Callable[[MessageKind, Status], None] = lambda _kind, _status: None,
+        pause: Callable[[int], float] = pause_after,
+        lookup: Lookup = look_up,
+        resend_after: float = RESEND_AFTER,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._is_enabled = config.enabled
+        self._encode = encode
+        self._load = load
+        self._on_delivered = on_delivered
+        self._on_dropped = on_dropped
+        self._count = count
+        self._pause = pause
+        self._resend_after = resend_after
+        self._poster = Poster(config, self._connected, lookup)
+        self._turns = Turns(config.concurrency)
+        self._parcels: dict[MessageKey, Parcel] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._told: set[tuple[str, str]] = set()
+        self._is_closing = False
+
+    @property
+    def under_way(self) -> int:
+        """Messages without an answer yet."""
+        return len(self._sending)
+
+    def push(self, outgoing: Outgoing) -> None:
+        """Never blocks. Of one key only the newest message counts."""
+        known = self._parcels.get(outgoing.key)
+        if self._is_closing or (known is not None and self._is_same(known, outgoing.message)):
+            return
+        self.withdraw(outgoing.key)
+        parcel = self._parcel(outgoing)
+        if parcel is None:
+            self._drop(outgoing)
+            return
+        self._parcels[outgoing.key] = parcel
+        self._turns.add(parcel)
+        self._send_all()
+        if parcel.sent_at is None:
+            parcel.promise = None
+
+    def withdraw(self, key: MessageKey) -> None:
+        """It is stale. If it is under way it may arrive: to break off could kill its receiver."""
+        parcel = self._parcels.pop(key, None)
+        if parcel is None:
+            return
+        self._turns.remove(parcel)
+        if parcel.timer is not None:
+            parcel.timer.cancel()
+
+    async def close(self, grace: float) -> None:
+        """What is under way gets `grace` seconds; the rest stays in the outbox."""
+        self._is_closing = True
+        for parcel in list(self._parcels.values()):
+            if parcel.sent_at is None:
+                self.withdraw(parcel.message.key)
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=grace)
+        late = list(self._sending)
+        for sending in late:
+            sending.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await self._poster.close()
+
+    # --- sending -------------------------------------------------------------------------
+
+    def _is_same(self, known: Parcel, message: Message) -> bool:
+        """It is being told that already, and not for so long that it must be stuck."""
+        if known.message != message:
+            return False
+        return known.sent_at is None or self._loop.time() < known.sent_at + self._resend_after
+
+    def _parcel(self, outgoing: Outgoing) -> Parcel | None:
+        """None when nothing can be sent to such an address."""
+        if not self._is_enabled:
+            return None
+        try:
+            url = URL(outgoing.message.address)
+            host = self._turns.host(str(url.origin()))
+        except ValueError:
+            self._tell("its address", "dropped, since that is no URL", outgoing.message)
+            return None
+        return Parcel(host, url, outgoing.message, outgoing.promise)
+
+    def _send_all(self) -> None:
+        while not self._is_closing and (parcel := self._turns.take()) is not None:
+            parcel.sent_at = self._loop.time()
+            sending = self._loop.create_task(self._send(parcel))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sent)
+
+    def _sent(self, sending: asyncio.Task[None]) -> None:
+        self._sending.discard(sending)
+        error = None if sending.cancelled() else sending.exception()
+        if error is not None:
+            logger.error("what a push led to failed", exc_info=error)
+        self._send_all()
+
+    async def _send(self, parcel: Parcel) -> None:
+        try:
+            outcome = await self._try(parcel)
+            if outcome.kind == "out of reach":
+                self._rest(parcel, outcome)
+        finally:
+            parcel.sent_at = parcel.promise = None
+            self._turns.finish(parcel)
+        self._conclude(parcel, outcome)
+
+    async def _try(self, parcel: Parcel) -> Outcome:
+        try:
+            outgoing = await self._whole(parcel)
+            if outgoing is None:
+                return Outcome("forbidden", "a promise it should hear of is gone")
+            return await self._poster.post(parcel.url, self._encode(outgoing), parcel.host)
+        except Exception:
+            logger.exception("the push of %s failed", _name(parcel.message))
+            return Outcome("failed", "an error of ours")
+
+    async def _whole(self, parcel: Parcel) -> Outgoing | None:
+        if parcel.message.kind == "unblock" and parcel.promise is None:
+            return await self._load(parcel.message)
+        return Outgoing(parcel.message, parcel.promise)
+
+    # --- what became of it ---------------------------------------------------------------
+
+    def _conclude(self, parcel: Parcel, outcome: Outcome) -> None:
+        message = parcel.message
+        is_wanted = self._parcels.get(message.key) is parcel
+        if outcome.kind in ("arrived", "forbidden") and is_wanted:
+            del self._parcels[message.key]
+        if outcome.kind == "arrived":
+            self._count(message.kind, "success")
+            if is_wanted:
+                self._on_delivered(Outgoing(message))
+        elif outcome.kind == "forbidden":
+            self._tell(parcel.host.origin, f"dropped, since {outcome.why}", message)
+            if is_wanted:
+                self._drop(Outgoing(message))
+        else:
+            self._count(message.kind, "error")
+            if is_wanted and not self._is_closing:
+                self._repeat(parcel, outcome)
+
+    def _drop(self, outgoing: Outgoing) -> None:
+        self._count(outgoing.message.kind, "dropped")
+        self._on_dropped(outgoing)
+
+    def _repeat(self, parcel: Parcel, outcome: Outcome) -> None:
+        if outcome.kind == "out of reach":
+            self._turns.add(parcel)
+            return
+        self._tell(parcel.host.origin, f"{outcome.why}; it will be sent again", parcel.message)
+        parcel.failures += 1
+        failures = _REFUSED if outcome.kind == "refused" else parcel.failures
+        parcel.timer = self._loop.call_later(self._pause(failures), self._again, parcel)
+
+    def _again(self, parcel: Parcel) -> None:
+        parcel.timer = None
+        self._turns.add(parcel)
+        self._send_all()
+
+    def _rest(self, parcel: Parcel, outcome: Outcome) -> None:
+        host = parcel.host
+        if not self._turns.rest(parcel):
+            return
+        if host.failures == 1:
+            logger.warning("%s cannot be reached (%s): messages wait", host.origin, outcome.why)
+        self._loop.call_later(self._pause(host.failures), self._wake, host)
+
+    def _wake(self, host: Host) -> None:
+        self._turns.wake(host)
+        self._send_all()
+
+    def _connected(self, host: Host) -> None:
+        if self._turns.reached(host):
+            logger.info("%s can be reached again", host.origin)
+            self._send_all()
+
+    def _tell(self, where: str, what: str, message: Message) -> None:
+        """Once for each host and reason; the counters know how often it happens."""
+        if (where, what) in self._told:
+            return
+        if len(self._told) >= _MAX_TOLD:
+            self._told.clear()
+        self._told.add((where, what))
+        logger.warning("%s to %s: %s", _name(message), where, what)
+
+
+def _name(message: Message) -> str:
+    return f"{message.kind} for '{message.id}'"

@@ -1,0 +1,123 @@
+"""One POST to an address that somebody named, and what came of it. Decides no repetition."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Final, Literal
+
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    ConnectionTimeoutError,
+    DummyCookieJar,
+    TCPConnector,
+    TraceConfig,
+)
+from msgspec import Struct
+from yarl import URL
+
+from layby.client.outbound import Lookup, OutboundRefused, OutboundResolver, OutboundRules, look_up
+from layby.errors import UsageError
+from layby.server.config import PushConfig
+from layby.server.push_turns import Host
+
+_TRY_SOON: Final = frozenset({408, 425, 429})
+_KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers hang up
+_MAX_ANSWER: Final = 64 * 1024
+
+
+class Outcome(Struct, frozen=True):
+    """`refused`: the receiver does not want this one. `forbidden`: we may not send it there."""
+
+    kind: Literal["arrived", "out of reach", "failed", "refused", "forbidden"]
+    why: str = ""
+
+
+ARRIVED: Final = Outcome("arrived")
+
+
+class Poster:
+    """`connected` hears that there is a connection, before the answer that may take minutes."""
+
+    def __init__(
+        self, config: PushConfig, connected: Callable[[Host], None], lookup: Lookup = look_up
+    ) -> None:
+        self._config = config
+        self._connected = connected
+        self._headers = _headers(config)
+        self._rules = OutboundRules(config.allow)
+        self._resolver = OutboundResolver(self._rules, lookup)
+        self._session: ClientSession | None = None
+
+    async def post(self, url: URL, body: bytes, host: Host) -> Outcome:
+        try:
+            self._rules.check_literal(url.raw_host or "")
+            return await self._post(url, body, host)
+        except OutboundRefused as refusal:
+            return Outcome("forbidden", f"{refusal}; if it may be pushed to, add it to push.allow")
+        except ConnectionTimeoutError:
+            return Outcome("out of reach", "no connection in time")
+        except ClientConnectorError as error:
+            return Outcome("out of reach", str(error.os_error))
+        except (ClientError, TimeoutError) as error:  # what it says may name secrets in the URL
+            return Outcome("failed", f"no answer: {type(error).__name__}")
+
+    async def _post(self, url: URL, body: bytes, host: Host) -> Outcome:
+        self._session = self._session or self._open_session()
+        # A redirect would be followed with our token to a place nobody has judged.
+        async with self._session.post(
+            url, data=body, allow_redirects=False, trace_request_ctx=host
+        ) as response:
+            await _read_to_end(response)
+            return _judge(response.status)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        await self._resolver.close()
+
+    def _open_session(self) -> ClientSession:
+        """No cookies, no proxies, no limit of its own: `Turns` is the limit."""
+        config = self._config
+        trace = TraceConfig()
+        trace.on_connection_create_end.append(self._obtained)
+        trace.on_connection_reuseconn.append(self._obtained)
+        return ClientSession(
+            connector=TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=_KEEP_ALIVE),
+            timeout=ClientTimeout(total=config.request_timeout, connect=config.connect_timeout),
+            headers=self._headers,
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            trace_configs=[trace],
+        )
+
+    async def _obtained(self, _: ClientSession, context: SimpleNamespace, __: object) -> None:
+        self._connected(context.trace_request_ctx)
+
+
+def _headers(config: PushConfig) -> dict[str, str]:
+    headers = {"Content-Type": "application/json", "User-Agent": "layby"}
+    if config.auth == "none":
+        return headers
+    token = config.token.reveal() if config.token is not None else ""
+    if not token or not (token.isascii() and token.isprintable()):
+        raise UsageError("push.auth is bearer: let push.token name a secret that a header can hold")
+    return {**headers, config.header: f"Bearer {token}"}
+
+
+def _judge(status: int) -> Outcome:
+    if 200 <= status < 300:
+        return ARRIVED
+    if status >= 500 or status in _TRY_SOON:
+        return Outcome("failed", f"it answered {status}")
+    return Outcome("refused", f"it answered {status}")
+
+
+async def _read_to_end(response: ClientResponse) -> None:
+    """The status is the answer. A short rest is read so that the connection can be used again."""
+    with suppress(ClientError, TimeoutError, asyncio.IncompleteReadError):
+        await response.content.readexactly(_MAX_ANSWER)
