@@ -388,7 +388,7 @@ class SqlStore:
         return by_time.explanation(self._neighbours, query, now)
 
     def stats(self, now: Millis) -> StatsData:
-        counts = self._connection.execute(stats.COUNTS).fetchone()
+        counts = self._connection.execute(stats.COUNTS, {"most": stats.COUNTED}).fetchone()
         return stats.by_index(counts, self._read_pairs, now)
 
     def messages(self, offer: OfferMessages) -> list[Message]:

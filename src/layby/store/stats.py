@@ -11,7 +11,7 @@ from layby.store.by_time import WAITING, Pair, Read, in_order
 
 
 def _bounded(source: str) -> str:
-    return f"(SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT {COUNTED}) AS counted)"
+    return f"(SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT :most) AS counted)"
 
 
 COUNTS: Final = f"""

@@ -1,0 +1,45 @@
+"""How much there is, for gauges and overviews. Only what a store can tell in a moment."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from layby.core.commands import Query
+from layby.core.model import Millis, Promise, Task, TaskState
+from layby.core.search import projected, wait_kind, waits_since
+
+COUNTED: Final = 250_000
+"""Counting stops here, so that a huge store does not hold up the writer: that many, or more."""
+LONGEST: Final = 200
+"""How many of the longest waits are looked at for the oldest of each kind."""
+LIVING: Final[tuple[TaskState, ...]] = ("pending", "acquired", "suspended", "halted")
+
+
+class GetStats(Query, frozen=True):
+    kind = "layby.stats"
+
+
+class StatsData(Struct, frozen=True, rename="camel"):
+    now: Millis
+    tasks: dict[str, int]
+    """By stored state, without the fulfilled: those only grow. At most `COUNTED` each."""
+    oldest_waits: dict[str, Millis]
+    """By kind of wait, since when the oldest lasts; only among the `LONGEST`."""
+    outbox: int
+    holders: int
+    """Worker processes that live."""
+    held: int
+    """Tasks they hold."""
+    schedules: int
+
+
+def oldest_waits(longest: Iterable[tuple[Promise, Task | None]], now: Millis) -> dict[str, Millis]:
+    """`longest` comes in the order of time."""
+    oldest: dict[str, Millis] = {}
+    for row in longest:
+        promise, task = projected(*row, now)
+        kind = wait_kind(promise, task, now)
+        if kind is not None:
+            oldest.setdefault(kind, waits_since(promise, task))
+    return oldest

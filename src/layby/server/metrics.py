@@ -1,0 +1,238 @@
+"""What a server counts, in the words of Prometheus.
+
+`committed` belongs to the writer's thread, all else to the event loop. Numbers that only the store
+knows are asked for when somebody scrapes, and not too often: counting takes the writer's time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from time import monotonic
+from typing import Final, Literal
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from layby import __version__
+from layby.core.stats import COUNTED, LONGEST, StatsData
+from layby.errors import LaybyError
+from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, Spread
+from layby.wire.kinds import KINDS
+
+logger = logging.getLogger(__name__)
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
+UNKNOWN: Final = "unknown"
+OTHER: Final = "other"
+STATS_EVERY: Final = 5.0
+STATS_SHARE: Final = 100
+"""The store counts for at most a hundredth of the time, however long that takes it."""
+STATS_SELDOM: Final = 60.0
+STATS_PATIENCE: Final = 5.0
+
+ReadStats = Callable[[], Awaitable[StatsData]]
+Live = Literal["poll_connections", "backlog_requests", "free_slots", "pushes_under_way"]
+WAIT_KINDS: Final = frozenset(
+    (
+        *("condition", "sleep", "promise", "slot", "trigger", "approval"),
+        *("backoff", "dependency", "worker", "manual"),
+    )
+)
+
+REQUESTS: Final = Family(
+    "resonate_request_total", "Requests answered, by kind and status", ("kind", "status")
+)
+DURATIONS: Final = Spread(
+    "resonate_request_duration_seconds",
+    "From a request read to its answer; takes and watches wait in it",
+    ("kind",),
+)
+MESSAGES: Final = Family("resonate_messages_total", "Deliveries by kind of message", ("kind",))
+DELIVERIES: Final = Family(
+    "resonate_deliveries_total",
+    "Deliveries by how they went: `success`, `error` (tried again) or `dropped` (leads nowhere)",
+    ("status",),
+)
+SCHEDULED: Final = Family("resonate_schedule_promises_total", "Promises made by schedules")
+BATCHES: Final = Spread("layby_batch_commands", "Commands in one transaction", bounds=SIZE_BOUNDS)
+COMMITS: Final = Spread(
+    "layby_commit_seconds", "From a transaction's begin to its commit", bounds=FINE_BOUNDS
+)
+WAKES: Final = Spread(
+    "layby_wake_latency_seconds",
+    "From a promise's settlement to its `unblock` on the wire",
+    bounds=FINE_BOUNDS,
+)
+RESUMES: Final = Spread(
+    "layby_resume_lag_seconds",
+    "From a task's readiness to its hand-over to a layby worker",
+    bounds=FINE_BOUNDS,
+)
+LIVE: Final[dict[Live, Family]] = {
+    "poll_connections": Family("layby_poll_connections", "Open `/poll` streams"),
+    "backlog_requests": Family("layby_backlog_requests", "Requests the writer has not served yet"),
+    "free_slots": Family("layby_free_slots", "Free slots of layby workers that wait for tasks"),
+    "pushes_under_way": Family("layby_pushes_under_way", "HTTP pushes without an answer yet"),
+}
+TASKS: Final = Family(
+    "layby_tasks",
+    f"Tasks by state, the fulfilled left out; {COUNTED:,} means that or more",
+    ("state",),
+)
+OLDEST: Final = Family(
+    "layby_oldest_wait_seconds",
+    f"How long the oldest wait of each kind has lasted, among the {LONGEST} longest of all",
+    ("kind",),
+)
+OUTBOX: Final = Family("layby_outbox_messages", "Messages that nobody has taken yet")
+HOLDERS: Final = Family("layby_holders", "Living layby worker processes")
+HELD: Final = Family("layby_held_tasks", "Tasks they hold: running and parked")
+SCHEDULES: Final = Family("layby_schedules", "Schedules")
+INFO: Final = Family("layby_info", "Always 1; the version is its label", ("version",))
+
+FAMILIES: Final[tuple[Family, ...]] = (
+    *(REQUESTS, DURATIONS, MESSAGES, DELIVERIES, SCHEDULED),
+    *(BATCHES, COMMITS, WAKES, RESUMES),
+    *LIVE.values(),
+    *(TASKS, OLDEST, OUTBOX, HOLDERS, HELD, SCHEDULES, INFO),
+)
+
+
+class _Requests:
+    """Of one kind."""
+
+    __slots__ = ("by_status", "durations")
+
+    def __init__(self) -> None:
+        self.by_status: dict[int, int] = {}
+        self.durations = Histogram(DURATIONS.bounds)
+
+
+class Metrics(Collector):
+    def __init__(
+        self, read_stats: ReadStats | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._requests = {kind: _Requests() for kind in (*KINDS, UNKNOWN)}
+        self._unknown = self._requests[UNKNOWN]
+        self._messages: dict[str, int] = dict.fromkeys(("execute", "unblock"), 0)
+        self._deliveries: dict[str, int] = dict.fromkeys(("success", "error", "dropped"), 0)
+        self._scheduled = 0
+        self._batches = Histogram(BATCHES.bounds)
+        self._commits = Histogram(COMMITS.bounds)
+        self._wakes = Histogram(WAKES.bounds)
+        self._resumes = Histogram(RESUMES.bounds)
+        self._live: dict[Live, Callable[[], float]] = {}
+        self._stats = _Stats(read_stats, clock) if read_stats is not None else None
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    # --- told by the server --------------------------------------------------------------
+
+    def request(self, kind: str, status: int, seconds: float) -> None:
+        """One that had an envelope: what has no kind is not counted."""
+        of = self._requests.get(kind) or self._unknown
+        of.by_status[status] = of.by_status.get(status, 0) + 1
+        of.durations.add(seconds)
+
+    def delivery(self, kind: str, status: str) -> None:
+        """A message that reached somebody, did not, or never will."""
+        self._deliveries[status] += 1
+        if kind in self._messages:  # others are between us and our own workers
+            self._messages[kind] += 1
+
+    def scheduled(self, promises: int) -> None:
+        self._scheduled += promises
+
+    def committed(self, commands: int, seconds: float) -> None:
+        """On the writer's thread."""
+        self._batches.add(commands)
+        self._commits.add(seconds)
+
+    def woke(self, seconds: float) -> None:
+        self._wakes.add(seconds)
+
+    def resumed(self, seconds: float) -> None:
+        self._resumes.add(seconds)
+
+    def watch(self, name: Live, read: Callable[[], float]) -> None:
+        """`read` is called at each scrape."""
+        self._live[name] = read
+
+    # --- asked by Prometheus -------------------------------------------------------------
+
+    async def scrape(self) -> bytes:
+        if self._stats is not None:
+            await self._stats.refresh()
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        used = {kind: each for kind, each in self._requests.items() if each.by_status}
+        yield REQUESTS.counters(
+            ((kind, str(status)), count)
+            for kind, each in used.items()
+            for status, count in each.by_status.items()
+        )
+        yield DURATIONS.histograms(((kind,), each.durations) for kind, each in used.items())
+        yield MESSAGES.counters(((kind,), count) for kind, count in self._messages.items())
+        yield DELIVERIES.counters(((how,), count) for how, count in self._deliveries.items())
+        yield SCHEDULED.counters([((), self._scheduled)])
+        yield BATCHES.histograms([((), self._batches)])
+        yield COMMITS.histograms([((), self._commits)])
+        yield WAKES.histograms([((), self._wakes)])
+        yield RESUMES.histograms([((), self._resumes)])
+        for name, read in self._live.items():
+            yield LIVE[name].gauges([((), read())])
+        yield INFO.gauges([((__version__,), 1)])
+        if self._stats is not None and self._stats.known is not None:
+            yield from _shown(self._stats.known)
+
+
+class _Stats:
+    """What the store said last, asked again when it is old."""
+
+    def __init__(self, read: ReadStats, clock: Callable[[], float]) -> None:
+        self._read = read
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._stale_at = 0.0
+        self.known: StatsData | None = None
+
+    async def refresh(self) -> None:
+        async with self._asking:
+            began = self._clock()
+            if began < self._stale_at:
+                return
+            self.known = await self._ask()
+            took = self._clock() - began
+            self._stale_at = began + min(max(STATS_EVERY, STATS_SHARE * took), STATS_SELDOM)
+
+    async def _ask(self) -> StatsData | None:
+        """None when the store cannot tell: its numbers are left out rather than repeated."""
+        try:
+            async with asyncio.timeout(STATS_PATIENCE):
+                return await self._read()
+        except (LaybyError, TimeoutError) as failure:
+            why = str(failure) or "no answer"
+            logger.warning("the store was not counted for /metrics: %s", why)
+            return None
+
+
+def _shown(stats: StatsData) -> Iterator[Metric]:
+    yield TASKS.gauges(((state,), count) for state, count in stats.tasks.items())
+    yield OLDEST.gauges(((kind,), age) for kind, age in _oldest(stats).items())
+    yield OUTBOX.gauges([((), stats.outbox)])
+    yield HOLDERS.gauges([((), stats.holders)])
+    yield HELD.gauges([((), stats.held)])
+    yield SCHEDULES.gauges([((), stats.schedules)])
+
+
+def _oldest(stats: StatsData) -> dict[str, float]:
+    """Kinds are texts that workers wrote: those nobody knows are one."""
+    ages: dict[str, float] = {}
+    for kind, since in stats.oldest_waits.items():
+        label = kind if kind in WAIT_KINDS else OTHER
+        ages[label] = max(ages.get(label, 0.0), (stats.now - since) / 1000)
+    return ages
