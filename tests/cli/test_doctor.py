@@ -151,9 +151,10 @@ BREAKS = {
     ),
     "count_equals_waits": "UPDATE promises SET task_waits_left = 9 WHERE id = 'run/r'",
     "ready_only_while_pending": "UPDATE promises SET task_ready_at = 3 WHERE id = 't6'",
+    "waiting_since_while_waiting": "UPDATE promises SET task_waiting_since = 1 WHERE id = 't6'",
     "one_living_holder_per_pid": (
-        "INSERT INTO holders SELECT pid, '2', \"group\", embedded, ttl, expires_at, standing, 0"
-        " FROM holders"
+        "INSERT INTO holders"
+        " SELECT pid, '2', \"group\", embedded, ttl, expires_at, standing, 0, names FROM holders"
     ),
     "held_count_is_true": "UPDATE holders SET held = 8",
     "execute_is_current": "UPDATE messages SET version = 4 WHERE id = 'f1'",

@@ -28,11 +28,11 @@ def settled(key: str, **changed: object) -> Promise:
 
 
 def task(key: str, **changed: object) -> Task:
-    return replace(Task(key, "poll://any@other", wake_at=9, ready_at=0), **changed)
+    return replace(Task(key, "poll://any@other", wake_at=9, ready_at=0, waiting_since=0), **changed)
 
 
-ACQUIRED = {"state": "acquired", "pid": "p", "ttl": 5, "ready_at": None}
-IDLE = {"wake_at": None, "ready_at": None}
+ACQUIRED = {"state": "acquired", "pid": "p", "ttl": 5, "ready_at": None, "waiting_since": None}
+IDLE = {"wake_at": None, "ready_at": None, "waiting_since": None}
 
 
 def state(*rows: object) -> State:
@@ -106,6 +106,8 @@ BROKEN: dict[str, tuple[object, ...]] = {
     ),
     "count_equals_waits": (promise("x"), task("x", waits_left=1)),
     "ready_only_while_pending": (promise("x"), task("x", ready_at=None)),
+    "waiting_since_while_waiting": (promise("x"), task("x", waiting_since=None)),
+    "waiting_since_while_waiting ": (promise("x"), task("x", **ACQUIRED | {"waiting_since": 1})),
     "one_living_holder_per_pid": tuple(
         Holder("p", each, "g", embedded=False, ttl=1, expires_at=9) for each in "12"
     ),

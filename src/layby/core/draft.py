@@ -113,7 +113,7 @@ class Draft:
         before = self.tasks.get(task.id) or self.rows.tasks.get(task.id)
         self._count_held(before, -1)
         self._count_held(task, +1)
-        self.tasks[task.id] = task
+        self.tasks[task.id] = task.dated(before, self.now)
         if task.state == "pending" and task.is_ours:
             self.readied.append(task.id)
 

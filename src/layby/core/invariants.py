@@ -199,6 +199,12 @@ def ready_only_while_pending(view: View) -> Violations:
             yield f"{task.state} task {task.id} has ready_at {task.ready_at}"
 
 
+def waiting_since_while_waiting(view: View) -> Violations:
+    for task in view.state.tasks.values():
+        if task.is_waiting != (task.waiting_since is not None):
+            yield f"{task.state} task {task.id} waits since {task.waiting_since}"
+
+
 # --- holders, messages, schedules --------------------------------------------------------
 
 
@@ -271,6 +277,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     suspended_or_fulfilled_has_no_resumes,
     count_equals_waits,
     ready_only_while_pending,
+    waiting_since_while_waiting,
     one_living_holder_per_pid,
     held_count_is_true,
     execute_is_current,

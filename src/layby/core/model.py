@@ -101,6 +101,8 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     progress: str | None = None
     history: str | None = None
     """Tries and their spans, as the worker tells them; core only keeps the text."""
+    waiting_since: Millis | None = None
+    """Since when it waits as it does now; None while it runs and while dependencies are open."""
 
     @property
     def resumes_text(self) -> str:
@@ -115,6 +117,29 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     def is_root(self) -> bool:
         return self.kind == "root"
 
+    @property
+    def is_waiting(self) -> bool:
+        """For a worker, a person, a promise or whatever its body waits for.
+
+        Not for tasks of its own run: those wait themselves, or run.
+        """
+        if self.state == "suspended":
+            return self.waits_left == 0
+        if self.state == "acquired":
+            return self.waiting_on is not None
+        return self.state != "fulfilled"
+
+    def dated(self, before: "Task | None", now: Millis) -> "Task":
+        """With the time since when it waits as it does: kept while nothing changes in that."""
+        since = self._since(before, now) if self.is_waiting else None
+        return self if self.waiting_since == since else replace(self, waiting_since=since)
+
+    def _since(self, before: "Task | None", now: Millis) -> Millis:
+        if before is None or before.waiting_since is None:
+            return now
+        is_same = (before.state, before.waiting_on) == (self.state, self.waiting_on)
+        return before.waiting_since if is_same else now
+
     def acquired(
         self, pid: str, ttl: Millis, lease_at: Millis | None, holder: str | None
     ) -> "Task":
@@ -128,6 +153,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             holder=holder,
             ready_at=None,
             resumes=(),
+            waiting_since=None,
         )
 
     def pending(self, retry_at: Millis, ready_at: Millis) -> "Task":
@@ -188,6 +214,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             ready_at=None,
             sub_status=None,
             waiting_on=None,
+            waiting_since=None,
         )
 
 
@@ -243,6 +270,8 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
     standing: Standing = "alive"
     held: int = 0
     """How many tasks it holds. Kept as deltas, so that a heartbeat counts nothing."""
+    names: tuple[str, ...] = ()
+    """What it has code for, as its last take said."""
 
     @property
     def is_alive(self) -> bool:
@@ -253,6 +282,9 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
         fresh = NEVER if self.embedded else later(now, ttl - ttl // 4)
         return self.expires_at < fresh or self.ttl != ttl
 
+    def knowing(self, names: tuple[str, ...]) -> "Holder":
+        return self if self.names == names else replace(self, names=names)
+
     def renewed(self, now: Millis, ttl: Millis) -> "Holder":
         expires_at = NEVER if self.embedded else later(now, ttl)
         return replace(self, ttl=ttl, expires_at=expires_at)
@@ -262,7 +294,7 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Schedule(Struct, frozen=True, array_like=True, gc=False):
-    """A cron rule that creates promises."""
+    """A cron rule that creates promises, or starts runs: then they are the roots of those."""
 
     id: str
     cron: str
@@ -273,9 +305,23 @@ class Schedule(Struct, frozen=True, array_like=True, gc=False):
     created_at: Millis
     next_run_at: Millis
     last_run_at: Millis | None = None
+    timezone: str = "UTC"
+    catch_up: bool = True
+    """Whether each missed occurrence fires, or only the latest."""
+    flow: str | None = None
+    """The workflow whose runs it starts; None when it creates promises."""
+    nodes: str = "[]"
+    """The nodes of such a run, encoded."""
 
     def fired(self, at: Millis, next_run_at: Millis) -> "Schedule":
         return replace(self, last_run_at=at, next_run_at=next_run_at)
 
     def promise_id_at(self, at: Millis) -> str:
-        return self.promise_id.replace("{{.id}}", self.id).replace("{{.timestamp}}", str(at))
+        return occurrence_id(self.promise_id, self.id, at)
+
+
+RUN_OF_SCHEDULE: Final = "run/{{.id}}-{{.timestamp}}"
+
+
+def occurrence_id(template: str, schedule_id: str, at: Millis) -> str:
+    return template.replace("{{.id}}", schedule_id).replace("{{.timestamp}}", str(at))

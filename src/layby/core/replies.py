@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from layby.core.model import Message, Promise, Schedule, Task
+from layby.core.model import Holder, Message, Promise, Schedule, Task
 
 
 class Reply(Struct, frozen=True):
@@ -115,6 +115,31 @@ class RowPage(Struct, frozen=True):
     """Promises with their tasks."""
 
     rows: Sequence[tuple[Promise, Task | None]]
+    cursor: str | None = None
+
+
+class Explanation(Struct, frozen=True):
+    """A promise with all that stands around it; lists are cut, and then say so."""
+
+    promise: Promise
+    task: Task | None = None
+    awaited: Sequence[tuple[Promise, Task | None]] = ()
+    """What its task is suspended on, by id."""
+    more_awaited: bool = False
+    awaiters: Sequence[str] = ()
+    """Tasks that are suspended on this promise, by id."""
+    more_awaiters: bool = False
+    listeners: int = 0
+    holder: Holder | None = None
+    """The worker process that holds the task, if it took it from us."""
+    workers: int = 0
+    """Living worker processes of the task's group."""
+    able_workers: int = 0
+    """Those of them that have its code."""
+
+
+class WaitingPage(Struct, frozen=True):
+    entries: Sequence[Explanation]
     cursor: str | None = None
 
 

@@ -2,8 +2,31 @@
 
 import msgspec
 
-from layby.core.commands import ListRuns, Search, SearchPromises, SearchSchedules, SearchTasks, Tags
+from layby.core import birth
+from layby.core.commands import (
+    Int64,
+    ListRuns,
+    ListWaiting,
+    Search,
+    SearchPromises,
+    SearchSchedules,
+    SearchTasks,
+    Tags,
+)
 from layby.core.model import Millis, Promise, Schedule, Task
+
+TimedKey = tuple[Millis, str]
+"""Where a list that is ordered by time goes on: an instant, and an id of that instant."""
+
+
+class _Told(msgspec.Struct):
+    """Of what a worker says about a wait, all that is looked at here."""
+
+    kind: str
+
+
+_read_told = msgspec.json.Decoder(_Told).decode
+_read_instant = msgspec.json.Decoder(Int64).decode
 
 
 def matches_promise(query: SearchPromises, promise: Promise, task: Task | None) -> bool:
@@ -23,7 +46,52 @@ def matches_task(query: SearchTasks, promise: Promise, task: Task) -> bool:
 def matches_run(query: ListRuns, promise: Promise, task: Task | None) -> bool:
     if task is None or not task.is_root or query.state not in (None, promise.state):
         return False
-    return query.name in (None, task.name)
+    wanted = {} if query.schedule is None else {birth.SCHEDULE: query.schedule}
+    return query.name in (None, task.name) and has_tags(promise.tags, wanted)
+
+
+def matches_waiting(query: ListWaiting, promise: Promise, task: Task | None, now: Millis) -> bool:
+    """Of the projected row. Whether somebody waits for a promise without a task is not asked."""
+    kind = wait_kind(promise, task, now)
+    return (
+        kind is not None
+        and query.wait_kind in (None, kind)
+        and (query.prefix is None or promise.id.startswith(query.prefix))
+        and (query.until is None or waits_since(promise, task) <= query.until)
+    )
+
+
+def wait_kind(promise: Promise, task: Task | None, now: Millis) -> str | None:
+    """What sort of thing a row waits for; None when it does not wait, or only for its deadline."""
+    if not promise.is_pending:
+        return None
+    if task is None:
+        return None if promise.timer else "promise"
+    if not task.is_waiting:
+        return None
+    if task.state == "halted":
+        return "manual"
+    if task.state == "pending":
+        return "worker" if task.ready_at is None or task.ready_at <= now else "sleep"
+    return _told_kind(task.waiting_on) or _kind_of_suspension(task)
+
+
+def waits_since(promise: Promise, task: Task | None) -> Millis:
+    since = None if task is None else task.waiting_since
+    return promise.created_at if since is None else since
+
+
+def timed_key(cursor: str) -> TimedKey | None:
+    """What a cursor says; None when it is none of ours."""
+    instant, colon, key = cursor.partition(":")
+    try:
+        return (_read_instant(instant), key) if colon else None
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def timed_cursor(key: TimedKey) -> str:
+    return f"{key[0]}:{key[1]}"
 
 
 def matches_schedule(query: SearchSchedules, schedule: Schedule) -> bool:
@@ -49,3 +117,17 @@ def _matches(query: Search, promise: Promise, task: Task | None) -> bool:
         and (query.group is None or (task is not None and task.group == query.group))
         and has_tags(promise.tags, query.tags)
     )
+
+
+def _told_kind(waiting_on: str | None) -> str | None:
+    try:
+        return _read_told(waiting_on).kind if waiting_on else None
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _kind_of_suspension(task: Task) -> str:
+    """A body of ours that waits says for what; one that failed was made to wait."""
+    if not task.is_ours:
+        return "promise"
+    return "backoff" if task.failures > 0 else "trigger"

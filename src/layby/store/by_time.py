@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
+from layby.core.birth import SCHEDULE
 from layby.core.commands import ExplainPromise, ListRuns, ListWaiting
 from layby.core.model import FAR, Millis, Promise, Task
 from layby.core.replies import Explanation, RowPage, WaitingPage
@@ -21,6 +22,7 @@ from layby.core.search import (
     timed_key,
     waits_since,
 )
+from layby.store import indexed_tags
 from layby.store.neighbours import Neighbours, Pair, explained
 from layby.store.statements import LAST
 
@@ -49,6 +51,12 @@ NEWEST: Final = """
     promises WHERE task_kind = 'root' AND (created_at, id) < (?, ?)
     ORDER BY created_at DESC, id DESC
 """
+NEWEST_OF_SCHEDULE: Final = f"""
+    tags AS t CROSS JOIN promises
+    WHERE t.key = '{SCHEDULE}' AND t.value = ? AND promises.id = t.id AND t.id < ?
+    ORDER BY t.id DESC
+"""
+"""Ids of its runs end with their instant, so they are in the order of time by themselves."""
 
 
 # --- what waits --------------------------------------------------------------------------
@@ -141,8 +149,11 @@ def newest_runs(rows_before: Next, query: ListRuns, now: Millis) -> RowPage:
     return RowPage(found, timed_cursor(key))
 
 
-def newest_by_index(read: Read) -> Next:
-    return lambda key, _, limit: read(NEWEST, key, limit)
+def newest_by_index(read: Read, schedule: str | None) -> Next:
+    if schedule is None:
+        return lambda key, _, limit: read(NEWEST, key, limit)
+    tag = indexed_tags.stored(schedule)
+    return lambda key, _, limit: read(NEWEST_OF_SCHEDULE, (tag, key[1]), limit)
 
 
 def newest_of(rows: Sequence[Pair]) -> Next:

@@ -1,4 +1,4 @@
-"""What stands around a promise: waits in both directions, listeners, holders, the outbox.
+"""What stands around a promise: waits in both directions, listeners, holders.
 
 Read for people who ask why something has not settled; no command needs it.
 """
@@ -25,7 +25,6 @@ _pairs = msgspec.json.Decoder(list[Pair])
 _waits = msgspec.json.Decoder(list[Wait])
 _holders = msgspec.json.Decoder(list[Holder])
 _counted = msgspec.json.Decoder(list[tuple[str, int]])
-_texts = msgspec.json.Decoder(list[str])
 
 
 class Neighbours(Protocol):
@@ -43,10 +42,6 @@ class Neighbours(Protocol):
         """Those of these pids, and all that live."""
         ...
 
-    def unsent(self, ids: Sequence[str]) -> set[str]:
-        """Tasks whose `execute` is in the outbox."""
-        ...
-
 
 class _Around(Struct):
     """What was found for a page of promises."""
@@ -56,7 +51,6 @@ class _Around(Struct):
     listeners: dict[str, int]
     pairs: dict[str, Pair]
     holders: list[Holder]
-    unsent: set[str]
 
 
 def explained(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis) -> list[Explanation]:
@@ -76,7 +70,6 @@ def _look_around(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis)
         listeners=look.listeners_on(ids),
         pairs={pair[0].id: projected(*pair, now) for pair in look.pairs(sorted(awaited))},
         holders=look.holders(sorted({task.pid for task in tasks if task.pid is not None})),
-        unsent=look.unsent([task.id for task in tasks]),
     )
 
 
@@ -94,7 +87,6 @@ def _explanation(promise: Promise, task: Task | None, around: _Around, each: int
         holder=_holder_of(task, around.holders),
         workers=len(group),
         able_workers=sum(task is not None and task.name in holder.names for holder in group),
-        is_unsent=promise.id in around.unsent,
     )
 
 
@@ -143,13 +135,6 @@ class SqlNeighbours:
         statement = self._sql.dialect.packed_all(packed, source)
         return self._one(statement, _holders, _packed(pids))
 
-    def unsent(self, ids: Sequence[str]) -> set[str]:
-        statement = f"""
-            SELECT json_group_array(id) FROM messages
-            WHERE id IN {self._any_of} AND kind = 'execute'
-        """
-        return set(self._one(statement, _texts, _packed(ids)))
-
     def _waits(self, by: str, other: str, ids: Sequence[str], each: int) -> list[Wait]:
         if not ids:
             return []
@@ -191,10 +176,6 @@ class MemoryNeighbours:
     def holders(self, pids: Sequence[str]) -> list[Holder]:
         found = (h for _, h in sorted(self._state.holders.items()))
         return [holder for holder in found if holder.is_alive or holder.pid in pids]
-
-    def unsent(self, ids: Sequence[str]) -> set[str]:
-        executes = {m.id for m in self._state.messages.values() if m.kind == "execute"}
-        return executes.intersection(ids)
 
 
 def _packed(ids: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from layby.core import replies, snapshot
-from layby.core.model import Message, Promise, Schedule, Task
+from layby.core.model import Holder, Message, Promise, Schedule, Task
 from layby.core.replies import Reply
 from layby.core.state import State
 from layby.wire.decode import BATCH, VERSION
@@ -45,6 +45,9 @@ class ScheduleRecord(Struct, rename="camel"):
     created_at: int
     next_run_at: int
     last_run_at: int | UnsetType = UNSET
+    flow: str | UnsetType = UNSET
+    timezone: str | UnsetType = UNSET
+    catch_up: bool | UnsetType = UNSET
 
 
 def encode(kind: str, corr_id: str, reply: Reply) -> bytes:
@@ -100,6 +103,8 @@ def task(row: Task) -> TaskRecord:
 
 
 def schedule(row: Schedule) -> ScheduleRecord:
+    """One that starts runs shows more than the protocol's."""
+    ours = row.flow is not None
     return ScheduleRecord(
         id=row.id,
         cron=row.cron,
@@ -110,6 +115,9 @@ def schedule(row: Schedule) -> ScheduleRecord:
         created_at=row.created_at,
         next_run_at=row.next_run_at,
         last_run_at=UNSET if row.last_run_at is None else row.last_run_at,
+        flow=UNSET if row.flow is None else row.flow,
+        timezone=row.timezone if ours else UNSET,
+        catch_up=row.catch_up if ours else UNSET,
     )
 
 
@@ -160,8 +168,13 @@ def held_task(row: Task) -> dict[str, Any]:
     ours = {
         "name": row.name,
         "kind": row.kind,
+        "group": row.group,
+        "target": row.target,
+        "readyAt": row.ready_at,
+        "waitsLeft": row.waits_left,
         "failures": row.failures,
         "crashes": row.crashes,
+        "error": _raw(row.error),
         "subStatus": row.sub_status or ("Active" if row.state == "acquired" else None),
         "waitingOn": _raw(row.waiting_on),
         "progress": _raw(row.progress),
@@ -178,6 +191,43 @@ def _raw(text: str | None) -> Raw | None:
 def _row(about: Promise, held: Task | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"promise": promise(about)}
     return shown if held is None else shown | {"task": held_task(held)}
+
+
+def _explanation(about: replies.Explanation) -> dict[str, Any]:
+    """Also what stands around the promise; whose code a worker has stays with us."""
+    shown = _row(about.promise, None) | {
+        "awaited": [_row(*row) for row in about.awaited],
+        "moreAwaited": about.more_awaited,
+        "awaiters": about.awaiters,
+        "moreAwaiters": about.more_awaiters,
+        "listeners": about.listeners,
+        "workers": about.workers,
+        "ableWorkers": about.able_workers,
+    }
+    if about.task is not None:
+        shown["task"] = explained_task(about.task)
+    if about.holder is not None:
+        shown["holder"] = _holder(about.holder)
+    return shown
+
+
+def explained_task(row: Task) -> dict[str, Any]:
+    """All that people may want to know of a task."""
+    more = {"wakeAt": row.wake_at, "waitingSince": row.waiting_since}
+    return held_task(row) | {key: value for key, value in more.items() if value is not None}
+
+
+def _holder(row: Holder) -> dict[str, Any]:
+    return {
+        "pid": row.pid,
+        "incarnation": row.incarnation,
+        "group": row.group,
+        "embedded": row.embedded,
+        "ttl": row.ttl,
+        "expiresAt": row.expires_at,
+        "standing": row.standing,
+        "held": row.held,
+    }
 
 
 def _page(key: str, rows: list[Any], cursor: str | None) -> dict[str, Any]:
@@ -220,5 +270,9 @@ _SHOWN: dict[type[Any], Callable[[Any], Any]] = {
         "lost": [{"id": m.id, "version": m.version} for m in d.lost],
         "agrees": d.agrees,
     },
+    replies.Explanation: _explanation,
+    replies.WaitingPage: lambda d: _page(
+        "entries", [_explanation(each) for each in d.entries], d.cursor
+    ),
     State: _snapshot,
 }

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from layby.core import commands
 from layby.core.commands import Command, Query
+from layby.core.stats import GetStats
 
 _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.GetPromise,
@@ -44,8 +45,12 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.WatchPromise,
     commands.CancelPromise,
     commands.StartRun,
+    commands.CreateRunSchedule,
     commands.GetRun,
     commands.ListRuns,
+    commands.ListWaiting,
+    commands.ExplainPromise,
+    GetStats,
 )
 
 KINDS: Final[dict[str, type[Any]]] = {each.kind: each for each in _PUBLIC}

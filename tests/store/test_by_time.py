@@ -1,0 +1,363 @@
+"""What waits the longest and which runs are newest: either store, page by page, by an index."""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from layby.core import commands as c
+from layby.core.model import FAR, Promise, Task
+from layby.core.replies import Explanation
+from layby.core.search import wait_kind, waits_since
+from layby.store import by_time
+from layby.store.sql import SqlStore
+from tests.core import requests as r
+from tests.worlds import BACKENDS, Timed, World, new_store
+
+NOW = 1_000
+TOLD = '{"kind":"condition","sentence":"until it holds","since":1}'
+
+
+def rows(chance: random.Random, size: int) -> Iterator[Timed]:
+    """Tasks and promises in every state in which something waits, begun at random moments."""
+    for number in range(size):
+        at = chance.randrange(NOW)
+        key = f"{chance.choice('abc')}{number}"
+        yield from chance.choice((plain, foreign, ours, suspended, run))(chance, key, at)
+    yield c.EnsurePromise(id="placeholder"), NOW
+
+
+def plain(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
+    tags = {"timer": "true"} if chance.random() < 0.2 else {}
+    yield r.promise(key, chance.choice((NOW, NOW + 1, 10**9)), **tags), at
+    if chance.random() < 0.5:
+        yield c.RegisterListener(awaited=key, address="http://example.org"), at
+    if chance.random() < 0.2:
+        yield r.settle(key), at
+
+
+def foreign(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
+    yield r.target(key, chance.choice((NOW, 10**9)), delay=str(chance.choice((0, NOW - 1)))), at
+    if chance.random() < 0.3:
+        yield c.HaltTask(id=key, by="me"), at
+    if chance.random() < 0.3:
+        yield r.acquire(key, 0), at
+
+
+def ours(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
+    tags = {"resonate:target": "poll://any@layby.g", "layby:name": f"n{key}"}
+    yield c.CreatePromise(id=key, timeout_at=10**9, tags=tags), at
+    yield r.take(1, pid=chance.choice("pq"), names=(f"n{key}",)), at
+    yield c.AnnotateTask(id=key, version=1, sub_status="Deferred", waiting_on=TOLD), at
+    if chance.random() < 0.3:
+        yield c.AnnotateTask(id=key, version=1, progress="{}"), at
+    if chance.random() < 0.3:
+        yield r.fail(key, 1, retry_at=NOW + 5), at
+
+
+def suspended(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
+    awaited = [f"{key}.{number}" for number in range(chance.randrange(1, 6))]
+    yield r.claimed(key, ttl=10**6), at
+    for each in awaited:
+        yield r.promise(each), at
+    yield r.suspend(key, 1, *awaited), at
+
+
+def run(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
+    yield r.run(f"run/{key}", chance.choice((NOW, 10**9)), a="", b="a", d="a b"), at
+
+
+_prepared: dict[int, tuple[World, World]] = {}
+
+
+def prepared(seed: int) -> tuple[World, World]:
+    """Two stores with the same random rows; made once for each seed."""
+    if seed not in _prepared:
+        script = sorted(rows(random.Random(seed), 25), key=lambda timed: timed[1])
+        _prepared[seed] = (World("memory", now=NOW), World("sqlite", now=NOW))
+        for world in _prepared[seed]:
+            world.batch(script)
+    return _prepared[seed]
+
+
+KINDS = ("promise", "worker", "sleep", "manual", "condition", "backoff", "none")
+
+
+@given(
+    seed=st.integers(0, 20),
+    limit=st.sampled_from((1, 2, 7, 1000)),
+    until=st.none() | st.integers(0, NOW + 1),
+    kind=st.none() | st.sampled_from(KINDS),
+    prefix=st.none() | st.sampled_from(("a", "run/", "x")),
+)
+@settings(max_examples=150)
+def test_both_stores_tell_what_waits(
+    seed: int, limit: int, until: int | None, kind: str | None, prefix: str | None
+) -> None:
+    """The longest first, each once, exactly what the naive reading of all rows finds."""
+    query = c.ListWaiting(limit=limit, until=until, wait_kind=kind, prefix=prefix)
+    memory, sqlite = (walk(world, query) for world in prepared(seed))
+    assert memory == sqlite
+    found = [entry.promise.id for page in memory for entry in page]
+    assert found == expected(prepared(seed)[0], query)
+
+
+def walk(world: World, query: Any) -> list[list[Any]]:
+    """All pages, following the cursor."""
+    pages: list[list[Any]] = []
+    while True:
+        data = world.ok(query)
+        pages.append(list(data.entries))
+        assert len(pages[-1]) <= query.limit
+        if data.cursor is None:
+            return pages
+        query = replace(query, cursor=data.cursor)
+
+
+def expected(world: World, query: c.ListWaiting) -> list[str]:
+    state = world.dump()
+    wanted: list[tuple[int, str]] = []
+    awaited = {awaited for awaited, _ in state.waits} | {each.awaited for each in state.listeners}
+    for key, stored in state.promises.items():
+        promise, task = stored.at(NOW), state.tasks.get(key)
+        kind = wait_kind(promise, task, NOW)
+        if kind is None or query.wait_kind not in (None, kind):
+            continue
+        if task is None and key not in awaited and not promise.placeholder:
+            continue
+        since = waits_since(promise, task)
+        if since <= (FAR if query.until is None else query.until):
+            wanted.append((since, key))
+    return [key for _, key in sorted(wanted) if key.startswith(query.prefix or "")]
+
+
+@given(seed=st.integers(0, 20))
+@settings(max_examples=20)
+def test_both_stores_explain_alike(seed: int) -> None:
+    """Every promise there is, with all that stands around it."""
+    memory, sqlite = prepared(seed)
+    for key in memory.dump().promises:
+        query = c.ExplainPromise(id=key)
+        assert plainly(memory.ok(query)) == plainly(sqlite.ok(query))
+
+
+def plainly(explanation: Explanation) -> Explanation:
+    return replace(explanation, awaited=list(explanation.awaited))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_unknown_promise_has_no_explanation(backend) -> None:
+    """404, as for every read by id."""
+    with World(backend) as world:
+        assert world.send(c.ExplainPromise(id="x")).status == 404
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_explanation_says_what_a_task_is_suspended_on_and_who_waits_for_it(backend) -> None:
+    """Waits in both directions, and how many listen."""
+    with World(backend) as world:
+        for key in ("child", "other"):
+            world.ok(r.promise(key))
+        world.ok(r.claimed("parent"))
+        world.ok(r.suspend("parent", 1, "child", "other"))
+        world.ok(c.RegisterListener(awaited="child", address="http://example.org"))
+        parent = world.ok(c.ExplainPromise(id="parent"))
+        child = world.ok(c.ExplainPromise(id="child"))
+    assert [promise.id for promise, _ in parent.awaited] == ["child", "other"]
+    assert (list(child.awaiters), child.listeners, child.task) == (["parent"], 1, None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_long_lists_are_cut_and_say_so(backend) -> None:
+    """A fan-out of thousands must not make an answer of thousands."""
+    with World(backend) as world:
+        keys = [f"p{number:03}" for number in range(by_time.EXPLAINED + 1)]
+        world.batch([(r.promise(key), 0) for key in keys])
+        world.ok(r.claimed("parent"))
+        world.ok(r.suspend("parent", 1, *keys))
+        explanation = world.ok(c.ExplainPromise(id="parent"))
+        entries = world.ok(c.ListWaiting(limit=1_000)).entries
+        (entry,) = [each for each in entries if each.task is not None]
+    assert [promise.id for promise, _ in explanation.awaited] == keys[:-1]
+    assert explanation.more_awaited
+    assert (len(entry.awaited), entry.more_awaited) == (by_time.LISTED, True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_explanation_counts_workers_and_those_with_the_code(backend) -> None:
+    """Of the task's group, alive; a worker that learns a name counts from its next take on."""
+    with World(backend) as world:
+        world.ok(r.run(a=""))
+        task = c.ExplainPromise(id="run/a:a")
+
+        def counts() -> tuple[int, int]:
+            found = world.ok(task)
+            return found.workers, found.able_workers
+
+        assert counts() == (0, 0)
+        world.ok(r.take(0, pid="p", names=("other",)))
+        world.ok(r.take(0, pid="q", group="another"))
+        assert counts() == (1, 0)
+        world.ok(r.take(0, pid="p", names=("f",)))
+        assert counts() == (1, 1)
+        world.ok(c.LeaveWorker(pid="p", incarnation="1"))
+        assert counts() == (0, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_explanation_names_the_holder(backend) -> None:
+    """Also one that is lost, as long as the task is still its."""
+    with World(backend) as world:
+        world.ok(r.run(a=""))
+        world.ok(r.take(1, ttl=50))
+        assert world.ok(c.ExplainPromise(id="run/a:a")).holder.standing == "alive"
+        world.ok(r.take(1, incarnation="2"))
+        assert world.ok(c.ExplainPromise(id="run/a:a")).holder.standing == "lost"
+
+
+# --- since when --------------------------------------------------------------------------
+
+
+def since(world: World, task_id: str) -> int | None:
+    return world.dump().tasks[task_id].waiting_since
+
+
+def test_a_wait_keeps_its_time_while_nothing_changes_in_it() -> None:
+    """Dispatching again, a heartbeat or progress are no new waits."""
+    with World() as world:
+        world.ok(r.target("x"))
+        world.tick(40_000)
+        assert world.dump().tasks["x"].ready_at == 40_000
+        assert since(world, "x") == 0
+        world.ok(r.acquire("x", 0, ttl=1_000))
+        assert since(world, "x") is None
+        world.tick(1_000)
+        assert since(world, "x") == 41_000
+        world.clock.advance(5)
+        world.ok(c.HaltTask(id="x"))
+        assert since(world, "x") == 41_005
+        world.clock.advance(5)
+        world.ok(c.HaltTask(id="x"))
+        assert since(world, "x") == 41_005
+
+
+def test_a_parked_task_waits_since_it_was_told() -> None:
+    """Telling the same again keeps the time; another wait begins anew."""
+    with World() as world:
+        world.ok(r.run(a=""))
+        world.ok(r.take(1))
+
+        def told(text: str | None) -> int | None:
+            world.clock.advance(10)
+            deferred = None if text is None else "Deferred"
+            world.ok(c.AnnotateTask(id="run/a:a", version=1, sub_status=deferred, waiting_on=text))
+            return since(world, "run/a:a")
+
+        assert told(TOLD) == 10
+        assert told(TOLD) == 10
+        assert told(TOLD + " ") == 30
+        assert told(None) is None
+
+
+def test_tasks_behind_others_of_their_run_are_not_listed() -> None:
+    """They wait for what is listed itself."""
+    with World() as world:
+        world.ok(r.run(a="", b="a"))
+        listed = [entry.promise.id for entry in world.ok(c.ListWaiting()).entries]
+    assert listed == ["run/a:a"]
+
+
+# --- pages -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rare_kind_does_not_hold_up_the_writer(backend, monkeypatch) -> None:
+    """A page looks at so many rows and no more; it says that there is more behind them."""
+    monkeypatch.setattr(by_time, "LOOKED_AT", 101)
+    with World(backend) as world:
+        world.batch([(r.target(f"x{number:03}"), number) for number in range(150)])
+        world.clock.advance(NOW)
+        world.ok(c.HaltTask(id="x149"))
+        first = world.ok(c.ListWaiting(wait_kind="manual", limit=5))
+        assert (list(first.entries), first.cursor) == ([], "100:x100")
+        (found,) = world.ok(c.ListWaiting(wait_kind="manual", cursor=first.cursor)).entries
+        assert found.promise.id == "x149"
+
+
+@pytest.mark.parametrize("cursor", ["x", ":a", "a:b", "1.5:b", f"{2**70}:b"])
+@pytest.mark.parametrize("query", [c.ListWaiting(), c.ListRuns(newest_first=True)])
+def test_a_cursor_that_is_none_is_refused(query, cursor) -> None:
+    """400, rather than the first page once more."""
+    with World() as world:
+        reply = world.send(replace(query, cursor=cursor))
+    assert (reply.status, reply.data) == (400, "cursor must be one that an answer gave")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_runs_come_newest_first(backend) -> None:
+    """Page by page, filtered as by id."""
+    with World(backend) as world:
+        for number, key in enumerate("bca"):
+            world.ok(r.run(f"run/{key}", a=""))
+            world.clock.advance(1 if number else 0)
+        world.ok(r.settle("run/c"))
+
+        def listed(**query: Any) -> tuple[list[str], str | None]:
+            page = world.ok(c.ListRuns(newest_first=True, **query))
+            return [promise.id for promise, _ in page.rows], page.cursor
+
+        assert listed() == (["run/a", "run/c", "run/b"], None)
+        assert listed(limit=1) == (["run/a"], "1:run/a")
+        assert listed(limit=1, cursor="1:run/a") == (["run/c"], "0:run/c")
+        assert listed(limit=1, cursor="0:run/c") == (["run/b"], None)
+        assert listed(state="resolved") == (["run/c"], None)
+        assert listed(name="root", limit=3)[0] == ["run/a", "run/c", "run/b"]
+        assert listed(name="other") == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "index"),
+    [
+        (by_time.WAITING, (0, "", 9), "promises_waiting"),
+        (by_time.OUTSIDE, (0, "", 9), "promises_outside"),
+        (by_time.NEWEST, (9, ""), "promises_newest_runs"),
+    ],
+)
+def test_every_list_reads_a_range_of_its_index(source, arguments, index) -> None:
+    """No scan and no sort, however many rows there are."""
+    with closing(new_store("sqlite")) as store:
+        assert isinstance(store, SqlStore)
+        statement = f"EXPLAIN QUERY PLAN SELECT promises.id FROM {source} LIMIT 5"
+        plan = store._connection.execute(statement, arguments).fetchall()
+    told = "\n".join(step[3] for step in plan)
+    assert f"SEARCH promises USING INDEX {index}" in told or f"COVERING INDEX {index}" in told
+    assert "TEMP B-TREE" not in told
+    assert "SCAN" not in told
+
+
+def test_the_kind_of_a_wait() -> None:
+    """Worked out from the row alone, for the filter."""
+    promise = Promise("x", "x", "{}", "{}", 10**9, 0)
+    task = Task("x", "poll://any@layby.g", "g", "n", "node", ready_at=5, waiting_since=0)
+    suspended = replace(task, state="suspended", ready_at=None)
+    for about, expected_kind in (
+        ((promise, None), "promise"),
+        ((replace(promise, timer=True), None), None),
+        ((promise.timed_out(), task.fulfilled()), None),
+        ((promise, task), "worker"),
+        ((promise, replace(task, ready_at=6)), "sleep"),
+        ((promise, replace(task, state="halted")), "manual"),
+        ((promise, replace(task, state="acquired")), None),
+        ((promise, replace(task, state="acquired", waiting_on=TOLD)), "condition"),
+        ((promise, replace(task, state="acquired", waiting_on="{}")), "trigger"),
+        ((promise, suspended), "trigger"),
+        ((promise, replace(suspended, failures=1)), "backoff"),
+        ((promise, replace(suspended, group=None)), "promise"),
+        ((promise, replace(suspended, waits_left=1)), None),
+    ):
+        assert wait_kind(*about, now=5) == expected_kind, about
