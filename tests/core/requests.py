@@ -1,5 +1,7 @@
 """Commands as tests write them: only what matters is named."""
 
+from typing import Any
+
 from layby.core import commands as c
 from layby.core.model import NEVER
 
@@ -98,6 +100,13 @@ def dag(
     return c.StartRun(
         id=run_id, name="root", group="g", nodes=nodes, timeout_at=timeout_at, take=with_take
     )
+
+
+def nightly(**changed: Any) -> c.CreateRunSchedule:
+    """A schedule of runs of one node."""
+    nodes = (c.Node(id="a", name="f"),)
+    given = {"id": "nightly", "cron": "0 3 * * *", "name": "root", "group": "g", "nodes": nodes}
+    return c.CreateRunSchedule(**given | changed)
 
 
 def finish(task_id: str, version: int = 1, with_take: c.Take | None = None) -> c.FinishTask:

@@ -96,6 +96,22 @@ WIDE = "é" * 600
             ),
             "Name of node 'a' is required; Group must not contain '/' or '?'",
         ),
+        (r.nightly(id=""), "Schedule ID is required"),
+        (r.nightly(id="a:b"), "Schedule ID 'a:b' must not contain ':' (it is part of run IDs)"),
+        (r.nightly(id="a.b/c"), "must not contain '.' (it is part of run IDs); Schedule ID"),
+        (r.nightly(id="x" * 1005), "Node ID must not be longer than 1024 bytes"),
+        (r.nightly(cron=""), "Cron expression is required"),
+        (r.nightly(cron="x" * 1025), "Cron expression must not be longer than 1024 bytes"),
+        (r.nightly(timezone=""), "Time zone is required"),
+        (r.nightly(name=""), "Name of run 'nightly' is required"),
+        (r.nightly(group="a/b"), "Group must not contain '/' or '?'"),
+        (r.nightly(timeout=0), "timeout must be positive"),
+        (r.nightly(nodes=()), "Run 'nightly' has no nodes"),
+        (
+            r.nightly(nodes=(c.Node("a", "f", ("b",)), c.Node("b", "f", ("a", "z")))),
+            "Node 'b' depends on unknown node 'z'; Dependencies form a cycle: a -> b -> a",
+        ),
+        (r.nightly(nodes=(c.Node("a", "f"), c.Node("a", "f"))), "Node 'a' is given twice"),
     ],
 )
 def test_what_is_wrong_is_said(request_: c.Command | c.Query, why: str) -> None:

@@ -48,7 +48,7 @@ _SHARED_KINDS = (
     *("cancel",) * 2,
     *("settle", "settle", "listener"),
     *("release", "beat", "get", "task_get"),
-    *("schedule", "drop_schedule"),
+    *("schedule", "run_schedule", "drop_schedule"),
     *("tick",) * 6,
     *("snap",),
 )
@@ -267,8 +267,21 @@ class _Writer:
             promise_tags={"resonate:target": target, "layby:name": "g"},
         )
 
+    def _run_schedule(self) -> c.CreateRunSchedule:
+        run = self._start()
+        return c.CreateRunSchedule(
+            id=self._pick(("s", "t")),
+            cron=self._pick(("* * * * *", "*/20 * * * * *")),
+            timezone=self._pick(("UTC", "Asia/Kolkata")),
+            catch_up=self._chance(2),
+            name=run.name,
+            group=run.group,
+            nodes=run.nodes,
+            timeout=self._pick((NEVER, 90_000, 10)),
+        )
+
     def _drop_schedule(self) -> c.DeleteSchedule:
-        return c.DeleteSchedule(id="s")
+        return c.DeleteSchedule(id=self._pick(("s", "t")))
 
     def _tick(self) -> c.TickDebug:
         return c.TickDebug(time=self.now)

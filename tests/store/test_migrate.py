@@ -11,11 +11,13 @@ from layby.core.commands import (
     AnnotateTask,
     CreatePromise,
     RegisterCallback,
+    SearchSchedules,
     SuspendAction,
     SuspendTask,
     Take,
 )
 from layby.core.model import NEVER
+from layby.core.replies import ScheduleData, SchedulePage
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
 from layby.engine.clock import ManualClock
@@ -25,6 +27,7 @@ from layby.store import tables
 from layby.store.dialect import SqliteDialect
 from layby.store.migrate import known, migrate
 from layby.store.sqlite import SqliteReader, SqliteStore
+from tests.core import requests as r
 
 OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}
 
@@ -63,6 +66,13 @@ def test_every_migration_is_in_the_ledger_with_its_checksum(file):
 def test_migrations_are_numbered_without_gaps():
     """A missing number would be a migration that never reaches anybody."""
     assert [each.version for each in known()] == list(range(1, len(known()) + 1))
+
+
+def test_a_migration_once_released_stays_as_it_is():
+    """Files out there carry its checksum: a change needs a migration of its own."""
+    assert [each.checksum for each in known()[:1]] == [
+        "03d4b84ffdd406a55e7d3e229187044aedce4f254967d0ba1fb364046bce808c"
+    ]
 
 
 def test_a_migration_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
@@ -118,6 +128,67 @@ def test_two_processes_on_a_fresh_file_migrate_it_once(tmp_path):
 def heard(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
     return process.stdout.readline()
+
+
+# --- files from before -------------------------------------------------------------------
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """A file of schema 1, with a schedule that has fired."""
+    file = tmp_path / "old.db"
+    with monkeypatch.context() as before:
+        before.setattr("layby.store.migrate.known", lambda: known()[:1])
+        connection = sqlite3.connect(file, isolation_level=None)
+        migrate(connection, SqliteDialect())
+        connection.execute(
+            "INSERT INTO schedules VALUES ('s', '* * * * *', '{{.id}}.{{.timestamp}}', 90000,"
+            """ '{"data":"eA=="}', '{"resonate:target":"poll://any@other"}', 0, 120000, 60000)"""
+        )
+        connection.close()
+    return file
+
+
+def test_schedules_from_before_are_kept_and_go_on(old):
+    """They create promises, by UTC, and make up for all they missed, as they always did."""
+    store = opened(old)
+    engine = Engine(store, ManualClock(185_000))
+    engine.start_inline()
+    try:
+        engine.pump()
+        state = store.dump()
+    finally:
+        engine.stop()
+    assert sorted(state.promises) == ["s.120000", "s.180000"]
+    (row,) = state.schedules.values()
+    assert (row.cron, row.promise_param, row.created_at) == ("* * * * *", '{"data":"eA=="}', 0)
+    assert (row.last_run_at, row.next_run_at) == (180_000, 240_000)
+    assert (row.timezone, row.catch_up, row.flow, row.nodes) == ("UTC", True, None, "[]")
+
+
+def test_a_file_from_before_takes_schedules_of_runs(old):
+    """Beside those it has."""
+    engine = Engine(opened(old), ManualClock(60_000))
+    engine.start_inline()
+    try:
+        made = engine.call(r.nightly()).data
+        found = engine.call(SearchSchedules()).data
+    finally:
+        engine.stop()
+    assert isinstance(made, ScheduleData)
+    assert isinstance(found, SchedulePage)
+    assert [each.id for each in found.schedules] == ["nightly", "s"]
+    assert found.schedules[0] == made.schedule
+    applied = rows(old, "SELECT version FROM layby_migrations ORDER BY version")
+    assert [version for (version,) in applied] == [each.version for each in known()]
+
+
+def test_a_reader_does_not_touch_a_file_from_before(old):
+    """It cannot bring it up to date, so it says who can."""
+    before = old.read_bytes()
+    with pytest.raises(StoreUnreadable, match=r"old\.db.*older layby.*version 1.*with a Runner"):
+        SqliteReader(old, Settings(), next_after)
+    assert old.read_bytes() == before
 
 
 # --- files from elsewhere ----------------------------------------------------------------

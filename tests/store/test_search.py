@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.search import has_tags
-from layby.store import queries
+from layby.store import by_time, queries
 from layby.store.sql import SqlStore
 from tests.core import requests as r
 from tests.worlds import Timed, World, new_store
@@ -195,7 +195,7 @@ def test_schedules_and_held_tasks_come_in_pages() -> None:
             assert [each.id for each in page.tasks] == ["run/a:d"]
 
 
-INDEXED: dict[str, tuple[c.Search, str]] = {
+INDEXED: dict[str, tuple[c.Search | c.ListRuns, str]] = {
     "promise state": (c.SearchPromises(state="resolved"), "promises_state"),
     "task state": (c.SearchTasks(state="suspended"), "promises_task_state"),
     "root": (c.SearchPromises(root="r"), "promises_root"),
@@ -204,6 +204,11 @@ INDEXED: dict[str, tuple[c.Search, str]] = {
     "group": (c.SearchTasks(group="g"), "promises_group"),
     "tag": (c.SearchPromises(tags={"k": "v"}), "sqlite_autoindex_tags_1|USING PRIMARY KEY"),
     "branch": (c.SearchPromises(tags={"resonate:branch": "b"}), "promises_branch"),
+    "schedule": (c.ListRuns(schedule="s"), "sqlite_autoindex_tags_1|USING PRIMARY KEY"),
+    "newest of a schedule": (
+        c.ListRuns(schedule="s", newest_first=True),
+        "sqlite_autoindex_tags_1|USING PRIMARY KEY",
+    ),
 }
 
 
@@ -218,14 +223,14 @@ def test_every_filter_has_an_index(name: str) -> None:
         assert "TEMP B-TREE" not in plan, plan
 
 
-def plans_of(query: c.Search) -> list[str]:
+def plans_of(query: c.Search | c.ListRuns) -> list[str]:
     """How SQLite would carry out each statement of a search."""
     with closing(new_store("sqlite")) as store:
         assert isinstance(store, SqlStore)
         return list(_plans(store, query))
 
 
-def _plans(store: SqlStore, query: c.Search) -> list[str]:
+def _plans(store: SqlStore, query: c.Search | c.ListRuns) -> list[str]:
     found: list[str] = []
 
     def explain(source: str, arguments, limit: int) -> list:
@@ -236,6 +241,10 @@ def _plans(store: SqlStore, query: c.Search) -> list[str]:
 
     if isinstance(query, c.SearchTasks):
         queries.tasks(explain, query, NOW)
+    elif isinstance(query, c.ListRuns) and query.newest_first:
+        by_time.newest_runs(by_time.newest_by_index(explain, query.schedule), query, NOW)
+    elif isinstance(query, c.ListRuns):
+        queries.runs(explain, query, NOW)
     else:
         assert isinstance(query, c.SearchPromises)
         queries.promises(explain, query, NOW)

@@ -95,6 +95,22 @@ def test_schedule_records() -> None:
         assert again == shown.replace("60000", "120000") % ',"lastRunAt":60000'
 
 
+def test_records_of_schedules_that_start_runs() -> None:
+    """The protocol's record, and behind it what only these have."""
+    with World() as world:
+        request = r.nightly(timezone="Europe/Berlin", timeout=5)
+        assert data_of(world, request) == (
+            '{"schedule":{"id":"nightly","cron":"0 3 * * *",'
+            '"promiseId":"run/{{.id}}-{{.timestamp}}","promiseTimeout":5,"promiseParam":{},'
+            '"promiseTags":{"resonate:target":"poll://any@layby.g","layby:name":"root",'
+            '"layby:kind":"root"},"createdAt":0,"nextRunAt":7200000,'
+            '"flow":"root","timezone":"Europe/Berlin","catchUp":false}}'
+        )
+        shown = data_of(world, c.GetSchedule(id="nightly"))
+        assert shown == data_of(world, request)
+        assert data_of(world, c.SearchSchedules()) == f'{{"schedules":[{shown[12:-1]}]}}'
+
+
 def test_fence_wraps_the_inner_answer() -> None:
     """With the outer corrId; a missing inner promise is an inner 404."""
     with World() as world:

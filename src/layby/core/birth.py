@@ -17,6 +17,7 @@ BRANCH = "resonate:branch"
 NAME = "layby:name"
 KIND = "layby:kind"
 PLACEHOLDER = "layby:placeholder"
+SCHEDULE = "resonate:schedule"
 
 
 def encoded(value: Value | Tags) -> str:
@@ -69,13 +70,19 @@ def create_claimed(
 
 
 def create_suspended(
-    d: Draft, promise_id: str, timeout_at: Millis, param: str, tags: Tags, waits_left: int
+    d: Draft,
+    promise_id: str,
+    timeout_at: Millis,
+    param: str,
+    tags: Tags,
+    at: Millis,
+    waits_left: int,
 ) -> None:
     """Insert a promise whose task waits for `waits_left` others; the caller adds those waits."""
     task = _task(promise_id, tags)
     assert task is not None
     suspended = msgspec.structs.replace(task.suspended(), waits_left=waits_left)
-    d.insert(_promise(promise_id, timeout_at, param, tags, d.now), suspended)
+    d.insert(_promise(promise_id, timeout_at, param, tags, at), suspended)
 
 
 def placeholder(d: Draft, promise_id: str) -> Promise:

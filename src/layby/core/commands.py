@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from layby.core.model import MessageKey, Millis, PromiseState, TaskState
+from layby.core.model import NEVER, MessageKey, Millis, PromiseState, TaskState
 from layby.core.rows import Footprint, TakeKey
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -415,6 +415,24 @@ class StartRun(ById, frozen=True):
         return f"{self.id}:{node}"
 
 
+class CreateRunSchedule(ScheduleCommand, frozen=True):
+    """Start a run at every occurrence, with what `layby.run.start` needs.
+
+    `timeout`: how long after its occurrence a run may take. Without `catch_up` only the latest
+    of several missed occurrences has a run.
+    """
+
+    kind = "layby.schedule.create"
+    cron: str
+    name: str
+    group: str
+    nodes: tuple[Node, ...]
+    timeout: Int64 = NEVER
+    param: Value = NOTHING
+    timezone: str = "UTC"
+    catch_up: bool = False
+
+
 # --- ticks: what time does, found by the store's `due` -----------------------------------
 
 
@@ -477,15 +495,21 @@ class FreeTasks(IdsTick, frozen=True):
 
 
 class FireSchedule(Tick, frozen=True):
-    """`occurrences`: every missed instant and the promise id it makes, oldest first."""
+    """`occurrences`: each missed instant and the promise id it makes, oldest first.
+
+    `nodes`: of the runs it starts.
+    """
 
     kind = "tick.fire_schedule"
     id: str
     occurrences: tuple[tuple[Millis, str], ...]
+    nodes: tuple[str, ...] = ()
 
     def footprint(self, into: Footprint) -> None:
         into.schedules.add(self.id)
-        into.ids.update(promise_id for _, promise_id in self.occurrences)
+        for _, promise_id in self.occurrences:
+            into.ids.add(promise_id)
+            into.ids.update(f"{promise_id}:{node}" for node in self.nodes)
 
 
 class ForgetMessages(Tick, frozen=True):
@@ -537,11 +561,12 @@ class GetRun(Query, frozen=True):
 
 
 class ListRuns(Query, frozen=True):
-    """Roots of runs: by id, or the newest first."""
+    """Roots of runs: by id, or the newest first; all, or those of a schedule."""
 
     kind = "layby.run.list"
     state: PromiseState | None = None
     name: str | None = None
+    schedule: str | None = None
     newest_first: bool = False
     limit: Int64 = 100
     cursor: str | None = None

@@ -24,8 +24,16 @@ TakeKey = tuple[str, tuple[str, ...], str]
 """Group and names: takes that ask for the same tasks share one look at the queue."""
 
 HeldKey = tuple[str, str]
-Calendar = Callable[[str, Millis], Millis | None]
-"""The next instant of a cron rule strictly after a given one; None when the rule is invalid."""
+
+
+class NoInstant(Struct, frozen=True):
+    """What a calendar answers when there is no next instant."""
+
+    why: str
+
+
+Calendar = Callable[[str, Millis, str], Millis | NoInstant]
+"""The next instant of a cron rule strictly after a given one, in a time zone."""
 
 
 class OutsideFootprint(Exception):

@@ -4,11 +4,13 @@ A node with dependencies is born suspended with one counting wait for each; the 
 that brings its count to zero makes it pending. The root waits for all nodes the same way.
 """
 
+from collections.abc import Sequence
+
 from layby.core import birth
 from layby.core.address import target_of
-from layby.core.commands import Node, StartRun, Tags
+from layby.core.commands import StartRun, Tags, Value
 from layby.core.draft import Draft
-from layby.core.model import Wait
+from layby.core.model import Millis, Wait
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.workers import take_next
 
@@ -17,37 +19,51 @@ def start(d: Draft, c: StartRun) -> Reply:
     existing = d.promise(c.id)
     if existing is not None and not birth.is_absent(existing):
         return ok(RunData(existing, created=False))
-    taken_ids = [node.id for node in c.nodes if not birth.is_absent(d.promise(c.node_id(node.id)))]
-    if taken_ids:
+    if taken_ids := _taken_ids(d, c):
         return refuse(409, f"Run '{c.id}': node ids already in use: {', '.join(taken_ids)}")
     if c.timeout_at <= d.now:
         return refuse(400, f"Run '{c.id}': its deadline has already passed")
-    _create_root(d, c)
-    for node in c.nodes:
-        _create_node(d, c, node)
+    _create(d, c, d.now, tags_of(c.group, c.name, "root"))
     return ok(RunData(d.promises[c.id], created=True, taken=take_next(d, c.take)))
 
 
-def _create_root(d: Draft, c: StartRun) -> None:
-    tags = _tags(c.group, c.name, "root")
-    param = birth.encoded(c.param)
-    birth.create_suspended(d, c.id, c.timeout_at, param, tags, waits_left=len(c.nodes))
-    for node in c.nodes:
-        d.wait(Wait(c.node_id(node.id), c.id, "all"))
+def start_scheduled(d: Draft, c: StartRun, at: Millis, schedule_id: str) -> None:
+    """The run of one occurrence, unless its id is in use; past its deadline it is born over."""
+    if birth.is_absent(d.promise(c.id)) and not _taken_ids(d, c):
+        tags = tags_of(c.group, c.name, "root") | {birth.SCHEDULE: schedule_id}
+        _create(d, c, at, tags)
 
 
-def _create_node(d: Draft, c: StartRun, node: Node) -> None:
-    node_id = c.node_id(node.id)
-    tags = _tags(node.group or c.group, node.name, "node")
-    param = birth.encoded(node.param)
-    if not node.after:
-        birth.create(d, node_id, c.timeout_at, param, tags)
-        return
-    waits_left = len(set(node.after))
-    birth.create_suspended(d, node_id, c.timeout_at, param, tags, waits_left)
-    for dependency in node.after:
-        d.wait(Wait(c.node_id(dependency), node_id, "all"))
-
-
-def _tags(group: str, name: str, kind: str) -> Tags:
+def tags_of(group: str, name: str, kind: str) -> Tags:
     return {birth.TARGET: target_of(group), birth.NAME: name, birth.KIND: kind}
+
+
+def _taken_ids(d: Draft, c: StartRun) -> list[str]:
+    return [node.id for node in c.nodes if not birth.is_absent(d.promise(c.node_id(node.id)))]
+
+
+def _create(d: Draft, c: StartRun, at: Millis, root_tags: Tags) -> None:
+    everything = [node.id for node in c.nodes]
+    _create_one(d, c, c.id, at, c.param, root_tags, everything)
+    for node in c.nodes:
+        tags = tags_of(node.group or c.group, node.name, "node")
+        _create_one(d, c, c.node_id(node.id), at, node.param, tags, node.after)
+
+
+def _create_one(
+    d: Draft,
+    c: StartRun,
+    promise_id: str,
+    at: Millis,
+    param: Value,
+    tags: Tags,
+    after: Sequence[str],
+) -> None:
+    encoded = birth.encoded(param)
+    if not after or c.timeout_at <= d.now:
+        birth.create(d, promise_id, c.timeout_at, encoded, tags, at)
+        return
+    waits_left = len(set(after))
+    birth.create_suspended(d, promise_id, c.timeout_at, encoded, tags, at, waits_left)
+    for dependency in after:
+        d.wait(Wait(c.node_id(dependency), promise_id, "all"))

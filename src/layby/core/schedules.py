@@ -1,17 +1,40 @@
-"""Handlers of schedule.*, and what happens when a schedule's time has come."""
+"""Handlers of schedules: those of the protocol, which create promises, and ours, which start runs.
+
+When the time of a schedule has come, the store asks here which occurrences are due and what they
+may touch (`due`); the tick that follows makes them (`fire`). Missed ones come in bounded portions.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
-from layby.core import birth
-from layby.core.commands import CreateSchedule, DeleteSchedule, FireSchedule, GetSchedule, Tags
+from layby.core import birth, runs
+from layby.core.address import group_of
+from layby.core.commands import (
+    CreateRunSchedule,
+    CreateSchedule,
+    DeleteSchedule,
+    FireSchedule,
+    GetSchedule,
+    Node,
+    StartRun,
+    Tags,
+    Value,
+)
 from layby.core.draft import Draft
-from layby.core.model import Millis, Schedule, later
+from layby.core.model import NEVER, RUN_OF_SCHEDULE, Millis, Schedule, later
 from layby.core.replies import OK, Reply, ScheduleData, ok, refuse
-from layby.core.rows import Calendar
+from layby.core.rows import Calendar, NoInstant
 
 NOT_FOUND = refuse(404, "Schedule not found")
 STRAY_MS = 60_000
 """When the next occurrence cannot be computed, look again after this long."""
+
+_encoder = msgspec.json.Encoder()
+_UNTOLD: Final = ("tasks", "context", "deadline")
+"""Differences in these are named, but too long to be shown."""
 
 
 def get(d: Draft, c: GetSchedule) -> Reply:
@@ -20,8 +43,8 @@ def get(d: Draft, c: GetSchedule) -> Reply:
 
 
 def create(d: Draft, c: CreateSchedule) -> Reply:
-    next_run_at = d.rows.calendar(c.cron, d.now)
-    if next_run_at is None:
+    next_run_at = d.rows.calendar(c.cron, d.now, "UTC")
+    if isinstance(next_run_at, NoInstant):
         return refuse(400, "Invalid cron expression")
     schedule = d.schedule(c.id)
     if schedule is None:
@@ -39,6 +62,22 @@ def create(d: Draft, c: CreateSchedule) -> Reply:
     return ok(ScheduleData(schedule))
 
 
+def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
+    """The same again is answered with what is there; another one of the same id is refused."""
+    next_run_at = d.rows.calendar(c.cron, d.now, c.timezone)
+    if isinstance(next_run_at, NoInstant):
+        return refuse(400, f"Schedule '{c.id}': {next_run_at.why}")
+    wanted = _for_runs(c, d.now, next_run_at)
+    existing = d.schedule(c.id)
+    if existing is None:
+        d.put_schedule(wanted)
+        return ok(ScheduleData(wanted))
+    if differences := ", ".join(_differences(existing, wanted)):
+        why = f"Schedule '{c.id}' exists already and differs in {differences}"
+        return refuse(409, f"{why}: delete it first, or use another id")
+    return ok(ScheduleData(existing))
+
+
 def delete(d: Draft, c: DeleteSchedule) -> Reply:
     if d.schedule(c.id) is None:
         return NOT_FOUND
@@ -46,36 +85,138 @@ def delete(d: Draft, c: DeleteSchedule) -> Reply:
     return OK
 
 
+def due(
+    schedules: Iterable[Schedule], now: Millis, calendar: Calendar, limit: int
+) -> Iterator[FireSchedule]:
+    """What these schedules have to make by `now`: about `limit` rows, the rest another time."""
+    room = limit
+    for schedule in schedules:
+        if room <= 0:
+            return
+        nodes = _node_ids(schedule)
+        rows_each = 1 + len(nodes)
+        found = occurrences(schedule, now, calendar, max(1, room // rows_each))
+        room -= rows_each * len(found)
+        yield FireSchedule(id=schedule.id, occurrences=found, nodes=nodes)
+
+
 def occurrences(
     schedule: Schedule, now: Millis, calendar: Calendar, limit: int
 ) -> tuple[tuple[Millis, str], ...]:
-    """Every instant that has come, oldest first, with the promise id it makes."""
-    due: list[tuple[Millis, str]] = []
-    at = schedule.next_run_at
-    while at <= now and len(due) < limit:
-        due.append((at, schedule.promise_id_at(at)))
+    """The instants that have come and fire, oldest first, with the promise id each makes."""
+    at = schedule.next_run_at if schedule.catch_up else _latest(schedule, now, calendar)
+    found: list[tuple[Millis, str]] = []
+    while at <= now and len(found) < limit:
+        found.append((at, schedule.promise_id_at(at)))
         at = _after(schedule, at, calendar)
-    return tuple(due)
+    return tuple(found)
 
 
 def fire(d: Draft, c: FireSchedule) -> Reply:
     for at, promise_id in c.occurrences:
         schedule = d.schedule(c.id)
-        if schedule is None or schedule.next_run_at != at or at > d.now:
+        if schedule is None or not schedule.next_run_at <= at <= d.now:
             break  # deleted or fired by somebody else meanwhile
-        if birth.is_absent(d.promise(promise_id)):
+        if _node_ids(schedule) != c.nodes:
+            break  # another one of that id meanwhile: its turn comes
+        if schedule.flow is not None:
+            run = _run(schedule, schedule.flow, at, promise_id)
+            runs.start_scheduled(d, run, at, schedule.id)
+        elif birth.is_absent(d.promise(promise_id)):
             _create_promise(d, schedule, at, promise_id)
         d.put_schedule(schedule.fired(at, _after(schedule, at, d.rows.calendar)))
     return OK
 
 
+def _for_runs(c: CreateRunSchedule, now: Millis, next_run_at: Millis) -> Schedule:
+    return Schedule(
+        id=c.id,
+        cron=c.cron,
+        promise_id=RUN_OF_SCHEDULE,
+        promise_timeout=c.timeout,
+        promise_param=birth.encoded(c.param),
+        promise_tags=birth.encoded(runs.tags_of(c.group, c.name, "root")),
+        created_at=now,
+        next_run_at=next_run_at,
+        timezone=c.timezone,
+        catch_up=c.catch_up,
+        flow=c.name,
+        nodes=_encoder.encode(c.nodes).decode(),
+    )
+
+
+def _differences(existing: Schedule, wanted: Schedule) -> Iterator[str]:
+    if existing.flow is None:
+        yield "kind (it creates promises)"
+        return
+    before, after = _compared(existing), _compared(wanted)
+    for name in (each for each in before if before[each] != after[each]):
+        yield name if name in _UNTOLD else f"{name} ({before[name]!r}, not {after[name]!r})"
+
+
+def _compared(schedule: Schedule) -> dict[str, object]:
+    """What makes two schedules of runs the same, as people call it."""
+    return {
+        "cron": schedule.cron,
+        "time zone": schedule.timezone,
+        "catch_up": schedule.catch_up,
+        "workflow": schedule.flow,
+        "group": _group(schedule),
+        "tasks": schedule.nodes,
+        "context": schedule.promise_param,
+        "deadline": schedule.promise_timeout,
+    }
+
+
 def _create_promise(d: Draft, schedule: Schedule, at: Millis, promise_id: str) -> None:
     tags = msgspec.json.decode(schedule.promise_tags, type=Tags)
     own = ("resonate:origin", "resonate:branch", "resonate:parent", "resonate:prefix")
-    tags |= {"resonate:schedule": schedule.id} | dict.fromkeys(own, promise_id)
+    tags |= {birth.SCHEDULE: schedule.id} | dict.fromkeys(own, promise_id)
     timeout_at = later(at, schedule.promise_timeout)
     birth.create(d, promise_id, timeout_at, schedule.promise_param, tags, at)
 
 
+def _run(schedule: Schedule, flow: str, at: Millis, run_id: str) -> StartRun:
+    return StartRun(
+        id=run_id,
+        name=flow,
+        group=_group(schedule),
+        nodes=_nodes(schedule.nodes),
+        timeout_at=min(at + schedule.promise_timeout, NEVER),
+        param=msgspec.json.decode(schedule.promise_param, type=Value),
+    )
+
+
+def _group(schedule: Schedule) -> str:
+    tags = msgspec.json.decode(schedule.promise_tags, type=Tags)
+    return group_of(tags[birth.TARGET]) or ""
+
+
+def _node_ids(schedule: Schedule) -> tuple[str, ...]:
+    return tuple(node.id for node in _nodes(schedule.nodes))
+
+
+@lru_cache(maxsize=64)
+def _nodes(encoded: str) -> tuple[Node, ...]:
+    return msgspec.json.decode(encoded, type=tuple[Node, ...])
+
+
+def _latest(schedule: Schedule, now: Millis, calendar: Calendar) -> Millis:
+    """The last occurrence that has come. Halves the time left, since there may be millions."""
+    latest, quiet_since = schedule.next_run_at, now
+    while _after(schedule, latest, calendar) <= now:
+        middle = (latest + quiet_since) // 2
+        at = _after(schedule, middle, calendar)
+        if at <= now:
+            latest = at
+        else:
+            quiet_since = middle
+    return latest
+
+
 def _after(schedule: Schedule, at: Millis, calendar: Calendar) -> Millis:
-    return calendar(schedule.cron, at) or at + STRAY_MS
+    """A rule of ours that comes no more is over; the protocol looks again after a while."""
+    found = calendar(schedule.cron, at, schedule.timezone)
+    if not isinstance(found, NoInstant):
+        return found
+    return at + STRAY_MS if schedule.flow is None else NEVER

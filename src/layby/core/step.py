@@ -58,6 +58,7 @@ HANDLERS: dict[type[Command], Handler] = {
     commands.FailTask: workers.fail,
     commands.AnnotateTask: workers.annotate,
     commands.StartRun: runs.start,
+    commands.CreateRunSchedule: schedules.create_for_runs,
     commands.ExpirePromises: timers.expire_promises,
     commands.RetryTasks: timers.retry_tasks,
     commands.ExpireLeases: timers.expire_leases,

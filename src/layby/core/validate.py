@@ -12,6 +12,7 @@ from layby.core.commands import (
     Command,
     ContinueTask,
     CreatePromise,
+    CreateRunSchedule,
     CreateSchedule,
     CreateTask,
     FailTask,
@@ -38,6 +39,7 @@ from layby.core.commands import (
     Take,
     Value,
 )
+from layby.core.model import NEVER, RUN_OF_SCHEDULE, occurrence_id
 from layby.core.search import timed_key
 
 Problems = Iterator[str]
@@ -317,18 +319,34 @@ def _ridden(c: FinishTask | FailTask | StartRun) -> Problems:
 
 def _start_run(c: StartRun) -> Problems:
     yield from _id(c.id, "Run ID")
-    yield from _id(c.name, f"Name of run '{c.id}'")
-    yield from _group(c.group)
-    yield from _size(c.param, "param")
+    yield from _plan(c, c.id)
     yield from _ridden(c)
-    yield from _nodes(c)
     if c.timeout_at < 0:
         yield "timeoutAt must be non-negative"
     if ":" in c.id:
         yield f"Run ID '{c.id}' must not contain ':' (it separates run and node)"
 
 
-def _nodes(c: StartRun) -> Problems:
+def _create_run_schedule(c: CreateRunSchedule) -> Problems:
+    yield from _id(c.id, "Schedule ID")
+    yield from _id(c.cron, "Cron expression")
+    yield from _id(c.timezone, "Time zone")
+    yield from _plan(c, occurrence_id(RUN_OF_SCHEDULE, c.id, NEVER))
+    if c.timeout < 1:
+        yield "timeout must be positive"
+    for separator in (each for each in ":./" if each in c.id):
+        yield f"Schedule ID '{c.id}' must not contain '{separator}' (it is part of run IDs)"
+
+
+def _plan(c: StartRun | CreateRunSchedule, run_id: str) -> Problems:
+    """What a run needs, whenever it is started."""
+    yield from _id(c.name, f"Name of run '{c.id}'")
+    yield from _group(c.group)
+    yield from _size(c.param, "param")
+    yield from _nodes(c, run_id)
+
+
+def _nodes(c: StartRun | CreateRunSchedule, run_id: str) -> Problems:
     ids = Counter(node.id for node in c.nodes)
     if not ids:
         yield f"Run '{c.id}' has no nodes"
@@ -336,7 +354,7 @@ def _nodes(c: StartRun) -> Problems:
         yield f"Node '{twice}' is given twice"
     for node in c.nodes:
         yield from _size(node.param, f"param of node '{node.id}'")
-        yield from _id(c.node_id(node.id) if node.id else "", "Node ID")
+        yield from _id(f"{run_id}:{node.id}" if node.id else "", "Node ID")
         yield from _id(node.name, f"Name of node '{node.id}'")
         yield from _group(node.group) if node.group is not None else ()
         for unknown in sorted(set(node.after).difference(ids)):
@@ -344,7 +362,7 @@ def _nodes(c: StartRun) -> Problems:
     yield from _cycle(c)
 
 
-def _cycle(c: StartRun) -> Problems:
+def _cycle(c: StartRun | CreateRunSchedule) -> Problems:
     try:
         TopologicalSorter({node.id: node.after for node in c.nodes}).prepare()
     except CycleError as cycle:
@@ -382,6 +400,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     commands.CancelPromise: _promise_id,
     commands.WatchPromise: _promise_id,
     StartRun: _start_run,
+    CreateRunSchedule: _create_run_schedule,
     commands.SearchPromises: _search,
     commands.SearchTasks: _search,
     SearchSchedules: _search,

@@ -1,45 +1,106 @@
-"""Cron rules: 5 fields, 6 with seconds first, 7 with a year last; Unix meaning, UTC."""
+"""Cron rules: 5 fields, 6 with seconds first, 7 with a year last; Unix meaning, in a time zone.
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from functools import lru_cache
+A rule means the clock on the wall of its zone. Where that clock is put forward, an hour that is
+left out comes as soon as the clock goes on; where it is put back, a fixed hour comes once. Rules
+that begin with `*` go on through both, as time itself does.
+"""
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
+from msgspec import Struct
 
 from layby.core.model import Millis
+from layby.core.rows import NoInstant
 
 _YEARS = range(1970, 2200)
+_SECOND = timedelta(seconds=1)
+_LOOKS_LIKE = "write five fields, minute hour day month weekday, such as '0 9 * * mon-fri'"
 
 
-def next_after(cron: str, after: Millis) -> Millis | None:
-    """The first occurrence strictly after `after` (floored to the second), or None."""
+class _Rule(Struct, frozen=True):
+    text: str
+    years: frozenset[int] | None
+    """None: any."""
+
+
+def next_after(cron: str, after: Millis, timezone: str = "UTC") -> Millis | NoInstant:
+    """The first occurrence strictly after `after` (floored to the second)."""
+    zone = _zone(timezone)
+    if zone is None:
+        return NoInstant(_unknown(timezone))
+    try:
+        rule = _rule(cron)
+    except (CronSimError, ValueError) as error:
+        return NoInstant(f"cron '{cron}' is no rule ({error}): {_LOOKS_LIKE}")
+    try:
+        found = _first(rule, datetime.fromtimestamp(after // 1000, zone))
+    except (ValueError, OverflowError, OSError):  # past the year 9999
+        found = None
+    return NoInstant(f"cron '{cron}' comes no more: give another one") if found is None else found
+
+
+def _first(rule: _Rule, start: datetime) -> Millis | None:
+    at = _next(rule.text, start)
+    while at is not None and rule.years is not None and at.year not in rule.years:
+        year = min((each for each in rule.years if each > at.year), default=None)
+        if year is None:
+            return None
+        at = _next(rule.text, datetime(year, 1, 1, tzinfo=start.tzinfo) - _SECOND)
+    return None if at is None else int(at.timestamp()) * 1000
+
+
+def _next(rule: str, start: datetime) -> datetime | None:
+    """An hour that the clock shows twice belongs to the first time, also to who asks in between."""
+    since = start.timestamp()
+    return next((at for at in CronSim(rule, start) if at.timestamp() > since), None)
+
+
+@lru_cache(maxsize=256)
+def _rule(cron: str) -> _Rule:
     fields = cron.split()
     if len(fields) > 7:
-        return None
-    try:
-        years = _years(fields[6]) if len(fields) == 7 else None
-        start = datetime.fromtimestamp(after // 1000, UTC)
-        return _first(CronSim(" ".join(fields[:6]), start), years)
-    except (CronSimError, ValueError, OverflowError, OSError):
-        return None
+        raise CronSimError("Wrong number of fields")
+    years = _years(fields[6]) if len(fields) == 7 else None
+    rule = fields[:6]
+    if len(rule) == 6 and rule[0] == "0":  # no different from five fields, also for cronsim
+        rule = rule[1:]
+    text = " ".join(rule)
+    CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))
+    return _Rule(text, years)
 
 
-def _first(occurrences: Iterator[datetime], years: frozenset[int] | None) -> Millis | None:
-    for at in occurrences:
-        if years is None or at.year in years:
-            return int(at.timestamp()) * 1000
-        if at.year > max(years):
-            return None
-    return None
-
-
-@lru_cache(maxsize=64)
 def _years(field: str) -> frozenset[int]:
     """A year field: `*`, numbers, lists, ranges and steps."""
-    found: set[int] = set()
-    for part in field.split(","):
-        span, _, step = part.partition("/")
-        first, _, last = span.partition("-")
-        years = _YEARS if first == "*" else range(int(first), int(last or first) + 1)
-        found.update(years[:: int(step or 1)])
-    return frozenset(found)
+    spans = [_span(part) for part in field.split(",")]
+    return frozenset(year for year in _YEARS if any(year in span for span in spans))
+
+
+def _span(part: str) -> range:
+    span, _, step = part.partition("/")
+    first, _, last = span.partition("-")
+    years = _YEARS if first == "*" else range(int(first), int(last or first) + 1)
+    return years[:: int(step or 1)]
+
+
+def _zone(name: str) -> tzinfo | None:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return None
+
+
+def _unknown(timezone: str) -> str:
+    near = get_close_matches(timezone, _known_zones(), n=1)
+    hint = f"did you mean '{near[0]}'?" if near else "give one such as 'Europe/Berlin' or 'UTC'"
+    return f"time zone '{timezone}' is not known: {hint}"
+
+
+@cache
+def _known_zones() -> list[str]:
+    return sorted(available_timezones())

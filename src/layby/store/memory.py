@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.commands import (
@@ -16,7 +17,6 @@ from layby.core.commands import (
     ExpirePromises,
     ExplainPromise,
     FinishSettlement,
-    FireSchedule,
     FreeTasks,
     GetRun,
     ListHeld,
@@ -39,7 +39,6 @@ from layby.core.replies import (
     WaitingPage,
 )
 from layby.core.rows import Calendar, Footprint, HeldKey, Rows, Settings, TakeKey
-from layby.core.schedules import occurrences
 from layby.core.search import matches_promise, matches_run, matches_task, projected
 from layby.core.state import State
 from layby.core.stats import StatsData
@@ -181,7 +180,7 @@ class MemoryStore:
             *self._due_promises(now, limit),
             *self._due_tails(now, limit),
             *self._due_tasks(now, limit),
-            *self._due_schedules(now),
+            *self._due_schedules(now, limit),
             *self._due_holders(now, limit),
         ]
 
@@ -213,11 +212,10 @@ class MemoryStore:
         if acquired := [(t.wake_at, t.id) for t in due if t.state == "acquired"]:
             yield ExpireLeases(ids=_first(acquired, limit))
 
-    def _due_schedules(self, now: Millis) -> Iterator[Tick]:
-        for schedule in self.state.schedules.values():
-            if schedule.next_run_at <= now:
-                instants = occurrences(schedule, now, self._calendar, limit=100)
-                yield FireSchedule(id=schedule.id, occurrences=instants)
+    def _due_schedules(self, now: Millis, limit: int) -> Iterator[Tick]:
+        due = [each for each in self.state.schedules.values() if each.next_run_at <= now]
+        due.sort(key=lambda each: (each.next_run_at, each.id))
+        return schedules.due(due, now, self._calendar, limit)
 
     def _due_holders(self, now: Millis, limit: int) -> Iterator[Tick]:
         living = [h for h in self.state.holders.values() if h.is_alive and h.expires_at <= now]

@@ -71,6 +71,16 @@ def refuse_strangers(connection: sqlite3.Connection) -> dict[int, str]:
     return applied
 
 
+def refuse_outdated(connection: sqlite3.Connection) -> None:
+    """For those who only read: they cannot apply what is missing."""
+    applied = refuse_strangers(connection)
+    latest = max(migration.version for migration in known())
+    if latest not in applied:
+        why = f"its schema is version {max(applied, default=0)}, this layby reads {latest}"
+        remedy = "open it once with a Runner of this layby, which brings it up to date"
+        raise StoreUnreadable(f"the database was written by an older layby ({why}): {remedy}")
+
+
 def _apply(connection: sqlite3.Connection, dialect: Dialect, migration: Migration) -> None:
     for statement in migration.text.replace("/*keyed*/", dialect.keyed).split(";\n"):
         if statement.strip():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from layby.core.birth import NAME
+from layby.core.birth import NAME, SCHEDULE
 from layby.core.commands import (
     GetRun,
     ListHeld,
@@ -69,7 +69,8 @@ def run(read: Read, query: GetRun, now: Millis) -> RowPage:
 
 def runs(read: Read, query: ListRuns, now: Millis) -> RowPage:
     roots: Condition = ("task_kind = 'root'", ())
-    rows = _walk(read, [[roots]], query.cursor or "", query.limit + 1)
+    source = roots if query.schedule is None else _tagged(SCHEDULE, query.schedule)
+    rows = _walk(read, [[source]], query.cursor or "", query.limit + 1)
     matching = (row for row in (projected(*row, now) for row in rows) if matches_run(query, *row))
     return RowPage(*page_of_rows(matching, query.limit))
 

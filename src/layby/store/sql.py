@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.commands import (
@@ -16,7 +17,6 @@ from layby.core.commands import (
     ExpirePromises,
     ExplainPromise,
     FinishSettlement,
-    FireSchedule,
     FreeTasks,
     GetRun,
     ListHeld,
@@ -49,7 +49,6 @@ from layby.core.replies import (
     WaitingPage,
 )
 from layby.core.rows import Calendar, Footprint, Rows, Settings
-from layby.core.schedules import occurrences
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.errors import StoreUnreadable
@@ -95,7 +94,6 @@ FRONT = 32
 TAILS_PER_TICK = 4
 """Each may resume `hop_limit` tasks: a few thousand rows in one transaction, not more."""
 SCHEDULES_PER_TICK = 100
-OCCURRENCES_PER_TICK = 100
 
 
 class SqlStore:
@@ -317,7 +315,7 @@ class SqlStore:
             *self._due_promises(now, limit),
             *self._due_tails(now, limit),
             *self._due_tasks(now, limit),
-            *self._due_schedules(now),
+            *self._due_schedules(now, limit),
             *self._due_holders(now, limit),
         ]
 
@@ -337,11 +335,9 @@ class SqlStore:
         if acquired := tuple(key for state, key in due if state == "acquired"):
             yield ExpireLeases(ids=acquired)
 
-    def _due_schedules(self, now: Millis) -> Iterator[Tick]:
+    def _due_schedules(self, now: Millis, limit: int) -> Iterator[Tick]:
         due = self._one(self._sql.due_schedules, _schedules, now, SCHEDULES_PER_TICK)
-        for schedule in due:
-            instants = occurrences(schedule, now, self._calendar, OCCURRENCES_PER_TICK)
-            yield FireSchedule(id=schedule.id, occurrences=instants)
+        return schedules.due(due, now, self._calendar, limit)
 
     def _due_holders(self, now: Millis, limit: int) -> Iterator[Tick]:
         if pids := self._one(self._sql.due_holders, _texts, now, limit):
@@ -374,7 +370,8 @@ class SqlStore:
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
         if query.newest_first:
-            return by_time.newest_runs(by_time.newest_by_index(self._read_pairs), query, now)
+            rows_before = by_time.newest_by_index(self._read_pairs, query.schedule)
+            return by_time.newest_runs(rows_before, query, now)
         return queries.runs(self._read_pairs, query, now)
 
     def list_held(self, query: ListHeld) -> TaskPage:
@@ -401,7 +398,7 @@ class SqlStore:
         waits = self._one(sql.everything(WAITS), _waits)
         holders = self._one(sql.everything(HOLDERS), _holders)
         messages = self._one(sql.everything(MESSAGES), _messages)
-        schedules = self._one(sql.everything(SCHEDULES), _schedules)
+        every_schedule = self._one(sql.everything(SCHEDULES), _schedules)
         return State(
             promises={promise.id: promise for promise, _ in pairs},
             tasks={task.id: task for _, task in pairs if task is not None},
@@ -409,7 +406,7 @@ class SqlStore:
             listeners=set(self._one(sql.everything(LISTENERS), _listeners)),
             messages={message.key: message for message in messages},
             holders={(holder.pid, holder.incarnation): holder for holder in holders},
-            schedules={schedule.id: schedule for schedule in schedules},
+            schedules={schedule.id: schedule for schedule in every_schedule},
         )
 
     def clear(self) -> None:

@@ -12,7 +12,7 @@ from layby.core.rows import Calendar, Settings
 from layby.errors import StoreUnreadable
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
-from layby.store.migrate import migrate, refuse_strangers
+from layby.store.migrate import migrate, refuse_outdated
 from layby.store.ownership import Ownership
 from layby.store.sql import SqlStore
 
@@ -73,7 +73,7 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
     with _opened(path, f"{path.resolve().as_uri()}?{_manner(path)}", uri=True) as connection:
         if "layby_migrations" not in _tables(connection):
             raise StoreUnreadable("this is not a layby database: give another path")
-        refuse_strangers(connection)
+        refuse_outdated(connection)
         return connection
 
 

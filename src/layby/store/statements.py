@@ -110,7 +110,8 @@ class Statements:
         """
         self.due_schedules = self._all(
             self.dialect.packed(SCHEDULES.columns, "s"),
-            "(SELECT * FROM schedules WHERE next_run_at <= ? ORDER BY next_run_at LIMIT ?) AS s",
+            """(SELECT * FROM schedules WHERE next_run_at <= ?
+                ORDER BY next_run_at, id LIMIT ?) AS s""",
         )
         self.gone_holders = self._select(HOLDERS, "standing <> 'alive' AND held > 0")
         self.nodes_of = """
