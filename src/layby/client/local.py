@@ -9,21 +9,14 @@ the engine takes in what they send, so that everybody else is still served in be
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from layby.core.commands import Command, Query, ReleaseTask, WatchPromise
+from layby.client.claims import releases
+from layby.core.commands import Command, Query, WatchPromise
 from layby.core.model import Millis
-from layby.core.replies import (
-    Claim,
-    ClaimData,
-    FailData,
-    FinishData,
-    Reply,
-    RunData,
-    TakeData,
-)
+from layby.core.replies import Reply
 
 Answers = Sequence[tuple[Any, Reply | BaseException]]
 
@@ -147,8 +140,7 @@ class LocalClient:
 
     def _hand_back(self, answer: Reply | BaseException) -> None:
         """The caller was cancelled: tasks claimed for it are released, never forgotten."""
-        for claim in _claims(answer):
-            release = ReleaseTask(id=claim.task.id, version=claim.task.version)
+        for release in releases(answer):
             self._post(self._engine.new_item(release, _ignore, None))
 
 
@@ -160,16 +152,6 @@ def _abandon(item: Any, future: "asyncio.Future[Reply]") -> None:
 
 def _is_watch(item: Any) -> bool:
     return isinstance(item.request, WatchPromise)
-
-
-def _claims(answer: Reply | BaseException) -> Iterator[Claim]:
-    data = answer.data if isinstance(answer, Reply) else None
-    if isinstance(data, TakeData):
-        yield from data.claims
-    elif isinstance(data, FinishData | FailData | RunData):
-        yield from data.taken.claims
-    elif isinstance(data, ClaimData) and data.task.state == "acquired":
-        yield Claim(data.task, data.promise)
 
 
 def _ignore(_: Answers) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import Final
 
 from msgspec import Struct
@@ -39,6 +40,7 @@ from layby.core.replies import OK, PromiseData, Reply, TakeData, ok, refuse
 from layby.engine.batch import Timed, apply
 from layby.engine.clock import Clock
 from layby.engine.items import Answer, Item, answer
+from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
 from layby.engine.reads import read
 from layby.engine.service import Service
@@ -69,11 +71,13 @@ class Engine:
         clock: Clock,
         delivery: Delivery | None = None,
         config: EngineConfig | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.clock = clock
         self._store = store
         self._delivery = delivery or Nobody()
         self._config = config or EngineConfig()
+        self._observer = observer
         self._queue: SimpleQueue[Sequence[Item]] = SimpleQueue()
         self._service: Service | None = None
         self._is_stopped = False
@@ -113,6 +117,11 @@ class Engine:
     @property
     def is_inline(self) -> bool:
         return self._service is None
+
+    @property
+    def free_slots(self) -> int:
+        """Room that waiting takes have, as they said themselves."""
+        return self._takes.free
 
     @property
     def backlog(self) -> int:
@@ -280,9 +289,11 @@ class Engine:
 
     def _commit(self, commands: Sequence[Timed]) -> tuple[list[Reply], Changes]:
         now = max((at for _, at in commands), default=self._last_now)
+        began = perf_counter()
         with self._store.transaction():
             replies, changes = apply(self._store, commands, now)
         self._committed(changes)
+        tell(self._observer, Commit(commands, replies, changes, perf_counter() - began))
         return replies, changes
 
     def _committed(self, changes: Changes) -> None:
@@ -334,11 +345,14 @@ class Engine:
         return self._earliest <= now and self._tick(now)
 
     def _tick(self, now: Millis) -> bool:
+        began = perf_counter()
         with self._store.transaction():
             ticks = self._store.due(now, self._config.chunk)
-            replies, changes = apply(self._store, [(tick, now) for tick in ticks], now)
+            timed: list[Timed] = [(tick, now) for tick in ticks]
+            replies, changes = apply(self._store, timed, now)
             earliest = self._store.earliest()
         self._committed(changes)
+        tell(self._observer, Commit(timed, replies, changes, perf_counter() - began))
         # Ticks that change nothing would be found due again at once: a bug must not spin.
         is_stuck = bool(ticks) and changes.is_empty
         self._earliest = max(earliest, now + RETRY_MS) if is_stuck else earliest

@@ -10,17 +10,22 @@ from layby.store.memory import MemoryStore
 from layby.store.sqlite import Durability, SqliteStore
 
 LATER = {
-    "http": "talking to a server comes with the server",
-    "https": "talking to a server comes with the server",
     "postgresql": "PostgreSQL comes with a later release",
     "postgres": "PostgreSQL comes with a later release",
 }
 
 
+def is_url(address: str) -> bool:
+    """Whether the engine is elsewhere: behind a URL, or a socket in the file system."""
+    return address.startswith(("http://", "https://", "unix:"))
+
+
 def check_address(address: object) -> str:
-    """`sqlite:PATH`, a plain path, or `memory:` (nothing is kept)."""
+    """`sqlite:PATH`, a plain path, `memory:` (nothing is kept), or the URL of a server."""
     if not isinstance(address, str):
         raise UsageError(f"Runner({address!r}): an address is a text such as 'sqlite:layby.db'")
+    if is_url(address):
+        return address
     scheme = address.partition(":")[0]
     if scheme in LATER:
         raise UsageError(f"Runner({address!r}): {LATER[scheme]}; use 'sqlite:PATH' for now")

@@ -36,6 +36,11 @@ class WaitingTakes:
     def earliest(self) -> Millis:
         return min(self._until.values(), default=FAR)
 
+    @property
+    def free(self) -> int:
+        """Also read by other threads, so a copy is added up."""
+        return sum(_take(item).free for item in list(self._until))
+
     def expired(self, now: Millis) -> list[Item]:
         return self._remove([item for item, until in self._until.items() if until <= now])
 

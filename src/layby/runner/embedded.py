@@ -1,9 +1,6 @@
 """A Runner's own engine on its own store."""
 
 import asyncio
-import logging
-from collections.abc import Callable
-from typing import Final
 
 from layby.client.local import LocalClient
 from layby.core.address import OWN_GROUP
@@ -16,12 +13,7 @@ from layby.engine.outbox import Outgoing
 from layby.runner import switching
 from layby.server.routing import Router
 from layby.store.sqlite import Durability
-
-logger = logging.getLogger(__name__)
-
-Lost = Callable[[str, int], None]
-"""Told the id and version of a task that is no longer ours."""
-CLOSE_S: Final = 0.5
+from layby.worker.worker import Worker
 
 
 class EmbeddedLink:
@@ -52,9 +44,9 @@ class EmbeddedLink:
     def now(self) -> Millis:
         return self.engine.clock.now()
 
-    def hear(self, group: str, pid: str, lost: Lost) -> None:
+    async def join(self, worker: Worker) -> None:
         """From now on this worker is told what it no longer holds."""
-        self.router.connect(WorkerInbox(group, pid, self.router, lost))
+        self.router.connect(WorkerInbox(worker, self.router))
 
     async def close(self) -> None:
         await self.client.close()
@@ -81,11 +73,11 @@ class WorkerInbox:
 
     has_room = True
 
-    def __init__(self, group: str, pid: str, router: Router, lost: Lost) -> None:
-        self.group = f"{OWN_GROUP}{group}"
-        self.id = pid
+    def __init__(self, worker: Worker, router: Router) -> None:
+        self.group = f"{OWN_GROUP}{worker.config.group}"
+        self.id = worker.config.pid
         self._router = router
-        self._lost = lost
+        self._lost = worker.lost
 
     def receive(self, outgoing: Outgoing) -> None:
         if outgoing.message.kind == "lost":

@@ -27,9 +27,10 @@ from layby.core.model import NEVER, Millis, Promise, PromiseState
 from layby.core.replies import PromiseData, Reply, RowPage, RunData
 from layby.core.rows import Settings
 from layby.engine.engine import Engine
-from layby.engine.opening import check_address
+from layby.engine.opening import check_address, is_url
 from layby.errors import EngineStopped, UsageError, WorkflowError
 from layby.runner.embedded import EmbeddedLink
+from layby.runner.remote import RemoteLink
 from layby.runner.run import Run
 from layby.store.sqlite import Durability
 from layby.worker import encoding
@@ -46,6 +47,7 @@ SWITCH_INTERVAL_S = 0.0005
 """The writer's thread must get the interpreter soon, whatever user code computes."""
 
 PAGE = 1_000
+EMBEDDED_TTL_MS = 60_000
 
 RunFilter = Literal["Running", "Completed", "Failed", "Cancelled"]
 """What `list` can look for. `Running` is every run that has not ended, halted ones too."""
@@ -65,6 +67,9 @@ class Runner:
     that a busy body does not keep the writer's thread waiting; None leaves the setting alone.
     With `freeze_parked` thousands of parked tasks are taken out of the garbage collector's sight
     (`gc.freeze`), which would otherwise stop everything to visit them.
+
+    With the `http://…` address of a server, `token` is for that server, and the tasks of this
+    process go to others when it has not been heard of for `lease` seconds.
     """
 
     def __init__(
@@ -79,11 +84,15 @@ class Runner:
         max_crashes: int = 5,
         switch_interval: float | None = SWITCH_INTERVAL_S,
         freeze_parked: bool = True,
+        token: str | None = None,
+        lease: Duration = 15.0,
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _checked_durability(durability)
         self._settings = Settings(max_crashes=_at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
+        self._token = token
+        self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
         self._config = WorkerConfig(
             slots=_at_least_one(slots, "slots"),
             group=check_name(group, "group"),
@@ -100,24 +109,33 @@ class Runner:
         if self._state == "open":
             raise UsageError(f"this Runner on {self._address!r} is open already: use it as it is")
         self._loop = asyncio.get_running_loop()
-        self._link = EmbeddedLink(
-            self._address, self._durability, self._settings, self._switch_interval
-        )
+        self._link = self._new_link()
         self.client = self._link.client
-        self._start_worker()
+        try:
+            await self._start_worker()
+        except BaseException:
+            await self._link.close()
+            raise
         self._state = "open"
         return self
 
-    def _start_worker(self) -> None:
+    def _new_link(self) -> EmbeddedLink | RemoteLink:
+        if is_url(self._address):
+            return RemoteLink(self._address, self._token)
+        return EmbeddedLink(self._address, self._durability, self._settings, self._switch_interval)
+
+    async def _start_worker(self) -> None:
         """A new holder each time: one that has left is gone for good."""
         self._config = replace(
             self._config,
             pid=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             incarnation=uuid.uuid4().hex,
+            embedded=self._link.is_embedded,
+            ttl=EMBEDDED_TTL_MS if self._link.is_embedded else self._lease_ms,
         )
         self._program = FlowProgram(self.client, random.random)
         self.worker = Worker(self.client, self._program, self._config, self.now)
-        self._link.hear(self._config.group, self._config.pid, self.worker.lost)
+        await self._link.join(self.worker)
 
     async def __aexit__(
         self,
@@ -139,6 +157,8 @@ class Runner:
 
     @property
     def engine(self) -> Engine:
+        if isinstance(self._link, RemoteLink):
+            raise UsageError(f"the engine of {self._address!r} runs in another process")
         return self._link.engine
 
     def now(self) -> Millis:

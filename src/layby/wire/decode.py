@@ -77,9 +77,9 @@ def decode(body: bytes) -> Request:
         return _unreadable(body, error)
     head = envelope.head
     problem = _envelope_problem(envelope)
-    body = problem or decode_data(envelope.kind, bytes(envelope.data))
+    decoded = problem or decode_data(envelope.kind, bytes(envelope.data))
     whole = problem is None
-    return Request(envelope.kind, head.corr_id, head.auth, head.debug_time, body, whole)
+    return Request(envelope.kind, head.corr_id, head.auth, head.debug_time, decoded, whole)
 
 
 def decode_data(kind: str, data: bytes) -> Command | Query | Batch | Reply:

@@ -324,7 +324,8 @@ class TaskHandle:
         promise = _promise(await attempt.send(request), request.id)
         if not promise.is_pending:
             return promise
-        waiting = Waiting("promise", f"waiting for promise {promise.id}", timeout=within)
+        sentence = f"waiting for promise {promise.id}"
+        waiting = Waiting("promise", sentence, timeout=within, awaited=promise.id)
         watched = asyncio.ensure_future(self._watch(promise.id, within))
         return _promise(await self._parked(watched, waiting, record_id, call), promise.id)
 

@@ -15,6 +15,8 @@ class Waiting(Struct, frozen=True, gc=False, omit_defaults=True):
     since: Millis | None = None
     deadline: Millis | None = None
     timeout: float | None = None
+    awaited: str | None = None
+    """The promise it waits for, so that whoever asks why can look further."""
 
     def begun(self, now: Millis, aside: str = "") -> "Waiting":
         """As it is to be told; `aside` is what else a reader should know."""

@@ -102,9 +102,11 @@ class Worker:
         )
         self._context = copy_context()
         """What bodies start in: nothing that one of them sets reaches another."""
-        self._incarnation = config.incarnation
+        self.incarnation = config.incarnation
         self._by_number: dict[int, Attempt] = {}
         self._arriving: dict[str, int] = {}
+        self.holds: dict[str, int] = {}
+        """Versions of the tasks it has been given and not given back, as far as it knows."""
         self._stuck: dict[int, str] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._loading = 0
@@ -136,17 +138,23 @@ class Worker:
 
     async def _leave(self) -> None:
         try:
-            await self.client.send(LeaveWorker(pid=self.config.pid, incarnation=self._incarnation))
+            await self.client.send(LeaveWorker(pid=self.config.pid, incarnation=self.incarnation))
         except (EngineStopped, StoreError) as failure:
             logger.warning("the worker could not hand its tasks back: %s", failure)
 
     def lost(self, task_id: str, version: int) -> None:
         """A task was taken away: cancelled, halted, timed out or settled by somebody else."""
         attempt = self.attempts.get(task_id)
+        self._holds_no_more(task_id, version)
         if attempt is not None and attempt.version == version:
             attempt.end("lost")
         elif self._arriving.get(task_id) == version:
             del self._arriving[task_id]
+
+    @property
+    def running(self) -> "list[str]":
+        """Tasks whose bodies hold a slot now."""
+        return [each.id for each in self.attempts.values() if not each.is_parked]
 
     @property
     def stuck(self) -> tuple[str, ...]:
@@ -198,7 +206,7 @@ class Worker:
         config = self.config
         return Take(
             pid=config.pid,
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
             group=config.group,
             names=self._program.names,
             free=free,
@@ -206,6 +214,10 @@ class Worker:
             embedded=config.embedded,
             wait_ms=wait_ms,
         )
+
+    def registration(self) -> Take:
+        """Takes nothing: makes this worker a holder, or renews its lease."""
+        return replace(self.take(0), names=())
 
     def _ask(self) -> None:
         """Offer what there is room for, and nothing twice.
@@ -244,14 +256,17 @@ class Worker:
         if isinstance(reply.data, TakeData):
             self.begin(reply.data.claims)
         elif is_latest and not self._stopping:
-            self._start_over(reply)
+            self.start_over(take.incarnation, reply)
         self.credit_changed()
 
-    def _start_over(self, reply: Reply) -> None:
+    def start_over(self, incarnation: str, reply: Reply) -> None:
         """The store gave this worker up: everything it held belongs to others now."""
+        if incarnation != self.incarnation:
+            return  # told before
         logger.error("the worker lost its lease and begins anew: %s", reply.data)
-        self._incarnation = uuid.uuid4().hex
+        self.incarnation = uuid.uuid4().hex
         self._arriving.clear()
+        self.holds.clear()
         for attempt in list(self.attempts.values()):
             attempt.end("lost")
 
@@ -294,6 +309,7 @@ class Worker:
         for claim in claims:
             self._loading += not claim.task.is_root
             self._arriving[claim.task.id] = claim.task.version
+            self.holds[claim.task.id] = claim.task.version
             begun.append(self.spawn(self._arrive(claim)))
         self.credit_changed()
         return begun
@@ -401,7 +417,7 @@ class Worker:
         if attempt.reason == "timeout":
             self._report_failure(attempt, _too_long(attempt))
         elif attempt.reason is not None:
-            return
+            self._holds_no_more(attempt.id, attempt.version)
         elif completion is not None and completion.ok:
             self._report_result(attempt, completion.payload)
         else:
@@ -450,6 +466,11 @@ class Worker:
             return await self._patiently(replace(command, take=take))
         finally:
             self._riding -= free
+            self._holds_no_more(command.id, command.version)
+
+    def _holds_no_more(self, task_id: str, version: int) -> None:
+        if self.holds.get(task_id) == version:
+            del self.holds[task_id]
 
     def _go_on(self, reply: Reply | None) -> None:
         data = None if reply is None else reply.data

@@ -1,0 +1,163 @@
+"""What the server has to tell this process, over one stream: settled promises, lost tasks.
+
+There is one listener for each promise and process; all who wait for it here share it. Listeners
+are registered again whenever the stream is opened anew, and now and then in between, so that
+nothing that happened while nobody listened is missed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from layby.client.transport import StreamRefused, Transport, Unreachable
+from layby.core.address import OWN_GROUP, inbox_of
+from layby.core.commands import Command, Query, RegisterListener
+from layby.core.model import Promise
+from layby.core.replies import PromiseData, Reply, ok
+from layby.errors import EngineStopped, StoreError, WireError
+from layby.wire import answers
+
+logger = logging.getLogger(__name__)
+
+Send = Callable[[Command | Query], Awaitable[Reply]]
+Lost = Callable[[str, int], None]
+
+AGAIN_S: Final = 60.0
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 2.0
+PORTION: Final = 25
+"""Waiting coroutines woken in one turn of the loop, when there are many."""
+
+
+class Inbox:
+    """`register` makes this process known to the server; its incarnation is the key."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        send: Send,
+        group: str,
+        pid: str,
+        register: Callable[[], Awaitable[str]],
+        lost: Lost,
+    ) -> None:
+        self._transport = transport
+        self._send = send
+        self._group = f"{OWN_GROUP}{group}"
+        self._pid = pid
+        self._address = inbox_of(group, pid)
+        self._register = register
+        self._lost = lost
+        self._waiting: dict[str, list[asyncio.Future[Reply]]] = {}
+        self._listening: asyncio.Task[None] | None = None
+        self._repeating: asyncio.Task[None] | None = None
+        self._renewing: set[asyncio.Task[None]] = set()
+        self.is_open = asyncio.Event()
+
+    def start(self) -> None:
+        self._listening = asyncio.create_task(self._listen())
+        self._repeating = asyncio.create_task(self._repeat())
+
+    async def close(self) -> None:
+        for task in (self._listening, self._repeating, *self._renewing):
+            if task is not None:
+                task.cancel()
+        for promise_id in list(self._waiting):
+            self._tell(promise_id, EngineStopped("the connection to the server has been closed"))
+
+    # --- waiting for promises ------------------------------------------------------------
+
+    async def watch(self, promise_id: str) -> Reply:
+        """Returns when the promise is settled (at once if it is, or is refused)."""
+        waiting = asyncio.get_running_loop().create_future()
+        mates = self._waiting.setdefault(promise_id, [])
+        mates.append(waiting)
+        if len(mates) == 1:
+            self._renew([promise_id])
+        try:
+            return await waiting
+        finally:
+            self._leave(promise_id, waiting)
+
+    def _leave(self, promise_id: str, waiting: "asyncio.Future[Reply]") -> None:
+        mates = self._waiting.get(promise_id, [])
+        if waiting in mates:
+            mates.remove(waiting)
+            if not mates:
+                del self._waiting[promise_id]
+
+    def _renew(self, promise_ids: Iterable[str]) -> None:
+        for promise_id in promise_ids:
+            task = asyncio.create_task(self._listen_for(promise_id))
+            self._renewing.add(task)
+            task.add_done_callback(self._renewing.discard)
+
+    async def _listen_for(self, promise_id: str) -> None:
+        try:
+            reply = await self._send(RegisterListener(awaited=promise_id, address=self._address))
+        except StoreError as failure:  # tried again when the stream is opened anew
+            logger.warning("nobody hears of promise %s yet: %s", promise_id, failure)
+            return
+        except EngineStopped:
+            return
+        if not isinstance(reply.data, PromiseData) or not reply.data.promise.is_pending:
+            self._tell(promise_id, reply)
+
+    def _tell(self, promise_id: str, reply: Reply | BaseException) -> None:
+        """A crowd is let go in portions, so that everybody else is served in between."""
+        mates = self._waiting.pop(promise_id, [])
+        self._let_go(mates, reply)
+
+    def _let_go(self, mates: "list[asyncio.Future[Reply]]", reply: Reply | BaseException) -> None:
+        for waiting in mates[:PORTION]:
+            if waiting.done():
+                continue
+            if isinstance(reply, Reply):
+                waiting.set_result(reply)
+            else:
+                waiting.set_exception(reply)
+        if len(mates) > PORTION:
+            asyncio.get_running_loop().call_soon(self._let_go, mates[PORTION:], reply)
+
+    # --- the stream ----------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                incarnation = await self._register()
+                async for event in self._transport.events(self._group, self._pid, incarnation):
+                    if event:
+                        self._hear(event)
+                    else:
+                        pause = FIRST_PAUSE_S
+                        self._opened()
+            except EngineStopped:
+                return
+            except (Unreachable, StreamRefused, StoreError) as failure:
+                logger.warning("the stream of messages is down: %s", failure)
+            self.is_open.clear()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _opened(self) -> None:
+        self.is_open.set()
+        self._renew(list(self._waiting))
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            self._renew(list(self._waiting))
+
+    def _hear(self, event: bytes) -> None:
+        try:
+            message = answers.read_message(event)
+        except WireError as error:
+            logger.warning("a message was not understood: %s", error)
+            return
+        if message.data.promise is not None:
+            promise: Promise = answers.promise(message.data.promise)
+            self._tell(promise.id, ok(PromiseData(promise)))
+        elif message.kind == "lost" and message.data.task is not None:
+            self._lost(message.data.task.id, message.data.task.version)

@@ -1,0 +1,118 @@
+"""Bytes to a server and back: a pool of connections over TCP or a socket in the file system."""
+
+from collections.abc import AsyncGenerator
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from layby.errors import StoreUnavailable, UsageError
+
+CONNECT_S: Final = 5.0
+KEEP_ALIVE_S: Final = 60.0
+"""Shorter than the server's, so that it is never the server who closes an idle connection first."""
+ANSWER_S: Final = 30.0
+SILENCE_S: Final = 45.0
+"""A stream carries a comment every 15 s; one that is silent for so long is dead."""
+EVENT: Final = b"data:"
+
+
+class Unreachable(StoreUnavailable):
+    """The server gave no answer. `may_have_arrived`: it may have got the request all the same."""
+
+    def __init__(self, url: str, why: str, *, may_have_arrived: bool) -> None:
+        super().__init__(f"the server at {url} does not answer ({why}): is it running?")
+        self.may_have_arrived = may_have_arrived
+
+
+class StreamRefused(StoreUnavailable):
+    """The server does not let this process listen (now)."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(f"the server refused the stream of messages with {status}: {why}")
+        self.status = status
+
+
+class Transport:
+    """Belongs to the event loop in which it is first used."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = check_url(url)
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+        self._is_socket = url.startswith("unix:")
+        self._base = "http://layby" if self._is_socket else url.rstrip("/")
+
+    async def post(self, body: bytes, patience: float = ANSWER_S) -> bytes:
+        """The answer's body, whatever its status: the envelope says more."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=patience)
+        try:
+            async with self._open().post(f"{self._base}/", data=body, timeout=timeout) as answer:
+                content = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from None
+        if answer.content_type != "application/json":
+            why = f"HTTP {answer.status} from something that is no layby server"
+            raise Unreachable(self.url, why, may_have_arrived=True)
+        return content
+
+    async def events(self, group: str, pid: str, incarnation: str) -> AsyncGenerator[bytes]:
+        """The messages of a stream; first an empty one, when it is open."""
+        place = f"{self._base}/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        asked = {"incarnation": incarnation} if incarnation else {}
+        try:
+            async with self._open().get(
+                place, params=asked, timeout=timeout, headers=headers
+            ) as answer:
+                if answer.status != 200:
+                    raise StreamRefused(answer.status, await answer.text())
+                yield b""
+                async for line in _lines(answer.content):
+                    if line.startswith(EVENT):
+                        yield line[len(EVENT) :].strip()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession(connector=self._connector(), trust_env=True)
+        return self._session
+
+    def _connector(self) -> aiohttp.BaseConnector:
+        if self._is_socket:
+            return aiohttp.UnixConnector(
+                self.url.removeprefix("unix:"), limit=0, keepalive_timeout=KEEP_ALIVE_S
+            )
+        return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+
+    def _unreachable(self, error: BaseException) -> Unreachable:
+        why = str(error) or type(error).__name__
+        is_unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+        return Unreachable(self.url, why, may_have_arrived=not is_unsent)
+
+
+def check_url(url: str) -> str:
+    """`http://host:port`, `https://…`, or `unix:/path/of/a.sock`."""
+    parts = urlsplit(url)
+    is_there = parts.path if parts.scheme == "unix" else parts.hostname
+    if parts.scheme not in ("http", "https", "unix") or not is_there:
+        raise UsageError(f"{url!r} is no address of a server: write for instance http://host:8001")
+    return url
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
+    """Lines of any length: a message may carry a value of megabytes."""
+    rest = bytearray()
+    while chunk := await content.readany():
+        rest += chunk
+        *lines, last = rest.split(b"\n")
+        for line in lines:
+            yield bytes(line)
+        rest = last

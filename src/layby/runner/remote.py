@@ -1,0 +1,70 @@
+"""A Runner whose engine is elsewhere: behind a server's URL, or in the process that owns a file."""
+
+import logging
+
+from layby.client.http import HttpClient
+from layby.client.inbox import Inbox
+from layby.core.model import Millis
+from layby.engine.clock import SystemClock
+from layby.errors import EngineStopped, StoreUnavailable
+from layby.worker.heart import Heart
+from layby.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class RemoteLink:
+    """Opens in the event loop it is used in."""
+
+    is_embedded = False
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url = url
+        self._token = token
+        self._clock = SystemClock()
+        self.client = HttpClient(url, token)
+        self._inbox: Inbox | None = None
+        self._heart: Heart | None = None
+
+    def now(self) -> Millis:
+        return self._clock.now()
+
+    async def join(self, worker: Worker) -> None:
+        """Make this worker known to the server, listen to it, and keep its leases."""
+        await self._register(worker)
+        config = worker.config
+        self._inbox = Inbox(
+            self.client.transport,
+            self.client.send,
+            config.group,
+            config.pid,
+            lambda: self._register(worker),
+            worker.lost,
+        )
+        self.client.inbox = self._inbox
+        self._inbox.start()
+        self._heart = Heart(worker, self._connect)
+        self._heart.start()
+
+    async def close(self) -> None:
+        if self._heart is not None:
+            self._heart.stop()
+        if self._inbox is not None:
+            await self._inbox.close()
+        await self.client.close()
+
+    def _connect(self) -> HttpClient:
+        return HttpClient(self._url, self._token, patience=0)
+
+    async def _register(self, worker: Worker) -> str:
+        """Takes nothing: a holder is registered, or its lease renewed."""
+        incarnation = worker.incarnation
+        reply = await self.client.send(worker.registration())
+        if reply.status == 409:
+            worker.start_over(incarnation, reply)
+            worker.credit_changed()
+        elif reply.status in (401, 403):
+            raise EngineStopped(f"the server at {self._url} refused this worker: {reply.data}")
+        elif not reply.is_ok:
+            raise StoreUnavailable(f"this worker was not registered: {reply.data}")
+        return incarnation
