@@ -100,12 +100,27 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
         "timeoutAt": 2**53 - 2,
         "take": _take(),
     },
+    "layby.schedule.create": lambda _: {
+        "id": "nightly",
+        "cron": "* * * * *",
+        "name": "flow",
+        "group": GROUP,
+        "nodes": [{"id": "n", "name": "f"}],
+    },
     "layby.run.get": lambda p: {"id": f"{p}r"},
     "layby.run.list": lambda _: {},
+    "layby.waiting.list": lambda p: {"prefix": p},
+    "layby.promise.explain": lambda p: {"id": f"{p}x"},
+    "layby.stats": lambda _: {},
 }
 
 UNBOUNDED: Final = frozenset(
-    kind for kind in SAMPLES if kind.endswith((".search", "run.list")) or kind.startswith("debug.")
+    kind
+    for kind in SAMPLES
+    if kind.endswith(
+        (".search", "run.list", "waiting.list", ".explain", ".stats", "layby.schedule.create")
+    )
+    or kind.startswith("debug.")
 )
 """Kinds that no prefix can bound: written here by their names, not by what the server thinks."""
 

@@ -1,7 +1,8 @@
 """What a request names: the ids and groups that a token with a prefix is measured by.
 
 Every kind of the wire stands in `REACH` once. A request that can reach rows it does not name by
-id (a search, a list, the debug surface) cannot be bounded by a prefix, and has None there.
+id (a search, a list, an explanation that shows what else is waited for, the debug surface) cannot
+be bounded by a prefix, and has None there.
 
 The protocol's own table names fewer ids: of a fence only the task's, of a callback only the
 awaited's. A token could then settle any promise through a fence, so here every id counts,
@@ -33,6 +34,7 @@ from layby.core.commands import (
     SuspendTask,
     Take,
 )
+from layby.core.stats import GetStats
 from layby.wire.kinds import KINDS
 
 Rider = FinishTask | FailTask | StartRun
@@ -183,6 +185,10 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     commands.WatchPromise: _by_id,
     commands.CancelPromise: _by_id,
     StartRun: _rider,
+    commands.CreateRunSchedule: None,  # its id and those of its runs have no prefix in common
     commands.GetRun: _by_id,
     commands.ListRuns: None,
+    commands.ListWaiting: None,
+    commands.ExplainPromise: None,
+    GetStats: None,
 }
