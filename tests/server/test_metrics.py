@@ -2,20 +2,34 @@
 
 import asyncio
 import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from timeit import repeat
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from layby.core import commands as c
 from layby.core.stats import StatsData
+from layby.engine.clock import ManualClock
+from layby.engine.engine import Engine
+from layby.engine.items import Item
+from layby.engine.observer import Observer
+from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable
 from layby.server import metrics
+from layby.server.config import HttpConfig, ServerConfig
 from layby.server.metrics import FAMILIES, LIVE, Metrics
+from layby.server.routing import Router
 from layby.server.series import Histogram
+from layby.server.server import Server
 from layby.workflow.waiting import WaitKind
+from tests.core import requests as r
+from tests.worlds import new_store, resolve
 
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 STATS = StatsData(
@@ -102,20 +116,122 @@ def test_deliveries_and_messages_are_counted():
     assert kinds == [(("kind", "execute"),), (("kind", "unblock"),)]
 
 
-def test_schedules_batches_and_latencies_are_counted():
-    """What engine and router tell."""
+def test_commits_are_counted_as_the_engine_makes_them():
+    """How many commands each carries, how long it takes, and what schedules made in it."""
     counted = Metrics()
-    counted.scheduled(3)
-    counted.committed(64, 0.002)
-    counted.woke(0.0004)
-    counted.resumed(61.0)
-    assert value(counted, "resonate_schedule_promises_total") == 3
-    assert value(counted, "layby_batch_commands_bucket", le="32.0") == 0
-    assert value(counted, "layby_batch_commands_bucket", le="64.0") == 1
-    assert value(counted, "layby_commit_seconds_bucket", le="0.0025") == 1
-    assert value(counted, "layby_wake_latency_seconds_bucket", le="0.0005") == 1
-    assert value(counted, "layby_resume_lag_seconds_bucket", le="60.0") == 0
-    assert value(counted, "layby_resume_lag_seconds_count") == 1
+    with engine(counted) as (send, clock):
+        tags = {"resonate:target": r.OTHER}
+        send(
+            c.CreateSchedule(
+                id="s",
+                cron="* * * * *",
+                promise_id="x.{{.timestamp}}",
+                promise_timeout=10**9,
+                promise_tags=tags,
+            )
+        )
+        clock.advance(180_000)
+        send(r.promise("y"), r.promise("z"))
+        told = samples(counted)
+    assert told["resonate_schedule_promises_total", ()] == 3
+    assert told["layby_batch_commands_count", ()] == 3
+    assert told["layby_batch_commands_bucket", (("le", "1.0"),)] == 2
+    assert told["layby_batch_commands_bucket", (("le", "2.0"),)] == 3
+    assert told["layby_commit_seconds_count", ()] == 3
+    assert told["layby_commit_seconds_sum", ()] > 0
+
+
+def test_the_wait_of_a_ready_task_is_counted_when_it_is_handed_out():
+    """To a take, and to one that rides on another command."""
+    counted = Metrics()
+    with engine(counted) as (send, clock):
+        send(r.run(a="", b="a"))
+        clock.advance(400)
+        send(r.take())
+        send(r.finish("run/a:a", with_take=r.take()))
+        told = samples(counted)
+    assert told["layby_resume_lag_seconds_count", ()] == 2
+    assert told["layby_resume_lag_seconds_bucket", (("le", "0.0005"),)] == 1
+    assert told["layby_resume_lag_seconds_sum", ()] == 0.4
+
+
+def test_a_commit_that_cannot_be_counted_stands(caplog):
+    """Whoever counts badly is told of, and nobody else is harmed."""
+
+    class Broken:
+        def committed(self, commit: object) -> None:
+            raise ZeroDivisionError
+
+    with engine(Broken()) as (send, _):
+        assert [reply.status for reply in send(r.promise("x"))] == [200]
+        assert [reply.status for reply in send(c.GetPromise(id="x"))] == [200]
+    assert "a commit was not counted" in caplog.text
+
+
+@contextmanager
+def engine(observer: Observer) -> Iterator[tuple[Callable, ManualClock]]:
+    """An inline engine, and how to send it commands that share a commit."""
+    clock = ManualClock(60_000)
+    made = Engine(new_store("sqlite"), clock, observer=observer)
+    made.start_inline()
+
+    def send(*commands: c.Command) -> list[Any]:
+        futures: list[Future[Any]] = [Future() for _ in commands]
+        pairs = zip(commands, futures, strict=True)
+        made.submit([Item(command, resolve, future) for command, future in pairs])
+        made.pump()
+        return [future.result(timeout=0) for future in futures]
+
+    yield send, clock
+    made.stop()
+
+
+def test_a_server_counts_what_happens_in_it():
+    """Wired: requests, commits, connections and the store's own numbers, in one scrape."""
+    told = asyncio.run(_told_by_a_server())
+    for line in (
+        "layby_poll_connections 0.0",
+        "layby_backlog_requests 0.0",
+        "layby_free_slots 0.0",
+        "layby_pushes_under_way 0.0",
+        'layby_tasks{state="pending"} 1.0',
+        "layby_outbox_messages 1.0",
+        'resonate_messages_total{kind="unblock"} 1.0',
+        'resonate_deliveries_total{status="success"} 1.0',
+        "layby_wake_latency_seconds_count 1.0",
+    ):
+        assert f"\n{line}\n" in told
+    assert "layby_batch_commands_count 0.0" not in told
+
+
+async def _told_by_a_server() -> str:
+    server = Server(ServerConfig(db="memory:", server=HttpConfig(port=0)))
+    await server.start()
+    try:
+        await server.client.send(r.target("x"))
+        worker = Worker(server.router)
+        server.router.connect(worker)
+        await server.client.send(r.promise("y"))
+        await server.client.send(c.RegisterListener(awaited="y", address="poll://uni@g/w"))
+        await server.client.send(r.settle("y"))
+        await asyncio.wait_for(worker.heard.wait(), 30)
+        return (await server._metrics.scrape()).decode()
+    finally:
+        await server.stop()
+
+
+class Worker:
+    """A receiver that has whatever it gets."""
+
+    group, id, has_room = "g", "w", True
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.heard = asyncio.Event()
+
+    def receive(self, outgoing: Outgoing) -> None:
+        self._router.arrived([outgoing])
+        self.heard.set()
 
 
 def test_live_gauges_are_read_when_scraped():
@@ -199,8 +315,8 @@ def test_a_store_that_cannot_tell_is_left_out(caplog, monkeypatch):
 def test_two_servers_in_one_process_count_apart():
     """No registry is shared."""
     one, other = Metrics(), Metrics()
-    one.scheduled(1)
-    assert value(other, "resonate_schedule_promises_total") == 0
+    one.delivery("execute", "success")
+    assert value(other, "resonate_deliveries_total", status="success") == 0
 
 
 def test_the_process_itself_is_told():

@@ -1,12 +1,13 @@
 """What a server counts, in the words of Prometheus.
 
-`committed` belongs to the writer's thread, all else to the event loop. Numbers that only the store
-knows are asked for when somebody scrapes, and not too often: counting takes the writer's time.
+What `committed` counts belongs to the writer's thread, all else to the event loop. Numbers that
+only the store knows are asked for when somebody scrapes, and not too often: counting takes the
+writer's time.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import monotonic
 from typing import Final, Literal
 
@@ -16,7 +17,10 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from layby import __version__
+from layby.core.commands import FireSchedule
+from layby.core.replies import Claim, TakeData
 from layby.core.stats import COUNTED, LONGEST, StatsData
+from layby.engine.observer import Commit
 from layby.errors import LaybyError
 from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, Spread
 from layby.wire.kinds import KINDS
@@ -143,19 +147,21 @@ class Metrics(Collector):
         if kind in self._messages:  # others are between us and our own workers
             self._messages[kind] += 1
 
-    def scheduled(self, promises: int) -> None:
-        self._scheduled += promises
-
-    def committed(self, commands: int, seconds: float) -> None:
-        """On the writer's thread."""
-        self._batches.add(commands)
-        self._commits.add(seconds)
+    def committed(self, commit: Commit) -> None:
+        """An `Observer` of the engine, on the writer's thread."""
+        if not commit.commands:
+            return
+        self._batches.add(len(commit.commands))
+        self._commits.add(commit.seconds)
+        for (command, now), reply in zip(commit.commands, commit.replies, strict=True):
+            for claim in _claims(reply.data):
+                self._resumes.add((now - claim.ready_at) / 1000)
+            if isinstance(command, FireSchedule):
+                made = commit.changes.born | commit.changes.adopted
+                self._scheduled += sum(promise_id in made for _, promise_id in command.occurrences)
 
     def woke(self, seconds: float) -> None:
         self._wakes.add(seconds)
-
-    def resumed(self, seconds: float) -> None:
-        self._resumes.add(seconds)
 
     def watch(self, name: Live, read: Callable[[], float]) -> None:
         """`read` is called at each scrape."""
@@ -218,6 +224,12 @@ class _Stats:
             why = str(failure) or "no answer"
             logger.warning("the store was not counted for /metrics: %s", why)
             return None
+
+
+def _claims(data: object) -> Sequence[Claim]:
+    """What an answer hands out; a take may ride on another command."""
+    taken = data if isinstance(data, TakeData) else getattr(data, "taken", None)
+    return taken.claims if isinstance(taken, TakeData) else ()
 
 
 def _shown(stats: StatsData) -> Iterator[Metric]:

@@ -57,11 +57,14 @@ class Router:
         push: Push | None = None,
         count: Callable[[str, str], None] = lambda _kind, _status: None,
         choose: Callable[[Sequence[Receiver]], Receiver] = random.choice,
+        woke: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
+        """`count` is told kind and fate of each message; `woke`, how old the news of one were."""
         self._loop = asyncio.get_running_loop()
         self._push = push
         self._count = count
         self._choose = choose
+        self._woke = woke
         self._receivers: dict[str, list[Receiver]] = {}
         self._under_way: dict[MessageKey, Under] = {}
         self._offers: set[asyncio.Task[None]] = set()
@@ -109,8 +112,11 @@ class Router:
         done = [each.key for each in outgoing if each.message.kind != "execute"]
         for key in done:
             self._under_way.pop(key, None)
+        now = self._engine.clock.now()
         for each in outgoing:
             self._count(each.message.kind, "success")
+            if each.promise is not None and each.promise.settled_at is not None:
+                self._woke((now - each.promise.settled_at) / 1000)
         if done:
             self._engine.forget(done)
 

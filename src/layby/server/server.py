@@ -47,10 +47,10 @@ class Server:
         config = self.config
         self._metrics = Metrics(self._stats)
         self._pusher = self._new_pusher()
-        self.router = Router(self._pusher, self._metrics.delivery)
+        self.router = Router(self._pusher, self._metrics.delivery, woke=self._metrics.woke)
         store = open_store(config.db, config.durability, config.settings)
         engine_config = EngineConfig(debug=config.debug)
-        self.engine = Engine(store, SystemClock(), self.router, engine_config)
+        self.engine = Engine(store, SystemClock(), self.router, engine_config, self._metrics)
         try:
             self.engine.start()
         except BaseException:
@@ -144,6 +144,8 @@ class Server:
     def _watch(self) -> None:
         self._metrics.watch("poll_connections", lambda: len(self.front.app.polls))
         self._metrics.watch("backlog_requests", lambda: self.engine.backlog)
+        self._metrics.watch("free_slots", lambda: self.engine.free_slots)
+        self._metrics.watch("pushes_under_way", lambda: self._pusher.under_way)
 
 
 async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
