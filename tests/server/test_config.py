@@ -346,10 +346,13 @@ def test_no_secret_is_shown(tmp_path):
     )
     config = load(environ={"MY_TOKEN": "hush"}, cwd=tmp_path)
     assert config.push == PushConfig(auth="bearer", token=config.push.token)
-    for text in (repr(config), str(config), str(dict(configuration.shown(config)))):
+    for text in (repr(config), str(config), str(dict(config.__rich_repr__()))):
         assert "hush" not in text
         assert KEY not in text
         assert "postgresql://me:***@host/db" in text
+    for part in (config.push, config.push.token, config.auth):
+        assert "hush" not in f"{part}{part!r}"
+        assert KEY not in f"{part}{part!r}"
     write(tmp_path, f"[[auth.api_keys]]\nname = 'ci'\nkey = '{KEY}'\nrolle = 'admin'\n")
     with pytest.raises(UsageError, match=r"auth\.api_keys: .*unknown field `rolle`") as failure:
         load(cwd=tmp_path)

@@ -246,6 +246,9 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"ServerConfig({', '.join(f'{name}={text}' for name, text in shown(self))})"
 
+    def __rich_repr__(self) -> Iterator[tuple[str, str]]:
+        return shown(self)
+
 
 _AUTH: Final[dict[str, Setting]] = {
     "auth.public_key": Setting(
