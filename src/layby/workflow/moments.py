@@ -1,0 +1,47 @@
+"""Spans of time as people say them: two units at most, and never finer than they care."""
+
+from typing import Final
+
+from layby.core.model import NEVER, Millis
+
+_UNITS: Final[tuple[tuple[str, Millis], ...]] = (
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("min", 60_000),
+    ("s", 1_000),
+)
+
+
+def span(length_ms: Millis) -> str:
+    """`3 min`, `2 h 5 min`, `4 d`; below a second in milliseconds."""
+    length_ms = max(0, length_ms)
+    if length_ms < 1_000:
+        return f"{length_ms} ms"
+    for number, (unit, size) in enumerate(_UNITS):
+        if length_ms >= size:
+            return _two_units(length_ms, number, unit, size)
+    raise AssertionError
+
+
+def ago(at: Millis, now: Millis) -> str:
+    """When that was; `in 5 s` when it is still to come."""
+    if at > now:
+        return ahead(at, now)
+    return "just now" if now - at < 1_000 else f"{span(now - at)} ago"
+
+
+def ahead(at: Millis, now: Millis) -> str:
+    """When that will be."""
+    if at >= NEVER:
+        return "never"
+    return f"in {span(at - now)}" if at > now else "now"
+
+
+def _two_units(length_ms: Millis, number: int, unit: str, size: Millis) -> str:
+    """The second unit only where the first one alone would be coarse."""
+    count, rest = divmod(length_ms, size)
+    if count >= 10 or number + 1 == len(_UNITS):
+        return f"{count} {unit}"
+    smaller, its_size = _UNITS[number + 1]
+    more = rest // its_size
+    return f"{count} {unit} {more} {smaller}" if more else f"{count} {unit}"

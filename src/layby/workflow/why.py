@@ -1,0 +1,146 @@
+"""From a promise along what it waits for to what really holds it up, and the sentence for that."""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from layby.core.model import Millis
+from layby.core.replies import Explanation
+from layby.workflow.moments import ahead, span
+from layby.workflow.outcome import moment
+from layby.workflow.reasons import Reason, reason_of, short_id
+
+Ask = Callable[[str], Awaitable[Explanation | None]]
+"""What the store knows about a promise; None when there is no such promise."""
+
+MAX_ASKED: Final = 100
+"""A tree of thousands has its causes near its first leaves, too."""
+_URGENCY: Final = {
+    "circle": 0,
+    "manual": 0,
+    "worker": 0,
+    "promise": 0,
+    "approval": 0,
+    "condition": 1,
+    "trigger": 1,
+    "slot": 2,
+    "running": 2,
+    "backoff": 3,
+    "sleep": 3,
+}
+"""What somebody could do something about comes first, what time alone brings comes last."""
+
+
+class Why(Struct, frozen=True):
+    """`chain` leads from what was asked for to its cause; `others` counts further causes."""
+
+    chain: tuple[Reason, ...]
+    others: int = 0
+
+    @property
+    def cause(self) -> Reason:
+        return self.chain[-1]
+
+
+async def find_why(ask: Ask, promise_id: str, now: Millis) -> Why | None:
+    """None when there is no such promise."""
+    reasons: dict[str, Reason] = {}
+    waiting = deque([promise_id])
+    while waiting and len(reasons) < MAX_ASKED:
+        asked = waiting.popleft()
+        about = None if asked in reasons else await ask(asked)
+        if about is not None:
+            reasons[asked] = reason_of(about, now)
+            waiting.extend(reasons[asked].awaited)
+    return why_of(reasons, promise_id) if promise_id in reasons else None
+
+
+def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
+    """The way to the most urgent cause; of several alike, to the one that has waited longest."""
+    ways = _ways(reasons, promise_id)
+    causes = [way for way in ways.values() if not _known(reasons, way[-1])]
+    if not causes:
+        return Why(_around(reasons, promise_id))
+    return Why(min(causes, key=lambda way: _order(way[-1])), len(causes) - 1)
+
+
+def told(why: Why, now: Millis) -> str:
+    """One sentence: what for, since when, and who can unblock it."""
+    cause = why.cause
+    beside = f" ({why.others} more cause{'s' if why.others > 1 else ''} beside it)"
+    return (
+        f"{_path(why.chain)} {cause.sentence}{_how_long(cause, now)}{_limit(cause, now)}"
+        f"{_who(cause)}{beside if why.others else ''}"
+    )
+
+
+def _ways(reasons: Mapping[str, Reason], start: str) -> dict[str, tuple[Reason, ...]]:
+    """The shortest way to everything that is waited for, directly or not."""
+    ways: dict[str, tuple[Reason, ...]] = {start: (reasons[start],)}
+    ahead_of_us = deque([start])
+    while ahead_of_us:
+        way = ways[ahead_of_us.popleft()]
+        for each in _known(reasons, way[-1]):
+            if each not in ways:
+                ways[each] = (*way, reasons[each])
+                ahead_of_us.append(each)
+    return ways
+
+
+def _known(reasons: Mapping[str, Reason], reason: Reason) -> list[str]:
+    return [each for each in reason.awaited if each in reasons]
+
+
+def _around(reasons: Mapping[str, Reason], start: str) -> tuple[Reason, ...]:
+    """Everything waits for something else here, so every way leads back to itself."""
+    way: dict[str, Reason] = {}
+    step = start
+    while step not in way:
+        way[step] = reasons[step]
+        step = _known(reasons, way[step])[0]
+    *before, last = way.values()
+    return (*before, _closing(last, reasons[step]))
+
+
+def _closing(last: Reason, first: Reason) -> Reason:
+    return replace(
+        last,
+        kind="circle",
+        sentence=f"waits for {first.subject} in turn, so that none of them can go on",
+        unblock="whoever cancels one of them",
+        command=f"layby cancel {short_id(last.id)}",
+        awaited=(),
+    )
+
+
+def _order(cause: Reason) -> tuple[int, Millis, str]:
+    return _URGENCY.get(cause.kind, 4), cause.since or 0, cause.id
+
+
+def _path(chain: Sequence[Reason]) -> str:
+    first, *rest = chain
+    links = [f"waits for {each.subject}, which" for each in rest]
+    return " ".join([first.subject, *links])
+
+
+def _how_long(cause: Reason, now: Millis) -> str:
+    if cause.since is None or cause.kind == "settled" or now - cause.since < 1_000:
+        return ""
+    return f", for {span(now - cause.since)} now"
+
+
+def _limit(cause: Reason, now: Millis) -> str:
+    """A deadline that would end the wait without its outcome."""
+    until = cause.deadline
+    if until is None or cause.kind in ("settled", "sleep", "backoff"):
+        return ""
+    return f", until {moment(until)} at most ({ahead(until, now)})"
+
+
+def _who(cause: Reason) -> str:
+    """What runs is not blocked."""
+    is_told = cause.unblock and cause.kind != "running"
+    return f"; {cause.unblock} can unblock it" if is_told else ""

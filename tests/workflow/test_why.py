@@ -1,0 +1,144 @@
+"""From what was asked for to what really holds it up."""
+
+import asyncio
+from typing import Any
+
+from layby.core.model import Promise, Task
+from layby.core.replies import Explanation
+from layby.workflow.reasons import Reason
+from layby.workflow.why import MAX_ASKED, Why, find_why, told, why_of
+
+NOW = 100_000
+
+
+def reason(key: str, *awaited: str, kind: Any = "promise", **fields: Any) -> Reason:
+    fields = {"sentence": "is there", "since": 40_000} | fields
+    return Reason(id=key, subject=f"task {key}", kind=kind, awaited=awaited, **fields)
+
+
+def why(*reasons: Reason) -> Why:
+    return why_of({each.id: each for each in reasons}, reasons[0].id)
+
+
+def ids(found: Why) -> list[str]:
+    return [each.id for each in found.chain]
+
+
+def test_a_cause_by_itself():
+    """Nothing else is waited for: this is the cause."""
+    assert ids(why(reason("a"))) == ["a"]
+
+
+def test_the_chain_leads_to_the_leaf():
+    """However many links there are in between."""
+    found = why(reason("a", "b"), reason("b", "c"), reason("c"))
+    assert (ids(found), found.others) == (["a", "b", "c"], 0)
+
+
+def test_what_is_not_known_is_no_link():
+    """A promise that cannot be looked at leaves the one before it as the cause."""
+    assert ids(why(reason("a", "gone"))) == ["a"]
+
+
+def test_a_cause_somebody_can_do_something_about_comes_first():
+    """Time passes by itself; a halted task does not continue by itself."""
+    found = why(
+        reason("a", "sleeping", "halted", "running"),
+        reason("sleeping", kind="sleep", since=0),
+        reason("halted", kind="manual"),
+        reason("running", kind="running", since=0),
+    )
+    assert (ids(found), found.others) == (["a", "halted"], 2)
+
+
+def test_of_causes_alike_the_longest_wait_comes_first():
+    """It has been forgotten the longest."""
+    found = why(reason("a", "b", "c"), reason("b", since=50), reason("c", since=49))
+    assert ids(found) == ["a", "c"]
+
+
+def test_two_ways_to_one_cause_are_one_cause():
+    """A diamond is no second cause."""
+    found = why(reason("a", "b", "c"), reason("b", "d"), reason("c", "d"), reason("d"))
+    assert (ids(found), found.others) == (["a", "b", "d"], 0)
+
+
+def test_waiting_in_a_circle_is_said():
+    """Nobody in it can go on; the command that breaks it is named."""
+    found = why(reason("a", "b"), reason("b", "c"), reason("c", "b"))
+    assert ids(found) == ["a", "b", "c"]
+    assert found.cause.kind == "circle"
+    assert told(found, NOW) == (
+        "task a waits for task b, which waits for task c, which waits for task b in turn, "
+        "so that none of them can go on, for 1 min now; whoever cancels one of them can unblock it"
+    )
+    assert found.cause.command == "layby cancel c"
+
+
+def test_two_that_wait_for_each_other_below_a_third():
+    """Neither is on the other's way from above."""
+    found = why(reason("a", "b", "c"), reason("b", "c"), reason("c", "b"))
+    assert found.cause.kind == "circle"
+
+
+def test_the_sentence_of_a_chain():
+    """Subject, links, cause, since when, until when at most, who can unblock it."""
+    found = why(
+        reason("a", "b", "c", kind="dependency"),
+        reason("b", sentence="is halted", kind="manual", deadline=160_000, unblock="anyone"),
+        reason("c", kind="sleep"),
+    )
+    assert told(found, NOW) == (
+        "task a waits for task b, which is halted, for 1 min now, until 1970-01-01 00:02:40 UTC "
+        "at most (in 1 min); anyone can unblock it (1 more cause beside it)"
+    )
+
+
+def test_the_sentence_of_something_settled_is_short():
+    """No deadline, nobody to unblock it."""
+    found = why(reason("a", kind="settled", sentence="is settled: resolved", deadline=5))
+    assert told(found, NOW) == "task a is settled: resolved"
+
+
+def test_a_wait_that_has_just_begun_needs_no_time():
+    """`for 12 ms now` is noise."""
+    assert told(why(reason("a", since=NOW - 12)), NOW) == "task a is there"
+
+
+# --- asking ------------------------------------------------------------------------------
+
+
+def looked_up(waits: dict[str, list[str]], asked: list[str]) -> Any:
+    async def ask(key: str) -> Explanation | None:
+        asked.append(key)
+        if key not in waits:
+            return None
+        awaited = [(Promise(each, each, "{}", "{}", 9**9, 0), None) for each in waits[key]]
+        task = Task(key, "poll://any@x", state="suspended", waiting_since=5)
+        promise = Promise(key, key, "{}", "{}", 9**9, 0)
+        return Explanation(promise, task if awaited else None, awaited)
+
+    return ask
+
+
+def test_each_promise_is_asked_for_once():
+    """Also where many wait for the same one, and in a circle."""
+    asked: list[str] = []
+    waits = {"a": ["b", "c"], "b": ["c", "a"], "c": ["d"], "d": []}
+    found = asyncio.run(find_why(looked_up(waits, asked), "a", NOW))
+    assert found is not None
+    assert ids(found) == ["a", "c", "d"]
+    assert sorted(asked) == ["a", "b", "c", "d"]
+
+
+def test_an_unknown_promise_has_no_why():
+    """Whoever asked says which ids there are."""
+    assert asyncio.run(find_why(looked_up({}, []), "a", NOW)) is None
+
+
+def test_asking_ends():
+    """A tree of thousands is not read to its end."""
+    asked: list[str] = []
+    waits = {str(number): [str(number + 1)] for number in range(1_000)}
+    assert asyncio.run(find_why(looked_up(waits, asked), "0", NOW)) is not None
+    assert len(asked) == MAX_ASKED
