@@ -23,17 +23,17 @@ WaitKind = Literal[
 
 
 class WaitingOn(Struct, frozen=True, omit_defaults=True):
-    """The worker stores the first five; the rest is added from its memory when asked for."""
+    """The worker stores this; polls are added from its memory when asked for."""
 
     kind: WaitKind
     sentence: str
     since: Millis
     deadline: Millis | None = None
-    awaited: str | None = None
-    """The promise it waits for, if it is one."""
     polls: int | None = None
     next_poll_at: Millis | None = None
     last_error: str | None = None
+    awaited: str | None = None
+    """The promise it waits for, if it is one."""
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
