@@ -214,10 +214,10 @@ def test_values_are_read_from_text_and_from_toml(key, raw, value):
 )
 def test_a_value_that_cannot_be_is_told_with_place_and_remedy(key, raw, allowed):
     """Place, setting, what was given, and what to give instead."""
-    where = KEYS[key].variable if isinstance(raw, str) else KEYS[key].flag
-    given = {"environ": {where: raw}} if isinstance(raw, str) else {"flags": {key: raw}}
+    is_text = isinstance(raw, str)
+    where = KEYS[key].variable if is_text else KEYS[key].flag
     with pytest.raises(UsageError) as failure:
-        load(**given)
+        load(environ={where: raw}) if is_text else load({key: raw})
     told = str(failure.value)
     assert told.startswith(f"{where}: {key} cannot be {raw!r}: give ")
     assert allowed in told

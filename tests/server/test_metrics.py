@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from layby.engine.engine import Engine
 from layby.engine.items import Item
 from layby.engine.observer import Observer
 from layby.engine.outbox import Outgoing
-from layby.errors import StoreUnavailable
+from layby.errors import StoreUnavailable, UsageError
 from layby.server import metrics
 from layby.server.config import HttpConfig, ServerConfig
 from layby.server.metrics import FAMILIES, LIVE, Metrics
@@ -202,6 +203,46 @@ def test_a_server_counts_what_happens_in_it():
     ):
         assert f"\n{line}\n" in told
     assert "layby_batch_commands_count 0.0" not in told
+
+
+def test_a_port_of_its_own_has_nothing_but_metrics():
+    """So that it can be opened to Prometheus alone."""
+    metrics_answer, other = asyncio.run(_ask_the_metrics_port())
+    head, _, body = metrics_answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"content-type: text/plain; version=" in head
+    assert b"\nlayby_holders 0.0\n" in body
+    assert other.startswith(b"HTTP/1.1 404")
+
+
+def test_a_metrics_port_that_is_taken_stops_the_start():
+    """With the flag to use instead; and the server lets go of everything."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        http = HttpConfig(port=0, metrics_port=taken.getsockname()[1])
+        server = Server(ServerConfig(db="memory:", server=http))
+        with pytest.raises(UsageError, match="or choose another with --metrics-port"):
+            asyncio.run(server.start())
+
+
+async def _ask_the_metrics_port() -> list[bytes]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = Server(ServerConfig(db="memory:", server=HttpConfig(port=0, metrics_port=port)))
+    await server.start()
+    try:
+        return [await _get(port, path) for path in ("/metrics", "/")]
+    finally:
+        await server.stop()
+
+
+async def _get(port: int, path: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    try:
+        return await asyncio.wait_for(reader.read(), 30)
+    finally:
+        writer.close()
+        await writer.wait_closed()
 
 
 async def _told_by_a_server() -> str:

@@ -22,8 +22,9 @@ from layby.server.app import Surface
 from layby.server.auth import Gate
 from layby.server.config import ServerConfig
 from layby.server.front import Front
-from layby.server.listener import Limits
+from layby.server.listener import Limits, Listener
 from layby.server.metrics import Metrics
+from layby.server.metrics_app import MetricsApp
 from layby.server.push import Pusher
 from layby.server.routing import FIRST_PAGE, Router
 from layby.wire.encode import encode_message
@@ -59,6 +60,7 @@ class Server:
         self.client = LocalClient(self.engine)
         self.router.attach(self.engine, self.client)
         self.front = self._new_front()
+        self._metrics_listener = Listener(MetricsApp(self._metrics.scrape))
         self._watch()
         try:
             await self._listen()
@@ -71,20 +73,17 @@ class Server:
         """Accept nothing more, answer what is under way, close the store."""
         grace = self.config.server.shutdown_timeout
         await self.front.close(grace)
+        await self._metrics_listener.close(0)
         await self._pusher.close(min(grace, 1.0))
         await self.client.close()
         await asyncio.get_running_loop().run_in_executor(None, self.engine.stop)
 
     async def _listen(self) -> None:
         http = self.config.server
-        try:
-            self.port = await self.front.listener.listen(http.host, http.port)
-        except OSError as error:
-            raise UsageError(
-                f"cannot listen on {http.host} port {http.port} ({error.strerror}): "
-                "stop what listens there, or choose another with --port"
-            ) from error
+        self.port = await _listen(self.front.listener, http.host, http.port, "--port")
         self.front.app.url = self.url
+        if http.metrics_port:
+            await _listen(self._metrics_listener, http.host, http.metrics_port, "--metrics-port")
 
     def _new_front(self) -> Front:
         http, poll = self.config.server, self.config.poll
@@ -162,6 +161,16 @@ async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None
     await asked_to_stop.wait()
     logger.info("stopping: answering what is under way")
     await server.stop()
+
+
+async def _listen(listener: Listener, host: str, port: int, flag: str) -> int:
+    try:
+        return await listener.listen(host, port)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {host} port {port} ({error.strerror}): "
+            f"stop what listens there, or choose another with {flag}"
+        ) from error
 
 
 def _asked(asked_to_stop: asyncio.Event) -> None:
