@@ -109,13 +109,13 @@ def test_a_second_configuration_replaces_the_first():
 def test_requests_are_told_at_debug_only(form):
     """A busy server does not write a line for each by default."""
     quiet = logged(form)
-    logs.log_request("promise.get", 200, 0.0012345, "c1")
+    logs.log_request("promise.get", 200, 0.0012345)
     assert quiet.getvalue() == ""
     stream = logged(form, "debug")
-    logs.log_request("promise.get", 200, 0.0012345, "c1")
+    logs.log_request("promise.get", 200, 0.0012345)
     if form == "text":
         assert stream.getvalue().endswith(
-            "layby.requests: answered kind=promise.get status=200 ms=1.234 corr_id=c1\n"
+            "layby.requests: answered kind=promise.get status=200 ms=1.234\n"
         )
     else:
         [told] = objects(stream)

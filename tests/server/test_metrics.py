@@ -11,6 +11,7 @@ from timeit import repeat
 from typing import Any, get_args
 
 import pytest
+from msgspec import json
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -28,6 +29,7 @@ from layby.server.metrics import FAMILIES, LIVE, Metrics
 from layby.server.routing import Router
 from layby.server.series import Histogram
 from layby.server.server import Server
+from layby.wire.decode import VERSION
 from layby.workflow.waiting import WaitKind
 from tests.core import requests as r
 from tests.worlds import new_store, resolve
@@ -187,9 +189,11 @@ def engine(observer: Observer) -> Iterator[tuple[Callable, ManualClock]]:
     made.stop()
 
 
-def test_a_server_counts_what_happens_in_it():
+def test_a_server_counts_what_happens_in_it(caplog):
     """Wired: requests, commits, connections and the store's own numbers, in one scrape."""
+    caplog.set_level("DEBUG", "layby.requests")
     told = asyncio.run(_told_by_a_server())
+    assert [record.__dict__["kind"] for record in caplog.records] == ["promise.get"]
     for line in (
         "layby_poll_connections 0.0",
         "layby_backlog_requests 0.0",
@@ -197,6 +201,7 @@ def test_a_server_counts_what_happens_in_it():
         "layby_pushes_under_way 0.0",
         'layby_tasks{state="pending"} 1.0',
         "layby_outbox_messages 1.0",
+        'resonate_request_total{kind="promise.get",status="404"} 1.0',
         'resonate_messages_total{kind="unblock"} 1.0',
         'resonate_deliveries_total{status="success"} 1.0',
         "layby_wake_latency_seconds_count 1.0",
@@ -210,7 +215,7 @@ def test_a_port_of_its_own_has_nothing_but_metrics():
     metrics_answer, other = asyncio.run(_ask_the_metrics_port())
     head, _, body = metrics_answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
-    assert b"content-type: text/plain; version=" in head
+    assert b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n" in head
     assert b"\nlayby_holders 0.0\n" in body
     assert other.startswith(b"HTTP/1.1 404")
 
@@ -236,8 +241,18 @@ async def _ask_the_metrics_port() -> list[bytes]:
 
 
 async def _get(port: int, path: str) -> bytes:
+    return await _ask(port, f"GET {path}", b"")
+
+
+async def _post(port: int, kind: str, data: dict[str, str]) -> bytes:
+    head = {"corrId": "c", "version": VERSION}
+    return await _ask(port, "POST /", json.encode({"kind": kind, "head": head, "data": data}))
+
+
+async def _ask(port: int, what: str, body: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    head = f"{what} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close"
+    writer.write(head.encode() + b"\r\n\r\n" + body)
     try:
         return await asyncio.wait_for(reader.read(), 30)
     finally:
@@ -250,6 +265,7 @@ async def _told_by_a_server() -> str:
     await server.start()
     try:
         await server.client.send(r.target("x"))
+        await _post(server.port, "promise.get", {"id": "none"})
         worker = Worker(server.router)
         server.router.connect(worker)
         await server.client.send(r.promise("y"))

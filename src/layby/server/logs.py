@@ -45,10 +45,10 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
     logging.captureWarnings(capture=True)
 
 
-def log_request(kind: str, status: int, seconds: float, corr_id: str = "") -> None:
+def log_request(kind: str, status: int, seconds: float) -> None:
     """One line for each request, for those who ask for debug."""
     if requests.isEnabledFor(logging.DEBUG):
-        about = {"kind": kind, "status": status, "ms": round(seconds * 1000, 3), "corr_id": corr_id}
+        about = {"kind": kind, "status": status, "ms": round(seconds * 1000, 3)}
         requests.debug("answered", extra=about)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import monotonic
 from typing import Final, Literal
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -27,7 +27,7 @@ from layby.wire.kinds import KINDS
 
 logger = logging.getLogger(__name__)
 
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
+CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 UNKNOWN: Final = "unknown"
 OTHER: Final = "other"
 STATS_EVERY: Final = 5.0

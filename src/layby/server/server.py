@@ -23,6 +23,7 @@ from layby.server.auth import Gate
 from layby.server.config import ServerConfig
 from layby.server.front import Front
 from layby.server.listener import Limits, Listener
+from layby.server.logs import log_request
 from layby.server.metrics import Metrics
 from layby.server.metrics_app import MetricsApp
 from layby.server.push import Pusher
@@ -100,7 +101,7 @@ class Server:
             self.router,
             surface,
             gate=self._gate,
-            count=self._metrics.request,
+            count=self._count,
             metrics=self._metrics.scrape,
             limits=Limits(read_timeout=http.read_timeout, max_connections=http.max_connections),
             debug=self.config.debug,
@@ -139,6 +140,10 @@ class Server:
         if not isinstance(data, StatsData):
             raise StoreUnavailable(f"the store was not counted: {data}")
         return data
+
+    def _count(self, kind: str, status: int, seconds: float) -> None:
+        self._metrics.request(kind, status, seconds)
+        log_request(kind, status, seconds)
 
     def _watch(self) -> None:
         self._metrics.watch("poll_connections", lambda: len(self.front.app.polls))
