@@ -49,17 +49,17 @@ class Receiver:
     def __init__(
         self,
         *answers: int,
-        text: str = "",
         location: str | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
         self.answers = list(answers) or [200]
-        self.text = text
         self.location = {"Location": location} if location else None
         self.seen = Seen()
         """Body, as text, of each request."""
         self.headers = Seen()
+        self.callers: set[object] = set()
+        """One for each connection that carried a request."""
         self.host = host
         self.port = port
         self.now = self.most = 0
@@ -84,10 +84,14 @@ class Receiver:
         app.router.add_post("/{path:.*}", self._receive)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.host, self.port, backlog=1_024, reuse_address=True)
-        await site.start()
+        self._site = web.TCPSite(self._runner, self.host, self.port, backlog=1_024)
+        await self._site.start()
         self.port = self._runner.addresses[0][1]
         return self
+
+    async def stop_listening(self) -> None:
+        """Connections that are open live on."""
+        await self._site.stop()
 
     async def __aexit__(self, *_: object) -> None:
         self.release()
@@ -98,6 +102,8 @@ class Receiver:
         self.most = max(self.most, self.now)
         try:
             self.headers.add(request.headers.copy())
+            assert request.transport is not None
+            self.callers.add(request.transport.get_extra_info("peername"))
             self.seen.add((await request.read()).decode())
             await self._open.wait()
             return await self._answer(request)
@@ -106,16 +112,21 @@ class Receiver:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if answer == BREAK_OFF:
-            assert request.transport is not None
-            request.transport.close()
-        if answer == TALK_ON:
-            return await _talk_on(request)
-        return web.Response(status=answer, text=self.text, headers=self.location)
+        if answer in _ODD:
+            return await _ODD[answer](request)
+        return web.Response(status=answer, headers=self.location)
 
 
-BREAK_OFF = 0
-TALK_ON = 1
+async def _break_off(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+async def _talk_nonsense(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.write(b"this is no HTTP\r\n\r\n")
+    return await _break_off(request)
 
 
 async def _talk_on(request: web.Request) -> web.StreamResponse:
@@ -124,3 +135,22 @@ async def _talk_on(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     while True:
         await response.write(b"x" * 65_536)
+
+
+async def _answer_in_two(request: web.Request) -> web.StreamResponse:
+    """200, and a little later what belongs to it."""
+    response = web.StreamResponse(status=200)
+    await response.prepare(request)
+    await response.write(b"thank")
+    await asyncio.sleep(0.01)
+    await response.write(b" you")
+    return response
+
+
+BREAK_OFF, NONSENSE, TALK_ON, IN_TWO = range(4)
+_ODD = {
+    BREAK_OFF: _break_off,
+    NONSENSE: _talk_nonsense,
+    TALK_ON: _talk_on,
+    IN_TWO: _answer_in_two,
+}

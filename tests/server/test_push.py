@@ -15,7 +15,7 @@ from layby.errors import UsageError
 from layby.server.config import PushConfig
 from layby.server.push import LONGEST_PAUSE, Pusher, pause_after
 from layby.server.secret import Secret
-from tests.server.receivers import BREAK_OFF, TALK_ON, Receiver, Seen, on_loop
+from tests.server.receivers import BREAK_OFF, IN_TWO, NONSENSE, TALK_ON, Receiver, Seen, on_loop
 
 HERE = ("127.0.0.1",)
 LATER = 3_600.0
@@ -164,15 +164,15 @@ async def test_an_answer_without_end_is_an_answer():
         assert told.failures == []
 
 
+@pytest.mark.parametrize("answer", [200, IN_TWO])
 @on_loop
-async def test_a_connection_is_used_again():
+async def test_a_connection_is_used_again(answer):
     """One host, one message after the other: one connection."""
-    async with Receiver(text="thank you") as receiver, Pushing() as (pusher, told):
+    async with Receiver(answer) as receiver, Pushing() as (pusher, told):
         for number in range(5):
             pusher.push(execute(receiver.url, f"t{number}"))
             await told.delivered.until(number + 1)
-        assert receiver._runner.server is not None
-        assert len(receiver._runner.server.connections) == 1
+        assert len(receiver.callers) == 1
 
 
 # --- one key, one message --------------------------------------------------------------------
@@ -215,6 +215,20 @@ async def test_a_newer_message_replaces_the_one_that_waits():
         receiver.release()
         await told.delivered.until(2)
         assert receiver.seen == ["execute first 0", "execute t 2"]
+
+
+@on_loop
+async def test_a_newer_message_ends_the_back_off_of_the_older():
+    """It leaves at once, and the older one has no try left."""
+    async with Receiver(500, 200) as receiver, Pushing(pauses=LATER) as (pusher, told):
+        pusher.push(execute(receiver.url, version=1))
+        await told.failures.until(1)
+        older = pusher._parcels[execute(receiver.url).key]
+        pusher.push(execute(receiver.url, version=2))
+        await told.delivered.until(1)
+        assert receiver.seen == ["execute t1 1", "execute t1 2"]
+        assert older.timer is not None
+        assert older.timer.cancelled()
 
 
 @on_loop
@@ -386,6 +400,24 @@ async def test_who_is_back_need_not_answer_first():
 
 
 @on_loop
+async def test_a_connection_kept_open_is_a_way_to_the_host_too():
+    """It answers there, though it takes no new connections: nobody has to rest any more."""
+    async with Receiver() as receiver, Pushing() as (pusher, told):
+        pusher.push(execute(receiver.url, "opens"))
+        await told.delivered.until(1)
+        await receiver.stop_listening()
+        receiver.hold()
+        pusher.push(execute(receiver.url, "holds it"))
+        await receiver.seen.until(2)
+        pusher.push(execute(receiver.url, "finds none"))
+        await told.failures.until(1)
+        host = pusher._parcels[execute(receiver.url, "finds none").key].host
+        receiver.release()
+        await told.delivered.until(3)
+        assert (host.failures, len(receiver.callers)) == (0, 1)
+
+
+@on_loop
 async def test_a_name_nobody_knows_is_tried_again():
     """Name servers fail for a while too; the message waits and is not dropped."""
     answers = [socket.gaierror(-2, "Name or service not known"), OSError("no network")]
@@ -413,9 +445,11 @@ async def test_a_name_server_that_hangs_does_not_stop_another_host():
 
     options = {"lookup": lookup, "connect_timeout": 0.05, "pauses": LATER}
     async with Receiver() as receiver, Pushing(**options) as (pusher, told):
-        for number in range(12):
-            pusher.push(execute(f"http://hangs-{number}.test:{receiver.port}/", f"t{number}"))
-        await told.failures.until(12)
+        for number in range(24):
+            url = f"http://hangs-{number % 12}.test:{receiver.port}/"
+            pusher.push(execute(url, f"t{number}"))
+        await told.counted.until(24)
+        assert len(told.failures) == 12  # one rest a host, not one a message
         pusher.push(execute(f"http://good.test:{receiver.port}/", "good"))
         await told.delivered.until(1)
         assert told.delivered == ["good"]
@@ -555,12 +589,13 @@ def test_a_token_is_sent_in_the_header_and_said_nowhere(header, caplog):
     assert "s3cret" not in caplog.text
 
 
-def test_what_an_address_keeps_secret_is_not_logged(caplog):
+@pytest.mark.parametrize("answer", [500, NONSENSE])
+def test_what_an_address_keeps_secret_is_not_logged(answer, caplog):
     """Passwords and keys stand in URLs: only scheme, host and port are named."""
 
     @on_loop
     async def push():
-        async with Receiver(500) as receiver, Pushing(pauses=LATER) as (pusher, told):
+        async with Receiver(answer) as receiver, Pushing(pauses=LATER) as (pusher, told):
             pusher.push(execute(f"http://me:passw0rd@127.0.0.1:{receiver.port}/k3y?sig=k3y"))
             await told.failures.until(1)
 

@@ -132,5 +132,4 @@ def _meant(address: Address) -> Address:
         return address
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
-    teredo = address.teredo[1] if address.teredo else None
-    return address.ipv4_mapped or address.sixtofour or teredo or address
+    return address.ipv4_mapped or address.sixtofour or address

@@ -144,7 +144,7 @@ class Pusher:
         return Parcel(host, url, outgoing.message, outgoing.promise)
 
     def _send_all(self) -> None:
-        while not self._is_closing and (parcel := self._turns.take()) is not None:
+        while (parcel := self._turns.take()) is not None:
             parcel.sent_at = self._loop.time()
             sending = self._loop.create_task(self._send(parcel))
             self._sending.add(sending)
