@@ -51,8 +51,8 @@ class Peer:
         self.process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
         self.process.stdin.flush()
 
-    def rpc(self, call: str, name: str, *args: Any, target: str | None = None) -> None:
-        """`call` is the id of the promise."""
+    def rpc(self, call: str, name: str, *args: Any, target: str = "default") -> None:
+        """`call` is the id of the promise, `target` the group that shall do it."""
         self.order("rpc", id=call, name=name, args=args, target=target)
 
     def run(self, call: str, name: str, *args: Any) -> None:
@@ -84,7 +84,7 @@ class Peer:
 
     def account(self) -> str:
         told = "\n".join(json.dumps(message) for message in self.told)
-        return f"told:\n{told}\ncomplained:\n{self._complaints.read_text()}"
+        return f"told:\n{told}\ncomplained:\n{self._complaints.read_text()[-5_000:]}"
 
     def kill(self) -> None:
         """As kill -9 does; what it told before is still heard."""

@@ -26,6 +26,11 @@ class Sdk(Struct, frozen=True):
         """Node comes with us; Python 3.12 or later must be on the machine."""
         return self.name.startswith("python")
 
+    @property
+    def beats_for_all(self) -> bool:
+        """Its heartbeats name no task: they keep all leases of the process, while it lives."""
+        return self.name == "js-0.11.4"
+
 
 def requirements() -> dict[str, Path]:
     """The locked requirements of each version of the Python SDK."""

@@ -16,6 +16,8 @@ from typing import Any
 from layby.cli.doctor import examine
 from tests.sdk.peers import PATIENCE_S
 
+SERVE = [sys.executable, "-m", "layby.cli", "serve"]
+
 
 class Server:
     """Can be killed and started again, on the same file and port."""
@@ -28,10 +30,11 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        address = ["--host", "127.0.0.1", "--port", str(self.port)]
-        command = [sys.executable, "-m", "layby.cli", "serve", "--db", f"sqlite:{self.file}"]
+        place = ["--db", f"sqlite:{self.file}", "--host", "127.0.0.1", "--port", str(self.port)]
         with self._log.open("a") as log:
-            self._process = subprocess.Popen([*command, *address], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*SERVE, *place], cwd=self.file.parent, stdout=log, stderr=log
+            )
         until(self._is_ready, self.account)
 
     def _is_ready(self) -> bool:

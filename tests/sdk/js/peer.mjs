@@ -39,8 +39,8 @@ const orders = {
     await follow(await begin.run.call(resonate, id, name, ...args));
   },
   async rpc({ id, name, args, target }) {
-    const options = target ? [resonate.options({ target })] : [];
-    await follow(await begin.rpc.call(resonate, id, name, ...args, ...options));
+    const options = resonate.options({ target });
+    await follow(await begin.rpc.call(resonate, id, name, ...args, options));
   },
   async get({ id }) {
     await follow(await resonate.get(id));

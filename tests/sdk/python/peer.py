@@ -55,7 +55,7 @@ class Peer:
         await self._follow(self.resonate.run(order["id"], order["name"], *order["args"]))
 
     async def rpc(self, order: dict) -> None:
-        resonate = self.resonate.options(target=order.get("target"))
+        resonate = self.resonate.options(target=order["target"])
         await self._follow(resonate.rpc(order["id"], order["name"], *order["args"]))
 
     async def get(self, order: dict) -> None:
