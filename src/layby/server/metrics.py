@@ -8,6 +8,7 @@ writer's time.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from importlib.metadata import version
 from time import monotonic
 from typing import Final, Literal
 
@@ -16,7 +17,6 @@ from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from layby import __version__
 from layby.core.commands import FireSchedule
 from layby.core.replies import Claim, TakeData
 from layby.core.stats import COUNTED, LONGEST, StatsData
@@ -129,6 +129,7 @@ class Metrics(Collector):
         self._resumes = Histogram(RESUMES.bounds)
         self._live: dict[Live, Callable[[], float]] = {}
         self._stats = _Stats(read_stats, clock) if read_stats is not None else None
+        self._version = version("layby")
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -191,7 +192,7 @@ class Metrics(Collector):
         yield RESUMES.histograms([((), self._resumes)])
         for name, read in self._live.items():
             yield LIVE[name].gauges([((), read())])
-        yield INFO.gauges([((__version__,), 1)])
+        yield INFO.gauges([((self._version,), 1)])
         if self._stats is not None and self._stats.known is not None:
             yield from _shown(self._stats.known)
 
