@@ -32,6 +32,10 @@ class StoreOwned(StoreError):
     """Another process owns this file."""
 
 
+class StoreOpenHere(StoreOwned):
+    """This process itself has the file open."""
+
+
 class StoreUnreadable(StoreError):
     """The file is not one this version of layby can read."""
 

@@ -23,7 +23,6 @@ FLOW = flow_of(nothing)
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("http://host:8001", "comes with the server; use 'sqlite:PATH'"),
         ("postgresql://db/x", "PostgreSQL comes with a later release; use 'sqlite:PATH'"),
         ("redis://cache", "unknown scheme"),
         ("sqlite:", "no path; write for instance 'sqlite:layby.db'"),

@@ -207,7 +207,7 @@ async def test_a_worker_that_lost_its_lease_begins_anew():
         run = await runner.start(flow_of(works), run_id="r")
         await asyncio.sleep(1)
         worker = runner.worker
-        leave = LeaveWorker(pid=worker.config.pid, incarnation=worker._incarnation)
+        leave = LeaveWorker(pid=worker.config.pid, incarnation=worker.incarnation)
         await runner.client.send(leave)
         await settled_down()
         assert log[:2] == [1, True]

@@ -196,10 +196,12 @@ def _registered(d: Draft, c: Take) -> Holder:
     """The caller's holder, renewed; an incarnation that is gone stays gone."""
     holder = d.holder(c.pid, c.incarnation)
     if holder is None:
-        for old in d.holders_of(c.pid):
-            if old.is_alive:
-                d.put_holder(old.gone("lost"))
         holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=0)
+        alive = [old for old in d.holders_of(c.pid) if old.is_alive]
+        if alive and c.prefix:
+            return holder.gone("lost")  # a token of small reach does not end somebody's worker
+        for old in alive:
+            d.put_holder(old.gone("lost"))
     if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or holder.names != c.names):
         holder = holder.renewed(d.now, c.ttl).knowing(c.names)
         d.put_holder(holder)

@@ -42,7 +42,15 @@ def check_address(address: object) -> str:
 def open_store(address: str, durability: Durability, settings: Settings) -> Store:
     if address == "memory:":
         return MemoryStore(settings, next_after)
-    return SqliteStore(Path(_path(address)), settings, next_after, durability)
+    return SqliteStore(path_of(address), settings, next_after, durability)
+
+
+def is_file(address: str) -> bool:
+    return address != "memory:" and not is_url(address)
+
+
+def path_of(address: str) -> Path:
+    return Path(_path(address))
 
 
 def _path(address: str) -> str:

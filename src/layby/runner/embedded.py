@@ -8,9 +8,10 @@ from layby.core.model import Millis
 from layby.core.rows import Settings
 from layby.engine.clock import SystemClock, virtual_clock
 from layby.engine.engine import Engine
-from layby.engine.opening import open_store
+from layby.engine.opening import is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.runner import switching
+from layby.runner.private import PrivateSocket
 from layby.server.routing import Router
 from layby.store.sqlite import Durability
 from layby.worker.worker import Worker
@@ -27,6 +28,8 @@ class EmbeddedLink:
         durability: Durability,
         settings: Settings,
         switch_interval: float | None,
+        *,
+        socket: bool,
     ) -> None:
         clock = virtual_clock.get()
         self._switch_interval = None if clock is not None else switch_interval
@@ -40,6 +43,9 @@ class EmbeddedLink:
             raise
         self.client = LocalClient(self.engine)
         self.router.attach(self.engine, self.client)
+        self._socket: PrivateSocket | None = None
+        if socket and clock is None and is_file(address):
+            self._socket = PrivateSocket(path_of(address), self.client, self.router)
 
     def now(self) -> Millis:
         return self.engine.clock.now()
@@ -49,6 +55,8 @@ class EmbeddedLink:
         self.router.connect(WorkerInbox(worker, self.router))
 
     async def close(self) -> None:
+        if self._socket is not None:
+            await self._socket.close()
         await self.client.close()
         if self.engine.is_inline:
             self.engine.stop()

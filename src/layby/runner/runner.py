@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from msgspec.structs import replace
 
@@ -27,10 +27,10 @@ from layby.core.model import NEVER, Millis, Promise, PromiseState
 from layby.core.replies import PromiseData, Reply, RowPage, RunData
 from layby.core.rows import Settings
 from layby.engine.engine import Engine
-from layby.engine.opening import check_address, is_url
-from layby.errors import EngineStopped, UsageError, WorkflowError
+from layby.engine.opening import check_address, is_url, path_of
+from layby.errors import EngineStopped, StoreOpenHere, StoreOwned, UsageError, WorkflowError
 from layby.runner.embedded import EmbeddedLink
-from layby.runner.remote import RemoteLink
+from layby.runner.private import owner_url
 from layby.runner.run import Run
 from layby.store.sqlite import Durability
 from layby.worker import encoding
@@ -42,6 +42,9 @@ from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.program import FlowProgram
 from layby.workflow.status import Polling
 from layby.workflow.workflow import Workflow
+
+if TYPE_CHECKING:
+    from layby.runner.remote import RemoteLink
 
 SWITCH_INTERVAL_S = 0.0005
 """The writer's thread must get the interpreter soon, whatever user code computes."""
@@ -68,6 +71,9 @@ class Runner:
     With `freeze_parked` thousands of parked tasks are taken out of the garbage collector's sight
     (`gc.freeze`), which would otherwise stop everything to visit them.
 
+    A process that opens a file owns it. Others that open it speak to the owner through a private
+    socket beside the file, unless `socket` is False.
+
     With the `http://…` address of a server, `token` is for that server, and the tasks of this
     process go to others when it has not been heard of for `lease` seconds.
     """
@@ -86,12 +92,14 @@ class Runner:
         freeze_parked: bool = True,
         token: str | None = None,
         lease: Duration = 15.0,
+        socket: bool = True,
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _checked_durability(durability)
         self._settings = Settings(max_crashes=_at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
         self._token = token
+        self._socket = socket
         self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
         self._config = WorkerConfig(
             slots=_at_least_one(slots, "slots"),
@@ -109,7 +117,7 @@ class Runner:
         if self._state == "open":
             raise UsageError(f"this Runner on {self._address!r} is open already: use it as it is")
         self._loop = asyncio.get_running_loop()
-        self._link = self._new_link()
+        self._link = await self._open_link()
         self.client = self._link.client
         try:
             await self._start_worker()
@@ -119,10 +127,24 @@ class Runner:
         self._state = "open"
         return self
 
-    def _new_link(self) -> EmbeddedLink | RemoteLink:
+    async def _open_link(self) -> "EmbeddedLink | RemoteLink":
+        """This process owns the file, or speaks to the one that does."""
         if is_url(self._address):
-            return RemoteLink(self._address, self._token)
-        return EmbeddedLink(self._address, self._durability, self._settings, self._switch_interval)
+            return _remote(self._address, self._token)
+        try:
+            return EmbeddedLink(
+                self._address,
+                self._durability,
+                self._settings,
+                self._switch_interval,
+                socket=self._socket,
+            )
+        except StoreOwned as owned:
+            may_share = self._socket and not isinstance(owned, StoreOpenHere)
+            url = await owner_url(path_of(self._address)) if may_share else None
+            if url is None:
+                raise
+            return _remote(url, None)
 
     async def _start_worker(self) -> None:
         """A new holder each time: one that has left is gone for good."""
@@ -157,7 +179,7 @@ class Runner:
 
     @property
     def engine(self) -> Engine:
-        if isinstance(self._link, RemoteLink):
+        if not isinstance(self._link, EmbeddedLink):
             raise UsageError(f"the engine of {self._address!r} runs in another process")
         return self._link.engine
 
@@ -347,6 +369,12 @@ class Runner:
             raise UsageError(f"this Runner on {self._address!r} is closed: open another one")
         if self._state == "new":
             raise UsageError("this Runner is not open: use it inside `async with Runner(...)`")
+
+
+def _remote(url: str, token: str | None) -> "RemoteLink":
+    from layby.runner.remote import RemoteLink  # noqa: PLC0415 - an HTTP client is slow to load
+
+    return RemoteLink(url, token)
 
 
 def _id(run_id: str, task: str | None) -> str:

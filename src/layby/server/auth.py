@@ -7,7 +7,7 @@ groups it was granted; without a prefix nothing.
 
 import hmac
 from collections import OrderedDict
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
@@ -18,7 +18,9 @@ from layby.core.replies import Reply, refuse
 from layby.engine.clock import Clock, SystemClock
 from layby.server import auth_config, reach
 from layby.server.auth_config import ApiKey, AuthConfig, digest_of
-from layby.server.tokens import TokenVerifier
+
+if TYPE_CHECKING:
+    from layby.server.tokens import TokenVerifier
 
 UNAUTHORIZED: Final = refuse(401, "Unauthorized")
 FORBIDDEN: Final = refuse(403, "Forbidden")
@@ -53,7 +55,7 @@ class Gate:
         self.is_open = config.public_key is None and not config.api_keys
         self._clock = clock or SystemClock()
         self._keys = [(key.digest, _of_key(key)) for key in config.api_keys]
-        self._verifier = TokenVerifier.of(config)
+        self._verifier = None if config.public_key is None else _verifier(config)
         self._remembered = _Remembered()
 
     def identify(self, token: str | None) -> Identity | Reply:
@@ -103,6 +105,12 @@ class Gate:
         who = _of_claims(claims.by_name)
         self._remembered.add(digest, who, claims.expires_at)
         return who
+
+
+def _verifier(config: AuthConfig) -> "TokenVerifier | None":
+    from layby.server.tokens import TokenVerifier  # noqa: PLC0415 - few need signatures
+
+    return TokenVerifier.of(config)
 
 
 def bearer(header: str | None) -> str | None:

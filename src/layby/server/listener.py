@@ -59,19 +59,13 @@ class Listener:
 
     async def listen_on_path(self, path: Path) -> None:
         """A socket in the file system that only this user can open, from its first moment."""
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with suppress(FileNotFoundError):
-            path.unlink()  # noqa: ASYNC240 - as fast as the bind after it
-        before = os.umask(0o177)
+        listening = _private_socket(path)
+        loop = asyncio.get_running_loop()
         try:
-            listening.bind(str(path))
+            self._servers.append(await loop.create_unix_server(self._protocol, sock=listening))
         except BaseException:
             listening.close()
             raise
-        finally:
-            os.umask(before)
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_unix_server(self._protocol, sock=listening))
 
     async def close(self, grace: float) -> None:
         """Accept nothing more; requests under way get `grace` seconds to be answered."""
@@ -140,6 +134,20 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self.transport.abort()
+
+
+def _private_socket(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path.unlink(missing_ok=True)  # of an owner that is no more
+    try:
+        with suppress(OSError):
+            os.fchmod(listening.fileno(), 0o600)  # Linux takes it over when it binds
+        listening.bind(str(path))
+        path.chmod(0o600)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
 
 
 def _watch_peer(connection: socket.socket | None) -> None:

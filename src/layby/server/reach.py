@@ -74,6 +74,13 @@ def bounded(body: Any, prefix: str) -> Any:
     return body
 
 
+def take_in(body: object) -> Take | None:
+    """The take that a request is, or that rides on it."""
+    if isinstance(body, Take):
+        return body
+    return body.take if isinstance(body, Rider) else None
+
+
 def _by_id(c: Any) -> Reach:
     return Reach((c.id,))
 

@@ -10,6 +10,7 @@ from layby.client.local import LocalClient
 from layby.core.commands import Command, Query, Take, WatchPromise
 from layby.core.replies import Reply, refuse
 from layby.errors import EngineStopped, StoreError
+from layby.server import reach
 from layby.server.auth import Gate, Identity
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
@@ -21,6 +22,7 @@ Gone = Callable[[], Awaitable[None]]
 Count = Callable[[str, int, float], None]
 """Told kind, status and seconds of every answer."""
 
+EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
 BUSY = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
 
 
@@ -73,6 +75,8 @@ class Rpc:
         if refused is not None:
             return refused
         body = request.body
+        if (take := reach.take_in(body)) is not None and take.embedded:
+            return EMBEDDED
         if isinstance(body, Command | Query):
             now = request.debug_time if self._debug else None
             return self._client.ask(self._gate.bounded(who, body), now)

@@ -5,18 +5,24 @@ inside the same process is refused by a list of our own.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from layby.errors import StoreOwned, StoreUnavailable
+from layby.errors import StoreOpenHere, StoreOwned, StoreUnavailable
 
 _owned_here: set[Path] = set()
+
+
+MAX_SOCKET_PATH = 100
+"""The systems we run on allow 104 bytes or a few more."""
 
 
 class Ownership:
@@ -26,7 +32,7 @@ class Ownership:
         real = database.resolve()  # two names of one file are one file
         self._path = real.with_name(real.name + ".lock")
         if self._path in _owned_here:
-            raise StoreOwned(f"{database} is already open in this process: use that one")
+            raise StoreOpenHere(f"{database} is already open in this process: use that one")
         self._file = _opened(self._path, database)
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,6 +57,16 @@ class Ownership:
         signature = {"pid": os.getpid(), "host": socket.gethostname(), "command": command}
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps(signature).encode(), 0)
+
+
+def socket_of(database: Path) -> Path:
+    """Where the owner of this file can be spoken to: beside it, as far as paths may be long."""
+    real = database.resolve()
+    beside = real.with_name(real.name + ".sock")
+    if len(os.fsencode(beside)) <= MAX_SOCKET_PATH:
+        return beside
+    short = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"layby-{os.getuid()}-{short}.sock"
 
 
 def _opened(path: Path, database: Path) -> int:

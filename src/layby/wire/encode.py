@@ -220,7 +220,6 @@ def explained_task(row: Task) -> dict[str, Any]:
 def _holder(row: Holder) -> dict[str, Any]:
     return {
         "pid": row.pid,
-        "incarnation": row.incarnation,
         "group": row.group,
         "embedded": row.embedded,
         "ttl": row.ttl,
