@@ -1,0 +1,91 @@
+"""A real server over HTTP, judged by the independent model: every answer and snapshot alike.
+
+Time is `resonate:debug_time`, and what it brings comes with `debug.tick`: so a server in another
+process is as predictable as an engine in this one.
+"""
+
+from collections.abc import Generator
+from contextlib import closing
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.model.oracle import Oracle
+from tests.model.reading import COMPAT, Profile
+from tests.model.scripts import PAIRS, START, Script, coverage_scripts, scripts, seeded_script
+from tests.model.test_engine import assert_alike
+from tests.server.processes import Peer, ServerProcess
+from tests.worlds import History
+
+# Nothing is delivered while time stands still, and the one script that lets it go ends there.
+FLAGS = ("--debug", "--durability", "normal", "--no-push-enabled", "--log-level", "error")
+ONE_SERVER = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@pytest.fixture(scope="module")
+def compat(tmp_path_factory: pytest.TempPathFactory) -> Generator[Peer]:
+    yield from served(tmp_path_factory, *FLAGS)
+
+
+def served(folders: pytest.TempPathFactory, *flags: str) -> Generator[Peer]:
+    """A peer of a server that has nothing to complain of until the end."""
+    with ServerProcess(folders.mktemp("served"), *flags) as server:
+        with closing(Peer(server.port)) as peer:
+            yield peer
+        assert server.said.count("\n") == 1, server.said
+
+
+# --- the compat profile ----------------------------------------------------------------------
+
+
+def test_every_answer_the_protocol_names_is_given(compat: Peer) -> None:
+    """The fixed scripts agree with the model and reach every (kind, status) there is."""
+    reached = {pair for script in coverage_scripts().values() for pair in play(compat, script)}
+    assert reached >= PAIRS, f"never answered: {sorted(PAIRS - reached)}"
+
+
+@given(script=scripts())
+@settings(max_examples=60, suppress_health_check=ONE_SERVER)
+def test_random_scripts_agree(compat: Peer, script: Script) -> None:
+    """Random scripts, shrunk by Hypothesis when they fail, get the model's answers."""
+    play(compat, script)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_scripts_agree(compat: Peer, seed: int) -> None:
+    """Long scripts named by their seed get the model's answers."""
+    play(compat, seeded_script(seed, 150))
+
+
+# --- for long --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@given(script=scripts(max_steps=120))
+@settings(max_examples=600, suppress_health_check=ONE_SERVER)
+def test_many_random_scripts_agree(compat: Peer, script: Script) -> None:
+    play(compat, script)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1_000, 1_040))
+def test_very_long_scripts_agree(compat: Peer, seed: int) -> None:
+    play(compat, seeded_script(seed, 400))
+
+
+def play(peer: Peer, script: Script, profile: Profile = COMPAT) -> set[tuple[str, int]]:
+    """Server and model hear the same script; returns which statuses each kind was answered with."""
+    oracle, history = Oracle(profile=profile), History()
+    peer.ask("debug.start", {}, START)
+    peer.ask("debug.reset", {}, START)
+    reached: set[tuple[str, int]] = set()
+    for step, (kind, data, now) in enumerate(script):
+        said = oracle.request(kind, data, now, corr_id=peer.next_id)
+        answer = peer.ask(kind, data, now)
+        assert_alike(kind, said, answer, f"step {step}: {kind} {data} at {now}")
+        reached.add((kind, answer.status))
+        if kind == "debug.reset":
+            history.forget()
+        elif kind != "debug.snap":  # a snapshot shows stored rows, not the projected view
+            history.answered(answer.data)
+    return reached
