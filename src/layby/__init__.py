@@ -21,7 +21,7 @@ from layby.errors import (
     WorkerLost,
     WorkflowError,
 )
-from layby.runner import BlockingRunner, Run, Runner, run
+from layby.runner import BlockingRunner, Run, Runner, Schedule, run
 from layby.worker.handle import TaskHandle, current_handle
 from layby.workflow.context import Context
 from layby.workflow.retry import RetryPolicy
@@ -48,6 +48,7 @@ __all__ = [
     "RunFailed",
     "RunStatus",
     "Runner",
+    "Schedule",
     "StoreError",
     "TaskExecution",
     "TaskHandle",

@@ -3,5 +3,6 @@
 from layby.runner.blocking import BlockingRunner, run
 from layby.runner.run import Run
 from layby.runner.runner import Runner
+from layby.runner.schedule import Schedule
 
-__all__ = ["BlockingRunner", "Run", "Runner", "run"]
+__all__ = ["BlockingRunner", "Run", "Runner", "Schedule", "run"]

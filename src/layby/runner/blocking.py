@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from layby.errors import UsageError
 from layby.runner.run import Run
 from layby.runner.runner import RunFilter, Runner
+from layby.runner.schedule import Schedule
 from layby.workflow.context import Context
 from layby.workflow.durations import Duration
 from layby.workflow.status import RunStatus
@@ -99,6 +100,15 @@ class BlockingRunner:
     def continue_(self, run_id: str, task: str | None = None) -> None:
         self.wait(self._runner.continue_(run_id, task))
 
+    def schedule(self, flow: Workflow, cron: str, **options: Any) -> "BlockingSchedule":
+        return BlockingSchedule(self, self.wait(self._runner.schedule(flow, cron, **options)))
+
+    def schedules(self) -> "list[BlockingSchedule]":
+        return [BlockingSchedule(self, each) for each in self.wait(self._runner.schedules())]
+
+    def unschedule(self, schedule_id: str) -> None:
+        self.wait(self._runner.unschedule(schedule_id))
+
     def resolve(self, promise_id: str, value: Any = None) -> None:
         self.wait(self._runner.resolve(promise_id, value))
 
@@ -163,6 +173,31 @@ class BlockingRun:
 
     def __repr__(self) -> str:
         return repr(self._run)
+
+
+class BlockingSchedule:
+    """A schedule, as code without an event loop holds it."""
+
+    def __init__(self, runner: BlockingRunner, inner: Schedule) -> None:
+        self._runner = runner
+        self._schedule = inner
+        self.id = inner.id
+        self.flow = inner.flow
+        self.cron = inner.cron
+        self.timezone = inner.timezone
+        self.catch_up = inner.catch_up
+        self.next_run_at = inner.next_run_at
+        self.last_run_at = inner.last_run_at
+
+    def runs(self, limit: int = 100) -> list[BlockingRun]:
+        found = self._runner.wait(self._schedule.runs(limit))
+        return [BlockingRun(self._runner, each) for each in found]
+
+    def delete(self) -> None:
+        self._runner.wait(self._schedule.delete())
+
+    def __repr__(self) -> str:
+        return repr(self._schedule)
 
 
 def _refuse_inside_a_loop() -> None:

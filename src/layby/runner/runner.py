@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
@@ -29,9 +30,12 @@ from layby.core.rows import Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_url, path_of
 from layby.errors import EngineStopped, StoreOpenHere, StoreOwned, UsageError, WorkflowError
+from layby.runner import schedule as scheduling
+from layby.runner.counts import at_least_one
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.private import owner_url
 from layby.runner.run import Run
+from layby.runner.schedule import Schedule
 from layby.store.sqlite import Durability
 from layby.worker import encoding
 from layby.worker.worker import Worker, WorkerConfig
@@ -96,16 +100,16 @@ class Runner:
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _checked_durability(durability)
-        self._settings = Settings(max_crashes=_at_least_one(max_crashes, "max_crashes"))
+        self._settings = Settings(max_crashes=at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
         self._token = token
         self._socket = socket
         self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
         self._config = WorkerConfig(
-            slots=_at_least_one(slots, "slots"),
+            slots=at_least_one(slots, "slots"),
             group=check_name(group, "group"),
-            max_parked=_at_least_one(max_parked, "max_parked"),
-            max_threads=_at_least_one(max_threads, "max_threads"),
+            max_parked=at_least_one(max_parked, "max_parked"),
+            max_threads=at_least_one(max_threads, "max_threads"),
             processes=min(slots, os.cpu_count() or 1),
             freeze_parked=freeze_parked,
         )
@@ -238,7 +242,7 @@ class Runner:
         self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
     ) -> "list[Run]":
         """Runs by id, at most `limit`."""
-        _at_least_one(limit, "limit")
+        at_least_one(limit, "limit")
         states: tuple[PromiseState | None, ...] = (None,) if state is None else _states(state)
         found = [each for wanted in states for each in await self._listed(wanted, flow, limit)]
         return [Run(self, run_id) for run_id in sorted(found)[:limit]]
@@ -261,6 +265,45 @@ class Runner:
     async def continue_(self, run_id: str, task: str | None = None) -> None:
         """Let a halted task (or every halted task of a run) go on."""
         await self._steer(run_id, task, ContinueTask)
+
+    async def schedule(
+        self,
+        flow: Workflow,
+        cron: str,
+        *,
+        id: str | None = None,  # noqa: A002 - the word users know from @task
+        context: Mapping[str, Any] | None = None,
+        timezone: str | ZoneInfo = "UTC",
+        catch_up: bool = False,
+        deadline: Duration | None = None,
+    ) -> Schedule:
+        """Start a run at every occurrence of the cron rule, read in this time zone.
+
+        Each run has the id `<id>-<milliseconds of its occurrence>`. The id is the workflow's name
+        unless given; the same id is the same schedule, also after a restart. `deadline` counts
+        from the occurrence. Of occurrences that passed while nothing was running only the latest
+        has its run; with `catch_up` all have.
+        """
+        self.register(flow)
+        command = scheduling.command_for(
+            flow,
+            cron,
+            self._config.group,
+            schedule_id=id,
+            context=context,
+            timezone=timezone,
+            catch_up=catch_up,
+            deadline=deadline,
+        )
+        return await scheduling.create(self, command)
+
+    async def schedules(self) -> "list[Schedule]":
+        """Every schedule of a workflow, by id."""
+        return await scheduling.every(self)
+
+    async def unschedule(self, schedule_id: str) -> None:
+        """Delete a schedule. Runs it has started go on."""
+        await scheduling.delete(self, schedule_id)
 
     async def resolve(self, promise_id: str, value: Any = None) -> None:
         """Settle a promise; one nobody has waited for yet comes into being settled."""
@@ -387,12 +430,6 @@ def _states(state: RunFilter) -> tuple[PromiseState, ...]:
         names = ", ".join(get_args(RunFilter))
         raise UsageError(f"runs cannot be listed by state {state!r}; it is one of {names}")
     return _STATES[state]
-
-
-def _at_least_one(count: Any, what: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise UsageError(f"{what} must be a whole number from 1, got {count!r}")
-    return count
 
 
 def _checked_durability(durability: Durability) -> Durability:

@@ -7,6 +7,8 @@ from layby.errors import UsageError, WorkflowError
 
 MAX_NAME_BYTES = 200
 """Run, task and the suffixes of waits together stay below the 1024 bytes of a promise id."""
+MAX_SCHEDULE_BYTES = MAX_NAME_BYTES - len("-1234567890123")
+"""The ids of its runs are its own and an instant."""
 
 
 def check_name(name: object, what: str) -> str:
@@ -27,19 +29,28 @@ def check_run_id(run_id: object) -> str:
     return run_id
 
 
+def check_schedule_id(schedule_id: object) -> str:
+    """The schedule id, if the ids of its runs can be made from it."""
+    problem = _problem(schedule_id, ":./", MAX_SCHEDULE_BYTES)
+    if problem:
+        raise UsageError(f"schedule id {schedule_id!r} {problem}")
+    assert isinstance(schedule_id, str)
+    return schedule_id
+
+
 def close_match(name: str, known: "list[str] | tuple[str, ...]") -> str:
     """A hint to put behind an unknown name; empty when nothing is near."""
     matches = get_close_matches(name, known, n=1)
     return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
-def _problem(name: object, separators: str) -> str | None:
+def _problem(name: object, separators: str, most: int = MAX_NAME_BYTES) -> str | None:
     if not isinstance(name, str):
         return f"must be a text, not {type(name).__name__}"
     if not name.strip():
         return "must not be empty"
-    if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
-        return f"is too long: at most {MAX_NAME_BYTES} bytes"
+    if len(name.encode(errors="replace")) > most:
+        return f"is too long: at most {most} bytes"
     if not name.isprintable():
         return "must not contain control characters or broken text"
     found = [character for character in separators if character in name]

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from layby.core.commands import Node, StartRun, Take, Value
+from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
 from layby.core.model import Millis
 from layby.errors import WireError
 from layby.worker import encoding
@@ -80,8 +80,34 @@ def plan(
         group=group,
         nodes=_layout(flow).nodes,
         timeout_at=timeout_at,
-        param=_root_param(flow, context),
+        param=_root_param(flow, Context(context).changes().changed),
         take=take,
+    )
+
+
+def schedule(
+    flow: Workflow,
+    schedule_id: str,
+    cron: str,
+    context: Mapping[str, Any] | None,
+    group: str,
+    timeout: Millis,
+    timezone: str,
+    *,
+    catch_up: bool,
+) -> CreateRunSchedule:
+    """The one command that starts runs from now on. Equal contexts are written alike."""
+    given = Context(context).changes().changed
+    return CreateRunSchedule(
+        id=schedule_id,
+        cron=cron,
+        name=flow.name,
+        group=group,
+        nodes=_layout(flow).nodes,
+        timeout=timeout,
+        param=_root_param(flow, {key: _in_order(given[key]) for key in sorted(given)}),
+        timezone=timezone,
+        catch_up=catch_up,
     )
 
 
@@ -144,11 +170,14 @@ def _read(text: str, kind: type[Any]) -> Any:
         raise WireError(f"this promise was not written by layby.run.start: {error}") from None
 
 
-def _root_param(flow: Workflow, context: Mapping[str, Any] | None) -> Value:
-    given = Context(context).changes().changed
-    encoded = {key: Raw(value) for key, value in given.items()}
+def _root_param(flow: Workflow, context: Mapping[str, bytes]) -> Value:
+    encoded = {key: Raw(value) for key, value in context.items()}
     written = _WrittenRoot(flow.name, encoded, Raw(_layout(flow).tasks))
     return encoding.wrap(msgspec.json.encode(written))
+
+
+def _in_order(encoded: bytes) -> bytes:
+    return msgspec.json.encode(encoding.decode(encoded), order="sorted")
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,171 @@
+"""A schedule of a workflow, as whoever made it (or looks it up) sees it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from msgspec.structs import replace
+
+from layby.core import model
+from layby.core.commands import CreateRunSchedule, DeleteSchedule, ListRuns, SearchSchedules
+from layby.core.model import NEVER, Millis
+from layby.core.replies import RowPage, ScheduleData, SchedulePage
+from layby.errors import UsageError
+from layby.runner.counts import at_least_one
+from layby.runner.run import Run
+from layby.workflow import plan
+from layby.workflow.durations import Duration, positive_seconds
+from layby.workflow.names import check_schedule_id, close_match
+from layby.workflow.workflow import Workflow
+
+if TYPE_CHECKING:
+    from layby.runner.runner import Runner
+
+PAGE = 1_000
+
+
+class Schedule:
+    """As it was when it was read; `runner.schedules()` reads it again."""
+
+    def __init__(self, runner: "Runner", row: model.Schedule) -> None:
+        self._runner = runner
+        self._row = row
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def flow(self) -> str:
+        """The name of the workflow."""
+        return self._row.flow or ""
+
+    @property
+    def cron(self) -> str:
+        return self._row.cron
+
+    @property
+    def timezone(self) -> str:
+        return self._row.timezone
+
+    @property
+    def catch_up(self) -> bool:
+        return self._row.catch_up
+
+    @property
+    def next_run_at(self) -> Millis | None:
+        """Milliseconds since 1970; None when its rule comes no more."""
+        return None if self._row.next_run_at >= NEVER else self._row.next_run_at
+
+    @property
+    def last_run_at(self) -> Millis | None:
+        """None until it has started a run."""
+        return self._row.last_run_at
+
+    async def runs(self, limit: int = 100) -> list[Run]:
+        """The runs it has started, newest first; also after it was deleted."""
+        at_least_one(limit, "limit")
+        query = ListRuns(schedule=self.id, newest_first=True, limit=min(limit, PAGE))
+        found: list[str] = []
+        while len(found) < limit:
+            page = (await self._runner.send(query)).data
+            assert isinstance(page, RowPage)
+            found += [root.id for root, _ in page.rows]
+            if page.cursor is None:
+                break
+            query = replace(query, cursor=page.cursor)
+        ids = (plan.parse_root_id(each) for each in found[:limit])
+        return [Run(self._runner, each) for each in ids if each is not None]
+
+    async def delete(self) -> None:
+        """Start no more runs. Those that were started go on."""
+        await self._runner.unschedule(self.id)
+
+    def __repr__(self) -> str:
+        zone = "" if self.timezone == "UTC" else f" {self.timezone}"
+        return f"<schedule '{self.id}' of '{self.flow}': {self.cron}{zone}>"
+
+
+async def create(runner: "Runner", command: CreateRunSchedule) -> Schedule:
+    reply = await runner.send(command)
+    if isinstance(reply.data, ScheduleData):
+        return Schedule(runner, reply.data.schedule)
+    remedy = f" (runner.unschedule({command.id!r}) deletes it)" if reply.status == 409 else ""
+    raise UsageError(f"{reply.data}{remedy}")
+
+
+async def every(runner: "Runner") -> list[Schedule]:
+    """By id. Schedules of the protocol, which create single promises, are not among them."""
+    found: list[model.Schedule] = []
+    query = SearchSchedules(limit=PAGE)
+    while True:
+        page = (await runner.send(query)).data
+        assert isinstance(page, SchedulePage)
+        found += [each for each in page.schedules if each.flow is not None]
+        if page.cursor is None:
+            return [Schedule(runner, each) for each in found]
+        query = replace(query, cursor=page.cursor)
+
+
+async def delete(runner: "Runner", schedule_id: str) -> None:
+    reply = await runner.send(DeleteSchedule(id=check_schedule_id(schedule_id)))
+    if reply.status == 404:
+        known = tuple(each.id for each in await every(runner))
+        hint = close_match(schedule_id, known) or "; runner.schedules() lists what there is"
+        raise UsageError(f"there is no schedule '{schedule_id}'{hint}")
+
+
+def command_for(
+    flow: Workflow,
+    cron: str,
+    group: str,
+    *,
+    schedule_id: str | None,
+    context: Mapping[str, Any] | None,
+    timezone: str | ZoneInfo,
+    catch_up: bool,
+    deadline: Duration | None,
+) -> CreateRunSchedule:
+    """The command, checked as far as that needs no store and no calendar."""
+    return plan.schedule(
+        flow,
+        _checked_id(schedule_id, flow),
+        _text(cron, "cron", "'0 9 * * mon-fri'"),
+        context,
+        group,
+        _timeout(deadline),
+        _text(_name(timezone), "timezone", "'Europe/Berlin'"),
+        catch_up=_flag(catch_up),
+    )
+
+
+def _checked_id(schedule_id: str | None, flow: Workflow) -> str:
+    if schedule_id is not None:
+        return check_schedule_id(schedule_id)
+    try:
+        return check_schedule_id(flow.name)
+    except UsageError as error:
+        raise UsageError(f"give schedule() an id: as the workflow's name, {error}") from None
+
+
+def _name(timezone: object) -> object:
+    return timezone.key if isinstance(timezone, ZoneInfo) else timezone
+
+
+def _timeout(deadline: Duration | None) -> Millis:
+    if deadline is None:
+        return NEVER
+    seconds = positive_seconds(deadline, "deadline of a scheduled run")
+    return min(max(1, round(seconds * 1000)), NEVER)
+
+
+def _text(given: object, what: str, such_as: str) -> str:
+    if not isinstance(given, str):
+        raise UsageError(f"{what} must be a text such as {such_as}, got {given!r}")
+    return given
+
+
+def _flag(catch_up: object) -> bool:
+    if not isinstance(catch_up, bool):
+        raise UsageError(f"catch_up must be True or False, got {catch_up!r}")
+    return catch_up
