@@ -142,6 +142,8 @@ BREAKS = {
     "fulfilled_iff_settled": "UPDATE promises SET task_state = 'fulfilled' WHERE id = 'f5'",
     "settled_has_no_waits": "INSERT INTO waits VALUES ('p0', 'f1', 'any')",
     "settled_has_no_listeners": "INSERT INTO listeners VALUES ('p0', 'http://z')",
+    "internal_is_not_awaited": "UPDATE promises SET internal = 1 WHERE id = 'p1'",
+    "internal_is_plain": "UPDATE promises SET internal = 1 WHERE id = 'f1'",
     "awaiter_is_alive": "INSERT INTO waits VALUES ('p1', 'p2', 'any')",
     "claim_only_while_acquired": "UPDATE promises SET task_pid = 'w' WHERE id = 'f2'",
     "halted_task_has_ttimeout": "UPDATE promises SET task_state = 'halted' WHERE id = 'f2'",

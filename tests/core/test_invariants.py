@@ -88,6 +88,17 @@ BROKEN: dict[str, tuple[object, ...]] = {
     "fulfilled_iff_settled ": (settled("x"), task("x")),
     "settled_has_no_waits": (settled("y", tags="{}"), promise("x"), task("x"), Wait("y", "x")),
     "settled_has_no_listeners": (settled("y", tags="{}"), Listener("y", "poll://any@g")),
+    "internal_is_not_awaited": (
+        promise("y", tags="{}", internal=True),
+        promise("x"),
+        task("x"),
+        Wait("y", "x"),
+    ),
+    "internal_is_not_awaited ": (
+        promise("y", tags="{}", internal=True),
+        Listener("y", "poll://any@g"),
+    ),
+    "internal_is_plain": (promise("x", internal=True), task("x")),
     "awaiter_is_alive": (promise("x"), task("x"), Wait("x", "x")),
     "awaiter_is_alive ": (promise("y", tags="{}"), Wait("y", "x")),
     "awaiter_is_alive  ": (

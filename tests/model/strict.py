@@ -45,9 +45,9 @@ PROFILES = {
 STRICT_PAIRS = PAIRS | {("promise.register_listener", 422)}
 
 _FAMILY = {
-    "off": ("a", "a.1", "a:1", "b"),
-    "dot": ("a", "a.1", "a.1.1", "a.2", "b", "b.1"),
-    "colon": ("a", "a:1", "a:1.1", "a:2", "b", "b:1"),
+    "off": ("a.", "a:1.", "b"),
+    "dot": ("a.", "a.", "a.1.", "a.2:", "b"),
+    "colon": ("a:", "a:", "a:1.", "a:2.", "b"),
 }
 _EXTERNAL = {"resonate:external": "true"}
 
@@ -76,11 +76,16 @@ def _kinds(sep: str) -> Script:
         ("schedule.create", schedule("timed", timer="true")),
         ("promise.register_listener", listener("no", UNI)),
         *(("promise.register_listener", listener(f"t{sep}{n}", UNI)) for n in range(5)),
+        ("promise.create", create(f"t{sep}6", START, external="true")),
+        ("promise.register_callback", callback(f"t{sep}no", "t")),
         ("promise.register_callback", callback(plain, f"t{sep}no")),
         *(("promise.register_callback", callback(f"t{sep}{n}", "t")) for n in (0, 2, 4)),
+        ("task.create", task_create(create("t", far, target=ANY))),
+        ("task.suspend", suspend("no", 0, f"no{sep}1")),
         ("task.suspend", suspend("t", 0, plain)),
         ("task.suspend", suspend("t", 1, kid, plain)),
         ("task.suspend", suspend("t", 1, kid, f"t{sep}2")),
+        ("task.suspend", suspend("t", 1, kid, f"t{sep}6")),
         ("task.suspend", suspend("t", 1, plain, f"t{sep}no")),
         ("task.suspend", suspend("t", 1, kid, kid)),
         ("task.get", {"id": "t"}),
@@ -178,23 +183,25 @@ class _StrictWriter(Writer):
     """Mostly keeps the rules of its profile, so that waits come about."""
 
     def _new_id(self) -> str:
-        """Of families that are left behind slowly, one after the other."""
+        """Mostly a new child of one big family, its place in the script for a number."""
         family = _FAMILY[self.oracle.profile.lineage]
-        return self._id() if self._chance(4) else f"{len(self.script) // 25}{self._pick(family)}"
+        return self._id() if self._chance(4) else f"{self._pick(family)}{len(self.script) // 4}"
 
     def _create_data(self, *, target: bool) -> Data:
         data = super()._create_data(target=target)
+        if self._chance(2):
+            data["timeoutAt"] = self.now + 5_000_000
         return data | {"tags": self._kind_tags(data["tags"]) | self._lineage_tags(data["id"])}
 
     def _kind_tags(self, tags: dict[str, str]) -> dict[str, str]:
         """One kind of promise, seldom two."""
         if "resonate:target" in tags and not self._chance(16):
             return {name: text for name, text in tags.items() if name != "resonate:timer"}
-        return tags | self._pick(({}, _EXTERNAL, _EXTERNAL))
+        return tags | self._pick(({}, _EXTERNAL))
 
     def _lineage_tags(self, promise_id: str) -> dict[str, str]:
         """Those an SDK would give, or one that fits by chance."""
-        root = promise_id.partition(":")[0].partition(".")[0]
+        root = _root(promise_id)
         if self._chance(3):
             return {}
         if self._chance(16):
@@ -204,10 +211,12 @@ class _StrictWriter(Writer):
 
     def _relative(self, task_id: str) -> str:
         """Mostly a pending promise of the same tree that may be waited for."""
-        found = [one for one in self._pending() if one != task_id and one[:2] == task_id[:2]]
-        fit = [one for one in found if is_external(self.oracle.promises[one].tags)]
-        chosen = self._pick((fit, fit, fit, fit, found, [self._id()]))
-        return str(self._pick(chosen or [self._id()]))
+        promises, root = self.oracle.promises, _root(task_id)
+        tree = [one for one in promises if one != task_id and _root(one) == root]
+        pending = [one for one in self._pending() if one in tree]
+        fit = [one for one in pending if is_external(promises[one].tags)]
+        chosen = self._pick((fit, fit, fit, fit, pending, tree, [self._id()]))
+        return str(self._pick(chosen or tree or [self._id()]))
 
     def _promise_register_callback(self) -> Data:
         awaiter = self._task_in("pending", "suspended", "halted")
@@ -217,3 +226,7 @@ class _StrictWriter(Writer):
         data = self._held()
         awaited = [self._relative(data["id"]) for _ in range(self._pick((1, 1, 2)))]
         return suspend(data["id"], data["version"], *awaited)
+
+
+def _root(promise_id: str) -> str:
+    return promise_id.partition(":")[0].partition(".")[0]

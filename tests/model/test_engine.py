@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from layby.core.rows import Settings
 from tests.model.oracle import NAMED_MESSAGES, Oracle
+from tests.model.reading import COMPAT, Profile
 from tests.model.scripts import (
     PAIRS,
     START,
@@ -15,6 +17,15 @@ from tests.model.scripts import (
     malformed_requests,
     scripts,
     seeded_script,
+)
+from tests.model.strict import (
+    DOT,
+    PROFILES,
+    STRICT,
+    STRICT_PAIRS,
+    seeded_strict_script,
+    strict_coverage,
+    strict_scripts,
 )
 from tests.worlds import BACKENDS, Backend, History, World
 
@@ -77,9 +88,70 @@ def test_what_is_malformed_is_refused(world: World) -> None:
     assert world.dump() == before
 
 
-def play(world: World, script: Script) -> set[tuple[str, int]]:
+# --- the strict profile --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROFILES)
+def test_fixed_strict_scripts_agree(backend: Backend, name: str) -> None:
+    """Every rule of every profile is met and broken, by ids of both separators."""
+    with World(backend, settings=settings_of(PROFILES[name])) as world:
+        for lineage in ("dot", "colon"):
+            for script in strict_coverage(lineage).values():
+                play(world, script, PROFILES[name])
+
+
+def test_strict_settings_are_the_strict_profile() -> None:
+    """`--strict` is both switches, with the colon rule; the default is neither."""
+    assert Settings.strict() == settings_of(STRICT)
+    assert Settings() == settings_of(COMPAT)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_answer_the_strict_profile_names_is_given(backend: Backend) -> None:
+    """What compat answers is reached here too, and the 422 of a listener."""
+    reached: set[tuple[str, int]] = set()
+    with World(backend, settings=Settings.strict()) as world:
+        for script in (*strict_coverage().values(), *coverage_scripts().values()):
+            reached |= play(world, script, STRICT)
+    assert reached >= STRICT_PAIRS, f"never answered: {sorted(STRICT_PAIRS - reached)}"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(script=strict_scripts())
+@settings(max_examples=30)
+def test_random_strict_scripts_agree(backend: Backend, script: Script) -> None:
+    """Random scripts get the strict model's answers, and every invariant holds at every step."""
+    with World(backend, settings=Settings.strict()) as world:
+        play(world, script, STRICT)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_long_strict_scripts_agree(backend: Backend, seed: int) -> None:
+    """Long scripts, half of them by the dot rule."""
+    profile = (STRICT, DOT)[seed % 2]
+    with World(backend, settings=settings_of(profile)) as world:
+        play(world, seeded_strict_script(seed, profile, 150), profile)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seed", range(1_000, 1_100))
+def test_very_long_strict_scripts_agree(backend: Backend, seed: int) -> None:
+    """A soak through all profiles."""
+    profile = [*PROFILES.values()][seed % len(PROFILES)]
+    with World(backend, settings=settings_of(profile)) as world:
+        play(world, seeded_strict_script(seed, profile, 400), profile)
+
+
+def settings_of(profile: Profile) -> Settings:
+    return Settings(strict_lineage=profile.lineage, strict_external=profile.external)
+
+
+def play(world: World, script: Script, profile: Profile = COMPAT) -> set[tuple[str, int]]:
     """Both hear the same script; returns which statuses each kind was answered with."""
-    oracle, history = Oracle(), History()
+    oracle, history = Oracle(profile=profile), History()
     world.reset()
     world.ask("debug.start", {}, START)
     reached: set[tuple[str, int]] = set()

@@ -227,7 +227,7 @@ class StrictWitness(Witness):
             assert all(is_external(p.tags) for p in waited) or not self.oracle.profile.external
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(PROFILES)))
 def test_random_strict_scripts_keep_the_invariants(data: st.DataObject, name: str) -> None:
     """P 7 holds after every step of a script, whatever the profile."""
@@ -245,13 +245,13 @@ def test_fixed_strict_scripts_keep_the_invariants(name: str) -> None:
 def test_strict_scripts_get_somewhere() -> None:
     """Waits come about and are ended; random strict scripts are not only refusals."""
     seen: dict[tuple[str, int], int] = {}
-    for seed in range(10):
+    for seed in range(20):
         oracle = Oracle(profile=STRICT)
         for kind, data, now in seeded_strict_script(seed):
             status = oracle.request(kind, data, now)[0]
             seen[kind, status] = seen.get((kind, status), 0) + 1
     for kind, status in STRICT_PAIRS:
-        if kind == "task.suspend" or "register" in kind:
-            assert status == 404 or seen[kind, status] > 1
+        if status not in (400, 404) and (kind == "task.suspend" or "register" in kind):
+            assert seen[kind, status] > 0
     assert seen["task.suspend", 200] > 50
     assert seen["promise.register_callback", 200] > 20

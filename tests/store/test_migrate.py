@@ -246,9 +246,9 @@ def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path):
     ],
 )
 def test_columns_are_the_fields_of_the_structs(file, name, columns):
-    """Names and order: a field added to a struct without a migration fails here."""
-    found = rows(file, f"SELECT name FROM pragma_table_info('{name}') ORDER BY cid")
-    assert [column for (column,) in found] == list(columns)
+    """By name, whatever their order: a field added to a struct without a migration fails here."""
+    found = rows(file, f"SELECT name FROM pragma_table_info('{name}')")
+    assert sorted(column for (column,) in found) == sorted(columns)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core import commands as c
+from layby.core.rows import Settings
 from layby.core.search import has_tags
 from layby.store import by_time, queries
 from layby.store.sql import SqlStore
@@ -70,14 +72,17 @@ filters = st.fixed_dictionaries(
 
 @given(
     seed=st.integers(0, 30),
+    strict=st.booleans(),
     chosen=filters,
     state=maybe(("pending", "resolved", "rejected", "rejected_timedout", "rejected_canceled")),
     task_state=maybe(("pending", "acquired", "suspended", "halted", "fulfilled")),
 )
 @settings(max_examples=300)
-def test_both_stores_find_the_same(seed: int, chosen: dict, state: Any, task_state: Any) -> None:
+def test_both_stores_find_the_same(
+    seed: int, strict: bool, chosen: dict, state: Any, task_state: Any
+) -> None:
     """Page by page, for promises and tasks, exactly the rows that match as they stand now."""
-    worlds = prepared(seed)
+    worlds = prepared(seed, Settings(strict_external=strict))
     for query, items in (
         (c.SearchPromises(state=state, **chosen), "promises"),
         (c.SearchTasks(state=task_state, **chosen), "tasks"),
@@ -87,17 +92,17 @@ def test_both_stores_find_the_same(seed: int, chosen: dict, state: Any, task_sta
         assert_right(worlds[0], query, [each.id for page in pages[0] for each in page])
 
 
-_prepared: dict[int, tuple[World, World]] = {}
-
-
-def prepared(seed: int) -> tuple[World, World]:
-    """Two stores with the same random rows; made once for each seed."""
-    if seed not in _prepared:
-        script = list(rows(random.Random(seed), 40))
-        _prepared[seed] = (World("memory", now=NOW), World("sqlite", now=NOW))
-        for world in _prepared[seed]:
-            world.batch(script)
-    return _prepared[seed]
+@cache
+def prepared(seed: int, profile: Settings) -> tuple[World, World]:
+    """Two stores with the same random rows; strict ones have internal promises among them."""
+    script = list(rows(random.Random(seed), 40))
+    worlds = (
+        World("memory", now=NOW, settings=profile),
+        World("sqlite", now=NOW, settings=profile),
+    )
+    for world in worlds:
+        world.batch(script)
+    return worlds
 
 
 def walk(world: World, query: c.SearchPromises | c.SearchTasks, items: str) -> list[list]:

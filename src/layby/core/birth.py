@@ -13,6 +13,7 @@ _encoder = msgspec.json.Encoder()
 TARGET = "resonate:target"
 DELAY = "resonate:delay"
 TIMER = "resonate:timer"
+EXTERNAL = "resonate:external"
 BRANCH = "resonate:branch"
 NAME = "layby:name"
 KIND = "layby:kind"
@@ -38,6 +39,11 @@ def delay_of(tags: Tags) -> Millis | None:
     return int(text) if int(text) <= FAR else None
 
 
+def is_external(tags: Tags) -> bool:
+    """Somebody beyond the process that made it settles it, or is promised to hear of its end."""
+    return TARGET in tags or tags.get(TIMER) == "true" or tags.get(EXTERNAL) == "true"
+
+
 def is_absent(promise: Promise | None) -> bool:
     """A pending placeholder counts as absent for whoever creates its id."""
     return promise is None or (promise.placeholder and promise.is_pending)
@@ -55,6 +61,18 @@ def create(
     if task is not None:
         make_ready(d, task, not_before=delay_of(tags) or 0)
     return promise
+
+
+def create_internal(
+    d: Draft, promise_id: str, timeout_at: Millis, param: str, tags: Tags
+) -> Promise:
+    """Insert a promise nobody may wait for; past its deadline nothing has to be done about it."""
+    promise = _promise(promise_id, timeout_at, param, tags, d.now)
+    internal = msgspec.structs.replace(promise, internal=True)
+    if timeout_at <= d.now:
+        return _born_settled(d, internal, None, None)
+    d.insert(internal, None)
+    return internal
 
 
 def create_claimed(

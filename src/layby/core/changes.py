@@ -81,7 +81,7 @@ class Changes:
         self.promises.update(draft.promises)
         self.settled += draft.settled
         for promise in draft.promises.values():
-            if promise.state == "pending":
+            if promise.is_armed:
                 self._wake_by(promise.timeout_at)
             elif promise.tail_at is not None:
                 self._wake_by(promise.tail_at)

@@ -44,6 +44,10 @@ class View:
         promise = self.state.promises.get(promise_id)
         return promise is not None and promise.at(self.now) is not promise
 
+    def is_internal(self, promise_id: str) -> bool:
+        promise = self.state.promises.get(promise_id)
+        return promise is not None and promise.internal
+
     def has_tail(self, promise_id: str) -> bool:
         """More effects of this settlement are armed: what they will clear may still stand."""
         promise = self.state.promises.get(promise_id)
@@ -146,6 +150,22 @@ def settled_has_no_listeners(view: View) -> Violations:
     for listener in view.state.listeners:
         if not view.is_pending(listener.awaited):
             yield f"settled promise {listener.awaited} still has listener {listener.address}"
+
+
+def internal_is_not_awaited(view: View) -> Violations:
+    """No deadline would ever end such a wait."""
+    for wait in view.state.waits.values():
+        if view.is_internal(wait.awaited):
+            yield f"internal promise {wait.awaited} is awaited by {wait.awaiter}"
+    for listener in view.state.listeners:
+        if view.is_internal(listener.awaited):
+            yield f"internal promise {listener.awaited} has listener {listener.address}"
+
+
+def internal_is_plain(view: View) -> Violations:
+    for p in view.state.promises.values():
+        if p.internal and (p.timer or p.placeholder or p.id in view.state.tasks):
+            yield f"promise {p.id} is internal, but a timer, a placeholder or a task as well"
 
 
 def awaiter_is_alive(view: View) -> Violations:
@@ -270,6 +290,8 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     fulfilled_iff_settled,
     settled_has_no_waits,
     settled_has_no_listeners,
+    internal_is_not_awaited,
+    internal_is_plain,
     awaiter_is_alive,
     claim_only_while_acquired,
     halted_task_has_ttimeout,

@@ -45,6 +45,8 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
     timer: bool = False
     branch: str | None = None
     placeholder: bool = False
+    internal: bool = False
+    """Nobody may wait for it, so no deadline is enforced: past it, it merely reads as settled."""
     state: PromiseState = "pending"
     value: str = EMPTY
     settled_at: Millis | None = None
@@ -54,6 +56,11 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_pending(self) -> bool:
         return self.state == "pending"
+
+    @property
+    def is_armed(self) -> bool:
+        """Time itself will settle it."""
+        return self.state == "pending" and not self.internal
 
     def at(self, now: Millis) -> "Promise":
         """The deadline-aware view: past its deadline a pending promise *is* settled."""

@@ -10,9 +10,10 @@ from layby.core.commands import (
     RegisterListener,
     ResolvePromise,
     SettlePromise,
+    WatchPromise,
 )
 from layby.core.draft import Draft
-from layby.core.model import EMPTY, NEVER, Listener, PromiseState, Task, Wait
+from layby.core.model import EMPTY, NEVER, Listener, Promise, PromiseState, Task, Wait
 from layby.core.replies import PromiseData, Reply, ok, refuse
 from layby.core.settlement import make_ready, settle
 
@@ -20,7 +21,7 @@ NOT_FOUND = refuse(404, "Promise not found")
 RUN_PREFIX = "run/"
 
 
-def get(d: Draft, c: GetPromise) -> Reply:
+def get(d: Draft, c: GetPromise | WatchPromise) -> Reply:
     promise = d.promise(c.id)
     return NOT_FOUND if promise is None else ok(PromiseData(promise))
 
@@ -28,7 +29,11 @@ def get(d: Draft, c: GetPromise) -> Reply:
 def create(d: Draft, c: CreatePromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None or birth.is_absent(promise):
-        promise = birth.create(d, c.id, c.timeout_at, birth.encoded(c.param), c.tags)
+        # Placeholders are ours: whoever waits for one was promised to hear of its end, so that
+        # adopted it is external. layby's own kinds make nothing internal and do not come by here.
+        internal = promise is None and d.settings.strict_external and not birth.is_external(c.tags)
+        make = birth.create_internal if internal else birth.create
+        promise = make(d, c.id, c.timeout_at, birth.encoded(c.param), c.tags)
     return ok(PromiseData(promise))
 
 
@@ -50,6 +55,8 @@ def register_callback(d: Draft, c: RegisterCallback) -> Reply:
     task = d.task(c.awaiter)
     if task is None:
         return refuse(422, "Awaiter promise has no resonate:target tag")
+    if awaited.internal:
+        return not_external(awaited)
     if awaited.is_pending and awaiter.is_pending:
         add_wait(d, c.awaited, c.awaiter)
     elif awaiter.is_pending:
@@ -61,6 +68,8 @@ def register_listener(d: Draft, c: RegisterListener) -> Reply:
     awaited = d.promise(c.awaited)
     if awaited is None:
         return refuse(404, "Awaited promise not found")
+    if awaited.internal:
+        return not_external(awaited)
     if awaited.is_pending:
         d.listen(Listener(c.awaited, c.address))
     return ok(PromiseData(awaited))
@@ -85,6 +94,14 @@ def ensure(d: Draft, c: EnsurePromise) -> Reply:
     return ok(PromiseData(birth.placeholder(d, c.id) if promise is None else promise))
 
 
+def watch(d: Draft, c: WatchPromise) -> Reply:
+    """Waiting for an internal promise could last for ever; one that has settled is just read."""
+    promise = d.promise(c.id)
+    if promise is not None and promise.is_pending and promise.internal:
+        return not_external(promise)
+    return get(d, c)
+
+
 def cancel(d: Draft, c: CancelPromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None:
@@ -92,6 +109,11 @@ def cancel(d: Draft, c: CancelPromise) -> Reply:
     if promise.is_pending:
         promise = settle(d, promise, "rejected_canceled", values.cancelled(c.by, c.reason))
     return ok(PromiseData(promise))
+
+
+def not_external(awaited: Promise) -> Reply:
+    remedy = "create it with resonate:target, resonate:timer=true or resonate:external=true"
+    return refuse(422, f"Awaited promise '{awaited.id}' is internal: {remedy}")
 
 
 def add_wait(d: Draft, awaited: str, awaiter: str) -> None:

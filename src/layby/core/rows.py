@@ -2,7 +2,7 @@
 
 from bisect import insort
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -40,8 +40,12 @@ class OutsideFootprint(Exception):
     """A step read a row it did not declare: a bug in the command's footprint."""
 
 
+Lineage = Literal["off", "dot", "colon"]
+"""How ids tell their origin: text before the first '.' or ':'; off: they tell nothing."""
+
+
 class Settings(Struct, frozen=True):
-    """The few numbers the rules depend on."""
+    """The few numbers and switches the rules depend on; the defaults accept what SDKs send."""
 
     retry_ms: Millis = 30_000
     max_crashes: int = 5
@@ -49,6 +53,15 @@ class Settings(Struct, frozen=True):
     """Waits handled in the transaction that settles their promise; the rest is armed as a tick."""
     preload_limit: int = 1_000
     roots_per_take: int = 64
+    strict_lineage: Lineage = "off"
+    """Lineage tags must fit their id, and waits stay within one origin."""
+    strict_external: bool = False
+    """Nobody may wait for a promise without a target, timer or external tag: it is internal."""
+
+    @classmethod
+    def strict(cls) -> "Settings":
+        """The specification's answers, with the lineage rule of the newest SDKs."""
+        return cls(strict_lineage="colon", strict_external=True)
 
 
 class Footprint(Struct):

@@ -3,13 +3,21 @@
 from collections.abc import Iterator
 from typing import Any
 
-from layby.core.model import Message, Promise, Task
+from msgspec.structs import replace
+
+from layby.core.model import Message, Millis, Promise, Task
 from layby.core.state import State
 
 
+def at(state: State, now: Millis) -> State:
+    """Stored rows, but internal promises as they stand: no sweep will ever write them down."""
+    internal = {p.id: p.at(now) for p in state.promises.values() if p.internal}
+    return replace(state, promises=state.promises | internal) if internal else state
+
+
 def promise_timeouts(state: State) -> list[dict[str, Any]]:
-    pending = (p for p in _sorted(state.promises) if p.is_pending)
-    return [{"id": p.id, "timeout": p.timeout_at} for p in pending]
+    armed = (p for p in _sorted(state.promises) if p.is_armed)
+    return [{"id": p.id, "timeout": p.timeout_at} for p in armed]
 
 
 def callbacks(state: State) -> list[dict[str, str]]:

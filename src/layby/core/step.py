@@ -14,6 +14,7 @@ from layby.core import (
     promises,
     runs,
     schedules,
+    strict,
     tasks,
     timers,
     validate,
@@ -35,7 +36,7 @@ HANDLERS: dict[type[Command], Handler] = {
     commands.RegisterListener: promises.register_listener,
     commands.ResolvePromise: promises.resolve,
     commands.EnsurePromise: promises.ensure,
-    commands.WatchPromise: promises.get,
+    commands.WatchPromise: promises.watch,
     commands.CancelPromise: promises.cancel,
     commands.GetTask: tasks.get,
     commands.CreateTask: tasks.create,
@@ -72,7 +73,7 @@ HANDLERS: dict[type[Command], Handler] = {
 
 def step(rows: Rows, command: Command, now: Millis) -> tuple[Reply, Draft]:
     draft = Draft(rows, now)
-    wrong = validate.problems(command)
+    wrong = validate.problems(command) or strict.problems(command, rows.settings)
     if wrong is not None:
         return refuse(400, wrong), draft
     return HANDLERS[type(command)](draft, command), draft

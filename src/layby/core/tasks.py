@@ -96,6 +96,9 @@ def suspend(d: Draft, c: SuspendTask) -> Reply:
     awaited = [d.promise(action.data.awaited) for action in c.actions]
     if None in awaited:
         return refuse(422, "Awaited promise not found")
+    for each in awaited:
+        if each is not None and each.internal:
+            return promises.not_external(each)
     if any(each is not None and not each.is_pending for each in awaited):
         return _redirect(d, task, promise)
     for action in c.actions:

@@ -213,7 +213,7 @@ def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:
     if birth.is_absent(d.promise(timer_id)):
         birth.create(d, timer_id, retry_at, birth.EMPTY, {birth.TIMER: "true"})
     timer = d.promise(timer_id)
-    if timer is not None and timer.is_pending:
+    if timer is not None and timer.is_armed:
         add_wait(d, timer_id, task.id)
         d.put_task(task.suspended())
     else:

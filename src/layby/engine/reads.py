@@ -1,5 +1,6 @@
 """Reads that are not by id: searches, what a holder holds, the snapshot."""
 
+from layby.core import snapshot
 from layby.core.commands import (
     ExplainPromise,
     GetRun,
@@ -41,6 +42,6 @@ def read(store: Store, query: Query, now: Millis) -> Reply:
         case GetStats():
             return ok(store.stats(now))
         case SnapDebug():
-            return ok(store.dump())
+            return ok(snapshot.at(store.dump(), now))
         case _:
             return refuse(400, f"Unknown operation: {query.kind}")

@@ -43,7 +43,7 @@ WAITING: Final = """
     ORDER BY task_waiting_since, id
 """
 OUTSIDE: Final = """
-    promises WHERE settled_at IS NULL AND task_target IS NULL AND timer = 0
+    promises WHERE settled_at IS NULL AND task_target IS NULL AND timer = 0 AND internal = 0
         AND (created_at, id) > (?, ?) AND created_at <= ?
     ORDER BY created_at, id
 """
@@ -111,7 +111,7 @@ def _can_wait(promise: Promise, task: Task | None) -> bool:
     """What stands in the indexes: as stored, whatever time has made of it."""
     if task is not None:
         return task.waiting_since is not None
-    return promise.settled_at is None and not promise.timer
+    return promise.settled_at is None and not promise.timer and not promise.internal
 
 
 def _matching(

@@ -185,7 +185,7 @@ class MemoryStore:
         ]
 
     def _due_promises(self, now: Millis, limit: int) -> Iterator[Tick]:
-        due = [p for p in self.state.promises.values() if p.is_pending and p.timeout_at <= now]
+        due = [p for p in self.state.promises.values() if p.is_armed and p.timeout_at <= now]
         due = [p for p in due if p.timeout_at < NEVER]
         if due:
             yield ExpirePromises(ids=_first(((p.timeout_at, p.id) for p in due), limit))
@@ -235,7 +235,7 @@ class MemoryStore:
 
     def _deadlines(self) -> Iterator[Millis]:
         for promise in self.state.promises.values():
-            if promise.is_pending and promise.timeout_at < NEVER:
+            if promise.is_armed and promise.timeout_at < NEVER:
                 yield promise.timeout_at
             if promise.tail_at is not None:
                 yield promise.tail_at

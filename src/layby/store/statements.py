@@ -94,7 +94,8 @@ class Statements:
     def _prepare_time(self) -> None:
         """What is due, in the order a sweep handles it, and when to look next."""
         self.due_promises = self._ids(
-            f"settled_at IS NULL AND timeout_at < {NEVER} AND timeout_at <= ?", "timeout_at"
+            f"settled_at IS NULL AND internal = 0 AND timeout_at < {NEVER} AND timeout_at <= ?",
+            "timeout_at",
         )
         self.due_tasks = f"""
             SELECT json_group_array(json_array(task_state, id)) FROM (
@@ -123,7 +124,7 @@ class Statements:
         self.earliest = f"""
             SELECT
                 (SELECT min(timeout_at) FROM promises
-                    WHERE settled_at IS NULL AND timeout_at < {NEVER}),
+                    WHERE settled_at IS NULL AND internal = 0 AND timeout_at < {NEVER}),
                 (SELECT min(task_wake_at) FROM promises WHERE task_wake_at < {NEVER}),
                 (SELECT min(tail_at) FROM promises WHERE tail_at IS NOT NULL),
                 (SELECT min(expires_at) FROM holders WHERE standing = 'alive'),

@@ -161,7 +161,8 @@ class TaskHandle:
         attempt = self._store()
         key = f"promise.{check_key(name, 'name of a promise')}"
         promise_id = attempt.replay.record_id(key, lasting=True)
-        create = CreatePromise(id=promise_id, timeout_at=NEVER)
+        tags = {"resonate:external": "true"}  # also strict servers let others wait for it
+        create = CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
         await attempt.fenced(FenceTask(id=attempt.id, version=attempt.version, inner=create))
         return Token(self, promise_id, key)
 

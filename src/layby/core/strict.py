@@ -1,0 +1,121 @@
+"""Field rules of the strict profile: what is refused with 400 beyond `validate`, when asked for.
+
+Lineage: ids tell where they belong. By the dot rule `root.1.2` belongs to origin `root`; by the
+colon rule the origin ends at the first ':', and '.' separates the levels below it (`root:1.2`).
+External: a promise is one kind of thing, and a suspend names each promise once. That nobody may
+wait for an internal promise (422) is decided where its row is at hand.
+
+layby's own kinds are not asked: their ids and tags are ours.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from layby.core import birth
+from layby.core.commands import (
+    Command,
+    CreatePromise,
+    CreateSchedule,
+    CreateTask,
+    FenceTask,
+    RegisterCallback,
+    SuspendTask,
+    Tags,
+)
+from layby.core.rows import Settings
+
+Problems = Iterator[str]
+
+ORIGIN: Final = "resonate:origin"
+PARENT: Final = "resonate:parent"
+PREFIX: Final = "resonate:prefix"
+SEPARATORS: Final = {"off": "", "dot": ".", "colon": ":"}
+"""What ends the origin of an id; nothing when ids tell nothing."""
+
+
+def problems(command: Command, settings: Settings) -> str | None:
+    """Everything the profile has against the command, as one text; None when nothing."""
+    found: list[str] = []
+    separator = SEPARATORS[settings.strict_lineage]
+    if separator and (lineage := LINEAGE.get(type(command))):
+        found += lineage(command, separator)
+    if settings.strict_external and (external := EXTERNAL.get(type(command))):
+        found += external(command)
+    return "; ".join(found) or None
+
+
+# --- lineage: tags fit their id, waits stay within one origin ------------------------------
+
+
+def _born(c: CreatePromise, separator: str) -> Problems:
+    for tag in (ORIGIN, PREFIX):
+        if separator in c.tags.get(tag, ""):
+            yield f"{tag} must not contain '{separator}'"
+    for tag in (ORIGIN, birth.BRANCH, PARENT):
+        if tag in c.tags:
+            yield from _below(c.id, tag, c.tags[tag], separator)
+
+
+def _below(promise_id: str, tag: str, ancestor: str, separator: str) -> Problems:
+    joint = "." if separator in ancestor else separator
+    if promise_id != ancestor and not promise_id.startswith(ancestor + joint):
+        yield f"Promise ID must be '{ancestor}' or begin with '{ancestor}{joint}', as {tag} says"
+
+
+def _born_fenced(c: FenceTask, separator: str) -> Problems:
+    return _born(c.inner, separator) if isinstance(c.inner, CreatePromise) else iter(())
+
+
+def _fired(c: CreateSchedule, separator: str) -> Problems:
+    """What it fires is a root of that name; its lineage tags are written when it fires."""
+    if separator in c.id:
+        yield f"Schedule ID must not contain '{separator}'"
+
+
+def _awaited(c: RegisterCallback, separator: str) -> Problems:
+    awaiter, awaited = (each.partition(separator)[0] for each in (c.awaiter, c.awaited))
+    if awaiter != awaited:
+        yield f"Awaiter (origin '{awaiter}') and awaited (origin '{awaited}') must share an origin"
+
+
+def _suspended(c: SuspendTask, separator: str) -> Problems:
+    for action in c.actions:
+        yield from _awaited(action.data, separator)
+
+
+LINEAGE: Final[dict[type[Command], Callable[[Any, str], Problems]]] = {
+    CreatePromise: _born,
+    CreateTask: lambda c, separator: _born(c.action.data, separator),
+    FenceTask: _born_fenced,
+    CreateSchedule: _fired,
+    RegisterCallback: _awaited,
+    SuspendTask: _suspended,
+}
+
+
+# --- external: one kind of promise, each awaited once --------------------------------------
+
+
+def _kind(tags: Tags) -> Problems:
+    if birth.TARGET in tags and tags.get(birth.TIMER) == "true":
+        yield "resonate:timer and resonate:target exclude each other: a timer has no task"
+
+
+def _kind_fenced(c: FenceTask) -> Problems:
+    return _kind(c.inner.tags) if isinstance(c.inner, CreatePromise) else iter(())
+
+
+def _each_once(c: SuspendTask) -> Problems:
+    counts = Counter(action.data.awaited for action in c.actions)
+    for awaited in sorted(each for each, times in counts.items() if times > 1):
+        yield f"Awaited promise '{awaited}' is named twice"
+
+
+EXTERNAL: Final[dict[type[Command], Callable[[Any], Problems]]] = {
+    CreatePromise: lambda c: _kind(c.tags),
+    CreateTask: lambda c: _kind(c.action.data.tags),
+    FenceTask: _kind_fenced,
+    CreateSchedule: lambda c: _kind(c.promise_tags),
+    SuspendTask: _each_once,
+}
