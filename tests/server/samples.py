@@ -108,6 +108,7 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
         "nodes": [{"id": "n", "name": "f"}],
     },
     "layby.run.get": lambda p: {"id": f"{p}r"},
+    "layby.task.records": lambda p: {"id": f"{p}x"},
     "layby.run.list": lambda _: {},
     "layby.waiting.list": lambda p: {"prefix": p},
     "layby.promise.explain": lambda p: {"id": f"{p}x"},

@@ -200,6 +200,21 @@ def test_schedules_and_held_tasks_come_in_pages() -> None:
             assert [each.id for each in page.tasks] == ["run/a:d"]
 
 
+def test_the_records_of_a_task_come_in_pages() -> None:
+    """Itself first, then what is below its id; neighbours with like names are left out."""
+    for backend in ("memory", "sqlite"):
+        with World(backend) as world:
+            world.ok(r.target("t"))
+            for key in ("t-1", "t.c.a", "t.c.b", "t.w0.c", "t/x", "t:1", "tt"):
+                world.ok(r.promise(key))
+            page = world.ok(c.GetRecords(id="t", limit=2))
+            assert ([p.id for p, _ in page.rows], page.cursor) == (["t", "t.c.a"], "t.c.a")
+            assert [task is not None for _, task in page.rows] == [True, False]
+            page = world.ok(c.GetRecords(id="t", cursor="t.c.a"))
+            assert ([p.id for p, _ in page.rows], page.cursor) == (["t.c.b", "t.w0.c"], None)
+            assert world.ok(c.GetRecords(id="nothing")).rows == []
+
+
 INDEXED: dict[str, tuple[c.Search | c.ListRuns, str]] = {
     "promise state": (c.SearchPromises(state="resolved"), "promises_state"),
     "task state": (c.SearchTasks(state="suspended"), "promises_task_state"),

@@ -560,6 +560,15 @@ class GetRun(Query, frozen=True):
     cursor: str | None = None
 
 
+class GetRecords(Query, frozen=True):
+    """A task and what it keeps below its id, by id, itself first: for who goes on with it."""
+
+    kind = "layby.task.records"
+    id: str
+    limit: Int64 = 1000
+    cursor: str | None = None
+
+
 class ListRuns(Query, frozen=True):
     """Roots of runs: by id, or the newest first; all, or those of a schedule."""
 

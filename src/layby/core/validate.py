@@ -19,6 +19,7 @@ from layby.core.commands import (
     FenceTask,
     FinishTask,
     FulfillTask,
+    GetRecords,
     GetRun,
     HaltTask,
     HeartbeatTasks,
@@ -245,7 +246,7 @@ def _create_schedule(c: CreateSchedule) -> Problems:
 
 
 def _search(
-    c: Search | SearchSchedules | ListHeld | ListRuns | GetRun | ListWaiting,
+    c: Search | SearchSchedules | ListHeld | ListRuns | GetRun | GetRecords | ListWaiting,
 ) -> Problems:
     if not 1 <= c.limit <= MAX_PAGE:
         yield f"limit must be between 1 and {MAX_PAGE}"
@@ -265,6 +266,11 @@ def _list_waiting(c: ListWaiting) -> Problems:
 
 def _get_run(c: GetRun) -> Problems:
     yield from _id(c.id, "Run ID")
+    yield from _search(c)
+
+
+def _get_records(c: GetRecords) -> Problems:
+    yield from _task_id(c)
     yield from _search(c)
 
 
@@ -406,6 +412,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     SearchSchedules: _search,
     ListHeld: _search,
     commands.GetRun: _get_run,
+    GetRecords: _get_records,
     ListRuns: _list_runs,
     ListWaiting: _list_waiting,
     commands.ExplainPromise: _promise_id,

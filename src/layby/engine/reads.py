@@ -3,6 +3,7 @@
 from layby.core import snapshot
 from layby.core.commands import (
     ExplainPromise,
+    GetRecords,
     GetRun,
     ListHeld,
     ListRuns,
@@ -30,6 +31,8 @@ def read(store: Store, query: Query, now: Millis) -> Reply:
             return ok(store.search_schedules(query))
         case GetRun():
             return ok(store.get_run(query, now))
+        case GetRecords():
+            return ok(store.get_records(query, now))
         case ListRuns():
             return ok(store.list_runs(query, now))
         case ListHeld():

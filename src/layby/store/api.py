@@ -6,6 +6,7 @@ from typing import Protocol
 from layby.core.changes import Changes
 from layby.core.commands import (
     ExplainPromise,
+    GetRecords,
     GetRun,
     ListHeld,
     ListRuns,
@@ -56,6 +57,8 @@ class Store(Protocol):
     def search_schedules(self, query: SearchSchedules) -> SchedulePage: ...
 
     def get_run(self, query: GetRun, now: Millis) -> RowPage: ...
+
+    def get_records(self, query: GetRecords, now: Millis) -> RowPage: ...
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage: ...
 

@@ -18,6 +18,7 @@ from layby.core.commands import (
     ExplainPromise,
     FinishSettlement,
     FreeTasks,
+    GetRecords,
     GetRun,
     ListHeld,
     ListRuns,
@@ -269,6 +270,15 @@ class MemoryStore:
 
     def get_run(self, query: GetRun, now: Millis) -> RowPage:
         rows = (row for row in self._projected(query.cursor, now) if row[0].root == query.id)
+        return RowPage(*queries.page_of_rows(rows, query.limit))
+
+    def get_records(self, query: GetRecords, now: Millis) -> RowPage:
+        below = f"{query.id}."
+        rows = (
+            row
+            for row in self._projected(query.cursor, now)
+            if row[0].id == query.id or row[0].id.startswith(below)
+        )
         return RowPage(*queries.page_of_rows(rows, query.limit))
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:

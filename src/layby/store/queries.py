@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from layby.core.birth import NAME, SCHEDULE
 from layby.core.commands import (
+    GetRecords,
     GetRun,
     ListHeld,
     ListRuns,
@@ -64,6 +65,13 @@ def schedules(everything: Sequence[Schedule], query: SearchSchedules) -> Schedul
 
 def run(read: Read, query: GetRun, now: Millis) -> RowPage:
     rows = _walk(read, _below(query.id, []), query.cursor or "", query.limit + 1)
+    return RowPage(*page_of_rows((projected(*row, now) for row in rows), query.limit))
+
+
+def records(read: Read, query: GetRecords, now: Millis) -> RowPage:
+    itself: Condition = ("promises.id = ?", (query.id,))
+    below: Condition = ("promises.id >= ? AND promises.id < ?", (f"{query.id}.", f"{query.id}/"))
+    rows = _walk(read, [[itself], [below]], query.cursor or "", query.limit + 1)
     return RowPage(*page_of_rows((projected(*row, now) for row in rows), query.limit))
 
 

@@ -18,6 +18,7 @@ from layby.core.commands import (
     ExplainPromise,
     FinishSettlement,
     FreeTasks,
+    GetRecords,
     GetRun,
     ListHeld,
     ListRuns,
@@ -367,6 +368,9 @@ class SqlStore:
 
     def get_run(self, query: GetRun, now: Millis) -> RowPage:
         return queries.run(self._read_pairs, query, now)
+
+    def get_records(self, query: GetRecords, now: Millis) -> RowPage:
+        return queries.records(self._read_pairs, query, now)
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
         if query.newest_first:

@@ -16,7 +16,6 @@ from layby.core.replies import Reply
 from layby.errors import WireError
 from layby.wire.encode import PromiseRecord, ScheduleRecord
 
-
 ABSENT = Raw()
 
 
@@ -292,6 +291,7 @@ _BY_KIND: dict[str, Callable[[Answer], Any]] = {
     "layby.task.annotate": _annotated,
     "layby.run.start": lambda a: replies.RunData(_promise(a), a.created, _taken(a)),
     "layby.run.get": lambda a: replies.RowPage([_row(each) for each in a.rows], a.cursor),
+    "layby.task.records": lambda a: replies.RowPage([_row(each) for each in a.rows], a.cursor),
     "layby.run.list": lambda a: replies.RowPage([_row(each) for each in a.rows], a.cursor),
 }
 

@@ -47,6 +47,7 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.StartRun,
     commands.CreateRunSchedule,
     commands.GetRun,
+    commands.GetRecords,
     commands.ListRuns,
     commands.ListWaiting,
     commands.ExplainPromise,
