@@ -542,12 +542,23 @@ async def test_a_redirect_is_not_followed():
         assert (told.counted, elsewhere.seen) == ([("execute", "error")], [])
 
 
-@pytest.mark.parametrize("address", ["http://", "http:///x", "http://h:99999/", "http://[::1/"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://",
+        "http:///x",
+        "http://h:99999/",
+        "http://[::1/",
+        "https://]-@=[@/",
+        "http://\u3002@127.0.0.1/",
+    ],
+)
 @on_loop
 async def test_an_address_that_is_no_url_is_dropped(address):
     """Nothing can be sent there, today or tomorrow."""
     async with Pushing() as (pusher, told):
         pusher.push(execute(address))
+        await told.dropped.until(1)
         assert (told.dropped, told.counted) == (["t1"], [("execute", "dropped")])
 
 
@@ -587,6 +598,17 @@ def test_a_token_is_sent_in_the_header_and_said_nowhere(header, caplog):
     push()
     assert "401" in caplog.text
     assert "s3cret" not in caplog.text
+
+
+@on_loop
+async def test_a_password_in_an_address_does_not_meet_the_token():
+    """One header cannot carry both: the owner's token goes, and whoever named the address knows."""
+    options = {"auth": "bearer", "token": Secret("env:TOKEN", "t0ken")}
+    async with Receiver() as receiver, Pushing(**options) as (pusher, told):
+        pusher.push(execute(f"http://me:passw0rd@127.0.0.1:{receiver.port}/"))
+        await told.counted.until(1)
+        assert told.delivered == ["t1"]
+        assert receiver.headers[0].getall("Authorization") == ["Bearer t0ken"]
 
 
 @pytest.mark.parametrize("answer", [500, NONSENSE])

@@ -138,7 +138,7 @@ class Pusher:
         try:
             url = URL(outgoing.message.address)
             host = self._turns.host(str(url.origin()))
-        except ValueError:
+        except (ValueError, IndexError):  # brackets in odd places make yarl stumble
             self._tell("its address", "dropped, since that is no URL", outgoing.message)
             return None
         return Parcel(host, url, outgoing.message, outgoing.promise)

@@ -63,11 +63,15 @@ class Poster:
             return Outcome("out of reach", "no connection in time")
         except ClientConnectorError as error:
             return Outcome("out of reach", str(error.os_error))
+        except ValueError:  # a user's name that no header can carry, for one
+            return Outcome("forbidden", "nothing can be posted to such an address")
         except (ClientError, TimeoutError) as error:  # what it says may name secrets in the URL
             return Outcome("failed", f"no answer: {type(error).__name__}")
 
     async def _post(self, url: URL, body: bytes, host: Host) -> Outcome:
         self._session = self._session or self._open_session()
+        if self._config.auth != "none":
+            url = url.with_user(None)  # aiohttp refuses two ways to say who we are
         # A redirect would be followed with our token to a place nobody has judged.
         async with self._session.post(
             url, data=body, allow_redirects=False, trace_request_ctx=host
