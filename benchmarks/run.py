@@ -6,13 +6,21 @@ import sqlite3
 import sys
 
 import bench_core
+import bench_server
 import bench_worker
 import reference
 from bars import run
 
 
 def main(wanted: list[str]) -> int:
-    benches = {bench.__name__: bench for bench in (*bench_core.BENCHES, *bench_worker.BENCHES)}
+    benches = {
+        bench.__name__: bench
+        for bench in (
+            *bench_core.BENCHES,
+            *bench_worker.BENCHES,
+            *bench_server.BENCHES,
+        )
+    }
     unknown = set(wanted) - set(benches)
     if unknown:
         print(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(benches)}")

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import click
+
+from layby.server import config, logs, server
+from layby.server.config import KEYS
 
 EPILOG = """
 \b
@@ -18,15 +21,16 @@ Examples:
 Every setting can stand in layby.toml, in a variable LAYBY_SECTION__NAME, or be a flag; flags win.
 SIGTERM and Ctrl-C answer what is under way, then stop.
 """
+NO_FLAGS = ("auth.api_keys",)
+"""What other users of the machine could read in the list of processes."""
 
 
 def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """One flag for each setting: what it is called and means is said once, in the config."""
-    from layby.server.config import KEYS  # noqa: PLC0415 - the server's libraries are an extra
-
     for key in reversed(KEYS.values()):
-        name = key.name.replace(".", "__")
-        shown = key.shown(key.default)
+        if key.name in NO_FLAGS:
+            continue
+        name, shown = key.name.replace(".", "__"), key.shown(key.default)
         told = f"{key.description}." + (f"  [default: {shown}]" if shown else "")
         if isinstance(key.default, bool):
             option = click.option(f"{key.flag}/--no-{key.flag[2:]}", name, default=None, help=told)
@@ -43,19 +47,18 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
 @_flags
 def serve(file: Path | None, **given: Any) -> None:
     """Serve the Resonate protocol and layby's own over HTTP."""
-    from layby.server import config, logs, server  # noqa: PLC0415
-
     flags = {name.replace("__", "."): value for name, value in given.items() if value is not None}
     loaded = config.load(flags, os.environ, file)
     logs.configure(loaded.log)
-    _run(server.serve(loaded, _tell))
+    _run(server.serve(loaded, tell))
 
 
-def _tell(server: Any) -> None:
-    click.echo(f"layby serves {server.config.db} at {server.url}  (Ctrl-C stops it)", err=True)
+def tell(served: server.Server) -> None:
+    where = f"layby serves {served.config.db} at {served.url}"
+    click.echo(f"{where}  (Ctrl-C stops it)", err=True)
 
 
-def _run(serving: Any) -> None:
+def _run(serving: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop  # noqa: PLC0415 - faster where it is installed
     except ImportError:
