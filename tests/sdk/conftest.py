@@ -55,12 +55,8 @@ def sdk(request: pytest.FixtureRequest) -> Sdk:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """At the end its file must be as sound as `layby doctor` asks."""
-    server = Server(tmp_path)
-    try:
-        server.start()
+    with Server(tmp_path) as server:
         yield server
-    finally:
-        server.kill()
     assert server.violations() == []
 
 

@@ -33,8 +33,8 @@ def test_a_question_that_nobody_answers(world: World):
     """Its deadline wakes the workflow, though no task belongs to it."""
     worker, question = asked(world, timeout_ms=600)
     worker.hear("error", id="asks")
-    _, answer = world.server.ask("promise.get", id=question)
-    assert answer["promise"]["state"] == "rejected_timedout"
+    answer = world.server.ask("promise.get", id=question)
+    assert answer.data["promise"]["state"] == "rejected_timedout"
 
 
 def asked(world: World, timeout_ms: int | None = None) -> tuple[Peer, str]:

@@ -15,14 +15,13 @@ def test_a_schedule_calls_again_and_again_until_it_is_deleted(world: World):
     worker.hear("effect", times=2, what="tick")
     worker.order("unschedule", id="ticks")
     worker.hear("unscheduled")
-    assert world.server.ask("schedule.get", id="ticks")[0] == 404
+    assert world.server.ask("schedule.get", id="ticks").status == 404
     assert_named_after_their_times(world)
 
 
 def assert_named_after_their_times(world: World) -> None:
     tags = {"resonate:schedule": "ticks"}
-    _, answer = world.server.ask("promise.search", tags=tags)
-    promises = answer["promises"]
+    promises = world.server.ask("promise.search", tags=tags).data["promises"]
     assert len(promises) >= 2
     for promise in promises:
         assert promise["createdAt"] % 1_000 == 0
