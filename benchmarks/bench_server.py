@@ -24,7 +24,7 @@ from layby.client.http import HttpClient
 from layby.core.commands import HeartbeatWorker, StartRun, Take
 
 # ruff: noqa: ASYNC110, PLW0603, RUF001 - bodies take a context; a load generator looks
-# again and again; one moment is told through a global; × is times
+# again and again; one moment is told through a global, and results show the sign of times
 
 FAR_AWAY = 4_000_000_000_000
 ECHO = Path(__file__).with_name("echo_server.py")

@@ -48,7 +48,7 @@ class RemoteLink:
 
     async def close(self) -> None:
         if self._heart is not None:
-            self._heart.stop()
+            await self._heart.stop()
         if self._inbox is not None:
             await self._inbox.close()
         await self.client.close()

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 MAX_BLOCK_S: Final = 60.0
 BEATS_PER_LEASE: Final = 3
+STOP_S: Final = 1.0
 
 
 class Heart:
@@ -39,16 +41,20 @@ class Heart:
         self._turned_at = monotonic()
         self._was_blocked = False
         self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._is_stopping = False
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="layby-heart", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Returns at once; the thread ends when its last beat has been answered or given up."""
+    async def stop(self) -> None:
+        """The last beat may still be answered; a server that is gone is not waited for."""
+        self._is_stopping = True
         if self._own_loop is not None:
-            self._own_loop.call_soon_threadsafe(self._stopping.set)
+            with suppress(RuntimeError):  # it has ended by itself
+                self._own_loop.call_soon_threadsafe(self._stopping.set)
+        await self._loop.run_in_executor(None, self._thread.join, STOP_S)
 
     # --- in its own thread ---------------------------------------------------------------
 
@@ -67,6 +73,8 @@ class Heart:
 
     async def _rested(self) -> bool:
         """True when it is to stop."""
+        if self._is_stopping:
+            return True
         try:
             await asyncio.wait_for(self._stopping.wait(), self._every)
         except TimeoutError:
