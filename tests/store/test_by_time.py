@@ -128,7 +128,7 @@ def expected(world: World, query: c.ListWaiting) -> list[str]:
         kind = wait_kind(promise, task, NOW)
         if kind is None or query.wait_kind not in (None, kind):
             continue
-        if task is None and key not in awaited and not promise.placeholder:
+        if task is None and key not in awaited:
             continue
         since = waits_since(promise, task)
         if since <= (FAR if query.until is None else query.until):
@@ -170,6 +170,20 @@ def test_an_explanation_says_what_a_task_is_suspended_on_and_who_waits_for_it(ba
         child = world.ok(c.ExplainPromise(id="child"))
     assert [promise.id for promise, _ in parent.awaited] == ["child", "other"]
     assert (list(child.awaiters), child.listeners, child.task) == (["parent"], 1, None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_body_waits_for_in_memory_is_awaited_too(backend) -> None:
+    """There is no row for such a wait: its worker has said for which promise it is."""
+    with World(backend) as world:
+        world.ok(c.EnsurePromise(id="event"))
+        world.ok(r.run(a=""))
+        world.ok(r.take(1))
+        told = '{"kind":"promise","sentence":"waiting","since":1,"awaited":"event"}'
+        world.ok(c.AnnotateTask(id="run/a:a", version=1, sub_status="Deferred", waiting_on=told))
+        (entry,) = world.ok(c.ListWaiting()).entries
+    assert entry.promise.id == "run/a:a"
+    assert [promise.id for promise, _ in entry.awaited] == ["event"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -40,6 +40,11 @@ def parked(told: WaitingOn, sub_status: str | None = "Deferred") -> Explanation:
     return explained(replace(task, sub_status=sub_status), holder=holder())
 
 
+def parked_on(*awaited: tuple[Promise, Task | None]) -> Explanation:
+    told = WaitingOn("promise", "waiting for promise x", 40_000, awaited="x")
+    return replace(parked(told), awaited=awaited)
+
+
 def suspended_on(*keys: str, task: Task = FOREIGN, **around: Any) -> Explanation:
     awaited = [(promise(key), None) for key in keys]
     return explained(replace(task, state="suspended"), awaited=awaited, **around)
@@ -145,7 +150,12 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "the outside world (worker w1 keeps looking)",
     ),
     "parked on a promise": (
-        parked(WaitingOn("promise", "waiting for promise x", 40_000, awaited="x")),
+        parked_on((promise("x"), None)),
+        "is parked, waiting for promise x",
+        "whoever settles that promise: layby resolve x --value JSON",
+    ),
+    "parked on a promise with a task": (
+        parked_on((promise("x"), FOREIGN)),
         "is parked, waiting for promise x",
         "whoever settles that promise",
     ),
@@ -210,7 +220,7 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
             "x", task=replace(NODE, waiting_on=WaitingOn("trigger", "waiting for x", 5).to_text())
         ),
         "is suspended, waiting for x",
-        "whoever settles that",
+        "whoever settles that: layby resolve x --value JSON",
     ),
 }
 

@@ -4,14 +4,13 @@ Exit codes are the same everywhere: 0 it worked, 1 it ran and the answer is no, 
 run, 130 it was interrupted. What can be expected to go wrong is one line on stderr.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 import layby
-from layby.cli.demo import demo
-from layby.cli.doctor import doctor
-from layby.cli.serve import serve
+from layby.cli.groups import Named, Place
+from layby.cli.refusals import Refused
 from layby.errors import LaybyError
 
 HELP = """Durable Python tasks that hold no slot while they wait.
@@ -19,19 +18,55 @@ HELP = """Durable Python tasks that hold no slot while they wait.
 \b
 New here? Try:
   layby demo             see it work, in a few seconds
+  layby run FILE.py      run a workflow of yours and watch it
+  layby waiting          see what waits, and for what
   layby doctor FILE      check that a layby file is sound
 """
 EPILOG = """
 \b
 Exit codes:
   0    it worked
-  1    it ran, and the answer is no (doctor: a violation was found)
-  2    it could not run: wrong usage, or a file that cannot be used
+  1    it ran, and the answer is no: a run failed, an id is unknown, a violation was found
+  2    it could not run: wrong usage, a file that cannot be used, a server that is not there
   130  interrupted
 """
+SECTIONS: Final[dict[str, tuple[Place, ...]]] = {
+    "Begin": (
+        Place("demo", "demo", "See it work, in a few seconds."),
+        Place("run", "run", "Run a workflow and watch it."),
+        Place("dev", "dev", "A server and a worker in one process, to develop with."),
+    ),
+    "Look": (
+        Place("runs", "runs", "List runs, the newest first."),
+        Place("waiting", "waiting", "List what waits now, the longest first."),
+        Place("why", "why", "Say in one sentence why something waits."),
+        Place("tree", "tree", "Draw a run, or a tree of calls."),
+        Place("doctor", "doctor", "Check that a file or a server is sound."),
+    ),
+    "Act": (
+        Place("resolve", "steering", "Resolve a promise; it may be new."),
+        Place("reject", "steering", "Reject a promise; it may be new."),
+        Place("cancel", "steering", "Cancel a run, a task or a promise."),
+        Place("halt", "steering", "Stop a run or a task until it is continued."),
+        Place("continue", "steering", "Let a halted run or task go on."),
+        Place("invoke", "invoke", "Call a function of a worker in any language."),
+    ),
+    "By the protocol": (
+        Place("promises", "promises", "Promises: get, create, settle, search, register."),
+        Place("tasks", "tasks", "Tasks: what a worker does, by hand."),
+        Place("schedules", "schedules", "Cron rules that create promises."),
+    ),
+    "Operate": (
+        Place("serve", "serve", "Serve many processes and languages over HTTP."),
+        Place("worker", "worker", "Run the tasks of your modules for a server."),
+        Place("migrate", "migrate", "Bring a file to the schema of this version."),
+        Place("completion", "completion", "Let your shell complete commands."),
+    ),
+}
+"""Every command: its name, its module, and what the list of commands says of it."""
 
 
-class Commands(click.Group):
+class Commands(Named):
     """Shows expected failures as one line, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -39,7 +74,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except LaybyError as error:
             click.echo(f"layby: {error}", err=True)
-            ctx.exit(2)
+            ctx.exit(1 if isinstance(error, Refused) else 2)
         except KeyboardInterrupt:
             click.echo("layby: interrupted", err=True)
             ctx.exit(130)
@@ -47,6 +82,8 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
+    sections=SECTIONS,
+    aliases={"promise": "promises", "task": "tasks", "schedule": "schedules"},
     help=HELP,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -54,11 +91,6 @@ class Commands(click.Group):
 @click.version_option(layby.__version__, prog_name="layby")
 def cli() -> None:
     """The group; what it says about itself is HELP."""
-
-
-cli.add_command(demo)
-cli.add_command(doctor)
-cli.add_command(serve)
 
 
 def main() -> None:

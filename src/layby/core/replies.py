@@ -124,7 +124,7 @@ class Explanation(Struct, frozen=True):
     promise: Promise
     task: Task | None = None
     awaited: Sequence[tuple[Promise, Task | None]] = ()
-    """What its task is suspended on, by id."""
+    """What its task is suspended on, or waits for in memory, by id."""
     more_awaited: bool = False
     awaiters: Sequence[str] = ()
     """Tasks that are suspended on this promise, by id."""

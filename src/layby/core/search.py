@@ -23,6 +23,7 @@ class _Told(msgspec.Struct):
     """Of what a worker says about a wait, all that is looked at here."""
 
     kind: str
+    awaited: str | None = None
 
 
 _read_told = msgspec.json.Decoder(_Told).decode
@@ -73,12 +74,19 @@ def wait_kind(promise: Promise, task: Task | None, now: Millis) -> str | None:
         return "manual"
     if task.state == "pending":
         return "worker" if task.ready_at is None or task.ready_at <= now else "sleep"
-    return _told_kind(task.waiting_on) or _kind_of_suspension(task)
+    told = _told(task.waiting_on)
+    return _kind_of_suspension(task) if told is None else told.kind
 
 
 def waits_since(promise: Promise, task: Task | None) -> Millis:
     since = None if task is None else task.waiting_since
     return promise.created_at if since is None else since
+
+
+def awaited_in_memory(task: Task) -> str | None:
+    """The promise a parked body waits for: there is no row for that, only what its worker says."""
+    told = _told(task.waiting_on)
+    return None if told is None else told.awaited
 
 
 def timed_key(cursor: str) -> TimedKey | None:
@@ -119,9 +127,9 @@ def _matches(query: Search, promise: Promise, task: Task | None) -> bool:
     )
 
 
-def _told_kind(waiting_on: str | None) -> str | None:
+def _told(waiting_on: str | None) -> _Told | None:
     try:
-        return _read_told(waiting_on).kind if waiting_on else None
+        return _read_told(waiting_on) if waiting_on else None
     except (msgspec.MsgspecError, UnicodeError):
         return None
 

@@ -122,10 +122,11 @@ def _matching(
 
 
 def _is_awaited(entry: Explanation) -> bool:
-    """A promise without a task that nobody waits for is not waiting: it is just there."""
-    if entry.task is not None or entry.promise.placeholder:
-        return True
-    return bool(entry.awaiters) or entry.listeners > 0
+    """A promise without a task that nobody waits for is not waiting: it is just there.
+
+    Who waits for it in memory is listed itself, and says for what.
+    """
+    return entry.task is not None or bool(entry.awaiters) or entry.listeners > 0
 
 
 def _key(promise: Promise, task: Task | None) -> TimedKey:

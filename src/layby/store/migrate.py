@@ -77,7 +77,7 @@ def refuse_outdated(connection: sqlite3.Connection) -> None:
     latest = max(migration.version for migration in known())
     if latest not in applied:
         why = f"its schema is version {max(applied, default=0)}, this layby reads {latest}"
-        remedy = "open it once with a Runner of this layby, which brings it up to date"
+        remedy = "`layby migrate` brings it up to date, and so does opening it with a Runner"
         raise StoreUnreadable(f"the database was written by an older layby ({why}): {remedy}")
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from layby.core.model import Holder, Millis, Promise, Task, Wait
 from layby.core.replies import Explanation
-from layby.core.search import projected
+from layby.core.search import awaited_in_memory, projected
 from layby.core.state import State
 from layby.store.statements import LAST, Statements
 from layby.store.tables import HOLDERS, WAITS, encode
@@ -62,7 +62,9 @@ def explained(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis) ->
 def _look_around(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis) -> _Around:
     tasks = [task for _, task in rows if task is not None]
     ids = [promise.id for promise, _ in rows]
-    waits_of = _grouped((w.awaiter, w.awaited) for w in look.waits_of([t.id for t in tasks], each))
+    stored = ((w.awaiter, w.awaited) for w in look.waits_of([t.id for t in tasks], each))
+    in_memory = ((t.id, awaited) for t in tasks if (awaited := awaited_in_memory(t)) is not None)
+    waits_of = _grouped((*stored, *in_memory))
     awaited = {key for keys in waits_of.values() for key in keys[:each]}
     return _Around(
         waits_of=waits_of,

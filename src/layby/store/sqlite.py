@@ -2,8 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,7 +12,7 @@ from layby.core.rows import Calendar, Settings
 from layby.errors import StoreUnreadable
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
-from layby.store.migrate import migrate, refuse_outdated
+from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
 from layby.store.ownership import Ownership
 from layby.store.sql import SqlStore
 
@@ -69,11 +69,20 @@ def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Con
         return connection
 
 
-def _connect_readonly(path: Path) -> sqlite3.Connection:
+def missing_migrations(path: Path | str) -> list[Migration]:
+    """What opening this file would do to it first; only reads."""
+    with closing(_connect_readonly(Path(path), refuse_strangers)) as connection:
+        applied = refuse_strangers(connection)
+    return [each for each in known() if each.version not in applied]
+
+
+def _connect_readonly(
+    path: Path, refuse: Callable[[sqlite3.Connection], object] = refuse_outdated
+) -> sqlite3.Connection:
     with _opened(path, f"{path.resolve().as_uri()}?{_manner(path)}", uri=True) as connection:
         if "layby_migrations" not in _tables(connection):
             raise StoreUnreadable("this is not a layby database: give another path")
-        refuse_outdated(connection)
+        refuse(connection)
         return connection
 
 

@@ -97,13 +97,8 @@ def _timer(about: Explanation, now: Millis) -> Reason:
 
 def _open(about: Explanation) -> Reason:
     sentence = "has not been settled by anybody" + _awaited_by(about)
-    return _reason(
-        about,
-        "promise",
-        sentence,
-        unblock="whoever settles it",
-        command=f"layby resolve {_quoted(about.promise.id)} --value JSON",
-    )
+    command = _resolve(about.promise)
+    return _reason(about, "promise", sentence, unblock="whoever settles it", command=command)
 
 
 def _held(about: Explanation, now: Millis) -> Reason:
@@ -135,9 +130,11 @@ def _parked(about: Explanation, told: WaitingOn) -> Reason:
             "condition": f"the outside world ({worker} keeps looking)",
             "sleep": "",
             "promise": "whoever settles that promise",
+            "rpc": "whoever serves that function",
             "slot": f"a slot of {worker}",
         }.get(told.kind, worker),
-        awaited=() if told.awaited is None else (told.awaited,),
+        command=_settling(about),
+        awaited=_awaited_ids(about),
     )
 
 
@@ -167,6 +164,7 @@ def _suspended(about: Explanation, task: Task, now: Millis) -> Reason:
         sentence,
         deadline=told.deadline if told else None,
         unblock="whoever settles that",
+        command=_settling(about),
         awaited=_awaited_ids(about),
     )
 
@@ -284,6 +282,18 @@ def _name_beside(waiting: Promise, promise: Promise, task: Task | None) -> str:
     if node is not None and task is not None and node.run_id == run_id:
         return f"'{node.task_id}'"
     return subject_of(promise, task)
+
+
+def _settling(about: Explanation) -> str | None:
+    """The command that would do, where only one promise is awaited and a person could settle it."""
+    if len(about.awaited) != 1:
+        return None
+    (promise, task) = about.awaited[0]
+    return _resolve(promise) if task is None and promise.is_pending and not promise.timer else None
+
+
+def _resolve(promise: Promise) -> str:
+    return f"layby resolve {_quoted(promise.id)} --value JSON"
 
 
 def _awaited_ids(about: Explanation) -> tuple[str, ...]:

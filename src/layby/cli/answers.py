@@ -1,0 +1,86 @@
+"""Replies as a command takes them: what it asked for, or an exit with a line that says why not."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from layby.cli.refusals import NotAllowed, Refused
+from layby.client.api import Client
+from layby.core.commands import (
+    ExplainPromise,
+    ListRuns,
+    ListWaiting,
+    SearchPromises,
+    SearchSchedules,
+    SearchTasks,
+)
+from layby.core.replies import Explanation, PromisePage, Reply
+from layby.errors import LaybyError
+from layby.workflow.names import close_match
+from layby.workflow.plan import ROOT_PREFIX
+from layby.workflow.reasons import short_id
+
+T = TypeVar("T")
+Paged = ListRuns | ListWaiting | SearchPromises | SearchTasks | SearchSchedules
+
+PAGE = 500
+LOOKED_THROUGH = 200
+
+
+def expect(reply: Reply, kind: type[T], what: str) -> T:
+    """The data of an answer; `what` names in a refusal what it was about."""
+    if isinstance(reply.data, kind) and reply.is_ok:
+        return reply.data
+    text = f"{what}: {_lowered(str(reply.data))}"
+    if reply.status == 401:
+        raise NotAllowed(f"{text}: the server wants a token; give --token, or set LAYBY_TOKEN")
+    if reply.status == 403:
+        raise NotAllowed(f"{text}: the token does not allow this")
+    raise Refused(text) if reply.status in (404, 409, 422) else LaybyError(text)
+
+
+async def explained(client: Client, asked: str) -> Explanation:
+    """What is known of this id: of a promise, or of a run or task without the prefix."""
+    for each in (asked, f"{ROOT_PREFIX}{asked}"):
+        reply = await client.send(ExplainPromise(id=each))
+        if reply.status != 404:
+            return expect(reply, Explanation, asked)
+    raise await unknown(client, asked)
+
+
+async def unknown(client: Client, asked: str, what: str = "run, task or promise") -> Refused:
+    """That there is no such id, and which one may have been meant."""
+    known = [id_ for each in (asked, f"{ROOT_PREFIX}{asked}") for id_ in await _like(client, each)]
+    shown = [*known, *(short_id(each) for each in known)]
+    hint = close_match(asked, shown) or ": look with `layby runs` or `layby promises search`"
+    return Refused(f"there is no {what} '{asked}'{hint}")
+
+
+async def pages(client: Client, query: Paged, limit: int) -> AsyncIterator[Sequence[Any]]:
+    """Pages of what is listed, at most `limit` in all (0: all)."""
+    left = limit or None
+    while True:
+        asked = replace(query, limit=PAGE if left is None else min(PAGE, left))
+        reply = await client.send(asked)
+        page: Any = expect(reply, object, query.kind)
+        rows: Sequence[Any] = getattr(page, page.__struct_fields__[0])
+        yield rows
+        left = None if left is None else left - len(rows)
+        if page.cursor is None or left == 0:
+            return
+        query = replace(query, cursor=page.cursor)
+
+
+async def _like(client: Client, asked: str) -> list[str]:
+    """Ids that begin like it."""
+    found: list[str] = []
+    for length in {max(1, len(asked) * 2 // 3), min(len(asked), len(ROOT_PREFIX) + 1), 1}:
+        query = SearchPromises(prefix=asked[:length], limit=LOOKED_THROUGH)
+        data = (await client.send(query)).data
+        found += [each.id for each in data.promises] if isinstance(data, PromisePage) else []
+    return found
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]

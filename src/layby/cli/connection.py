@@ -1,0 +1,220 @@
+"""How a command reaches layby: a server, the process that owns a file, or the file itself.
+
+A file that a process owns is reached through that process, by the socket beside it. Otherwise
+reads look into the file without owning it, so that looking never stands in the way of a process
+that is just starting; only a write opens it with an engine of our own, for a moment.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from layby.client.api import Client
+from layby.client.http import HttpClient
+from layby.client.local import LocalClient
+from layby.client.transport import Unreachable
+from layby.core import validate
+from layby.core.commands import Command, GetPromise, GetSchedule, GetTask, Query
+from layby.core.replies import Reply, refuse
+from layby.core.rows import Settings
+from layby.engine.batch import apply
+from layby.engine.calendar import next_after
+from layby.engine.clock import SystemClock
+from layby.engine.engine import Engine
+from layby.engine.reads import read
+from layby.errors import LaybyError, StoreOwned, StoreUnavailable, UsageError
+from layby.store.sqlite import SqliteReader, SqliteStore
+
+T = TypeVar("T")
+
+DEFAULT_FILE: Final = "layby.db"
+DEFAULT_URL: Final = "http://127.0.0.1:8001"
+PATIENCE_S: Final = 1.0
+"""A person is waiting: a server that does not answer by then is said not to."""
+READS: Final = (Query, GetPromise, GetTask, GetSchedule)
+
+
+class Place(Struct, frozen=True):
+    """Where layby is: a server's URL, or a file."""
+
+    url: str | None = None
+    token: str | None = None
+    file: Path | None = None
+    is_default: bool = False
+    """Nobody named it."""
+
+    @property
+    def address(self) -> str:
+        """As a Runner takes it."""
+        return f"sqlite:{self.file}" if self.file is not None else self.url or DEFAULT_URL
+
+
+def find_place(
+    url: str | None,
+    token: str | None,
+    db: str | None,
+    environ: Mapping[str, str] = os.environ,
+    folder: Path = Path(),
+) -> Place:
+    """Flags before variables; without either the file `layby.db` here, or a server here."""
+    if url is None and db is None:
+        url, db = environ.get("LAYBY_URL") or None, environ.get("LAYBY_DB") or None
+    if url is not None and db is not None:
+        raise UsageError(
+            f"both a server ({url}) and a file ({db}) are named: "
+            "give only one of --url (LAYBY_URL) and --db (LAYBY_DB)"
+        )
+    token = token or environ.get("LAYBY_TOKEN") or None
+    if url is not None:
+        return Place(_checked_url(url), token)
+    if db is not None:
+        return Place(file=_file(db))
+    if (folder / DEFAULT_FILE).is_file():
+        return Place(file=folder / DEFAULT_FILE, is_default=True)
+    return Place(DEFAULT_URL, token, is_default=True)
+
+
+def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
+    """Do this with a client of that place, and let it go again."""
+
+    async def connected() -> T:
+        async with reach(place) as client:
+            return await work(client)
+
+    return asyncio.run(connected())
+
+
+@asynccontextmanager
+async def reach(place: Place) -> AsyncGenerator[Client]:
+    client = _client(place)
+    try:
+        yield client
+    except StoreUnavailable as error:
+        raise _explained(place, error) from error
+    finally:
+        await client.close()
+
+
+def socket_of(file: Path) -> Path:
+    """Where the owner of a file listens."""
+    real = file.resolve()
+    return real.with_name(f"{real.name}.sock")
+
+
+def is_served(file: Path) -> bool:
+    """Whether a living process listens beside the file; a socket left behind does not count."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(socket_of(file)))
+        except OSError:
+            return False
+        return True
+
+
+class FileClient:
+    """A file that may have an owner, now or in a moment."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._owner: HttpClient | None = None
+        self._own: LocalClient | None = None
+        self._engine: Engine | None = None
+
+    async def send(self, request: Command | Query) -> Reply:
+        if self._own is not None:
+            return await self._own.send(request)
+        if self._owner is None and is_served(self._file):
+            self._owner = HttpClient(f"unix:{socket_of(self._file)}", patience=PATIENCE_S)
+        if self._owner is not None:
+            return await self._owner.send(request)
+        if isinstance(request, READS):
+            return self._look(request)
+        return await self._opened().send(request)
+
+    async def close(self) -> None:
+        if self._owner is not None:
+            await self._owner.close()
+        if self._own is not None:
+            await self._own.close()
+        if self._engine is not None:
+            self._engine.stop()
+
+    def _look(self, request: Command | Query) -> Reply:
+        """Read the file as it is: nothing is owned, nothing is changed."""
+        now = SystemClock().now()
+        reader = SqliteReader(self._file, Settings(), next_after)
+        try:
+            with reader.transaction():
+                if isinstance(request, Command):
+                    return apply(reader, [(request, now)], now)[0][0]
+                wrong = validate.problems(request)
+                return read(reader, request, now) if wrong is None else refuse(400, wrong)
+        finally:
+            reader.close()
+
+    def _opened(self) -> LocalClient:
+        try:
+            store = SqliteStore(self._file, Settings(), next_after)
+        except StoreOwned as error:
+            raise StoreOwned(f"{error}; it does not listen at {socket_of(self._file)}") from None
+        self._engine = Engine(store, SystemClock())
+        self._engine.start_inline()
+        self._own = LocalClient(self._engine)
+        return self._own
+
+
+def _client(place: Place) -> Client:
+    if place.file is None:
+        return HttpClient(place.url or DEFAULT_URL, place.token, PATIENCE_S)
+    if not place.file.is_file():
+        raise UsageError(_no_file(place.file))
+    return FileClient(place.file)
+
+
+def _no_file(file: Path) -> str:
+    if file.is_dir():
+        return f"{file} is a folder: give --db the path of a layby database"
+    return (
+        f"{file} does not exist: give --db the path of a layby database, or --url a server; "
+        "`layby run` and `layby serve` make a new file"
+    )
+
+
+def _explained(place: Place, error: StoreUnavailable) -> LaybyError:
+    """Who named nothing hears what was tried; who named a server, what came of it."""
+    if not isinstance(error, Unreachable) or place.url is None:
+        return error
+    nobody = f"no layby server answers at {place.url}"
+    if place.is_default:
+        where = f"there is no {DEFAULT_FILE} in this folder, so a server was looked for"
+        return StoreUnavailable(
+            f"{nobody}: {where}; start one with `layby serve`, or give --db or --url"
+        )
+    is_refused = "Connect call failed" in str(error)
+    why = "nobody listens there" if is_refused else str(error)
+    return StoreUnavailable(f"{nobody} ({why}): is it running, and is this its address?")
+
+
+def _checked_url(url: str) -> str:
+    if not url.startswith(("http://", "https://", "unix:")):
+        raise UsageError(f"{url!r} is no URL of a server: write for instance {DEFAULT_URL}")
+    return url.rstrip("/")
+
+
+def _file(db: str) -> Path:
+    """`sqlite:PATH`, `sqlite://PATH`, or a plain path."""
+    scheme, colon, rest = db.partition(":")
+    if scheme in ("http", "https"):
+        raise UsageError(f"--db {db}: this is a server; give it as --url")
+    if scheme in ("postgres", "postgresql"):
+        raise UsageError(f"--db {db}: PostgreSQL comes with a later release")
+    path = rest.removeprefix("//") if colon and scheme == "sqlite" else db
+    if not path or "://" in path:
+        raise UsageError(f"--db {db}: write for instance sqlite:{DEFAULT_FILE}")
+    return Path(path)

@@ -1,0 +1,64 @@
+"""Groups of commands: loaded when used, listed by what they are for, found when mistyped."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+
+class Place(NamedTuple):
+    """Where a command is found, and what a list says of it: so listing loads nothing."""
+
+    name: str
+    module: str
+    told: str
+
+
+class Named(click.Group):
+    """`aliases`: other names, which help does not list. `sections`: commands still to be loaded."""
+
+    def __init__(
+        self,
+        *args: Any,
+        aliases: Mapping[str, str] | None = None,
+        sections: Mapping[str, Sequence[Place]] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self._aliases = aliases or {}
+        self._sections = sections or {}
+        self._places = {each.name: each for section in self._sections.values() for each in section}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._places, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = self._aliases.get(cmd_name, cmd_name)
+        place = self._places.get(name)
+        if name in self.commands or place is None:
+            return super().get_command(ctx, name)
+        module = import_module(f"layby.cli.{place.module}")
+        found = (each for each in vars(module).values() if isinstance(each, click.Command))
+        return next(each for each in found if each.name == name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max((len(name) for name in self._places), default=0)
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(each.name.ljust(width), each.told) for each in section])
+        if not self._sections:
+            super().format_commands(ctx, formatter)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near or "did you mean" in error.message.lower():
+                raise
+            hint = f"{error.message.rstrip('.')}. Did you mean '{near[0]}'?"
+            raise click.UsageError(hint, ctx) from None

@@ -1,0 +1,106 @@
+"""`layby invoke`: call a function of any worker, in the form the SDKs call each other."""
+
+from typing import Any
+
+import click
+
+from layby.cli import showing
+from layby.cli.answers import expect
+from layby.cli.connection import Place, ask, is_served
+from layby.cli.options import DURATION, JSON, as_json, loosely, reaching
+from layby.cli.promises import print_promise
+from layby.cli.refusals import Refused
+from layby.client.api import Client
+from layby.core.birth import DELAY, TARGET
+from layby.core.commands import CreatePromise, WatchPromise
+from layby.core.model import Promise
+from layby.core.replies import PromiseData
+from layby.engine.clock import SystemClock
+from layby.errors import UsageError
+from layby.worker import encoding
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby invoke hello-1 -f hello --arg Anna --arg 42 --wait
+  layby invoke report-7 -f report --json-args '[{"month": 7}]' --timeout 1h --delay 10m"""
+)
+@click.argument("promise_id", metavar="ID")
+@click.option("-f", "--func", required=True, help="The name the function is registered under.")
+@click.option("--arg", "args", multiple=True, help="An argument: JSON, or else a text.")
+@click.option("--json-args", type=JSON, help="All arguments as a JSON array, instead of --arg.")
+@click.option("--version", default=1, show_default=True, help="The version of the function.")
+@click.option("-t", "--timeout", type=DURATION, default="1h", show_default=True, help="Deadline.")
+@click.option(
+    "--target", default="poll://any@default", show_default=True, help="Whose function it is."
+)
+@click.option("--delay", type=DURATION, help="Not before so long from now.")
+@click.option("--wait", is_flag=True, help="Wait for the result and print it.")
+@reaching
+@as_json
+def invoke(
+    place: Place,
+    promise_id: str,
+    func: str,
+    args: tuple[str, ...],
+    json_args: Any,
+    version: int,
+    timeout: int,
+    target: str,
+    delay: int | None,
+    *,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Call the function FUNC of a worker; the promise ID will have its result.
+
+    The same ID is the same call: it is made once, however often this is typed.
+    """
+    call = {"func": func, "args": _arguments(args, json_args), "version": version}
+    now = SystemClock().now()
+    tags = {TARGET: target} | ({} if delay is None else {DELAY: str(now + delay)})
+    command = CreatePromise(
+        id=promise_id,
+        timeout_at=now + timeout + (delay or 0),
+        param=encoding.to_value(call),
+        tags=tags,
+    )
+    if wait and place.file is not None and not is_served(place.file):
+        raise UsageError(
+            f"--wait: no process serves {place.file}, so nobody would run it; start "
+            f"`layby serve --db {place.address}` and a worker, or leave --wait away"
+        )
+    promise = ask(place, lambda client: _called(client, command, wait=wait))
+    _show(promise, wait=wait, as_json=as_json)
+
+
+async def _called(client: Client, command: CreatePromise, *, wait: bool) -> Promise:
+    what = f"call '{command.id}'"
+    promise = expect(await client.send(command), PromiseData, what).promise
+    if wait and promise.is_pending:
+        watched = await client.send(WatchPromise(id=command.id))
+        promise = expect(watched, PromiseData, what).promise
+    return promise
+
+
+def _show(promise: Promise, *, wait: bool, as_json: bool) -> None:
+    if wait and not as_json and promise.state == "resolved":
+        showing.print_json(encoding.from_text(promise.value))
+        return
+    if as_json or not wait:
+        print_promise(promise, as_json=as_json)
+    if wait and promise.state != "resolved":
+        raise Refused(
+            f"call '{promise.id}' is {promise.state}: {encoding.read_error(promise.value)}"
+        )
+
+
+def _arguments(args: tuple[str, ...], json_args: Any) -> list[Any]:
+    if json_args is None:
+        return [loosely(each) for each in args]
+    if args:
+        raise UsageError("--arg and --json-args exclude each other: give all arguments one way")
+    if not isinstance(json_args, list):
+        raise UsageError("--json-args takes a JSON array, for instance '[1, \"two\"]'")
+    return json_args  # pyright: ignore[reportUnknownVariableType] - JSON is what it is

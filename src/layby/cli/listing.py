@@ -1,0 +1,23 @@
+"""Long lists: read page by page, with a word on how far it is when somebody is looking."""
+
+from typing import Any
+
+from layby.cli.answers import Paged, pages
+from layby.cli.connection import Place, ask
+from layby.cli.showing import new_console
+from layby.client.api import Client
+
+
+def listed(place: Place, query: Paged, limit: int) -> list[Any]:
+    """Everything the query finds, at most `limit` (0: all)."""
+    return ask(place, lambda client: gathered(client, query, limit))
+
+
+async def gathered(client: Client, query: Paged, limit: int) -> list[Any]:
+    found: list[Any] = []
+    console = new_console(stderr=True)
+    with console.status("reading ...") as status:
+        async for rows in pages(client, query, limit):
+            found += rows
+            status.update(f"{len(found):,} read ...")
+    return found

@@ -1,0 +1,75 @@
+"""`layby migrate`: bring a file to the schema this version knows, or say whether it is."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from layby.cli import showing
+from layby.cli.connection import DEFAULT_FILE, find_place
+from layby.cli.options import as_json
+from layby.core.rows import Settings
+from layby.engine.calendar import next_after
+from layby.errors import UsageError
+from layby.store.migrate import Migration, known
+from layby.store.sqlite import SqliteStore, missing_migrations
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby migrate --check          exit code 1 when something is to be done
+  layby migrate --db sqlite:/var/lib/layby.db"""
+)
+@click.option("--db", metavar="ADDRESS", help="The file: sqlite:PATH.  [env: LAYBY_DB]")
+@click.option("--check", is_flag=True, help="Only say what would be done.")
+@as_json
+@click.pass_context
+def migrate(ctx: click.Context, db: str | None, *, check: bool, as_json: bool) -> None:
+    """Bring a layby file to the schema of this version.
+
+    Opening a file does that by itself; this is for those who want to choose the moment. The file
+    must not be in use.
+    """
+    file = _file(db)
+    missing = missing_migrations(file)
+    if missing and not check:
+        SqliteStore(file, Settings(), next_after).close()
+    if as_json:
+        showing.print_json(_document(file, missing, check=check))
+    else:
+        for line in _lines(file, missing, check=check):
+            showing.print_line(line)
+    ctx.exit(1 if missing and check else 0)
+
+
+def _file(db: str | None) -> Path:
+    place = find_place(None, None, db)
+    if place.file is None:
+        raise UsageError(
+            f"there is no {DEFAULT_FILE} here: give --db the path of a layby database; "
+            "a server migrates its file when it starts"
+        )
+    if not place.file.is_file():
+        raise UsageError(f"{place.file} does not exist: give --db the path of a layby database")
+    return place.file
+
+
+def _document(file: Path, missing: list[Migration], *, check: bool) -> dict[str, Any]:
+    names = [f"{each.version:04}_{each.name}" for each in missing]
+    return {
+        "file": str(file),
+        "schema": known()[-1].version,
+        "applied": [] if check else names,
+        "missing": names if check else [],
+    }
+
+
+def _lines(file: Path, missing: list[Migration], *, check: bool) -> list[str]:
+    newest = known()[-1].version
+    if not missing:
+        return [f"{file} is at schema {newest}: nothing to do"]
+    verb = "is missing" if check else "applied"
+    listed = [f"  {each.version:04}_{each.name} {verb}" for each in missing]
+    head = f"{file} is not at schema {newest} yet" if check else f"{file} is at schema {newest} now"
+    return [head, *listed]

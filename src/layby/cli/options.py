@@ -1,0 +1,133 @@
+"""Options that many commands share, and how their texts are read."""
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from layby.cli.connection import find_place
+from layby.core.commands import Tags
+from layby.errors import LaybyError
+from layby.wire import durations
+
+Function = Callable[..., Any]
+
+
+def reaching(command: Function) -> Function:
+    """`--url`, `--token` and `--db`, handed over as one `place`."""
+
+    @click.option("--url", metavar="URL", help="Ask this server.  [env: LAYBY_URL]")
+    @click.option("--token", metavar="TOKEN", help="The server's token.  [env: LAYBY_TOKEN]")
+    @click.option(
+        "--db",
+        metavar="ADDRESS",
+        help="Look into this file: sqlite:PATH.  [env: LAYBY_DB; default: ./layby.db if it is "
+        "there, else the server http://127.0.0.1:8001]",
+    )
+    @functools.wraps(command)
+    def reached(url: str | None, token: str | None, db: str | None, **given: Any) -> Any:
+        return command(place=find_place(url, token, db), **given)
+
+    return reached
+
+
+def as_json(command: Function) -> Function:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def limited(default: int) -> Callable[[Function], Function]:
+    return click.option(
+        "--limit",
+        default=default,
+        show_default=True,
+        type=click.IntRange(min=0),
+        help="List at most so many; 0 for all.",
+    )
+
+
+class Duration(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+    name = "duration"
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return durations.parse(value, self._least)
+        except LaybyError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Json(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+    """JSON, or `@FILE` with JSON in it (`@-`: on stdin)."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        text = self._text(value, param, ctx)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            where = f"what {value} holds" if value.startswith("@") else repr(value)
+            hint = "" if value.startswith(("@", "{", "[")) else self._hint(value)
+            self.fail(f"{where} is no JSON ({error}){hint}", param, ctx)
+
+    def _text(self, value: str, param: Any, ctx: Any) -> str:
+        if not value.startswith("@"):
+            return value
+        try:
+            return sys.stdin.read() if value == "@-" else _read(value[1:])
+        except (OSError, UnicodeError) as error:
+            self.fail(f"{value[1:]} cannot be read: {error}", param, ctx)
+
+    @staticmethod
+    def _hint(value: str) -> str:
+        return f"; a text is written in quotes: '{json.dumps(value, ensure_ascii=False)}'"
+
+
+class Tag(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+    """`KEY=VALUE`."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value  # pyright: ignore[reportUnknownVariableType]
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            self.fail(f"{value!r} is no tag: write KEY=VALUE", param, ctx)
+        return key, text
+
+
+DURATION = Duration()
+JSON = Json()
+
+
+def tagged(help_text: str) -> Callable[[Function], Function]:
+    return click.option(
+        "--tag", "tags", type=Tag(), multiple=True, metavar="KEY=VALUE", help=help_text
+    )
+
+
+def tags_of(pairs: tuple[tuple[str, str], ...]) -> Tags:
+    return dict(pairs)
+
+
+def loosely(text: str) -> Any:
+    """JSON if it is JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")

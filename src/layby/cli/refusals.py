@@ -1,0 +1,11 @@
+"""What a command may be told."""
+
+from layby.errors import LaybyError
+
+
+class Refused(LaybyError):
+    """It ran, and the answer is no: exit code 1."""
+
+
+class NotAllowed(LaybyError):
+    """The server does not let us in."""

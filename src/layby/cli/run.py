@@ -1,0 +1,224 @@
+"""`layby run`: start a run of a workflow and watch it to its end."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from layby.cli import showing
+from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
+from layby.cli.loading import find_flow
+from layby.cli.options import DURATION, Json, as_json, loosely, reaching
+from layby.cli.refusals import Refused
+from layby.errors import RunCancelled, RunFailed, UsageError
+from layby.runner.run import Run
+from layby.runner.runner import Runner
+from layby.workflow.context import Context
+from layby.workflow.status import RunStatus, TaskExecution
+from layby.workflow.workflow import Workflow
+
+LOOK_S = 0.2
+"""How often the tasks are looked at while a person watches."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby run orders.py:flow --context order=7
+  layby run shop.flows:order --context '{"order": 7}' --id order-7 --deadline 2h
+  layby run orders.py:flow --context @order.json --db sqlite:orders.db --json"""
+)
+@click.argument("target", metavar="MODULE:FLOW")
+@click.option(
+    "--context",
+    "given",
+    multiple=True,
+    help="What it starts with: KEY=VALUE (JSON, or else a text), a JSON object, or @FILE.",
+)
+@click.option("--id", "run_id", help="The run's id; the same id is the same run.")
+@click.option("--deadline", type=DURATION, help="How long the run may take.")
+@click.option(
+    "--slots", default=4, show_default=True, type=click.IntRange(min=1), help="Tasks at once."
+)
+@reaching
+@as_json
+def run(
+    place: Place,
+    target: str,
+    given: tuple[str, ...],
+    run_id: str | None,
+    deadline: int | None,
+    slots: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Start the workflow FLOW of MODULE, show its tasks, and print its result as JSON.
+
+    MODULE is a file or an importable module. Exit code 1 says that the run failed. Interrupted, it
+    can be taken up again: the same --id goes on where it was.
+    """
+    flow = find_flow(target)
+    context = read_context(given)
+    runner = Runner(_address(place), slots=slots, token=place.token)
+    seconds = None if deadline is None else deadline / 1000
+    watch = _Watch(showing.new_console(stderr=True), quiet=as_json)
+    try:
+        result = asyncio.run(_executed(runner, flow, context, run_id, seconds, watch))
+    except (RunFailed, RunCancelled) as error:
+        if as_json:
+            showing.print_json(_document(watch, None, str(error)))
+        raise Refused(str(error)) from None
+    except KeyboardInterrupt:
+        if watch.run_id:
+            click.echo(
+                f"the run '{watch.run_id}' can go on: layby run --id {watch.run_id}", err=True
+            )
+        raise
+    showing.print_json(_document(watch, result, None) if as_json else result.to_dict())
+
+
+async def _executed(
+    runner: Runner,
+    flow: Workflow,
+    context: Mapping[str, Any],
+    run_id: str | None,
+    deadline: float | None,
+    watch: "_Watch",
+) -> Context:
+    async with runner:
+        started = await runner.start(flow, context, run_id=run_id, deadline=deadline)
+        return await watch.follow(started)
+
+
+class _Watch:
+    """What a person sees of the run: a table that changes, or in a pipe a line for each change."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._told: dict[str, str] = {}
+        self.run_id = ""
+        self.status: RunStatus | None = None
+
+    async def follow(self, run: Run) -> Context:
+        self.run_id = run.id
+        result = asyncio.ensure_future(run.result())
+        if self._console.is_terminal and not self._quiet:
+            with Live(get_renderable=self._table, console=self._console, refresh_per_second=8):
+                await self._look_until(result, run)
+        else:
+            await self._look_until(result, run)
+        return await result
+
+    async def _look_until(self, result: "asyncio.Future[Context]", run: Run) -> None:
+        while not result.done():
+            self._learn(await run.status())
+            await asyncio.wait((result,), timeout=LOOK_S)
+        self._learn(await run.status())
+
+    def _learn(self, status: RunStatus) -> None:
+        self.status = status
+        if self._quiet or self._console.is_terminal:
+            return
+        for task_id, execution in status.tasks.items():
+            told = _words(execution)
+            if self._told.get(task_id, "Pending") != told:
+                click.echo(f"{task_id}: {told}", err=True)
+            self._told[task_id] = told
+
+    def _table(self) -> RenderableType:
+        if self.status is None:
+            return Text("starting ...", "dim")
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="ellipsis", no_wrap=True, style="dim")
+        for task_id, execution in self.status.tasks.items():
+            table.add_row(
+                showing.plain(task_id), _state(execution), showing.plain(_says(execution))
+            )
+        head = Text.assemble(("run ", "dim"), self.run_id, "  ", showing.state(self.status.state))
+        return Group(head, table)
+
+
+def _state(execution: TaskExecution) -> Text:
+    text = showing.state(execution.status)
+    return text.append(f" {execution.sub_status}", "dim") if execution.sub_status else text
+
+
+def _words(execution: TaskExecution) -> str:
+    says = _says(execution)
+    sub_status = f" {execution.sub_status}" if execution.sub_status == "Deferred" else ""
+    return f"{execution.status}{sub_status}" + (f": {says}" if says else "")
+
+
+def _says(execution: TaskExecution) -> str:
+    if execution.waiting_on is not None and execution.waiting_on.kind != "dependency":
+        return execution.waiting_on.sentence
+    if execution.progress is not None and execution.status == "Running":
+        done = execution.progress.fraction
+        return f"{'' if done is None else f'{done:.0%} '}{execution.progress.text}".strip()
+    return (execution.error or execution.reason or "").partition("\n")[0]
+
+
+def _document(watch: _Watch, result: Context | None, error: str | None) -> dict[str, Any]:
+    status = watch.status
+    assert status is not None
+    return {
+        "run": {
+            "id": status.run_id,
+            "workflow": status.flow,
+            "state": status.state,
+            "error": error,
+            **showing.times(created=status.created_at, settled=status.settled_at),
+        },
+        "tasks": [_task_document(each) for each in status.tasks.values()],
+        "result": None if result is None else result.to_dict(),
+    }
+
+
+def _task_document(execution: TaskExecution) -> dict[str, Any]:
+    return {
+        "id": execution.id,
+        "promise_id": execution.task_execution_id,
+        "status": execution.status,
+        "tries": execution.try_number,
+        "failures": execution.failures,
+        "error": execution.error,
+        "reason": execution.reason,
+    }
+
+
+def _address(place: Place) -> str:
+    """Without a word on where: the file here, which is made if need be."""
+    if place.is_default and place.file is None:
+        place = Place(file=Path(DEFAULT_FILE))
+    if place.file is not None and is_served(place.file):
+        return f"unix:{socket_of(place.file)}"
+    return place.address
+
+
+def read_context(given: tuple[str, ...]) -> dict[str, Any]:
+    """Later ones win, key by key."""
+    context: dict[str, Any] = {}
+    for text in given:
+        context |= _part(text)
+    return context
+
+
+def _part(text: str) -> dict[str, Any]:
+    if text.startswith(("{", "@", "[")):
+        found = Json().convert(text, None, None)
+        if not isinstance(found, dict):
+            raise UsageError(f"--context {text}: a context is a JSON object, {{...}}")
+        return found  # pyright: ignore[reportUnknownVariableType] - JSON is what it is
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--context {text!r}: write KEY=VALUE, a JSON object, or @FILE")
+    return {key: loosely(value)}

@@ -1,0 +1,108 @@
+"""`layby runs`: executions of workflows, the newest first."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from layby.cli import showing
+from layby.cli.connection import Place
+from layby.cli.listing import listed
+from layby.cli.options import as_json, limited, reaching
+from layby.cli.refusals import Refused
+from layby.core.commands import ListRuns
+from layby.core.model import Millis, Promise, PromiseState, Task
+from layby.engine.clock import SystemClock
+from layby.errors import WireError
+from layby.workflow import plan
+from layby.workflow.moments import span
+
+Row = tuple[Promise, Task | None]
+STATES: Mapping[str, tuple[PromiseState, ...]] = {
+    "running": ("pending",),
+    "completed": ("resolved",),
+    "failed": ("rejected", "rejected_timedout"),
+    "cancelled": ("rejected_canceled",),
+}
+NAMES = {state: name.capitalize() for name, states in STATES.items() for state in states}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby runs
+  layby runs --state failed --flow order --limit 20
+  layby runs --json | jq -r '.runs[].id'"""
+)
+@click.option("--state", type=click.Choice(list(STATES)), help="Only those that are so.")
+@click.option("--flow", help="Only those of this workflow.")
+@limited(50)
+@reaching
+@as_json
+def runs(place: Place, state: str | None, flow: str | None, limit: int, *, as_json: bool) -> None:
+    """List runs, the newest first."""
+    rows = _newest(place, state, flow, limit)
+    now = SystemClock().now()
+    if as_json:
+        showing.print_json({"runs": [run_json(*row) for row in rows]})
+    elif rows:
+        headings = ("RUN", "WORKFLOW", "STATE", "TASKS", "STARTED", "TOOK")
+        showing.print_table(headings, (_columns(*row, now) for row in rows))
+    else:
+        what = " ".join(each for each in (state, flow and f"'{flow}'") if each)
+        showing.print_line(f"no {what} runs here" if what else "no runs here yet")
+
+
+def _newest(place: Place, state: str | None, flow: str | None, limit: int) -> list[Row]:
+    """A state people name may be several of the store's."""
+    found: list[Row] = []
+    for each in STATES[state] if state is not None else (None,):
+        found += listed(place, ListRuns(state=each, name=flow, newest_first=True), limit)
+    found.sort(key=lambda row: (row[0].created_at, row[0].id), reverse=True)
+    return found[:limit] if limit else found
+
+
+def run_json(root: Promise, task: Task | None) -> dict[str, Any]:
+    done, total = progress_of(root, task)
+    return {
+        "id": plan.parse_root_id(root.id) or root.id,
+        "promise_id": root.id,
+        "workflow": None if task is None else task.name,
+        "state": state_of(root, task),
+        "tasks_settled": done,
+        "tasks": total,
+        **showing.times(created=root.created_at, settled=root.settled_at, deadline=root.timeout_at),
+    }
+
+
+def state_of(root: Promise, task: Task | None) -> str:
+    is_halted = task is not None and task.state == "halted" and root.is_pending
+    return "Halted" if is_halted else NAMES[root.state]
+
+
+def progress_of(root: Promise, task: Task | None) -> tuple[int | None, int | None]:
+    """Settled and all tasks; None where this is no run that `layby.run.start` made."""
+    try:
+        total = len(plan.read_root_param(root.param).shape.after)
+    except WireError:
+        return None, None
+    left = task.waits_left if task is not None and root.is_pending else 0
+    return total - left, total
+
+
+def check_run(found: object, run_id: str) -> None:
+    if not found:
+        raise Refused(f"there is no run '{run_id}': look with `layby runs`")
+
+
+def _columns(root: Promise, task: Task | None, now: Millis) -> tuple[Any, ...]:
+    done, total = progress_of(root, task)
+    until = now if root.settled_at is None else root.settled_at
+    return (
+        showing.plain(plan.parse_root_id(root.id) or root.id),
+        showing.plain("-" if task is None else task.name),
+        showing.state(state_of(root, task)),
+        "-" if total is None else f"{done}/{total}",
+        showing.passed(root.created_at, now),
+        span(until - root.created_at),
+    )

@@ -1,0 +1,144 @@
+"""`layby schedules`: cron rules that create promises, by the protocol."""
+
+from typing import Any
+
+import click
+
+from layby.cli import records, showing
+from layby.cli.answers import expect
+from layby.cli.connection import Place, ask
+from layby.cli.groups import Named
+from layby.cli.listing import listed
+from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
+from layby.cli.promises import value_of
+from layby.cli.refusals import Refused
+from layby.client.api import Client
+from layby.core.commands import (
+    Command,
+    CreateSchedule,
+    DeleteSchedule,
+    GetSchedule,
+    SearchSchedules,
+)
+from layby.core.model import Schedule
+from layby.core.replies import Reply, ScheduleData, SchedulePage
+from layby.engine.clock import SystemClock
+from layby.workflow.names import close_match
+
+
+@click.group(cls=Named)
+def schedules() -> None:
+    """Schedules: cron rules that create promises."""
+
+
+@schedules.command(epilog="Example:  layby schedules get nightly")
+@click.argument("schedule_id", metavar="ID")
+@reaching
+@as_json
+def get(place: Place, schedule_id: str, *, as_json: bool) -> None:
+    """Show one schedule."""
+    _show(place, GetSchedule(id=schedule_id), schedule_id, as_json=as_json)
+
+
+@schedules.command(
+    epilog="""\b
+Example:
+  layby schedules create nightly --cron '0 3 * * *' --timeout 1h \\
+      --param '{"func": "clean", "args": []}' --tag resonate:target=poll://any@default"""
+)
+@click.argument("schedule_id", metavar="ID")
+@click.option("--cron", required=True, help="Five fields, in UTC: minute hour day month weekday.")
+@click.option(
+    "--promise-id",
+    default="{{.id}}-{{.timestamp}}",
+    show_default=True,
+    help="The id of each promise; {{.id}} and {{.timestamp}} are filled in.",
+)
+@click.option(
+    "--timeout", type=DURATION, default="1h", show_default=True, help="Deadline of each promise."
+)
+@click.option("--param", type=JSON, help="What each promise is born with, as JSON or @FILE.")
+@tagged("A tag of each promise; resonate:target=ADDRESS is needed.")
+@reaching
+@as_json
+def create(
+    place: Place,
+    schedule_id: str,
+    cron: str,
+    promise_id: str,
+    timeout: int,
+    param: Any,
+    tags: Any,
+    *,
+    as_json: bool,
+) -> None:
+    """Create a schedule; one that exists is shown as it is."""
+    command = CreateSchedule(
+        id=schedule_id,
+        cron=cron,
+        promise_id=promise_id,
+        promise_timeout=timeout,
+        promise_param=value_of(param),
+        promise_tags=tags_of(tags),
+    )
+    _show(place, command, schedule_id, as_json=as_json)
+
+
+@schedules.command(epilog="Example:  layby schedules delete nightly")
+@click.argument("schedule_id", metavar="ID")
+@reaching
+@as_json
+def delete(place: Place, schedule_id: str, *, as_json: bool) -> None:
+    """Delete a schedule; promises it has created stay."""
+    ask(place, lambda client: _reply(client, DeleteSchedule(id=schedule_id), schedule_id))
+    if as_json:
+        showing.print_json({"ok": True})
+    else:
+        showing.print_line(f"{schedule_id} is deleted")
+
+
+@schedules.command(epilog="Example:  layby schedules search")
+@tagged("Only those whose promises have this tag; give it again for more.")
+@limited(100)
+@reaching
+@as_json
+def search(place: Place, tags: Any, limit: int, *, as_json: bool) -> None:
+    """List schedules by id."""
+    found: list[Schedule] = listed(place, SearchSchedules(tags=tags_of(tags)), limit)
+    if as_json:
+        showing.print_json({"schedules": [records.schedule_json(each) for each in found]})
+        return
+    now = SystemClock().now()
+    showing.print_table(
+        ("SCHEDULE", "CRON", "NEXT", "LAST", "CREATES"),
+        (
+            (
+                showing.plain(each.id),
+                showing.plain(each.cron),
+                showing.coming(each.next_run_at, now),
+                showing.passed(each.last_run_at, now),
+                showing.plain(each.promise_id),
+            )
+            for each in found
+        ),
+    )
+
+
+def _show(place: Place, command: Command, schedule_id: str, *, as_json: bool) -> None:
+    reply = ask(place, lambda client: _reply(client, command, schedule_id))
+    schedule = expect(reply, ScheduleData, f"schedule '{schedule_id}'").schedule
+    if as_json:
+        showing.print_json({"schedule": records.schedule_json(schedule)})
+    else:
+        showing.print_fields(records.schedule_fields(schedule, SystemClock().now()))
+
+
+async def _reply(client: Client, command: Command, schedule_id: str) -> Reply:
+    reply = await client.send(command)
+    if reply.status == 404:
+        known = (await client.send(SearchSchedules(limit=1_000))).data
+        ids = [each.id for each in known.schedules] if isinstance(known, SchedulePage) else []
+        hint = close_match(schedule_id, ids) or ": look with `layby schedules search`"
+        raise Refused(f"there is no schedule '{schedule_id}'{hint}")
+    expect(reply, object, f"schedule '{schedule_id}'")
+    return reply

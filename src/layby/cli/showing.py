@@ -1,0 +1,144 @@
+"""What a command prints: one JSON document, or words and tables for people.
+
+Nothing coloured goes into a pipe, and no line is cut there.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from layby.core.model import NEVER, Millis
+from layby.worker import encoding
+from layby.workflow.moments import ago, ahead
+from layby.workflow.outcome import moment
+
+WIDE: Final = 100_000
+"""A pipe has no width."""
+STYLES: Final = {
+    "pending": "yellow",
+    "acquired": "cyan",
+    "suspended": "yellow",
+    "halted": "magenta",
+    "fulfilled": "green",
+    "resolved": "green",
+    "rejected": "red",
+    "rejected_canceled": "red",
+    "rejected_timedout": "red",
+    "Pending": "dim",
+    "Ready": "yellow",
+    "Running": "cyan",
+    "Completed": "green",
+    "Failed": "red",
+    "Skipped": "dim",
+    "Cancelled": "red",
+    "Halted": "magenta",
+}
+
+
+def new_console(*, stderr: bool = False) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+
+
+def print_json(document: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    console = new_console()
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=not console.is_terminal)
+    for row in rows:
+        table.add_row(*row)
+    _print(console, table)
+
+
+def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:
+    """A thing by itself, a line for each thing to know of it."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    console = new_console()
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold", no_wrap=not console.is_terminal)
+    for name, value in fields:
+        grid.add_row(name, value)
+    _print(console, grid)
+
+
+def _print(console: Console, shown: RenderableType) -> None:
+    """On a terminal as it is; into a pipe without the spaces that fill up its lines."""
+    if console.is_terminal:
+        console.print(shown)
+        return
+    with console.capture() as captured:
+        console.print(shown)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def print_line(text: str) -> None:
+    click.echo(text)
+
+
+def state(name: str) -> Text:
+    return Text(name, STYLES.get(name, ""))
+
+
+def plain(text: object) -> Text:
+    """As it is: brackets in an id are no markup."""
+    return Text(str(text))
+
+
+def dim(text: str) -> str:
+    return f"[dim]{escape(text)}[/]"
+
+
+def bold(text: str) -> str:
+    return f"[bold]{escape(text)}[/]"
+
+
+def passed(at: Millis | None, now: Millis) -> Text:
+    return Text("-" if at is None else ago(at, now))
+
+
+def coming(at: Millis | None, now: Millis) -> Text:
+    return Text("-" if at is None or at >= NEVER else ahead(at, now))
+
+
+def instant(at: Millis | None, now: Millis) -> Text:
+    """When that is, both ways of saying it."""
+    if at is None or at >= NEVER:
+        return Text("never" if at else "-")
+    return Text(f"{ago(at, now)} ({moment(at)})")
+
+
+def value(text: str) -> str:
+    """A param or value, decoded; what is not ours as the text it is."""
+    found = encoding.from_text(text)
+    return "-" if found is None else msgspec.json.encode(found).decode()
+
+
+def times(**instants: Millis | None) -> dict[str, Any]:
+    """`since=5` as `since` in ISO 8601 and `since_ms`; never and unknown are null."""
+    shown: dict[str, Any] = {}
+    for name, at in instants.items():
+        known = None if at is None or at >= NEVER else at
+        shown |= {name: iso(known), f"{name}_ms": known}
+    return shown
+
+
+def iso(at: Millis | None) -> str | None:
+    if at is None:
+        return None
+    try:
+        text = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return None
+    return text.replace("+00:00", "Z")

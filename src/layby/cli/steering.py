@@ -1,0 +1,212 @@
+"""`layby resolve|reject|cancel|halt|continue`: what a person does to runs, tasks and promises."""
+
+import getpass
+from collections.abc import Callable
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from layby.cli import records, showing
+from layby.cli.answers import expect, explained
+from layby.cli.connection import Place, ask
+from layby.cli.options import JSON, as_json, reaching
+from layby.cli.promises import print_promise
+from layby.cli.refusals import Refused
+from layby.client.api import Client
+from layby.core.commands import (
+    CancelPromise,
+    Command,
+    ContinueTask,
+    GetRun,
+    HaltTask,
+    ResolvePromise,
+    Value,
+)
+from layby.core.model import Promise
+from layby.core.replies import PromiseData, RowPage
+from layby.worker import encoding
+from layby.workflow import plan
+from layby.workflow.reasons import short_id
+
+BY = "layby:by"
+REASON = "layby:reason"
+Function = Callable[..., Any]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user
+        return ""
+
+
+by_whom = click.option("--by", default=_user, help="Who does it.  [default: your login name]")
+why = click.option("--reason", default="", help="Why, for those who look later.")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby resolve paid-7 --value '{"amount": 42}'
+  layby resolve run/order-7:approve.promise.ok --value true --reason 'called the customer'"""
+)
+@click.argument("promise_id", metavar="ID")
+@click.option("--value", "given", type=JSON, help="The outcome, as JSON or @FILE.")
+@by_whom
+@why
+@reaching
+@as_json
+def resolve(
+    place: Place, promise_id: str, given: Any, by: str, reason: str, *, as_json: bool
+) -> None:
+    """Resolve the promise ID; whoever waits for it goes on.
+
+    One that nobody has waited for yet comes into being: an event before its wait is not lost.
+    Who did it and why is kept in the headers of the value.
+    """
+    value = _signed(encoding.to_value(given), by, reason)
+    _settle(place, ResolvePromise(id=promise_id, value=value), promise_id, as_json=as_json)
+
+
+@click.command(
+    epilog="Example:  layby reject paid-7 --reason 'the bank refused'",
+)
+@click.argument("promise_id", metavar="ID")
+@click.option("--value", "given", type=JSON, help="The error, as JSON or @FILE.")
+@by_whom
+@why
+@reaching
+@as_json
+def reject(
+    place: Place, promise_id: str, given: Any, by: str, reason: str, *, as_json: bool
+) -> None:
+    """Reject the promise ID; who waits for it gets an error that says the reason."""
+    told = encoding.named_error_value("Rejected", reason or f"rejected by {by or 'somebody'}")
+    value = told if given is None else encoding.to_value(given)
+    command = ResolvePromise(id=promise_id, value=_signed(value, by, reason), state="rejected")
+    _settle(place, command, promise_id, as_json=as_json)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby cancel order-7 --reason 'ordered twice'
+  layby cancel order-7:ship          one task of it"""
+)
+@click.argument("asked", metavar="ID")
+@by_whom
+@why
+@reaching
+@as_json
+def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> None:
+    """Cancel a run with all its tasks, one task, or any promise."""
+
+    async def work(client: Client) -> Promise:
+        about = await explained(client, asked)
+        if not about.promise.is_pending:
+            raise Refused(f"{asked} is settled already: {about.promise.state}")
+        reply = await client.send(CancelPromise(id=about.promise.id, by=by, reason=reason))
+        return expect(reply, PromiseData, asked).promise
+
+    print_outcome(ask(place, work), "is cancelled", as_json=as_json)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby halt order-7 --reason 'until the price is right'
+  layby halt order-7:ship"""
+)
+@click.argument("asked", metavar="ID")
+@by_whom
+@why
+@reaching
+@as_json
+def halt(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> None:
+    """Stop a task, or every task of a run that has not settled, until it is continued."""
+    _steer(place, asked, HaltTask(id="", by=by, reason=reason), "halted", as_json=as_json)
+
+
+@click.command(
+    "continue",
+    epilog="""\b
+Examples:
+  layby continue order-7
+  layby continue order-7:ship""",
+)
+@click.argument("asked", metavar="ID")
+@reaching
+@as_json
+def continue_(place: Place, asked: str, *, as_json: bool) -> None:
+    """Let a halted task, or every halted task of a run, go on."""
+    _steer(place, asked, ContinueTask(id=""), "continued", as_json=as_json)
+
+
+def print_outcome(promise: Promise, told: str, *, as_json: bool) -> None:
+    if as_json:
+        showing.print_json({"promise": records.promise_json(promise)})
+    else:
+        showing.print_line(f"{short_id(promise.id)} {told}")
+
+
+def _settle(place: Place, command: ResolvePromise, promise_id: str, *, as_json: bool) -> None:
+    async def work(client: Client) -> Promise:
+        return expect(await client.send(command), PromiseData, f"promise '{promise_id}'").promise
+
+    promise = ask(place, work)
+    if promise.value != _text(command.value) or promise.state != command.state:
+        if not as_json:
+            print_promise(promise, as_json=False)
+        raise Refused(f"promise '{promise_id}' was settled before: it stays {promise.state}")
+    print_outcome(promise, f"is {promise.state}", as_json=as_json)
+
+
+def _steer(
+    place: Place, asked: str, command: HaltTask | ContinueTask, told: str, *, as_json: bool
+) -> None:
+    """One task with its refusal; of a run, all tasks it applies to."""
+
+    async def work(client: Client) -> list[str]:
+        about = await explained(client, asked)
+        ids = await _steered(client, about.promise.id, command)
+        replies = [(each, await client.send(replace(command, id=each))) for each in ids]
+        if len(replies) == 1:
+            expect(replies[0][1], object, asked)
+        return [each for each, reply in replies if reply.is_ok]
+
+    done = ask(place, work)
+    if not done:
+        raise Refused(f"{asked}: none of its tasks can be {told}")
+    if as_json:
+        showing.print_json({told: done})
+    else:
+        for each in done:
+            showing.print_line(f"{short_id(each)} is {told}")
+
+
+async def _steered(client: Client, promise_id: str, command: Command) -> list[str]:
+    """Of a run everything that has not settled, root first; else the one task."""
+    if plan.parse_root_id(promise_id) is None:
+        return [promise_id]
+    wanted = (
+        ("halted",) if isinstance(command, ContinueTask) else ("pending", "acquired", "suspended")
+    )
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        reply = await client.send(GetRun(id=promise_id, cursor=cursor))
+        page = expect(reply, RowPage, promise_id)
+        found += [t.id for _, t in page.rows if t is not None and t.kind and t.state in wanted]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def _signed(value: Value, by: str, reason: str) -> Value:
+    headers = {name: text for name, text in ((BY, by), (REASON, reason)) if text}
+    return replace(value, headers=headers)
+
+
+def _text(value: Value) -> str:
+    return encoding.text_of(value)

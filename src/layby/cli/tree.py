@@ -1,0 +1,212 @@
+"""`layby tree`: a run with its tasks, or a call with the calls it made, drawn."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct, field
+from rich.text import Text
+from rich.tree import Tree
+
+from layby.cli import showing
+from layby.cli.answers import expect, explained, pages
+from layby.cli.connection import Place, ask
+from layby.cli.options import as_json, reaching
+from layby.client.api import Client
+from layby.core.birth import TARGET, TIMER
+from layby.core.commands import GetRun, SearchPromises, Tags
+from layby.core.model import Millis, Promise, Task
+from layby.core.replies import Explanation, RowPage
+from layby.engine.clock import SystemClock
+from layby.worker import encoding
+from layby.workflow import plan
+from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
+
+ORIGIN = "resonate:origin"
+PARENT = "resonate:parent"
+Row = tuple[Promise, Task | None]
+
+_tags = msgspec.json.Decoder(Tags).decode
+
+
+class Branch(Struct):
+    """One line of the drawing, and what hangs below it."""
+
+    id: str
+    state: str
+    told: str = ""
+    children: list["Branch"] = field(default_factory=list)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby tree order-7             a run: each task below the last one it waits for
+  layby tree order-7 --all       with the promises its tasks made
+  layby tree hello-1             a call made by an SDK, and the calls below it"""
+)
+@click.argument("asked", metavar="ID")
+@click.option("--all", "everything", is_flag=True, help="Also what tasks have recorded.")
+@reaching
+@as_json
+def tree(place: Place, asked: str, *, everything: bool, as_json: bool) -> None:
+    """Draw a run, or a tree of calls, with the state of everything in it."""
+    drawn = ask(place, lambda client: _drawn(client, asked, everything=everything))
+    if as_json:
+        showing.print_json({"tree": drawn})
+    else:
+        showing.new_console().print(_rendered(drawn))
+
+
+async def _drawn(client: Client, asked: str, *, everything: bool) -> Branch:
+    about = await explained(client, asked)
+    node = plan.parse_node_id(about.promise.id)
+    run_id = plan.parse_root_id(about.promise.id) or (node and node.run_id)
+    if run_id is not None and about.task is not None:
+        rows = await _run_rows(client, plan.root_id(run_id))
+        found = run_branches(rows, SystemClock().now(), everything=everything)
+        return found[about.promise.id]
+    return await _calls(client, about)
+
+
+# --- a run -------------------------------------------------------------------------------
+
+
+async def _run_rows(client: Client, root_id: str) -> list[Row]:
+    found: list[Row] = []
+    cursor: str | None = None
+    while True:
+        page = expect(await client.send(GetRun(id=root_id, cursor=cursor)), RowPage, root_id)
+        found += page.rows
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[str, Branch]:
+    """Every row of a run by id: tasks below tasks, and below those what they made."""
+    by_id = {promise.id: (promise, task) for promise, task in rows}
+    root_id = min(by_id, key=len)
+    root, root_task = by_id[root_id]
+    assert root_task is not None
+    nodes = [NodeRow(p, t) for p, t in by_id.values() if t is not None and t.kind == "node"]
+    status = run_status(root, root_task, nodes, now)
+    after = plan.read_root_param(root.param).shape.after
+    branches = _task_branches(root_id, status, after)
+    made = [p for p, t in by_id.values() if t is None and (everything or p.is_pending)]
+    return branches | _made_branches(made, branches)
+
+
+def _task_branches(
+    root_id: str, status: RunStatus, after: Mapping[str, tuple[str, ...]]
+) -> dict[str, Branch]:
+    """Each task once: below the last of those it waits for, which says all of them."""
+    root = Branch(root_id, status.state, status.flow)
+    branches = {root_id: root}
+    for task_id, dependencies in after.items():
+        execution = status.tasks[task_id]
+        several = f"after {', '.join(dependencies)}" if len(dependencies) > 1 else ""
+        told = "; ".join(each for each in (several, _says(execution)) if each)
+        branch = Branch(execution.task_execution_id, execution.status, told)
+        branches[branch.id] = branch
+    for task_id, dependencies in after.items():
+        above = status.tasks[dependencies[-1]].task_execution_id if dependencies else root_id
+        branches[above].children.append(branches[status.tasks[task_id].task_execution_id])
+    return branches
+
+
+def _says(execution: TaskExecution) -> str:
+    if execution.waiting_on is not None:
+        return execution.waiting_on.sentence
+    return execution.error or execution.reason or ""
+
+
+def _made_branches(made: Iterable[Promise], tasks: Mapping[str, Branch]) -> dict[str, Branch]:
+    branches: dict[str, Branch] = {}
+    for promise in sorted(made, key=lambda each: (each.created_at, each.id)):
+        above = max((key for key in tasks if promise.id.startswith(f"{key}.")), key=len, default="")
+        if above:
+            branches[promise.id] = Branch(promise.id, promise.state, _value(promise))
+            tasks[above].children.append(branches[promise.id])
+    return branches
+
+
+# --- a tree of calls ---------------------------------------------------------------------
+
+
+async def _calls(client: Client, about: Explanation) -> Branch:
+    origin = _tags(about.promise.tags).get(ORIGIN, about.promise.id)
+    found = {about.promise.id: about.promise}
+    async for rows in pages(client, SearchPromises(tags={ORIGIN: origin}), limit=0):
+        found |= {promise.id: promise for promise in rows}
+    return call_branches(found.values(), about.promise.id)
+
+
+def call_branches(promises: Iterable[Promise], top: str) -> Branch:
+    """From `top` downwards by their parents; who names itself or nobody known has none."""
+    by_id = {promise.id: promise for promise in promises}
+    below: defaultdict[str, list[Promise]] = defaultdict(list)
+    for promise in sorted(by_id.values(), key=lambda each: (each.created_at, each.id)):
+        below[_parent(promise, by_id, top)].append(promise)
+    root = Branch(top, by_id[top].state, call_of(by_id[top]))
+    seen, open_branches = {top}, [root]
+    while open_branches:
+        branch = open_branches.pop()
+        children = [each for each in below[branch.id] if each.id not in seen]
+        seen.update(each.id for each in children)
+        branch.children = [Branch(each.id, each.state, call_of(each)) for each in children]
+        open_branches += branch.children
+    return root
+
+
+def _parent(promise: Promise, known: Mapping[str, Promise], top: str) -> str:
+    """A parent that cannot be found must not hide its children: they hang from the origin."""
+    tags = _tags(promise.tags)
+    for each in (tags.get(PARENT), tags.get(ORIGIN)):
+        if each is not None and each != promise.id and each in known:
+            return each
+    return "" if promise.id == top else top if tags.get(ORIGIN) == top else ""
+
+
+def call_of(promise: Promise) -> str:
+    """`rpc name`, `run name` or `sleep`, as far as the promise says so."""
+    tags = _tags(promise.tags)
+    if tags.get(TIMER) == "true":
+        return "sleep"
+    param = encoding.from_text(promise.param)
+    func: Any = param.get("func") if isinstance(param, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    how = "rpc" if TARGET in tags else "run"
+    return f"{how} {func}" if isinstance(func, str) and func else how if TARGET in tags else ""
+
+
+# --- the drawing -------------------------------------------------------------------------
+
+
+def _rendered(top: Branch) -> Tree:
+    drawn = Tree(_line(top, ""))
+    open_branches = [(top, drawn)]
+    while open_branches:
+        branch, place = open_branches.pop()
+        drawn_below = [(child, place.add(_line(child, top.id))) for child in branch.children]
+        open_branches += drawn_below
+    return drawn
+
+
+def _line(branch: Branch, top: str) -> Text:
+    """In a run the tasks' own ids are enough."""
+    name = branch.id.removeprefix(f"{top}:") if top else branch.id
+    line = Text.assemble(name, "  ", (branch.state, showing.STYLES.get(branch.state, "")))
+    return line.append(f"  {branch.told}", "dim") if branch.told else line
+
+
+def _value(promise: Promise) -> str:
+    return "" if promise.is_pending else showing.value(promise.value)
+
+
+def flattened(branch: Branch) -> Iterator[Branch]:
+    """The branch and all below it, as they are drawn."""
+    yield branch
+    for child in branch.children:
+        yield from flattened(child)

@@ -1,0 +1,76 @@
+"""`layby waiting`: what waits now, and for what, the longest first."""
+
+from typing import Any, get_args
+
+import click
+
+from layby.cli import showing
+from layby.cli.connection import Place
+from layby.cli.listing import listed
+from layby.cli.options import DURATION, as_json, limited, reaching
+from layby.core.commands import ListWaiting
+from layby.core.model import Millis
+from layby.engine.clock import SystemClock
+from layby.wire import durations
+from layby.workflow.moments import span
+from layby.workflow.reasons import Reason, reason_of, short_id
+from layby.workflow.waiting import WaitKind
+
+KINDS = [kind for kind in get_args(WaitKind) if kind != "dependency"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby waiting
+  layby waiting --older-than 1h --kind promise
+  layby waiting --json | jq -r '.waiting[].command // empty'"""
+)
+@click.option("--older-than", type=DURATION, help="Only what has waited at least so long.")
+@click.option("--kind", type=click.Choice(KINDS), help="Only what waits for such a thing.")
+@limited(50)
+@reaching
+@as_json
+def waiting(
+    place: Place, older_than: int | None, kind: str | None, limit: int, *, as_json: bool
+) -> None:
+    """List what waits now, the longest first: what for, and who can unblock it.
+
+    Tasks that are parked, suspended, halted or ready, and promises that somebody waits for. Tasks
+    that only wait for others of their run are left out: those others are listed.
+    """
+    now = SystemClock().now()
+    until = None if older_than is None else now - older_than
+    found = listed(place, ListWaiting(until=until, wait_kind=kind), limit)
+    reasons = [reason_of(each, now) for each in found]
+    if as_json:
+        showing.print_json({"waiting": [reason_json(each) for each in reasons]})
+    elif reasons:
+        headings = ("WAITING", "WHAT", "WHY", "DEADLINE", "WHO CAN UNBLOCK IT")
+        showing.print_table(headings, (_columns(each, now) for each in reasons))
+    else:
+        since = "" if older_than is None else f" for {durations.shown(older_than)} or longer"
+        showing.print_line(f"nothing waits{f' for a {kind}' if kind else ''}{since}")
+
+
+def reason_json(reason: Reason) -> dict[str, Any]:
+    return {
+        "id": reason.id,
+        "what": reason.subject,
+        "kind": reason.kind,
+        "sentence": reason.sentence,
+        "unblock": reason.unblock,
+        "command": reason.command,
+        "awaited": reason.awaited,
+        **showing.times(since=reason.since, deadline=reason.deadline),
+    }
+
+
+def _columns(reason: Reason, now: Millis) -> tuple[Any, ...]:
+    return (
+        "-" if reason.since is None else span(now - reason.since),
+        showing.plain(short_id(reason.id)),
+        showing.plain(reason.sentence),
+        showing.coming(reason.deadline, now),
+        showing.plain(reason.command or reason.unblock or "time"),
+    )

@@ -1,0 +1,67 @@
+"""`layby why`: what really holds something up, in one sentence."""
+
+from typing import Any
+
+import click
+
+from layby.cli import showing
+from layby.cli.answers import expect, explained
+from layby.cli.connection import Place, ask
+from layby.cli.options import as_json, reaching
+from layby.cli.waiting import reason_json
+from layby.client.api import Client
+from layby.core.commands import ExplainPromise
+from layby.core.model import Millis
+from layby.core.replies import Explanation
+from layby.engine.clock import SystemClock
+from layby.workflow.why import Why, find_why, told
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby why order-7              a run
+  layby why order-7:approve      a task of it
+  layby why paid-7               any promise"""
+)
+@click.argument("asked", metavar="ID")
+@reaching
+@as_json
+def why(place: Place, asked: str, *, as_json: bool) -> None:
+    """Say why ID has not settled: what for, since when, and who can unblock it.
+
+    Follows what it waits for to what really holds it up.
+    """
+    now = SystemClock().now()
+    found = ask(place, lambda client: _find(client, asked, now))
+    if as_json:
+        showing.print_json(_document(found, now))
+        return
+    showing.print_line(told(found, now))
+    if found.cause.command is not None:
+        showing.new_console().print(f"  {showing.dim('$')} {showing.bold(found.cause.command)}")
+
+
+async def _find(client: Client, asked: str, now: Millis) -> Why:
+    first = await explained(client, asked)
+
+    async def look(promise_id: str) -> Explanation | None:
+        if promise_id == first.promise.id:
+            return first
+        reply = await client.send(ExplainPromise(id=promise_id))
+        return None if reply.status == 404 else expect(reply, Explanation, promise_id)
+
+    found = await find_why(look, first.promise.id, now)
+    assert found is not None
+    return found
+
+
+def _document(found: Why, now: Millis) -> dict[str, Any]:
+    cause = reason_json(found.cause)
+    return {
+        "id": found.chain[0].id,
+        "sentence": told(found, now),
+        "cause": cause,
+        "other_causes": found.others,
+        "chain": [reason_json(each) for each in found.chain],
+    }
