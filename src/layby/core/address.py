@@ -1,6 +1,6 @@
 """Addresses that messages go to: which are valid, and which belong to layby's own workers."""
 
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple
 
 OWN_GROUP: Final = "layby."
 _BASH_HOSTS: Final = ("docker", "tensorlake")
@@ -34,7 +34,7 @@ def parse_poll(address: str) -> PollAddress | None:
     group, _, receiver = place.partition("/")
     if scheme != "poll" or how not in ("uni", "any") or not group:
         return None
-    return PollAddress(cast("Literal['uni', 'any']", how), group, receiver or None)
+    return PollAddress(how, group, receiver or None)
 
 
 def group_of(target: str) -> str | None:

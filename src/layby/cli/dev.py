@@ -1,0 +1,52 @@
+"""`layby dev`: a server and a worker in one process, to try things out."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import click
+
+from layby.cli.loading import load_module
+from layby.cli.serve import tell
+from layby.cli.worker import work
+from layby.runner import Runner
+from layby.server import config, logs
+from layby.server.config import ServerConfig
+from layby.server.server import Server, serve
+
+EPILOG = """
+\b
+Examples:
+  layby dev                      a server on 127.0.0.1:8001, data in ./layby.db
+  layby dev shop/flows.py        the same, and a worker with the workflows of that file
+  layby dev --db memory:         keep nothing
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("module", required=False)
+@click.option("--db", default="sqlite:layby.db", show_default=True, help="Where data is stored.")
+@click.option("--port", default=8001, show_default=True, help="Port to listen on, on 127.0.0.1.")
+@click.option("--slots", default=4, show_default=True, help="Bodies that run at a time.")
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="Read this file, not ./layby.toml."
+)
+def dev(module: str | None, db: str, port: int, slots: int, file: Path | None) -> None:
+    """Serve on this machine and, with MODULE, work as well: one process, nothing to set up."""
+    loaded = config.load({"db": db, "server.port": port}, os.environ, file)
+    logs.configure(loaded.log)
+    asyncio.run(_dev(loaded, module, slots))
+
+
+async def _dev(loaded: ServerConfig, module: str | None, slots: int) -> None:
+    if module is None:
+        await serve(loaded, tell)
+        return
+    code = load_module(module)
+    server = Server(loaded)
+    await server.start()
+    tell(server)
+    try:
+        await work(Runner(server.url, slots=slots), code, server.url)
+    finally:
+        await server.stop()
