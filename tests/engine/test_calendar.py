@@ -1,5 +1,8 @@
 """Cron rules: which instants they name. Times without an offset are UTC."""
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -36,6 +39,9 @@ def local(millis: int | NoInstant, timezone: str) -> str:
         ("0 0 13 * 5", "2026-11-14 00:00:00", "2026-11-20 00:00:00"),
         ("0 0 29 2 *", "2026-11-15 00:00:00", "2028-02-29 00:00:00"),
         ("30 * * * * *", "2026-11-15 10:00:00", "2026-11-15 10:00:30"),
+        ("30 * * * * *", "2026-11-15 10:00:29", "2026-11-15 10:00:30"),
+        ("30 * * * * *", "2026-11-15 10:00:30", "2026-11-15 10:01:30"),
+        ("15,45 * * * * *", "2026-11-15 10:00:20", "2026-11-15 10:00:45"),
         ("*/10 0 0 * * *", "2026-11-15 00:00:50", "2026-11-16 00:00:00"),
         ("0 0 0 1 1 * 2030", "2026-11-15 00:00:00", "2030-01-01 00:00:00"),
         ("0 0 0 1 1 * 2020-2030/5", "2026-11-15 00:00:00", "2030-01-01 00:00:00"),
@@ -68,6 +74,7 @@ def test_an_occurrence_is_strictly_after_the_second() -> None:
         ("* * * *", "write five fields, minute hour day month weekday, such as '0 9 * * mon-fri'"),
         ("* * * * * * * *", "Wrong number of fields"),
         ("61 * * * *", "Bad minute"),
+        ("61 * * * * *", "Bad second"),
         ("* 25 * * *", "Bad hour"),
         ("* * * * 8", "Bad day-of-week"),
         ("0 0 30 2 *", "Bad day-of-month"),
@@ -105,6 +112,9 @@ def test_the_end_of_the_calendar(after: int, timezone: str) -> None:
         ("30 2 * * *", BERLIN, "2026-03-29 03:00+02:00", "2026-03-30 02:30:00+02:00"),
         ("15,45 2 * * *", BERLIN, "2026-03-29 03:00+02:00", "2026-03-30 02:15:00+02:00"),
         ("0 30 2 * * *", BERLIN, "2026-03-28 12:00+01:00", "2026-03-29 03:00:00+02:00"),
+        ("15 30 2 * * *", BERLIN, "2026-03-28 12:00+01:00", "2026-03-29 03:00:15+02:00"),
+        ("15 30 2 * * *", BERLIN, "2026-10-25 02:30:15+02:00", "2026-10-26 02:30:15+01:00"),
+        ("15 30 2 * * *", BERLIN, "2026-10-25 02:30:00+02:00", "2026-10-25 02:30:15+02:00"),
         ("0 30 2 * * * *", BERLIN, "2026-03-28 12:00+01:00", "2026-03-29 03:00:00+02:00"),
         ("30 2 * * *", BERLIN, "2026-10-25 00:00+02:00", "2026-10-25 02:30:00+02:00"),
         ("30 2 * * *", BERLIN, "2026-10-25 02:30+02:00", "2026-10-26 02:30:00+01:00"),
@@ -126,7 +136,7 @@ def test_a_rule_follows_the_clock_of_its_zone(
 
 @pytest.mark.parametrize("timezone", [BERLIN, "Australia/Lord_Howe", "America/Santiago", "UTC"])
 @pytest.mark.parametrize(
-    "cron", ["30 2 * * *", "*/20 * * 3,4,9,10 sun", "0 0 * * *", "15 1-3 * * *"]
+    "cron", ["30 2 * * *", "*/20 * * 3,4,9,10 sun", "0 0 * * *", "59 15 1-3 * * *"]
 )
 def test_occurrences_are_one_line_through_both_changes_of_the_clock(
     cron: str, timezone: str
@@ -168,3 +178,19 @@ def test_an_unknown_zone_is_named_with_its_nearest(timezone: str, why: str) -> N
     found = next_after("* * * * *", 0, timezone)
     assert isinstance(found, NoInstant)
     assert why in found.why
+
+
+def test_zones_are_known_where_the_system_has_none() -> None:
+    """Slim containers have no database of time zones: ours comes with the package."""
+    script = (
+        "from layby.engine.calendar import next_after; "
+        "print(next_after('0 9 * * *', 0, 'Asia/Tokyo'))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONTZPATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == f"{24 * 3_600_000}\n"

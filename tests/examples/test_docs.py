@@ -16,7 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "security", "waiting", "workflows")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("quickstart", "schedules", "security", "waiting", "workflows")
+    ),
 ]
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<prints>.*?)^```\n)?",

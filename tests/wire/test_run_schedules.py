@@ -3,7 +3,14 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from layby.core import commands as c
+from layby.core.model import Schedule
+from layby.core.replies import ScheduleData
+from layby.wire import answers
+from layby.wire.encode import encode
+from tests.core import requests as r
 from tests.worlds import World
 
 GOOD: dict[str, Any] = {
@@ -74,3 +81,22 @@ def test_rubbish_is_refused(wrong: dict[str, Any], why: str) -> None:
         assert status == 400
         assert why in text
         assert world.dump().schedules == {}
+
+
+def test_a_client_reads_back_what_an_engine_would_have_told() -> None:
+    """But for the nodes, which stay where they are needed; the protocol's come back whole."""
+    tags = {"resonate:target": r.OTHER}
+    plain = c.CreateSchedule(
+        id="p", cron="* * * * *", promise_id="x", promise_timeout=1, promise_tags=tags
+    )
+    with World() as world:
+        for request in (plain, r.nightly(timezone="Asia/Tokyo"), r.nightly(id="z", catch_up=True)):
+            told: Schedule = world.ok(request).schedule
+            assert read_back(world, request) == replace(told, nodes="[]")
+
+
+def read_back(world: World, request: c.Command) -> Schedule:
+    reply = world.engine.call(request, world.now)
+    data = answers.read(request, encode(request.kind, "c", reply)).data
+    assert isinstance(data, ScheduleData)
+    return data.schedule

@@ -22,7 +22,10 @@ _LOOKS_LIKE = "write five fields, minute hour day month weekday, such as '0 9 * 
 
 
 class _Rule(Struct, frozen=True):
+    """Five fields, and how many seconds later; six only where there is no one second."""
+
     text: str
+    second: int
     years: frozenset[int] | None
     """None: any."""
 
@@ -37,20 +40,22 @@ def next_after(cron: str, after: Millis, timezone: str = "UTC") -> Millis | NoIn
     except (CronSimError, ValueError) as error:
         return NoInstant(f"cron '{cron}' is no rule ({error}): {_LOOKS_LIKE}")
     try:
-        found = _first(rule, datetime.fromtimestamp(after // 1000, zone))
+        at = _first(rule, datetime.fromtimestamp(after // 1000 - rule.second, zone))
     except (ValueError, OverflowError, OSError):  # past the year 9999
-        found = None
-    return NoInstant(f"cron '{cron}' comes no more: give another one") if found is None else found
+        at = None
+    if at is None:
+        return NoInstant(f"cron '{cron}' comes no more: give another one")
+    return (int(at.timestamp()) + rule.second) * 1000
 
 
-def _first(rule: _Rule, start: datetime) -> Millis | None:
+def _first(rule: _Rule, start: datetime) -> datetime | None:
     at = _next(rule.text, start)
     while at is not None and rule.years is not None and at.year not in rule.years:
         year = min((each for each in rule.years if each > at.year), default=None)
         if year is None:
             return None
         at = _next(rule.text, datetime(year, 1, 1, tzinfo=start.tzinfo) - _SECOND)
-    return None if at is None else int(at.timestamp()) * 1000
+    return at
 
 
 def _next(rule: str, start: datetime) -> datetime | None:
@@ -65,12 +70,11 @@ def _rule(cron: str) -> _Rule:
     if len(fields) > 7:
         raise CronSimError("Wrong number of fields")
     years = _years(fields[6]) if len(fields) == 7 else None
-    rule = fields[:6]
-    if len(rule) == 6 and rule[0] == "0":  # no different from five fields, also for cronsim
-        rule = rule[1:]
-    text = " ".join(rule)
-    CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))
-    return _Rule(text, years)
+    text = " ".join(fields[:6])
+    CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))  # raises when it is none
+    if len(fields) == 5 or not fields[0].isdecimal():
+        return _Rule(text, 0, years)
+    return _Rule(" ".join(fields[1:6]), int(fields[0]), years)
 
 
 def _years(field: str) -> frozenset[int]:

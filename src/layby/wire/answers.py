@@ -267,6 +267,9 @@ def _schedule(record: ScheduleRecord) -> Schedule:
         created_at=record.created_at,
         next_run_at=record.next_run_at,
         last_run_at=None if isinstance(last, UnsetType) else last,
+        timezone=record.timezone or "UTC",
+        catch_up=record.catch_up is not False,
+        flow=record.flow or None,
     )
 
 
