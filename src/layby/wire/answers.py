@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct, UnsetType
+from msgspec import Raw, Struct, UnsetType, structs
 
 from layby.core import replies
 from layby.core.commands import Command, Query
-from layby.core.model import Message, Promise, Schedule, Task
+from layby.core.model import Holder, Message, Promise, Schedule, Task
 from layby.core.replies import Reply
 from layby.errors import WireError
 from layby.wire.encode import PromiseRecord, ScheduleRecord
@@ -52,6 +52,8 @@ class HeldTask(Struct, frozen=True, rename="camel"):
     waiting_on: Raw = ABSENT
     progress: Raw = ABSENT
     history: Raw = ABSENT
+    wake_at: int | None = None
+    waiting_since: int | None = None
 
     def row(self) -> Task:
         return Task(
@@ -73,6 +75,8 @@ class HeldTask(Struct, frozen=True, rename="camel"):
             waiting_on=_text(self.waiting_on),
             progress=_text(self.progress),
             history=_text(self.history),
+            wake_at=self.wake_at,
+            waiting_since=self.waiting_since,
         )
 
 
@@ -90,6 +94,57 @@ class LostRecord(Struct, frozen=True):
 class Row(Struct, frozen=True):
     promise: PromiseRecord
     task: HeldTask | None = None
+
+
+class HolderRecord(Struct, frozen=True, rename="camel"):
+    """Without its incarnation, by which a worker proves who it is."""
+
+    pid: str
+    group: str
+    embedded: bool
+    ttl: int
+    expires_at: int
+    standing: Any
+    held: int = 0
+
+    def row(self) -> Holder:
+        return Holder(incarnation="", **structs.asdict(self))
+
+
+class Explained(Struct, frozen=True, rename="camel"):
+    """What `layby.promise.explain` says, and each entry of `layby.waiting.list`."""
+
+    promise: PromiseRecord
+    task: HeldTask | None = None
+    awaited: tuple[Row, ...] = ()
+    more_awaited: bool = False
+    awaiters: tuple[str, ...] = ()
+    more_awaiters: bool = False
+    listeners: int = 0
+    holder: HolderRecord | None = None
+    workers: int = 0
+    able_workers: int = 0
+
+    def read(self) -> replies.Explanation:
+        return replies.Explanation(
+            *_row(Row(self.promise, self.task)),
+            awaited=[_row(each) for each in self.awaited],
+            more_awaited=self.more_awaited,
+            awaiters=self.awaiters,
+            more_awaiters=self.more_awaiters,
+            listeners=self.listeners,
+            holder=None if self.holder is None else self.holder.row(),
+            workers=self.workers,
+            able_workers=self.able_workers,
+        )
+
+
+class Entries(Struct, frozen=True):
+    entries: tuple[Explained, ...]
+    cursor: str | None = None
+
+    def read(self) -> replies.WaitingPage:
+        return replies.WaitingPage([each.read() for each in self.entries], self.cursor)
 
 
 class Action(Struct, frozen=True):
@@ -197,6 +252,8 @@ def _reply(kind: str, envelope: AnswerEnvelope) -> Reply:
     status = envelope.head.status
     if status >= 400:
         return Reply(status, _texts.decode(envelope.data))
+    if kind in _OWN_FORM:
+        return Reply(status, _OWN_FORM[kind].decode(envelope.data).read())
     return Reply(status, _data(kind, _answers.decode(envelope.data)))
 
 
@@ -301,3 +358,10 @@ _BY_KIND: dict[str, Callable[[Answer], Any]] = {
 
 def _row(row: Row) -> tuple[Promise, Task | None]:
     return promise(row.promise), None if row.task is None else row.task.row()
+
+
+_OWN_FORM: "dict[str, msgspec.json.Decoder[Any]]" = {
+    "layby.promise.explain": msgspec.json.Decoder(Explained),
+    "layby.waiting.list": msgspec.json.Decoder(Entries),
+}
+"""Kinds whose answers have nothing in common with the others."""
