@@ -14,6 +14,7 @@ from layby.core.commands import NOTHING, AnnotateTask, Command, FenceTask, Query
 from layby.core.model import Millis, Promise
 from layby.core.replies import AnnotateData, Claim, Reply
 from layby.errors import StoreError, UsageError
+from layby.worker.lineage import lineage_of
 from layby.worker.patience import patiently, pauses
 from layby.worker.program import Job
 from layby.worker.replay import Record, Replay, encoded
@@ -74,9 +75,11 @@ class Attempt:
         "is_open",
         "is_reported",
         "job",
+        "lineage",
         "reason",
         "replay",
         "task_number",
+        "timeout_at",
         "version",
     )
 
@@ -85,6 +88,8 @@ class Attempt:
         self.id = claim.task.id
         self.version = claim.task.version
         self.failures = claim.task.failures
+        self.timeout_at = claim.promise.timeout_at
+        self.lineage = lineage_of(claim.promise)
         self.job = job
         self.replay = Replay(claim.task.id, claim.task.failures)
         self.task_number = 0

@@ -32,6 +32,9 @@ class BlockingHandle:
     def wait_for(self, promise_id: str, timeout: Seconds | None = None, **options: Any) -> Any:
         return self._wait(self._handle.wait_for(promise_id, timeout, **options))
 
+    def rpc(self, func: str, *args: Any, **options: Any) -> Any:
+        return self._wait(self._handle.rpc(func, *args, **options))
+
     def promise(self, name: str) -> "BlockingToken":
         return BlockingToken(self, self._wait(self._handle.promise(name)))
 

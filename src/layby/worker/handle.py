@@ -13,7 +13,6 @@ outside does not stand in line for a slot only to die with it.
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -24,19 +23,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetPromise, WatchPromise
-from layby.core.model import NEVER, Promise
+from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import FenceData, PromiseData, Reply
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.executors import SlotToken
 from layby.worker.attempt import Attempt, Shown
-from layby.worker.poll import check_condition, check_pace, name_of
+from layby.worker.poll import check_condition, check_pace, count_first, first_check, name_of
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
+from layby.worker.rpc import DEFAULT_TARGET, check_target, make_call, new_call, result_of
 from layby.worker.tell import FOR_A_SLOT, TO_LET_OTHERS_GO, Waiting
 from layby.worker.wake import check_wake
 from layby.worker.wheel import Poll, Wake, Wheel
-
-logger = logging.getLogger(__name__)
 
 Seconds = float | int | timedelta
 Condition = Callable[[], Any]
@@ -103,7 +101,7 @@ class TaskHandle:
         with self._call("defer_until", key) as record_id:
             if self._is_done(record_id, _DEFER_UNTIL):
                 return
-            holds, error = await _first_check(condition, in_thread=self._is_blocking())
+            holds, error = await first_check(condition, in_thread=self._is_blocking())
             if holds:
                 self._passed(record_id)
                 return
@@ -117,7 +115,7 @@ class TaskHandle:
                 max_errors=max_errors,
                 wake=wake,
             )
-            _count_first(poll, error)
+            count_first(poll, error)
             waiting = Waiting("condition", _sentence(name_of(condition)), timeout=within)
             await self._parked(poll.future, waiting, record_id, _DEFER_UNTIL, poll)
 
@@ -165,6 +163,33 @@ class TaskHandle:
         create = CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
         await attempt.fenced(FenceTask(id=attempt.id, version=attempt.version, inner=create))
         return Token(self, promise_id, key)
+
+    async def rpc(
+        self,
+        func: str,
+        *args: Any,
+        target: str = DEFAULT_TARGET,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the call's own deadline
+        version: int = 1,
+        key: str | None = None,
+    ) -> Any:
+        """Call a function of a worker in any language; wait for its result without a slot."""
+        call, place = new_call(func, args, version), check_target(target)
+        within = _seconds(timeout, "timeout")
+        attempt = self._store()
+        with attempt.replay.keyed("rpc", key) as name:
+            promise = await make_call(attempt, name, call, place, _until(attempt, within))
+            if promise.is_pending:
+                deadline = None if promise.timeout_at == NEVER else promise.timeout_at
+                waiting = Waiting(
+                    "rpc",
+                    f"waiting for {func}() at {place}",
+                    deadline=deadline,
+                    awaited=promise.id,
+                )
+                watched = await self._parked(self._watched(promise.id), waiting)
+                promise = _promise(watched, promise.id)
+            return result_of(promise, f"{attempt.id}: {func}() at {place}")
 
     # --- other control -------------------------------------------------------------------
 
@@ -443,27 +468,6 @@ def enter_handle(handle: Any) -> None:
     _current.set(handle)
 
 
-async def _first_check(condition: Condition, *, in_thread: bool) -> tuple[bool, Exception | None]:
-    """What a plain `def` waits for may block as well: it is not asked on the loop."""
-    try:
-        found = await asyncio.to_thread(condition) if in_thread else condition()
-        return bool(await found if inspect.isawaitable(found) else found), None
-    except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
-        return False, error
-
-
-def _count_first(poll: Poll, error: Exception | None) -> None:
-    """An error of the first check, with the slot held, counts like those of the polls."""
-    if error is None:
-        return
-    poll.errors = 1
-    poll.last_error = f"{type(error).__name__}: {error}"
-    if poll.errors > poll.max_errors:
-        poll.future.cancel()
-        raise poll.failed(error)
-    logger.warning("%s raised %s at its first check", poll.name, poll.last_error)
-
-
 def _interval(seconds: Seconds | None, milliseconds: float | None) -> float:
     if seconds is not None and milliseconds is not None:
         raise UsageError("give poll_interval (seconds) or poll_interval_ms, not both")
@@ -489,6 +493,13 @@ def _seconds(value: Any, what: str) -> float | None:
     if not value >= 0:
         raise UsageError(f"{what} must not be negative, got {value!r}")
     return value
+
+
+def _until(attempt: Attempt, within: float | None) -> Millis:
+    """What a task starts does not outlast the task."""
+    if within is None:
+        return attempt.timeout_at
+    return min(attempt.now() + round(within * 1000), attempt.timeout_at)
 
 
 def _promise(reply: Reply, promise_id: str) -> Promise:

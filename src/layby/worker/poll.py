@@ -1,6 +1,8 @@
 """One condition that is asked again and again, and how long to pause between two questions."""
 
 import asyncio
+import inspect
+import logging
 import math
 from collections.abc import Callable
 from contextvars import copy_context
@@ -10,6 +12,8 @@ from typing import Any
 
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.worker.wake import Wake
+
+logger = logging.getLogger(__name__)
 
 Condition = Callable[[], Any]
 Tick = int
@@ -129,6 +133,27 @@ def check_pace(
     )
     _check(0 <= jitter <= 1, "jitter", jitter, "a fraction between 0.0 and 1.0")
     _check(max_errors >= 0, "max_errors", max_errors, "at least 0")
+
+
+async def first_check(condition: Condition, *, in_thread: bool) -> tuple[bool, Exception | None]:
+    """What a plain `def` waits for may block as well: it is not asked on the loop."""
+    try:
+        found = await asyncio.to_thread(condition) if in_thread else condition()
+        return bool(await found if inspect.isawaitable(found) else found), None
+    except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
+        return False, error
+
+
+def count_first(poll: Poll, error: Exception | None) -> None:
+    """An error of the first check, with the slot held, counts like those of the polls."""
+    if error is None:
+        return
+    poll.errors = 1
+    poll.last_error = f"{type(error).__name__}: {error}"
+    if poll.errors > poll.max_errors:
+        poll.future.cancel()
+        raise poll.failed(error)
+    logger.warning("%s raised %s at its first check", poll.name, poll.last_error)
 
 
 def name_of(condition: object) -> str:

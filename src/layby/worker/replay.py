@@ -4,16 +4,17 @@ Every durable call has a key: the caller's, else its kind and its number of that
 body. Records are promises below the task's id; those of waits carry the number of failures,
 so that a *failed* try starts its waits anew while checkpoints stay. One key is one call: asked
 again under the same key, in this life or a later one, it answers what it answered first.
+Functions called elsewhere have promises of their own below the task's id; see `rpc`.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct
 
 from layby.core.commands import Value
-from layby.core.model import Promise
+from layby.core.model import Millis, Promise
 from layby.errors import (
     ConditionError,
     ContextError,
@@ -26,6 +27,9 @@ from layby.worker import encoding
 
 LASTING = "c"
 """Records that survive a failed try."""
+CALLS = "x"
+"""Calls of functions elsewhere. They come last, by id: what those functions keep below is theirs,
+and who reads the records of the task may stop here."""
 SHOWN = 60
 """Arguments whose JSON is no longer than this are kept as they are, for people to read."""
 MAX_KEY_BYTES = 200
@@ -59,7 +63,7 @@ class Record(Struct, frozen=True):
 class Replay:
     """The records of one task, and the count of calls in this body."""
 
-    __slots__ = ("_calls", "_failures", "_found", "_task_id", "_unkeyed")
+    __slots__ = ("_calls", "_failed_at", "_failures", "_found", "_task_id", "_unkeyed")
 
     def __init__(self, task_id: str, failures: int) -> None:
         self._task_id = task_id
@@ -67,9 +71,13 @@ class Replay:
         self._found: dict[str, Promise | Record] = {}
         self._calls: dict[str, int] = {}
         self._unkeyed: str | None = None
+        self._failed_at: Millis | None = None
 
     def load(self, promises: Iterable[Promise]) -> None:
-        self._found = {promise.id: promise for promise in promises}
+        found = {promise.id: promise for promise in promises}
+        self._found = dict(found)
+        began = (each.created_at for key, each in found.items() if self._is_backoff(key))
+        self._failed_at = max(began, default=None)
 
     def remember(self, record_id: str, record: "Record | Promise") -> None:
         self._found[record_id] = record
@@ -77,6 +85,21 @@ class Replay:
     def record_id(self, key: str, *, lasting: bool = False) -> str:
         shelf = LASTING if lasting else f"w{self._failures}"
         return f"{self._task_id}.{shelf}.{key}"
+
+    def call_id(self, key: str, making: int) -> str:
+        """The promise of a function's call, made for the first, second, ... time."""
+        shelf = CALLS if making == 1 else f"{CALLS}{making}"
+        return f"{self._task_id}.{shelf}.{key}"
+
+    def is_spent(self, call: Promise) -> bool:
+        """Whether it went wrong in a try that has failed since: this one makes it anew."""
+        if self._failed_at is None or call.settled_at is None:
+            return False
+        return call.state != "resolved" and call.settled_at <= self._failed_at
+
+    def _is_backoff(self, promise_id: str) -> bool:
+        """A timer that a failed try has left."""
+        return promise_id.startswith(f"{self._task_id}.backoff.")
 
     def timer(self, record_id: str) -> Promise | None:
         """The timer of a sleep that an earlier life began."""
@@ -100,7 +123,11 @@ class Replay:
             )
 
     def call(self, kind: str, key: str | None) -> "KeyedCall":
-        return KeyedCall(self, kind, key if key is None else _checked(key))
+        return KeyedCall(self, kind, key if key is None else _checked(key), self.record_id)
+
+    def keyed(self, kind: str, key: str | None) -> "KeyedCall":
+        """As `call`, for who makes ids of the key: entering gives the key itself."""
+        return KeyedCall(self, kind, key if key is None else _checked(key), str)
 
     def enter_unkeyed(self, kind: str) -> str:
         """The key of a call that was given none: no other such call may be under way."""
@@ -124,17 +151,20 @@ class Replay:
 class KeyedCall:
     """One durable call: entering gives the id of the record its end is kept under."""
 
-    __slots__ = ("_key", "_kind", "_replay")
+    __slots__ = ("_id_of", "_key", "_kind", "_replay")
 
-    def __init__(self, replay: Replay, kind: str, key: str | None) -> None:
+    def __init__(
+        self, replay: Replay, kind: str, key: str | None, id_of: Callable[[str], str]
+    ) -> None:
         self._replay = replay
         self._kind = kind
         self._key = key
+        self._id_of = id_of
 
     def __enter__(self) -> str:
         if self._key is not None:
-            return self._replay.record_id(f"key.{self._key}")
-        return self._replay.record_id(self._replay.enter_unkeyed(self._kind))
+            return self._id_of(f"key.{self._key}")
+        return self._id_of(self._replay.enter_unkeyed(self._kind))
 
     def __exit__(self, *_: object) -> None:
         if self._key is None:

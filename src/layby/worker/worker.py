@@ -23,8 +23,8 @@ from layby.client.api import Client
 from layby.core.commands import (
     FailTask,
     FinishTask,
+    GetRecords,
     LeaveWorker,
-    SearchPromises,
     StartRun,
     Take,
     Value,
@@ -34,8 +34,8 @@ from layby.core.replies import (
     Claim,
     FailData,
     FinishData,
-    PromisePage,
     Reply,
+    RowPage,
     RunData,
     TakeData,
 )
@@ -53,6 +53,7 @@ from layby.worker.bodies import Bodies
 from layby.worker.encoding import error_value
 from layby.worker.patience import patiently, pauses
 from layby.worker.program import Job, Program, Verdict
+from layby.worker.replay import CALLS
 from layby.worker.sight import Sight
 from layby.worker.wheel import Wheel
 
@@ -354,12 +355,11 @@ class Worker:
         found: list[Promise] = []
         cursor: str | None = None
         while True:
-            query = SearchPromises(prefix=f"{task_id}.", limit=1000, cursor=cursor)
-            page = (await self.client.send(query)).data
-            assert isinstance(page, PromisePage)
-            found += page.promises
+            page = (await self.client.send(GetRecords(id=task_id, cursor=cursor))).data
+            assert isinstance(page, RowPage)
+            found += (promise for promise, _ in page.rows)
             cursor = page.cursor
-            if cursor is None:
+            if cursor is None or cursor > f"{task_id}.{CALLS}":
                 return found
 
     # --- run -----------------------------------------------------------------------------

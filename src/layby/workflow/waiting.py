@@ -12,6 +12,7 @@ WaitKind = Literal[
     "condition",  # parked in defer_until
     "sleep",  # parked in sleep, or not due yet
     "promise",  # parked in wait_for, or in the result of another run
+    "rpc",  # parked in rpc: a function elsewhere has to answer
     "slot",  # woken, and waiting for a slot of its worker
     "trigger",  # suspended by defer
     "approval",  # a person has to answer

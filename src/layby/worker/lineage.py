@@ -1,0 +1,44 @@
+"""Where a call comes from, as the SDKs tell it by tags: their trees are drawn from these."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from layby.core.birth import BRANCH, TARGET, root_of
+from layby.core.commands import Tags
+from layby.core.model import Promise
+
+ORIGIN: Final = "resonate:origin"
+PARENT: Final = "resonate:parent"
+PREFIX: Final = "resonate:prefix"
+SCOPE: Final = "resonate:scope"
+
+
+class Lineage(Struct, frozen=True):
+    """The call that everything began with, and what detached ids begin with."""
+
+    origin: str
+    prefix: str
+
+
+def lineage_of(promise: Promise) -> Lineage | None:
+    """None for a task of a run: its id says it."""
+    if f'"{ORIGIN}"' not in promise.tags:
+        return None
+    tags: dict[str, Any] = msgspec.json.decode(promise.tags)
+    origin = tags.get(ORIGIN) or root_of(promise.id)
+    return Lineage(origin, tags.get(PREFIX) or origin)
+
+
+def tags_below(parent_id: str, lineage: Lineage | None, call_id: str, target: str) -> Tags:
+    """As an SDK tags the call of one function by another."""
+    root = root_of(parent_id)
+    return {
+        SCOPE: "global",
+        TARGET: target,
+        BRANCH: call_id,
+        PARENT: parent_id,
+        ORIGIN: root if lineage is None else lineage.origin,
+        PREFIX: root if lineage is None else lineage.prefix,
+    }
