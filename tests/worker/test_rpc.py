@@ -1,4 +1,4 @@
-"""`handle.rpc`: a function elsewhere is called once, and its answer is waited for without a slot."""
+"""`handle.rpc`: a function elsewhere is called once; its answer is waited for without a slot."""
 
 import asyncio
 import base64
@@ -10,7 +10,6 @@ from layby import (
     DeferTimeout,
     PromiseCancelled,
     PromiseRejected,
-    ReplayMismatch,
     RunFailed,
     Runner,
     UsageError,
