@@ -50,7 +50,6 @@ def test_an_explanation_shows_what_stands_around_a_promise() -> None:
     assert (held["workers"], held["ableWorkers"], held["listeners"]) == (1, 1, 0)
     assert held["holder"] == {
         "pid": "p",
-        "incarnation": "1",
         "group": "g",
         "embedded": False,
         "ttl": 60_000,

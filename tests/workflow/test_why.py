@@ -12,8 +12,8 @@ NOW = 100_000
 
 
 def reason(key: str, *awaited: str, kind: Any = "promise", **fields: Any) -> Reason:
-    fields = {"sentence": "is there", "since": 40_000} | fields
-    return Reason(id=key, subject=f"task {key}", kind=kind, awaited=awaited, **fields)
+    fields = {"sentence": "is there", "since": 40_000, "subject": f"task {key}"} | fields
+    return Reason(id=key, kind=kind, awaited=awaited, **fields)
 
 
 def why(*reasons: Reason) -> Why:
@@ -91,6 +91,18 @@ def test_the_sentence_of_a_chain():
     assert told(found, NOW) == (
         "task a waits for task b, which is halted, for 1 min now, until 1970-01-01 00:02:40 UTC "
         "at most (in 1 min); anyone can unblock it (1 more cause beside it)"
+    )
+
+
+def test_a_run_is_named_once():
+    """Its tasks need no `of run` after that; those of another run do."""
+    found = why(
+        reason("run/r", "run/r:a", subject="run 'r'"),
+        reason("run/r:a", "run/s:b", subject="task 'a' of run 'r'"),
+        reason("run/s:b", subject="task 'b' of run 's'", since=None),
+    )
+    assert told(found, NOW) == (
+        "run 'r' waits for task 'a', which waits for task 'b' of run 's', which is there"
     )
 
 

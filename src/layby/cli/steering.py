@@ -11,7 +11,6 @@ from layby.cli import records, showing
 from layby.cli.answers import expect, explained
 from layby.cli.connection import Place, ask
 from layby.cli.options import JSON, as_json, reaching
-from layby.cli.promises import print_promise
 from layby.cli.refusals import Refused
 from layby.client.api import Client
 from layby.core.commands import (
@@ -156,9 +155,8 @@ def _settle(place: Place, command: ResolvePromise, promise_id: str, *, as_json: 
 
     promise = ask(place, work)
     if promise.value != _text(command.value) or promise.state != command.state:
-        if not as_json:
-            print_promise(promise, as_json=False)
-        raise Refused(f"promise '{promise_id}' was settled before: it stays {promise.state}")
+        told = f"it stays {promise.state} with {showing.value(promise.value)}"
+        raise Refused(f"promise '{promise_id}' was settled before: {told}")
     print_outcome(promise, f"is {promise.state}", as_json=as_json)
 
 

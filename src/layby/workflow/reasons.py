@@ -49,6 +49,13 @@ class Reason(Struct, frozen=True, kw_only=True):
     """Promises it waits for: each has a reason of its own."""
     more_awaited: bool = False
 
+    def subject_beside(self, other_id: str) -> str:
+        """As it is called after something of the same run has been named."""
+        node, other = plan.parse_node_id(self.id), plan.parse_node_id(other_id)
+        run_id = plan.parse_root_id(other_id) or (other and other.run_id)
+        is_same = node is not None and node.run_id == run_id
+        return self.subject.removesuffix(f" of run '{run_id}'") if is_same else self.subject
+
 
 def reason_of(about: Explanation, now: Millis) -> Reason:
     """`about` shows rows as they stand at `now`."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -121,9 +122,11 @@ def _order(cause: Reason) -> tuple[int, Millis, str]:
 
 
 def _path(chain: Sequence[Reason]) -> str:
-    first, *rest = chain
-    links = [f"waits for {each.subject}, which" for each in rest]
-    return " ".join([first.subject, *links])
+    """A run is named once, however many of its tasks follow."""
+    links = [
+        f"waits for {each.subject_beside(before.id)}, which" for before, each in pairwise(chain)
+    ]
+    return " ".join([chain[0].subject, *links])
 
 
 def _how_long(cause: Reason, now: Millis) -> str:
