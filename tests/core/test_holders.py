@@ -383,3 +383,19 @@ def test_a_held_task_shows_the_lease_of_its_holder() -> None:
         assert timeouts == {"run/a:a": (1, 1_000)}
         held = next(each for each in snap["tasks"] if each["id"] == "run/a:a")
         assert (held["pid"], held["ttl"]) == ("p", 1_000)
+
+
+def test_nobody_is_told_anything_for_a_worker_that_is_gone(world: World) -> None:
+    """Its listeners and its messages go with it; those of others stay."""
+    world.ok(r.promise("p", 10_000))
+    world.ok(r.promise("q", 10_000))
+    for pid in ("p", "other"):
+        world.ok(r.take(pid=pid))
+        for awaited in ("p", "q"):
+            address = f"poll://uni@layby.g/{pid}"
+            world.ok(c.RegisterListener(awaited=awaited, address=address))
+    world.ok(c.SettlePromise(id="q", state="resolved"))
+    world.ok(c.LeaveWorker(pid="p", incarnation="1"))
+    state = world.dump()
+    assert {each.address for each in state.listeners} == {"poll://uni@layby.g/other"}
+    assert {each.address for each in state.messages.values()} == {"poll://uni@layby.g/other"}

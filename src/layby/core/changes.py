@@ -34,6 +34,7 @@ class Changes:
         "readied",
         "schedules",
         "settled",
+        "silenced",
         "tasks",
         "waits",
     )
@@ -50,6 +51,8 @@ class Changes:
         self.dropped_listeners: list[str] = []
         self.messages: dict[MessageKey, Message | None] = {}
         self.schedules: dict[str, Schedule | None] = {}
+        self.silenced: list[str] = []
+        """Addresses whose listeners and messages are deleted."""
         self.holders: dict[HeldKey, Holder] = {}
         self.held: dict[HeldKey, int] = {}
         self.settled: list[str] = []
@@ -74,6 +77,18 @@ class Changes:
             self._add_schedules(draft)
         if draft.holders:
             self._add_holders(draft)
+        if draft.silenced:
+            self._silence(draft.silenced)
+
+    def _silence(self, addresses: list[str]) -> None:
+        """Deleted before anything is written: what this batch wrote to them goes here."""
+        self.silenced += addresses
+        self.listeners = [each for each in self.listeners if each.address not in addresses]
+        self.messages = {
+            key: each
+            for key, each in self.messages.items()
+            if each is None or each.address not in addresses
+        }
 
     def _add_promises(self, draft: Draft) -> None:
         self.born |= draft.born

@@ -35,6 +35,7 @@ class Draft:
         "rows",
         "schedules",
         "settled",
+        "silenced",
         "tasks",
         "waits",
     )
@@ -55,6 +56,7 @@ class Draft:
         self.dropped_listeners: list[str] = []
         self.messages: dict[MessageKey, Message | None] = {}
         self.schedules: dict[str, Schedule | None] = {}
+        self.silenced: list[str] = []
         self.holders: dict[HeldKey, Holder] = {}
         self.held: dict[HeldKey, int] = {}
 
@@ -116,6 +118,10 @@ class Draft:
         self.tasks[task.id] = task.dated(before, self.now)
         if task.state == "pending" and task.is_ours:
             self.readied.append(task.id)
+
+    def silence(self, address: str) -> None:
+        """Nobody will ever hear anything at this address again."""
+        self.silenced.append(address)
 
     def put_holder(self, holder: Holder) -> None:
         self.holders[holder.pid, holder.incarnation] = holder

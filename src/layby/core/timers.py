@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from layby.core import values
+from layby.core.address import inbox_of
 from layby.core.commands import (
     ExpireHolders,
     ExpireLeases,
@@ -61,6 +62,7 @@ def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
             dead = holder.embedded if c.embedded else holder.expires_at <= d.now
             if holder.is_alive and dead:
                 d.put_holder(holder.gone("lost"))
+                d.silence(inbox_of(holder.group, pid))
     return OK
 
 

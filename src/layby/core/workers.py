@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from layby.core import birth
+from layby.core.address import inbox_of
 from layby.core.commands import (
     AnnotateTask,
     CheckHolder,
@@ -67,6 +68,7 @@ def leave(d: Draft, c: LeaveWorker) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is not None and holder.is_alive:
         d.put_holder(holder.gone("left"))
+        d.silence(inbox_of(holder.group, holder.pid))
     return OK
 
 

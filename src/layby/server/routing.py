@@ -1,7 +1,8 @@
 """Who hears what: messages go to receivers of their group, over a socket or in this process.
 
 An `execute` stays in the outbox until its task has been taken or has ended: core withdraws it
-then. So nothing is lost when its receiver dies; the message goes to another one at once. An
+then. So nothing is lost when its receiver dies; the message goes to another one at once. So it
+does when its receiver declines: it has no such function, or no slot now. An
 `unblock` is forgotten when its receiver has it. What nobody can take now stays in the outbox, and
 is offered when a receiver comes or has room again.
 """
@@ -20,6 +21,8 @@ from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
 
 FIRST_PAGE = OfferMessages().after
+KEPT_MS = 24 * 3_600_000
+"""Whoever has not come to hear an `unblock` by then will read the promise instead."""
 
 
 class Receiver(Protocol):
@@ -67,6 +70,8 @@ class Router:
         self._woke = woke
         self._receivers: dict[str, list[Receiver]] = {}
         self._under_way: dict[MessageKey, Under] = {}
+        self._declined: dict[MessageKey, set[Receiver]] = {}
+        """Who is not to be asked again for a message, until it is sent anew."""
         self._offers: set[asyncio.Task[None]] = set()
 
     def attach(self, engine: Engine, client: LocalClient) -> None:
@@ -120,6 +125,18 @@ class Router:
         if done:
             self._engine.forget(done)
 
+    def decline(self, task_id: str, version: int, target: str, receiver_id: str) -> None:
+        """This receiver does not take the task, or not now: another one may. If none is left the
+        message waits in the outbox, and whoever declined may still acquire the task."""
+        key: MessageKey = (task_id, "execute", target)
+        under = self._under_way.get(key)
+        if under is None or under.receiver.id != receiver_id:
+            return
+        if under.outgoing.message.version == version:
+            del self._under_way[key]
+            self._declined.setdefault(key, set()).add(under.receiver)
+            self._send(under.outgoing)
+
     def is_current(self, outgoing: Outgoing) -> bool:
         """Whether it is still to be told: not withdrawn, and not replaced by a newer one."""
         under = self._under_way.get(outgoing.key)
@@ -130,14 +147,19 @@ class Router:
     def _take(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
         for key in withdrawn:
             self._under_way.pop(key, None)
+            self._declined.pop(key, None)
             if self._push is not None:
                 self._push.withdraw(key)
         for each in outgoing:
+            self._declined.pop(each.key, None)
             self._send(each)
 
     def _take_offered(self, outgoing: Sequence[Outgoing]) -> None:
+        long_ago = self._engine.clock.now() - KEPT_MS
         for each in outgoing:
-            if each.key not in self._under_way:
+            if each.promise is not None and (each.promise.settled_at or 0) < long_ago:
+                self._drop(each)
+            elif each.key not in self._under_way:
                 self._send(each)
 
     def _send(self, outgoing: Outgoing) -> None:
@@ -146,7 +168,7 @@ class Router:
             self._send_elsewhere(outgoing)
         elif address.cast == "uni" and address.id is None:
             self._drop(outgoing)
-        elif fit := [each for each in self._fitting(address) if each.has_room]:
+        elif fit := [each for each in self._fitting(outgoing, address) if each.has_room]:
             receiver = self._choose(fit)
             self._under_way[outgoing.key] = Under(outgoing, receiver)
             receiver.receive(outgoing)
@@ -163,8 +185,10 @@ class Router:
         self._count(outgoing.message.kind, "dropped")
         self._engine.forget([outgoing.key])
 
-    def _fitting(self, address: PollAddress) -> Sequence[Receiver]:
+    def _fitting(self, outgoing: Outgoing, address: PollAddress) -> Sequence[Receiver]:
         mates = self._receivers.get(address.group, [])
+        if declined := self._declined.get(outgoing.key):
+            mates = [each for each in mates if each not in declined]
         named = [each for each in mates if each.id == address.id]
         return named if named or address.cast == "uni" else mates
 

@@ -158,12 +158,22 @@ class MemoryStore:
                 for key, wait in state.waits.items()
                 if key not in gone and key[1] not in forgotten
             }
+        self._silence(set(changes.silenced))
         state.listeners |= set(changes.listeners)
         deaf = set(changes.dropped_listeners)
         state.listeners = {each for each in state.listeners if each.awaited not in deaf}
         _apply(state.messages, changes.messages)
         _apply(state.schedules, changes.schedules)
         self._save_holders(changes)
+
+    def _silence(self, addresses: set[str]) -> None:
+        if not addresses:
+            return
+        state = self.state
+        state.listeners = {each for each in state.listeners if each.address not in addresses}
+        state.messages = {
+            key: each for key, each in state.messages.items() if each.address not in addresses
+        }
 
     def _save_holders(self, changes: Changes) -> None:
         holders = self.state.holders

@@ -275,6 +275,8 @@ class SqlStore:
         self._write(sql.put_waits, changes.waits.values())
         self._write(sql.drop_waits, changes.dropped_waits)
         self._write(sql.forget_waits, changes.forgotten)
+        self._write(sql.silence_listeners, changes.silenced)
+        self._write(sql.silence_messages, changes.silenced)
         self._write(sql.put_listeners, changes.listeners)
         self._write(sql.drop_listeners, changes.dropped_listeners)
         self._write(sql.put_messages, [m for m in changes.messages.values() if m is not None])

@@ -80,6 +80,8 @@ class Statements:
         self.forget_waits = f"DELETE FROM waits WHERE awaiter IN {any_of}"
         self.put_listeners = self._upsert(LISTENERS)
         self.drop_listeners = f"DELETE FROM listeners WHERE awaited IN {any_of}"
+        self.silence_listeners = f"DELETE FROM listeners WHERE address IN {any_of}"
+        self.silence_messages = f"DELETE FROM messages WHERE address IN {any_of}"
         self.put_messages = self._upsert(MESSAGES)
         self.drop_messages = self._drop("messages", MESSAGES.key)
         self.put_holders = self._upsert(HOLDERS, but="held")
