@@ -36,5 +36,6 @@ def test_the_past_and_the_future():
     assert ago(0, 500) == "just now"
     assert ago(5 * S, 0) == "in 5 s"
     assert ahead(5 * S, 0) == "in 5 s"
+    assert ahead(H, 1) == "in 1 h"
     assert ahead(0, 5 * S) == "now"
     assert ahead(NEVER, 0) == "never"

@@ -231,7 +231,8 @@ def test_the_sentence_and_who_can_unblock_it(case):
     about, sentence, unblock = TABLE[case]
     reason = reason_of(about, NOW)
     told = reason.unblock if reason.command is None else f"{reason.unblock}: {reason.command}"
-    assert (reason.sentence, told) == (sentence, unblock)
+    said = f"{reason.sentence}; {reason.aside}" if reason.aside else reason.sentence
+    assert (said, told) == (sentence, unblock)
 
 
 @pytest.mark.parametrize(

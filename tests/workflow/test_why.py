@@ -112,6 +112,15 @@ def test_the_sentence_of_something_settled_is_short():
     assert told(found, NOW) == "task a is settled: resolved"
 
 
+def test_who_would_notice_is_told_of_what_was_asked_for():
+    """On the way from somebody who waits, that somebody waits is known."""
+    leaf = reason("b", aside="1 task waits for it", unblock="anyone")
+    assert told(why(leaf), NOW) == (
+        "task b is there, for 1 min now; 1 task waits for it; anyone can unblock it"
+    )
+    assert "1 task waits" not in told(why(reason("a", "b"), leaf), NOW)
+
+
 def test_a_wait_that_has_just_begun_needs_no_time():
     """`for 12 ms now` is noise."""
     assert told(why(reason("a", since=NOW - 12)), NOW) == "task a is there"

@@ -96,7 +96,7 @@ async def reach(place: Place) -> AsyncGenerator[Client]:
     try:
         yield client
     except StoreUnavailable as error:
-        raise _explained(place, error) from error
+        raise unreachable(place, error) from error
     finally:
         await client.close()
 
@@ -186,7 +186,7 @@ def _no_file(file: Path) -> str:
     )
 
 
-def _explained(place: Place, error: StoreUnavailable) -> LaybyError:
+def unreachable(place: Place, error: StoreUnavailable) -> LaybyError:
     """Who named nothing hears what was tried; who named a server, what came of it."""
     if not isinstance(error, Unreachable) or place.url is None:
         return error

@@ -1,10 +1,11 @@
-"""`layby doctor`: is this file sound?"""
+"""`layby doctor`: is this file sound, or this server well?"""
 
+import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
@@ -13,12 +14,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress as ProgressBar
 
+from layby.cli import checkup
+from layby.cli.connection import Place, find_place, unreachable
 from layby.cli.inspection import Counts, Inspection, PageReader, Progress
 from layby.core.invariants import INVARIANTS, Violation
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
 from layby.engine.clock import SystemClock
-from layby.errors import StoreUnreadable, UsageError
+from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
 
 
 class Report(Struct, frozen=True):
@@ -41,19 +44,44 @@ class Report(Struct, frozen=True):
         return f"{found:,} violation{'s' if found > 1 else ''} of {self.invariants} invariants"
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.command(
+    epilog="""\b
+Examples:
+  layby doctor layby.db
+  layby doctor --url http://127.0.0.1:8001"""
+)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--url", metavar="URL", help="Check this server.  [env: LAYBY_URL]")
+@click.option("--token", metavar="TOKEN", help="The server's token.  [env: LAYBY_TOKEN]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--limit", default=100, show_default=True, help="List at most so many violations; 0 for all."
 )
 @click.pass_context
-def doctor(ctx: click.Context, file: Path, limit: int, *, as_json: bool) -> None:
-    """Check that every invariant holds in the layby FILE.
+def doctor(
+    ctx: click.Context,
+    file: Path | None,
+    url: str | None,
+    token: str | None,
+    limit: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Check that every invariant holds in the layby FILE, or that a server is well.
 
-    Only reads; the file may be in use. Exits with 0 when the file is sound, 1 when an invariant
-    is violated, 2 when the file is missing, damaged or no layby database.
+    Only reads; the file may be in use. Of a server it checks that it answers, is ready, has our
+    time, and that what can be seen of its state is sound. Exits with 0 when all is well, 1 when
+    something is wrong, 2 when the file is missing, damaged or no layby database, or when nobody
+    answers.
     """
+    if file is None:
+        place = find_place(url, token, None)
+        file = place.file
+        if place.url is not None:
+            _check_server(ctx, place, limit, as_json=as_json)
+    elif url is not None:
+        raise UsageError(f"both the file {file} and the server {url} are named: give one of them")
+    assert file is not None
     with _bar() as progress:
         report = examine(file, limit, progress)
     if as_json:
@@ -61,6 +89,34 @@ def doctor(ctx: click.Context, file: Path, limit: int, *, as_json: bool) -> None
     else:
         show(report, Console(highlight=False, soft_wrap=True))
     ctx.exit(0 if report.is_sound else 1)
+
+
+def _check_server(ctx: click.Context, place: Place, limit: int, *, as_json: bool) -> NoReturn:
+    assert place.url is not None
+    with _bar() as progress:
+        looked = checkup.examine(place.url, place.token, lambda done: progress(done, done))
+        try:
+            report = asyncio.run(looked)
+        except StoreUnavailable as error:
+            raise unreachable(place, error) from error
+    if as_json:
+        document = {"ok": report.is_well, **msgspec.structs.asdict(report)}
+        click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
+    else:
+        show_checkup(report, limit, Console(highlight=False, soft_wrap=True))
+    ctx.exit(0 if report.is_well else 1)
+
+
+def show_checkup(report: checkup.Checkup, limit: int, console: Console) -> None:
+    styles = {"ok": "green", "note": "yellow", "wrong": "bold red"}
+    console.print(f"[bold]{escape(report.url)}[/]")
+    for check in report.checks:
+        outcome = f"[{styles[check.outcome]}]{check.outcome:<6}[/]"
+        console.print(f"  {check.name:<10} {outcome} {escape(check.told)}")
+    for violation in report.violations[: limit or None]:
+        console.print(f"[red]{violation.invariant}[/]: {escape(violation.what)}")
+    if limit and len(report.violations) > limit:
+        console.print(f"... and {len(report.violations) - limit:,} more (--limit 0 lists all)")
 
 
 def examine(file: Path, limit: int, progress: Progress | None = None) -> Report:

@@ -58,7 +58,7 @@ def reason_json(reason: Reason) -> dict[str, Any]:
         "id": reason.id,
         "what": reason.subject,
         "kind": reason.kind,
-        "sentence": reason.sentence,
+        "sentence": _sentence(reason),
         "unblock": reason.unblock,
         "command": reason.command,
         "awaited": reason.awaited,
@@ -70,7 +70,11 @@ def _columns(reason: Reason, now: Millis) -> tuple[Any, ...]:
     return (
         "-" if reason.since is None else span(now - reason.since),
         showing.plain(short_id(reason.id)),
-        showing.plain(reason.sentence),
+        showing.plain(_sentence(reason)),
         showing.coming(reason.deadline, now),
         showing.plain(reason.command or reason.unblock or "time"),
     )
+
+
+def _sentence(reason: Reason) -> str:
+    return f"{reason.sentence}; {reason.aside}" if reason.aside else reason.sentence

@@ -34,7 +34,9 @@ def ahead(at: Millis, now: Millis) -> str:
     """When that will be."""
     if at >= NEVER:
         return "never"
-    return f"in {span(at - now)}" if at > now else "now"
+    left = at - now
+    whole = -(-left // 1_000) * 1_000 if left > 1_000 else left  # an hour is not 59 min at once
+    return f"in {span(whole)}" if at > now else "now"
 
 
 def _two_units(length_ms: Millis, number: int, unit: str, size: Millis) -> str:

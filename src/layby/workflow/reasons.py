@@ -38,6 +38,8 @@ class Reason(Struct, frozen=True, kw_only=True):
     subject: str
     kind: ReasonKind
     sentence: str
+    aside: str = ""
+    """Who would notice, where that is known."""
     since: Millis | None = None
     deadline: Millis | None = None
     """When the wait ends by itself, one way or the other."""
@@ -103,9 +105,14 @@ def _timer(about: Explanation, now: Millis) -> Reason:
 
 
 def _open(about: Explanation) -> Reason:
-    sentence = "has not been settled by anybody" + _awaited_by(about)
-    command = _resolve(about.promise)
-    return _reason(about, "promise", sentence, unblock="whoever settles it", command=command)
+    return _reason(
+        about,
+        "promise",
+        "has not been settled by anybody",
+        aside=_awaited_by(about),
+        unblock="whoever settles it",
+        command=_resolve(about.promise),
+    )
 
 
 def _held(about: Explanation, now: Millis) -> Reason:
@@ -227,6 +234,7 @@ def _reason(
     kind: ReasonKind,
     sentence: str,
     *,
+    aside: str = "",
     unblock: str = "",
     since: Millis | None = None,
     deadline: Millis | None = None,
@@ -243,6 +251,7 @@ def _reason(
         subject=subject_of(promise, task),
         kind=kind,
         sentence=sentence,
+        aside=aside,
         since=since,
         deadline=deadline,
         unblock=unblock,
@@ -270,7 +279,7 @@ def _awaited_by(about: Explanation) -> str:
     if about.listeners:
         told.append(_count(about.listeners, "listener"))
     verb = "waits" if told in (["1 task"], ["1 listener"]) else "wait"
-    return f"; {' and '.join(told)} {verb} for it" if told else ""
+    return f"{' and '.join(told)} {verb} for it" if told else ""
 
 
 def _listed(about: Explanation) -> str:

@@ -71,10 +71,11 @@ def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
 def told(why: Why, now: Millis) -> str:
     """One sentence: what for, since when, and who can unblock it."""
     cause = why.cause
+    aside = f"; {cause.aside}" if cause.aside and len(why.chain) == 1 else ""
     beside = f" ({why.others} more cause{'s' if why.others > 1 else ''} beside it)"
     return (
         f"{_path(why.chain)} {cause.sentence}{_how_long(cause, now)}{_limit(cause, now)}"
-        f"{_who(cause)}{beside if why.others else ''}"
+        f"{aside}{_who(cause)}{beside if why.others else ''}"
     )
 
 
@@ -130,7 +131,8 @@ def _path(chain: Sequence[Reason]) -> str:
 
 
 def _how_long(cause: Reason, now: Millis) -> str:
-    if cause.since is None or cause.kind == "settled" or now - cause.since < 1_000:
+    """What has an end in sight need not tell its beginning."""
+    if cause.since is None or cause.kind in ("settled", "sleep") or now - cause.since < 1_000:
         return ""
     return f", for {span(now - cause.since)} now"
 
@@ -138,7 +140,7 @@ def _how_long(cause: Reason, now: Millis) -> str:
 def _limit(cause: Reason, now: Millis) -> str:
     """A deadline that would end the wait without its outcome."""
     until = cause.deadline
-    if until is None or cause.kind in ("settled", "sleep", "backoff"):
+    if until is None or cause.kind in ("settled", "running", "sleep", "backoff"):
         return ""
     return f", until {moment(until)} at most ({ahead(until, now)})"
 

@@ -1,0 +1,210 @@
+"""`layby doctor --url`: is this server well? Every check is a question anybody may ask it."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from time import perf_counter
+from typing import Any, Final, Literal
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+import layby
+from layby.cli.answers import PAGE
+from layby.cli.snapshots import SEEN, Snapshot, state_of, state_of_entries
+from layby.client.transport import Transport
+from layby.core import invariants
+from layby.core.commands import GetPromise, ListWaiting, Query, SearchPromises, SnapDebug
+from layby.core.invariants import Invariant, View, Violation
+from layby.core.model import Millis
+from layby.core.replies import PromisePage, Reply, WaitingPage
+from layby.core.state import State
+from layby.core.stats import GetStats
+from layby.engine.clock import SystemClock
+from layby.wire import answers
+from layby.wire.ask import ask
+from layby.workflow.moments import span
+
+Outcome = Literal["ok", "note", "wrong"]
+Progress = Callable[[int], None]
+
+SKEW_MS: Final[Millis] = 2_000
+"""Clocks that differ by less are alike enough for waits of seconds."""
+ASKED: Final = (
+    invariants.promise_times_in_order,
+    invariants.timeout_settles_at_deadline,
+)
+"""What can be seen of promises in a search."""
+WAITING: Final = (
+    invariants.task_iff_target,
+    invariants.fulfilled_iff_settled,
+    invariants.suspended_no_callback,
+    invariants.suspended_with_consumed_callbacks,
+    invariants.version_non_negative,
+    invariants.waiting_since_while_waiting,
+)
+"""What can be seen of everything that waits, each with all that stands around it."""
+
+
+class Check(Struct, frozen=True):
+    name: str
+    outcome: Outcome
+    told: str
+
+
+class Checkup(Struct, frozen=True):
+    url: str
+    checks: list[Check]
+    violations: list[Violation] = []
+
+    @property
+    def is_well(self) -> bool:
+        return all(check.outcome != "wrong" for check in self.checks)
+
+
+async def examine(url: str, token: str | None, progress: Progress) -> Checkup:
+    """Raises when nobody answers there."""
+    patient = _Patient(url, token)
+    try:
+        checks = [await patient.reachable(), await patient.ready(), await patient.version()]
+        speaks = await patient.speaks()
+        checks.append(speaks)
+        if speaks.outcome == "wrong":
+            return Checkup(url, checks)
+        checks += [await patient.clock(), await patient.debug()]
+        found = await patient.violations(progress)
+        return Checkup(url, [*checks, patient.soundness(found)], found)
+    finally:
+        await patient.close()
+
+
+class _Patient:
+    def __init__(self, url: str, token: str | None) -> None:
+        self._transport = Transport(url, token)
+        self._token = token
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10))
+        self._url = url
+        self._skew: Millis = 0
+        self._looked_at = ""
+
+    async def close(self) -> None:
+        await self._session.close()
+        await self._transport.close()
+
+    # --- checks --------------------------------------------------------------------------
+
+    async def reachable(self) -> Check:
+        """The first request opens the connection: anything wrong with that raises here."""
+        await self._transport.post(ask(GetPromise(id="layby/doctor"), "0", self._token))
+        begun = perf_counter()
+        await self._transport.post(ask(GetPromise(id="layby/doctor"), "0", self._token))
+        return Check("reachable", "ok", f"answers in {(perf_counter() - begun) * 1000:.1f} ms")
+
+    async def ready(self) -> Check:
+        status, _ = await self._get("/ready")
+        if status == 200:
+            return Check("ready", "ok", "its store can be read")
+        return Check("ready", "wrong", f"/ready says {status}: look into the server's log")
+
+    async def version(self) -> Check:
+        status, text = await self._get("/metrics")
+        found = re.search(r'layby_info\{version="([^"]*)"\}', text)
+        if status != 200 or found is None:
+            return Check("version", "note", "not told here: metrics are elsewhere, or off")
+        if found[1] == layby.__version__:
+            return Check("version", "ok", f"layby {found[1]}, as here")
+        return Check("version", "note", f"layby {found[1]}; this command is {layby.__version__}")
+
+    async def speaks(self) -> Check:
+        reply = await self._send(GetPromise(id="layby/doctor"))
+        if reply.status in (200, 404):
+            return Check("access", "ok", "speaks the protocol and lets us read")
+        remedy = ": give --token, or set LAYBY_TOKEN" if reply.status == 401 else ""
+        return Check("access", "wrong", f"refuses to read with {reply.status}{remedy}")
+
+    async def clock(self) -> Check:
+        before = SystemClock().now()
+        answer = await self._raw(GetStats())
+        if answer["head"]["status"] != 200:
+            return Check("clock", "note", f"not told: {answer['data']}")
+        self._skew = answer["data"]["now"] - (before + SystemClock().now()) // 2
+        if abs(self._skew) < SKEW_MS:
+            return Check("clock", "ok", "as here")
+        way = "ahead" if self._skew > 0 else "behind"
+        told = f"{span(abs(self._skew))} {way}: deadlines made here mean something else there"
+        return Check("clock", "wrong", told)
+
+    async def debug(self) -> Check:
+        self._snapped = await self._raw(SnapDebug())
+        if self._snapped["head"]["status"] == 200:
+            return Check("debug", "note", "on: whoever may ask can stop time and delete everything")
+        return Check("debug", "ok", "off")
+
+    async def violations(self, progress: Progress) -> list[Violation]:
+        """Two looks where one could have fallen between two writes."""
+        if self._snapped["head"]["status"] == 200:
+            first = self._of_snapshot(self._snapped)
+            again = self._of_snapshot(await self._raw(SnapDebug())) if first else []
+            self._looked_at = f"{len(SEEN)} invariants over a snapshot"
+            return [each for each in first if each in again]
+        found = [each async for each in self._asked(progress)]
+        self._looked_at = f"{len(ASKED) + len(WAITING)} invariants that can be asked for"
+        return found
+
+    def soundness(self, found: Sequence[Violation]) -> Check:
+        if found:
+            return Check("sound", "wrong", f"{len(found)} violations of {self._looked_at}")
+        return Check("sound", "ok", f"{self._looked_at} hold")
+
+    # --- looking -------------------------------------------------------------------------
+
+    def _of_snapshot(self, answer: dict[str, Any]) -> list[Violation]:
+        snapshot = msgspec.json.decode(msgspec.json.encode(answer["data"]), type=Snapshot)
+        return _check(state_of(snapshot), self._now(), SEEN)
+
+    async def _asked(self, progress: Progress) -> AsyncIterator[Violation]:
+        looked_at = 0
+        async for page in self._pages(SearchPromises(limit=PAGE)):
+            assert isinstance(page, PromisePage)
+            looked_at += len(page.promises)
+            progress(looked_at)
+            state = State(promises={each.id: each for each in page.promises})
+            for violation in _check(state, self._now(), ASKED):
+                yield violation
+        async for page in self._pages(ListWaiting(limit=PAGE)):
+            assert isinstance(page, WaitingPage)
+            for violation in _check(state_of_entries(page.entries), self._now(), WAITING):
+                yield violation
+
+    async def _pages(self, query: Query) -> AsyncIterator[Any]:
+        while True:
+            page: Any = (await self._send(query)).data
+            if isinstance(page, str):
+                return  # a token that may not search
+            yield page
+            if page.cursor is None:
+                return
+            query = msgspec.structs.replace(query, cursor=page.cursor)
+
+    def _now(self) -> Millis:
+        return SystemClock().now() + self._skew
+
+    # --- asking --------------------------------------------------------------------------
+
+    async def _send(self, request: Any) -> Reply:
+        return answers.read(request, await self._transport.post(ask(request, "0", self._token)))
+
+    async def _raw(self, request: Any) -> dict[str, Any]:
+        return msgspec.json.decode(await self._transport.post(ask(request, "0", self._token)))
+
+    async def _get(self, path: str) -> tuple[int, str]:
+        try:
+            async with self._session.get(f"{self._url}{path}") as answer:
+                return answer.status, await answer.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return 0, str(error)
+
+
+def _check(state: State, now: Millis, which: Iterable[Invariant]) -> list[Violation]:
+    view = View(state, now)
+    return [Violation(each.__name__, what) for each in which for what in each(view)]
