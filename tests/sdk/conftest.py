@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.sdk.peers import Peer
-from tests.sdk.sdks import SDKS, Sdk
+from tests.sdk.sdks import LAYBY, SDKS, Sdk
 from tests.sdk.servers import Server
 
 
@@ -26,9 +26,13 @@ class World:
         """Has no function and is in a group of its own, so that it is given no work."""
         return self._peer(group="clients")
 
-    def _peer(self, **options: Any) -> Peer:
+    def layby(self) -> Peer:
+        """A worker of our own, in a group of its own. It calls functions of the others."""
+        return self._peer(LAYBY, group="layby")
+
+    def _peer(self, sdk: Sdk | None = None, **options: Any) -> Peer:
         complaints = self._folder / f"peer-{len(self._peers)}.log"
-        peer = Peer(self.sdk, {"url": self.server.url, **options}, complaints)
+        peer = Peer(sdk or self.sdk, {"url": self.server.url, **options}, complaints)
         self._peers.append(peer)
         peer.hear("connected")
         return peer

@@ -1,5 +1,6 @@
 """The released SDKs we test against: where `make sdk-setup` puts them, how they are started."""
 
+import sys
 from pathlib import Path
 
 from msgspec import Struct
@@ -51,10 +52,10 @@ def _python(version: str) -> Sdk:
     return Sdk(f"python-{version}", (str(venv(version) / "bin/python"), str(PYTHON / "peer.py")))
 
 
-NEWEST_JS = _js("sdk-0.11.5")
+LAYBY = Sdk("layby", (sys.executable, str(HERE / "layby_peer.py")))
 SDKS = [
     _js("sdk-0.11.4"),
-    NEWEST_JS,
+    _js("sdk-0.11.5"),
     _js("sdk-0.11.5/async"),  # the same package has two engines
     *map(_python, requirements()),
 ]
