@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 DEFAULT_FILE: Final = "layby.db"
 DEFAULT_URL: Final = "http://127.0.0.1:8001"
-PATIENCE_S: Final = 1.0
+PATIENCE_S: Final = 0.3
 """A person is waiting: a server that does not answer by then is said not to."""
 READS: Final = (Query, GetPromise, GetTask, GetSchedule)
 

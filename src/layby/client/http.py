@@ -183,8 +183,8 @@ def _waits(request: Command | Query) -> int:
 
 
 def _pauses(patience: float) -> Sequence[float]:
-    """Ever longer, until together they are as long as the patience."""
-    pauses = list(PAUSES_S)
+    """Ever longer, until together they are as long as the patience; once at least."""
+    pauses = [PAUSES_S[0]]
     while sum(pauses) < patience:
-        pauses.append(PAUSES_S[-1])
+        pauses.append(PAUSES_S[min(len(pauses), len(PAUSES_S) - 1)])
     return pauses

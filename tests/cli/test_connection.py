@@ -1,0 +1,131 @@
+"""How a command finds layby, and what it says when it does not."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from layby.cli.connection import Place, find_place, is_served, socket_of
+from layby.errors import UsageError
+from tests.cli.desk import Desk, typed
+from tests.core import requests as r
+
+URL = "http://127.0.0.1:8001"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "found"),
+    [
+        ({}, {}, Place(URL, is_default=True)),
+        ({"url": "http://h:1"}, {}, Place("http://h:1")),
+        ({"url": "http://h:1/"}, {}, Place("http://h:1")),
+        ({"url": "http://h:1", "token": "t"}, {}, Place("http://h:1", "t")),
+        ({"url": "http://h:1"}, {"LAYBY_TOKEN": "t"}, Place("http://h:1", "t")),
+        ({"db": "sqlite:a.db"}, {}, Place(file=Path("a.db"))),
+        ({"db": "sqlite:///a.db"}, {}, Place(file=Path("/a.db"))),
+        ({"db": "a.db"}, {}, Place(file=Path("a.db"))),
+        ({}, {"LAYBY_URL": "http://h:1"}, Place("http://h:1")),
+        ({}, {"LAYBY_DB": "sqlite:a.db"}, Place(file=Path("a.db"))),
+        ({}, {"LAYBY_DB": ""}, Place(URL, is_default=True)),
+        ({"db": "a.db"}, {"LAYBY_URL": "http://h:1"}, Place(file=Path("a.db"))),
+        ({"url": "http://h:1"}, {"LAYBY_DB": "a.db"}, Place("http://h:1")),
+    ],
+)
+def test_flags_come_before_variables(tmp_path, flags, environ, found):
+    """And variables before what is tried when nobody says anything."""
+    given = {"url": None, "token": None, "db": None} | flags
+    assert find_place(**given, environ=environ, folder=tmp_path) == found
+
+
+def test_a_file_in_this_folder_comes_before_a_server(tmp_path):
+    """Whoever has one means it."""
+    (tmp_path / "layby.db").touch()
+    place = find_place(None, None, None, {}, tmp_path)
+    assert place == Place(file=tmp_path / "layby.db", is_default=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "said"),
+    [
+        ({"url": "http://h", "db": "a.db"}, {}, "give only one of --url"),
+        ({}, {"LAYBY_URL": "http://h", "LAYBY_DB": "a.db"}, "give only one of --url"),
+        ({"url": "h:8001"}, {}, "no URL of a server: write for instance http://127.0.0.1:8001"),
+        ({"db": "http://h"}, {}, "give it as --url"),
+        ({"db": "postgresql://h/d"}, {}, "later release"),
+        ({"db": "mysql://h/d"}, {}, "write for instance sqlite:layby.db"),
+        ({"db": "sqlite:"}, {}, "write for instance sqlite:layby.db"),
+    ],
+)
+def test_what_is_no_place_is_refused(tmp_path, flags, environ, said):
+    """With what to write instead."""
+    given = {"url": None, "token": None, "db": None} | flags
+    with pytest.raises(UsageError, match=said):
+        find_place(**given, environ=environ, folder=tmp_path)
+
+
+def test_looking_owns_nothing(desk: Desk):
+    """A process that starts at this very moment must not be turned away by somebody who looks."""
+    desk.do(r.promise("x"))
+    (lock,) = desk.file.parent.glob("*.lock")
+    lock.unlink()
+    assert typed("promises", "get", "x").code == 0
+    assert not lock.exists()
+
+
+def test_a_file_that_is_in_use_can_still_be_looked_at(desk: Desk):
+    """Also where its owner does not listen; writing would need the owner, who is named."""
+    engine = desk.opened()
+    engine.call(r.promise("x"))
+    try:
+        assert "pending" in typed("promises", "get", "x").out
+        typed("promises", "resolve", "x").complains(2, "is already open in this process")
+    finally:
+        engine.stop()
+
+
+def test_a_socket_left_behind_is_no_owner(desk: Desk):
+    """Its process was killed: the file is free."""
+    desk.do(r.promise("x"))
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(socket_of(desk.file)))
+    assert not is_served(desk.file)
+    assert typed("promises", "resolve", "x").code == 0
+
+
+def test_a_missing_file_is_named_and_not_made(tmp_path, monkeypatch):
+    """A typing error must not make an empty database that knows nothing."""
+    monkeypatch.chdir(tmp_path)
+    typed("runs", "--db", "sqlite:gone.db").complains(2, "gone.db does not exist", "--db")
+    typed("resolve", "x", "--db", "gone.db").complains(2, "gone.db does not exist")
+    typed("runs", "--db", tmp_path).complains(2, "is a folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["notes.txt", "other.db"])
+def test_a_file_that_is_not_ours_is_left_alone(tmp_path, file):
+    """It says so, in one line."""
+    path = tmp_path / file
+    path.write_text("hello " * 1_000)
+    typed("runs", "--db", path).complains(2, str(path), "not a layby database")
+
+
+def closed_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def test_a_server_that_is_not_there(tmp_path, monkeypatch):
+    """The URL, what came of it, what to do."""
+    monkeypatch.chdir(tmp_path)
+    url = f"http://127.0.0.1:{closed_port()}"
+    typed("runs", "--url", url).complains(2, url, "nobody listens there", "is it running")
+    typed("runs", LAYBY_URL=url).complains(2, url)
+
+
+def test_who_names_nothing_hears_what_was_tried(tmp_path, monkeypatch):
+    """That there is no file here, and that therefore a server was looked for."""
+    monkeypatch.chdir(tmp_path)
+    url = f"http://127.0.0.1:{closed_port()}"
+    monkeypatch.setattr("layby.cli.connection.DEFAULT_URL", url)
+    typed("runs").complains(2, url, "no layby.db in this folder", "layby serve", "--db")
