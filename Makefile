@@ -1,5 +1,6 @@
 # Everything a contributor types. Needs Python 3.11 or later, make and git; the rest comes
-# from PyPI into .venv, at the versions and hashes of requirements/dev.txt.
+# from PyPI into .venv, at the versions and hashes of requirements/dev.txt. Only test-sdk, which
+# is a part of ci, needs npm as well: what it installs is locked in tests/sdk.
 
 PYTHON ?= python3
 WORKERS ?= 2
