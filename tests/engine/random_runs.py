@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.address import inbox_of, target_of
@@ -24,6 +25,8 @@ Script = list[Timed]
 
 SMALL = Settings(retry_ms=30_000, max_crashes=2, hop_limit=3)
 """Limits so low that random scripts run into them."""
+SMALL_STRICT = replace(SMALL, strict_lineage="colon", strict_external=True)
+"""The same under the strict profile."""
 CHUNK = 4
 START = 1_000_000
 
@@ -36,6 +39,8 @@ _PLAIN = ("e", "e.1", "s1")
 _ALL = 50
 _VALUES = (c.NOTHING, c.Value(data="eA=="), c.Value(headers={}, data=""))
 _STATES = ("resolved", "rejected", "rejected_canceled")
+_TAGS: tuple[c.Tags, ...] = ({}, {"resonate:timer": "true"}, {"resonate:branch": "r"})
+_STRICT_TAGS: tuple[c.Tags, ...] = ({}, {}, {"resonate:external": "true"}, *_TAGS)
 _SHARED_KINDS = (
     *("start",) * 5,
     *("take",) * 8,
@@ -56,30 +61,33 @@ _EARLY_KINDS = (*("halt", "resume", "callback") * 2, *("acquire", "suspend", "fe
 
 
 @st.composite
-def run_scripts(draw: st.DrawFn, *, early: bool, max_steps: int = 50) -> Script:
+def run_scripts(
+    draw: st.DrawFn, *, early: bool, max_steps: int = 50, settings: Settings = SMALL
+) -> Script:
     """Random scripts that Hypothesis can shrink."""
     steps = draw(st.integers(5, max_steps))
-    return write(lambda options: draw(st.sampled_from(options)), steps, early=early)
+    return write(lambda options: draw(st.sampled_from(options)), steps, settings, early=early)
 
 
-def seeded_run_script(seed: int, steps: int, *, early: bool) -> Script:
+def seeded_run_script(seed: int, steps: int, *, early: bool, settings: Settings = SMALL) -> Script:
     """A long random script that its seed names."""
-    return write(random.Random(seed).choice, steps, early=early)
+    return write(random.Random(seed).choice, steps, settings, early=early)
 
 
-def write(pick: Pick, steps: int, *, early: bool) -> Script:
-    with World(settings=SMALL, chunk=CHUNK) as world:
-        return _Writer(pick, world, early=early).write(steps)
+def write(pick: Pick, steps: int, settings: Settings, *, early: bool) -> Script:
+    with World(settings=settings, chunk=CHUNK) as world:
+        return _Writer(pick, world, early=early, strict=settings.strict_external).write(steps)
 
 
 class _Writer:
     """Writes one script, choosing each step with an eye on where the world stands."""
 
-    def __init__(self, pick: Pick, world: World, *, early: bool) -> None:
+    def __init__(self, pick: Pick, world: World, *, early: bool, strict: bool) -> None:
         self._pick = pick
         self._world = world
         self._early = early
         self._kinds = _SHARED_KINDS + (_EARLY_KINDS if early else ())
+        self._plain_tags = _STRICT_TAGS if strict else _TAGS
         self._state = world.dump()
         self.now = START
         self.script: Script = []
@@ -226,7 +234,7 @@ class _Writer:
     # --- protocol kinds that meet the same rows ---
 
     def _create(self) -> c.CreatePromise:
-        tags = self._pick(({}, {"resonate:timer": "true"}, {"resonate:branch": "r"}))
+        tags = self._pick(self._plain_tags)
         if self._chance(2):
             target = self._pick(("poll://any@other", target_of("g")))
             tags = tags | {"resonate:target": target, "layby:name": "f"}
@@ -240,7 +248,9 @@ class _Writer:
 
     def _listener(self) -> c.RegisterListener:
         address = self._pick(("poll://uni@other/w", inbox_of("g", "p")))
-        return c.RegisterListener(awaited=self._any_id(), address=address)
+        internal = [key for key, p in self._state.promises.items() if p.internal]
+        awaited = self._pick(internal) if internal and self._chance(4) else self._any_id()
+        return c.RegisterListener(awaited=awaited, address=address)
 
     def _release(self) -> c.ReleaseTask:
         task_id = self._task_in("acquired")

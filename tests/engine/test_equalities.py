@@ -17,14 +17,21 @@ from layby.core.changes import Changes
 from layby.core.commands import Command, ResetDebug, SnapDebug
 from layby.core.model import Millis
 from layby.core.replies import Reply
-from layby.core.rows import Footprint, Rows
+from layby.core.rows import Footprint, Rows, Settings
 from layby.core.state import State
 from layby.errors import StoreUnavailable
 from layby.store.api import Store
 from layby.store.memory import MemoryStore
 from layby.wire.decode import decode_data
 from layby.wire.encode import shown
-from tests.engine.random_runs import CHUNK, SMALL, Script, run_scripts, seeded_run_script
+from tests.engine.random_runs import (
+    CHUNK,
+    SMALL,
+    SMALL_STRICT,
+    Script,
+    run_scripts,
+    seeded_run_script,
+)
 from tests.model.scripts import seeded_script
 from tests.worlds import Answered, Backend, History, Timed, World, Wrapped, frozen
 
@@ -138,29 +145,31 @@ def shown_plainly(reply: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(shown(reply, "c")))
 
 
-WAYS: dict[str, Callable[[], World]] = {
-    "batched, memory": lambda: small("memory"),
-    "batched, sqlite": lambda: small("sqlite"),
-    "whole state, memory": lambda: small("memory", wrap=Widened),
-    "whole state, sqlite": lambda: small("sqlite", wrap=Widened),
-    "replayed, memory": lambda: small("memory", wrap=Flaky),
-    "replayed, sqlite": lambda: small("sqlite", wrap=Flaky),
-    "threaded, memory": lambda: small("memory", threaded=True),
-    "threaded, sqlite": lambda: small("sqlite", threaded=True),
+WAYS: dict[str, Callable[[Settings], World]] = {
+    "batched, memory": lambda settings: small("memory", settings),
+    "batched, sqlite": lambda settings: small("sqlite", settings),
+    "whole state, memory": lambda settings: small("memory", settings, wrap=Widened),
+    "whole state, sqlite": lambda settings: small("sqlite", settings, wrap=Widened),
+    "replayed, memory": lambda settings: small("memory", settings, wrap=Flaky),
+    "replayed, sqlite": lambda settings: small("sqlite", settings, wrap=Flaky),
+    "threaded, memory": lambda settings: small("memory", settings, threaded=True),
+    "threaded, sqlite": lambda settings: small("sqlite", settings, threaded=True),
 }
 
 
-def small(backend: Backend, **options: Any) -> World:
-    return World(backend, settings=SMALL, chunk=CHUNK, **options)
+def small(backend: Backend, settings: Settings, **options: Any) -> World:
+    return World(backend, settings=settings, chunk=CHUNK, **options)
 
 
-def assert_equal_every_way(script: Script, cuts: Sequence[int], *, mixed: bool = True) -> None:
-    with small("memory") as world:
+def assert_equal_every_way(
+    script: Script, cuts: Sequence[int], *, mixed: bool = True, settings: Settings = SMALL
+) -> None:
+    with small("memory", settings) as world:
         told = one_by_one(world, script)
-    with small("sqlite") as world:
+    with small("sqlite", settings) as world:
         assert_same("one by one, sqlite", script, one_by_one(world, script), told)
     for name, new_world in WAYS.items():
-        with new_world() as world:
+        with new_world(settings) as world:
             assert_same(name, script, in_batches(world, script, cuts, mixed=mixed), told)
 
 
@@ -201,6 +210,42 @@ def test_very_long_scripts_are_equal(seed: int, early: bool) -> None:
     chance = random.Random(seed)
     script = seeded_run_script(seed, 300, early=early)
     assert_equal_every_way(script, [chance.randint(1, 40) for _ in range(5)], mixed=early)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
+@given(data=st.data())
+@settings(max_examples=4)
+def test_every_way_is_equal_when_strict(early: bool, data: st.DataObject) -> None:
+    """Of runs and protocol kinds under the strict profile, every invariant after every step."""
+    script = data.draw(run_scripts(early=early, settings=SMALL_STRICT))
+    cuts = data.draw(sizes)
+    assert_equal_every_way(script, cuts, mixed=early, settings=SMALL_STRICT)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_strict_scripts_are_equal(seed: int) -> None:
+    """The same for long scripts that a seed names; strict external alone lets more trees meet."""
+    chance = random.Random(seed)
+    settings = replace(SMALL_STRICT, strict_lineage="colon" if seed % 2 else "off")
+    script = seeded_run_script(seed, 120, early=True, settings=settings)
+    cuts = [chance.randint(1, 20) for _ in range(5)]
+    assert_equal_every_way(script, cuts, settings=settings)
+
+
+def test_strict_scripts_get_somewhere() -> None:
+    """Tasks wait and finish, and internal promises exist and are refused to who would wait."""
+    answers: set[tuple[str, int]] = set()
+    born: set[bool] = set()
+    with small("memory", SMALL_STRICT) as world:
+        for seed in range(10):
+            world.reset()
+            for request, now in seeded_run_script(seed, 120, early=True, settings=SMALL_STRICT):
+                answers.add((request.kind, world.send(request, now).status))
+            born |= {promise.internal for promise in world.dump().promises.values()}
+    assert born == {True, False}
+    for kind in ("layby.task.finish", "promise.register_listener", "task.suspend"):
+        assert (kind, 200) in answers
+    assert ("promise.register_listener", 422) in answers
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -119,7 +119,7 @@ def test_every_answer_the_strict_profile_names_is_given(backend: Backend) -> Non
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(script=strict_scripts())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_random_strict_scripts_agree(backend: Backend, script: Script) -> None:
     """Random scripts get the strict model's answers, and every invariant holds at every step."""
     with World(backend, settings=Settings.strict()) as world:

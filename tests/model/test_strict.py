@@ -227,7 +227,7 @@ class StrictWitness(Witness):
             assert all(is_external(p.tags) for p in waited) or not self.oracle.profile.external
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(PROFILES)))
 def test_random_strict_scripts_keep_the_invariants(data: st.DataObject, name: str) -> None:
     """P 7 holds after every step of a script, whatever the profile."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from layby.core import commands as c
 from layby.core.model import FAR, Promise, Task
 from layby.core.replies import Explanation
+from layby.core.rows import Settings
 from layby.core.search import wait_kind, waits_since
 from layby.store import by_time
 from layby.store.sql import SqlStore
@@ -310,6 +311,19 @@ def test_a_cursor_that_is_none_is_refused(query, cursor) -> None:
     with World() as world:
         reply = world.send(replace(query, cursor=cursor))
     assert (reply.status, reply.data) == (400, "cursor must be one that an answer gave")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_internal_promises_are_not_even_looked_at(backend, monkeypatch) -> None:
+    """Nobody may wait for them, and no sweep ever takes them out of the way."""
+    monkeypatch.setattr(by_time, "LOOKED_AT", 1)
+    with World(backend, settings=Settings.strict()) as world:
+        world.batch([(r.promise(f"x{number}", NOW), 0) for number in range(200)])
+        world.clock.advance(NOW)
+        world.ok(r.promise("open", external="true"))
+        world.ok(c.RegisterListener(awaited="open", address=r.WORKER))
+        page = world.ok(c.ListWaiting())
+    assert ([each.promise.id for each in page.entries], page.cursor) == (["open"], None)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
