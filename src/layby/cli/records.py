@@ -8,9 +8,10 @@ from rich.console import RenderableType
 
 from layby.cli import showing
 from layby.core.commands import Tags
-from layby.core.model import NEVER, Millis, Promise, Schedule, Task
+from layby.core.model import Millis, Promise, Schedule, Task
 from layby.wire import durations
 from layby.worker import encoding
+from layby.workflow.moments import FOREVER
 
 Fields = Iterator[tuple[str, RenderableType]]
 
@@ -38,7 +39,7 @@ def promise_fields(promise: Promise, now: Millis) -> Fields:
     yield "created", showing.instant(promise.created_at, now)
     if promise.settled_at is not None:
         yield "settled", showing.instant(promise.settled_at, now)
-    elif promise.timeout_at < NEVER:
+    elif promise.timeout_at < FOREVER:
         yield "deadline", showing.instant(promise.timeout_at, now)
     yield from _tag_fields(promise.tags)
     yield "param", showing.plain(showing.value(promise.param))

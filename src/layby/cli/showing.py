@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from layby.core.model import NEVER, Millis
+from layby.core.model import Millis
 from layby.worker import encoding
-from layby.workflow.moments import ago, ahead
+from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import moment
 
 WIDE: Final = 100_000
@@ -109,12 +109,12 @@ def passed(at: Millis | None, now: Millis) -> Text:
 
 
 def coming(at: Millis | None, now: Millis) -> Text:
-    return Text("-" if at is None or at >= NEVER else ahead(at, now))
+    return Text("-" if at is None or at >= FOREVER else ahead(at, now))
 
 
 def instant(at: Millis | None, now: Millis) -> Text:
     """When that is, both ways of saying it."""
-    if at is None or at >= NEVER:
+    if at is None or at >= FOREVER:
         return Text("never" if at else "-")
     return Text(f"{ago(at, now)} ({moment(at)})")
 
@@ -129,7 +129,7 @@ def times(**instants: Millis | None) -> dict[str, Any]:
     """`since=5` as `since` in ISO 8601 and `since_ms`; never and unknown are null."""
     shown: dict[str, Any] = {}
     for name, at in instants.items():
-        known = None if at is None or at >= NEVER else at
+        known = None if at is None or at >= FOREVER else at
         shown |= {name: iso(known), f"{name}_ms": known}
     return shown
 

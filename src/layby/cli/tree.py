@@ -95,8 +95,13 @@ def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[
     status = run_status(root, root_task, nodes, now)
     after = plan.read_root_param(root.param).shape.after
     branches = _task_branches(root_id, status, after)
-    made = [p for p, t in by_id.values() if t is None and (everything or p.is_pending)]
+    made = [p for p, t in by_id.values() if t is None and (everything or _is_open(p))]
     return branches | _made_branches(made, branches)
+
+
+def _is_open(promise: Promise) -> bool:
+    """Somebody has to settle it; a timer needs nobody."""
+    return promise.is_pending and not promise.timer
 
 
 def _task_branches(

@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from layby.core.model import NEVER, Millis
+from layby.core.model import Millis
 
+FOREVER: Final[Millis] = 253_402_300_800_000
+"""The year 10000: nobody means an instant beyond it."""
 _UNITS: Final[tuple[tuple[str, Millis], ...]] = (
     ("d", 86_400_000),
     ("h", 3_600_000),
@@ -32,7 +34,7 @@ def ago(at: Millis, now: Millis) -> str:
 
 def ahead(at: Millis, now: Millis) -> str:
     """When that will be."""
-    if at >= NEVER:
+    if at >= FOREVER:
         return "never"
     left = at - now
     whole = -(-left // 1_000) * 1_000 if left > 1_000 else left  # an hour is not 59 min at once

@@ -9,13 +9,13 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from layby.core.model import NEVER, Millis, Promise, Task
+from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.search import waits_since
 from layby.worker import encoding
 from layby.workflow import plan
 from layby.workflow.history import read_history
-from layby.workflow.moments import ago, ahead
+from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import moment
 from layby.workflow.waiting import WaitingOn, WaitKind, read_waiting_on
 
@@ -244,7 +244,7 @@ def _reason(
     promise, task = about.promise, about.task
     if since is None and promise.is_pending and (task is None or task.is_waiting):
         since = waits_since(promise, task)
-    if deadline is None and promise.is_pending and promise.timeout_at < NEVER:
+    if deadline is None and promise.is_pending and promise.timeout_at < FOREVER:
         deadline = promise.timeout_at
     return Reason(
         id=promise.id,

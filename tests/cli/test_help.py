@@ -1,0 +1,97 @@
+"""Every command explains itself: with an example, in one breath, and to programs."""
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from layby.cli.main import SECTIONS, cli
+from tests.cli.desk import typed
+
+MINE = [
+    "run", "runs", "waiting", "why", "tree", "doctor",
+    "resolve", "reject", "cancel", "halt", "continue", "invoke",
+    "promises", "tasks", "schedules", "migrate", "completion",
+]  # fmt: skip
+WITHOUT_JSON = {("completion",)}
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(cli)
+    for name in MINE:
+        command = cli.get_command(context, name)
+        assert command is not None
+        if not isinstance(command, click.Group):
+            yield (name,), command
+            continue
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield (name, below), found
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_has_a_sentence_and_an_example(path):
+    """Somebody who has never used it can type it after reading that."""
+    said = typed(*path, "--help")
+    assert said.code == 0
+    assert f"layby {' '.join(path)}" in said.out.split("Example", 1)[-1] or path == ("completion",)
+    assert COMMANDS[path].help
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_speaks_json(path):
+    """One document, on request."""
+    options = {name for each in COMMANDS[path].params for name in each.opts}
+    assert ("--json" in options) == (path not in WITHOUT_JSON)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_an_unknown_option_is_wrong_usage(path):
+    """Exit code 2, with the way to help."""
+    said = typed(*path, "--nonsense")
+    assert said.code == 2
+    assert "--help" in said.err
+    assert "No such option" in said.err
+
+
+def test_the_list_says_what_each_command_is_for():
+    """One line each, and no command is forgotten."""
+    said = typed("--help").out
+    listed = [each for section in SECTIONS.values() for each in section]
+    for each in listed:
+        assert f"{each.name}" in said
+        assert each.told in said
+    assert {each.name for each in listed} >= set(MINE)
+
+
+def test_listing_loads_no_command():
+    """So that help and completion are quick, and no missing extra breaks them."""
+    assert cli.commands == {}
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"), [("wating", "waiting"), ("promisses", "promises"), ("doktor", "doctor")]
+)
+def test_a_mistyped_command(mistyped, meant):
+    """The nearest one is offered."""
+    said = typed(mistyped)
+    assert said.code == 2
+    assert f"Did you mean '{meant}'?" in said.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell):
+    """What the shell is to be told, and where to put it."""
+    said = typed("completion", shell)
+    assert said.code == 0
+    assert said.out.startswith("# To have this in every shell, put this into ~/")
+    assert "_LAYBY_COMPLETE" in said.out
+
+
+def test_completion_for_another_shell():
+    """Those there are, are listed."""
+    assert "'bash', 'zsh', 'fish'" in typed("completion", "cmd").err

@@ -1,0 +1,102 @@
+"""What people do to runs, tasks and promises, and what is kept of it."""
+
+import pytest
+
+from tests.cli.desk import Desk, typed
+from tests.cli.test_runs import start
+from tests.core import requests as r
+
+ANNA = ("--by", "anna", "--reason", "asked for")
+
+
+def test_resolve_makes_what_is_not_there_yet(desk: Desk):
+    """An event before its wait is not lost; who did it and why is kept beside the value."""
+    assert typed("resolve", "paid", "--value", '{"a": 1}', *ANNA).lines == ["paid is resolved"]
+    read = typed("promises", "get", "paid", "--json").json["promise"]
+    assert (read["state"], read["value"]) == ("resolved", {"a": 1})
+    assert read["headers"] == {"layby:by": "anna", "layby:reason": "asked for"}
+    assert "layby:by      anna" in typed("promises", "get", "paid").lines
+
+
+def test_who_did_it_is_known_without_saying(desk: Desk, monkeypatch):
+    """The login name."""
+    monkeypatch.setenv("LOGNAME", "berta")
+    typed("resolve", "paid")
+    assert typed("promises", "get", "paid", "--json").json["promise"]["headers"] == {
+        "layby:by": "berta"
+    }
+
+
+def test_reject_says_the_reason_as_an_error(desk: Desk):
+    """Who waits gets it as an exception."""
+    assert typed("reject", "paid", *ANNA).lines == ["paid is rejected"]
+    value = typed("promises", "get", "paid", "--json").json["promise"]["value"]
+    assert value == {"__type": "error", "name": "Rejected", "message": "asked for"}
+    typed("reject", "other", "--value", '{"code": 7}')
+    read = typed("promises", "get", "other", "--json").json["promise"]
+    assert (read["state"], read["value"]) == ("rejected", {"code": 7})
+
+
+def test_the_first_outcome_stays(desk: Desk):
+    """And whoever comes second is told so, with exit code 1."""
+    typed("resolve", "paid", "--value", "1", *ANNA)
+    typed("resolve", "paid", "--value", "2", *ANNA).complains(1, "settled before", "with 1")
+    typed("reject", "paid", *ANNA).complains(1, "it stays resolved")
+    assert typed("resolve", "paid", "--value", "1", *ANNA).code == 0
+
+
+def test_runs_are_not_made_by_resolving(desk: Desk):
+    """Ids below run/ belong to runs."""
+    typed("resolve", "run/x").complains(1, "run 'run/x' not found")
+
+
+def test_cancel_a_run_with_all_its_tasks(desk: Desk):
+    """By its own id; who and why is kept."""
+    desk.do(start("o-7"))
+    assert typed("cancel", "o-7", *ANNA).lines == ["o-7 is cancelled"]
+    assert "cancelled by anna: asked for" in typed("why", "o-7").out
+    assert typed("runs", "--json").json["runs"][0]["state"] == "Cancelled"
+    typed("cancel", "o-7").complains(1, "settled already: rejected_canceled")
+
+
+def test_cancel_a_task_or_a_promise(desk: Desk):
+    """Whatever the id names."""
+    desk.do(start("o-7"), r.promise("p"))
+    assert typed("cancel", "o-7:first").lines == ["o-7:first is cancelled"]
+    assert typed("cancel", "p", "--json").json["promise"]["state"] == "rejected_canceled"
+
+
+def test_halt_and_continue_a_run(desk: Desk):
+    """Everything in it that has not settled, and back."""
+    desk.do(start("o-7"), r.settle("run/o-7:first"))
+    assert typed("halt", "o-7", *ANNA).lines == ["o-7 is halted", "o-7:second is halted"]
+    assert "is halted by anna (asked for)" in typed("why", "o-7").out
+    assert typed("continue", "o-7", "--json").json == {"continued": ["run/o-7", "run/o-7:second"]}
+    typed("continue", "o-7").complains(1, "none of its tasks can be continued")
+
+
+def test_halt_and_continue_a_task(desk: Desk):
+    """One by one; a refusal is told."""
+    desk.do(start("o-7"))
+    assert typed("halt", "o-7:first", "--json").json == {"halted": ["run/o-7:first"]}
+    assert typed("continue", "o-7:first").lines == ["o-7:first is continued"]
+    typed("continue", "o-7:first").complains(1, "o-7:first: task is not halted")
+    desk.do(r.settle("run/o-7:first"))
+    typed("halt", "o-7:first").complains(1, "task is fulfilled")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "halt", "continue"])
+def test_an_unknown_id(desk: Desk, verb):
+    """With the one that may have been meant."""
+    desk.do(start("order-7"))
+    typed(verb, "order-77").complains(1, "'order-77'", "did you mean 'order-7'?")
+    typed(verb, "order-7:frist").complains(1, "did you mean 'order-7:first'?")
+
+
+@pytest.mark.parametrize("verb", ["resolve", "reject"])
+def test_bad_values(desk: Desk, verb):
+    """Nothing is settled with half a value."""
+    said = typed(verb, "paid", "--value", "yes")
+    assert said.code == 2
+    assert "a text is written in quotes" in said.err
+    typed("promises", "get", "paid").complains(1, "there is no promise 'paid'")

@@ -1,0 +1,165 @@
+"""Runs and calls, drawn."""
+
+import base64
+import json
+
+import pytest
+
+from layby.cli.tree import call_branches, call_of, flattened
+from layby.core.commands import CreatePromise, FailTask, Take
+from layby.core.model import NEVER, Promise
+from layby.workflow.plan import plan
+from layby.workflow.task import task
+from layby.workflow.workflow import Workflow
+from tests.cli.desk import Desk, typed
+from tests.core import requests as r
+
+
+@task
+async def fetch(context): ...
+
+
+@task(dependencies=["fetch"])
+async def left(context): ...
+
+
+@task(dependencies=["fetch"])
+async def right(context): ...
+
+
+@task(dependencies=["left", "right"])
+async def join(context): ...
+
+
+DIAMOND = Workflow("diamond", tasks=[fetch, left, right, join])
+
+
+@pytest.fixture
+def diamond(desk: Desk) -> Desk:
+    names = ("diamond", *(f"diamond/{each}" for each in DIAMOND.tasks))
+    desk.do(
+        plan(DIAMOND, "d", {}, "default", NEVER),
+        r.settle("run/d:fetch"),
+        Take(pid="w", incarnation="1", group="default", names=names, free=1),
+        FailTask(id="run/d:left", version=1, retry_at=NEVER),
+        CreatePromise(id="run/d:right.promise.ok", timeout_at=NEVER),
+        CreatePromise(id="run/d:right.checkpoint.x", timeout_at=NEVER),
+        r.settle("run/d:right.checkpoint.x"),
+    )
+    return desk
+
+
+def test_a_run_is_drawn_once_and_whole(diamond: Desk):
+    """Each task below the last one it waits for; what tasks wait for is said."""
+    lines = typed("tree", "d").lines
+    names = [line.strip("├└│─ ").split("  ")[0] for line in lines]
+    assert names == ["run/d", "fetch", "left", "right", "join", "right.promise.ok"]
+    assert lines[0] == "run/d  Running  diamond"
+    assert lines[1] == "└── fetch  Completed"
+    assert "backs off" in lines[2]
+    assert "join  Pending  after left, right; waits for 'left', 'right'" in lines[4]
+
+
+def test_records_are_shown_on_request(diamond: Desk):
+    """They are many, and seldom the question."""
+    assert "checkpoint" not in typed("tree", "d").out
+    assert "right.checkpoint.x  resolved" in typed("tree", "d", "--all").out
+
+
+def test_a_task_is_drawn_with_what_comes_after_it(diamond: Desk):
+    """From there downwards."""
+    assert typed("tree", "d:right").lines[0].startswith("run/d:right  Ready")
+
+
+def test_json_is_nested(diamond: Desk):
+    """For programs that draw it otherwise."""
+    tree = typed("tree", "d", "--json").json["tree"]
+    assert list(tree) == ["id", "state", "told", "children"]
+    assert [each["id"] for each in tree["children"][0]["children"]] == ["run/d:left", "run/d:right"]
+
+
+def test_an_unknown_id(diamond: Desk):
+    """As everywhere."""
+    typed("tree", "dd").complains(1, "no run, task or promise 'dd'")
+
+
+# --- calls -------------------------------------------------------------------------------
+
+
+def call(key: str, parent: str, at: int = 0, func: str = "", **tags: str) -> Promise:
+    lineage = {"resonate:origin": "root", "resonate:parent": parent} | {
+        f"resonate:{name}": text for name, text in tags.items()
+    }
+    data = base64.b64encode(json.dumps({"func": func, "args": []}).encode()).decode()
+    param = json.dumps({"headers": {}, "data": data}) if func else "{}"
+    return Promise(key, "root", param, json.dumps(lineage), NEVER, at)
+
+
+def drawn(*promises: Promise, top: str = "root") -> dict[str, list[str]]:
+    branches = flattened(call_branches(promises, top))
+    return {each.id: [child.id for child in each.children] for each in branches}
+
+
+def test_calls_hang_below_their_parents_in_the_order_they_were_made():
+    """By the SDKs' tags."""
+    assert drawn(
+        call("root", "root", target="poll://any@g"),
+        call("root:2", "root", at=5),
+        call("root:1", "root", at=9),
+        call("root:2.1", "root:2", at=7),
+    ) == {"root": ["root:2", "root:1"], "root:2": ["root:2.1"], "root:2.1": [], "root:1": []}
+
+
+def test_a_subtree_is_drawn_by_itself():
+    """From the call that was asked for."""
+    rows = (call("root", "root"), call("root:1", "root"), call("root:1.1", "root:1"))
+    assert drawn(*rows, top="root:1") == {"root:1": ["root:1.1"], "root:1.1": []}
+
+
+def test_circles_and_lost_parents_end():
+    """Tags are what somebody wrote: they may say anything."""
+    rows = (
+        call("root", "root"),
+        call("a", "b"),
+        call("b", "a"),
+        call("lost", "gone"),
+    )
+    assert drawn(*rows) == {"root": ["lost"], "lost": []}
+    assert drawn(*rows, top="a") == {"a": ["b"], "b": []}
+
+
+@pytest.mark.parametrize(
+    ("promise", "said"),
+    [
+        (call("x", "root", func="hello", target="poll://any@g"), "rpc hello"),
+        (call("x", "root", func="hello", scope="local"), "run hello"),
+        (call("x", "root", timer="true", target="poll://any@g"), "sleep"),
+        (call("x", "root", target="poll://any@g"), "rpc"),
+        (call("x", "root"), ""),
+    ],
+)
+def test_what_a_call_is(promise, said):
+    """As far as its promise says."""
+    assert call_of(promise) == said
+
+
+def test_calls_are_found_in_the_store(desk: Desk):
+    """All of one origin, however deep, from any of them."""
+    tags = {"resonate:origin": "hello-1"}
+    root = {"resonate:parent": "hello-1", "resonate:target": "poll://any@default"}
+    desk.do(
+        CreatePromise(id="hello-1", timeout_at=NEVER, tags=tags | root),
+        CreatePromise(id="hello-1:1", timeout_at=NEVER, tags=tags | {"resonate:parent": "hello-1"}),
+        CreatePromise(
+            id="hello-1:1.1", timeout_at=NEVER, tags=tags | {"resonate:parent": "hello-1:1"}
+        ),
+        r.settle("hello-1:1.1"),
+        r.promise("other"),
+    )
+    assert typed("tree", "hello-1").lines == [
+        "hello-1  pending  rpc",
+        "└── 1  pending",
+        "    └── 1.1  resolved",
+    ]
+    assert typed("tree", "hello-1:1").lines[0] == "hello-1:1  pending"
+    assert typed("tree", "other").lines == ["other  pending"]

@@ -1,0 +1,150 @@
+"""What waits, and why: the two questions people ask most."""
+
+import pytest
+
+from layby.core.commands import AnnotateTask, EnsurePromise, HaltTask, RegisterListener, Take
+from tests.cli.desk import Desk, typed
+from tests.cli.test_runs import start
+from tests.core import requests as r
+
+TOLD = '{"kind":"promise","sentence":"waiting for promise paid","since":1,"awaited":"paid"}'
+
+
+def take(**fields) -> Take:
+    names = ("order", "order/first", "order/second")
+    return Take(
+        **{"pid": "w", "incarnation": "1", "group": "default", "names": names, "free": 9} | fields
+    )
+
+
+@pytest.fixture
+def waits(desk: Desk) -> Desk:
+    """A parked task, a halted one, a suspended call, a promise somebody listens to."""
+    desk.do(
+        EnsurePromise(id="paid"),
+        start("o-7"),
+        take(),
+        AnnotateTask(id="run/o-7:first", version=1, sub_status="Deferred", waiting_on=TOLD),
+        r.target("call"),
+        HaltTask(id="call", by="anna", reason="too dear"),
+        r.promise("p1"),
+        RegisterListener(awaited="p1", address="http://example.org"),
+        r.promise("nobody-waits-for-this"),
+    )
+    return desk
+
+
+def test_each_wait_says_what_for_and_who_can_unblock_it(waits: Desk):
+    """A table that fits on a screen, and can be pasted from."""
+    lines = typed("waiting").lines
+    assert lines[0].split() == ["WAITING", "WHAT", "WHY", "DEADLINE", "WHO", "CAN", "UNBLOCK", "IT"]
+    text = "\n".join(lines)
+    for part in (
+        "o-7:first  is parked, waiting for promise paid",
+        "layby resolve paid --value JSON",
+        "is halted by anna (too dear) until somebody continues it",
+        "layby continue call",
+        "p1         has not been settled by anybody; 1 listener waits for it",
+    ):
+        assert part in text
+    assert "nobody-waits" not in text
+    assert len(lines) == 4
+
+
+def test_waiting_as_json(waits: Desk):
+    """Stable keys; the command to type is a field of its own."""
+    found = typed("waiting", "--kind", "manual", "--json").json["waiting"]
+    assert [list(each) for each in found] == [
+        [
+            "id",
+            "what",
+            "kind",
+            "sentence",
+            "unblock",
+            "command",
+            "awaited",
+            "since",
+            "since_ms",
+            "deadline",
+            "deadline_ms",
+        ]
+    ]
+    assert (found[0]["id"], found[0]["command"]) == ("call", "layby continue call")
+
+
+def test_only_what_has_waited_long(waits: Desk):
+    """Nothing here is an hour old."""
+    said = typed("waiting", "--older-than", "1h30m").lines
+    assert said == ["nothing waits for 1h30m or longer"]
+    assert typed("waiting", "--older-than", "1h", "--json").json == {"waiting": []}
+    assert len(typed("waiting", "--older-than", "1ms").lines) == 4
+
+
+def test_bad_filters(waits: Desk):
+    """Named, with what can be given."""
+    assert "is no duration" in typed("waiting", "--older-than", "long").err
+    assert "'condition'" in typed("waiting", "--kind", "love").err
+    assert typed("waiting", "--kind", "dependency").code == 2
+
+
+# --- why ---------------------------------------------------------------------------------
+
+
+def why(*arguments: str) -> str:
+    return typed("why", *arguments).lines[0]
+
+
+def test_a_run_waits_for_what_its_task_waits_for(waits: Desk):
+    """To the leaf, with the command that would end it on a line of its own."""
+    sentence, command = typed("why", "o-7").lines
+    assert sentence == (
+        "run 'o-7' waits for task 'first', which waits for promise paid, which has not been "
+        "settled by anybody; whoever settles it can unblock it"
+    )
+    assert command == "  $ layby resolve paid --value JSON"
+
+
+@pytest.mark.parametrize("asked", ["o-7:second", "run/o-7:second"])
+def test_ids_with_and_without_the_prefix(waits: Desk, asked):
+    """Both are typed, both are meant."""
+    assert why(asked).startswith("task 'second' of run 'o-7' waits for task 'first', which")
+
+
+def test_promises_and_calls(waits: Desk):
+    """Any id that is stored has a why."""
+    assert why("p1").startswith("promise p1 has not been settled by anybody; 1 listener waits")
+    assert why("call").startswith("task call is halted by anna (too dear)")
+
+
+def test_ready_without_a_worker(desk: Desk):
+    """The most common reason of all says which code is missing, and where."""
+    desk.do(start("o-8"))
+    assert why("o-8:first").startswith(
+        "task 'first' of run 'o-8' is ready, but no worker of group 'default' with the code of "
+        "'order/first' is connected"
+    )
+    desk.do(take(names=("other",)))
+    assert "(1 worker without it)" in why("o-8:first")
+
+
+def test_running_and_settled(desk: Desk):
+    """Not everything waits."""
+    desk.do(start("o-8"), take())
+    assert why("o-8:first") == "task 'first' of run 'o-8' is running on worker w"
+    desk.do(r.settle("run/o-8:first"), r.settle("run/o-8:second"), r.settle("run/o-8"))
+    assert why("o-8") == "run 'o-8' is settled: resolved just now"
+
+
+def test_why_as_json(waits: Desk):
+    """The sentence, the cause and the way to it."""
+    told = typed("why", "o-7", "--json").json
+    assert list(told) == ["id", "sentence", "cause", "other_causes", "chain"]
+    assert [each["id"] for each in told["chain"]] == ["run/o-7", "run/o-7:first", "paid"]
+    assert told["cause"]["command"] == "layby resolve paid --value JSON"
+
+
+def test_an_unknown_id(waits: Desk):
+    """The nearest one is offered in the form that was typed."""
+    typed("why", "o-77").complains(1, "no run, task or promise 'o-77'", "did you mean 'o-7'?")
+    typed("why", "o-7:frist").complains(1, "did you mean 'o-7:first'?")
+    typed("why", "xyz").complains(1, "layby runs")
