@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,8 @@ def run(
         raise Refused(str(error)) from None
     except KeyboardInterrupt:
         if watch.run_id:
-            click.echo(
-                f"the run '{watch.run_id}' can go on: layby run --id {watch.run_id}", err=True
-            )
+            again = f"layby run {target} --id {watch.run_id}"
+            click.echo(f"the run '{watch.run_id}' is kept; go on with: {again}", err=True)
         raise
     showing.print_json(_document(watch, result, None) if as_json else result.to_dict())
 
@@ -109,12 +109,17 @@ class _Watch:
     async def follow(self, run: Run) -> Context:
         self.run_id = run.id
         result = asyncio.ensure_future(run.result())
-        if self._console.is_terminal and not self._quiet:
-            with Live(get_renderable=self._table, console=self._console, refresh_per_second=8):
+        try:
+            with self._shown():
                 await self._look_until(result, run)
-        else:
-            await self._look_until(result, run)
-        return await result
+            return await result
+        finally:
+            result.cancel()
+
+    def _shown(self) -> AbstractContextManager[Any]:
+        if self._quiet or not self._console.is_terminal:
+            return nullcontext()
+        return Live(get_renderable=self._table, console=self._console, refresh_per_second=8)
 
     async def _look_until(self, result: "asyncio.Future[Context]", run: Run) -> None:
         while not result.done():

@@ -1,0 +1,31 @@
+"""Workflows that the tests of `layby run` are given by name."""
+
+from layby import Workflow, task
+
+
+@task
+async def double(context):
+    context["n"] = context["n"] * 2
+
+
+@task(dependencies=["double"])
+async def check(context, handle):
+    handle.progress(0.5, "half-way")
+    if context["n"] > 100:
+        raise ValueError("too much")
+    await handle.sleep(0.3)
+    context["ok"] = True
+
+
+@task(dependencies=["check"])
+async def last(context):
+    context["done"] = True
+
+
+@task
+async def ask(context, handle):
+    context["answer"] = await handle.wait_for(context["question"])
+
+
+flow = Workflow("numbers", tasks=[double, check, last])
+asking = Workflow("asking", tasks=[ask])

@@ -1,0 +1,184 @@
+"""`layby run`: a workflow from its name to its result."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from layby.cli.run import read_context
+from layby.errors import UsageError
+from tests.cli.desk import typed
+
+FLOWS = Path(__file__).with_name("flows.py")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """Where the runs are kept; modules named in a test do not stay imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("flows", "broken", "empty"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def test_a_run_from_start_to_result(folder):
+    """Its tasks on stderr, a line for each change; its context as JSON on stdout."""
+    said = typed("run", f"{FLOWS}:flow", "--context", "n=21", "--id", "r-1")
+    assert said.code == 0, said
+    assert json.loads(said.out) == {"n": 42, "ok": True, "done": True}
+    for line in (
+        "double: Completed",
+        "check: Running Deferred: sleeping 0.3 s",
+        "check: Completed",
+        "last: Completed",
+    ):
+        assert line in said.err.splitlines()
+    assert "\x1b" not in said.err
+    assert (folder / "layby.db").is_file()
+
+
+def test_the_same_id_is_the_same_run(folder):
+    """Its result is there at once."""
+    for _ in range(2):
+        said = typed("run", f"{FLOWS}:flow", "--context", "n=1", "--id", "r-1", "--json").json
+        assert (said["run"]["state"], said["result"]["n"]) == ("Completed", 2)
+    assert len(typed("runs").lines) == 2
+
+
+def test_a_run_that_fails_names_its_tasks(folder):
+    """Exit code 1; what did not run says why."""
+    said = typed("run", f"{FLOWS}:flow", "--context", "n=99")
+    assert (said.code, said.out) == (1, "")
+    assert "check: Failed: ValueError: too much" in said.err
+    assert "last: Skipped: all_success: 'check' is Failed" in said.err
+    assert re.search(r"layby: run '\w+' failed: task 'check' failed: ValueError", said.err)
+
+
+def test_a_failed_run_as_json(folder):
+    """The document has it all, the exit code the verdict."""
+    said = typed("run", f"{FLOWS}:flow", "--context", '{"n": 99}', "--json")
+    assert said.code == 1
+    told = json.loads(said.out)
+    assert (told["run"]["state"], told["result"]) == ("Failed", None)
+    assert [(each["id"], each["status"]) for each in told["tasks"]] == [
+        ("double", "Completed"),
+        ("check", "Failed"),
+        ("last", "Skipped"),
+    ]
+    assert "too much" in told["run"]["error"]
+
+
+def test_a_deadline_ends_the_run(folder):
+    """It waits for nobody beyond that."""
+    arguments = ("--context", "question=never-answered", "--deadline", "300ms")
+    said = typed("run", f"{FLOWS}:asking", *arguments)
+    assert said.code == 1
+    assert "the run's deadline passed" in said.err
+
+
+def test_a_workflow_may_be_named_as_module(folder, monkeypatch):
+    """As Python finds it from this folder."""
+    (folder / "flows.py").write_text(FLOWS.read_text())
+    assert typed("run", "flows:flow", "--context", "n=1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "context"),
+    [
+        ((), {}),
+        (("n=1", "s=x", "j=[1]"), {"n": 1, "s": "x", "j": [1]}),
+        (("t=a=b",), {"t": "a=b"}),
+        (('{"n": 1, "m": 2}', "n=3"), {"n": 3, "m": 2}),
+    ],
+)
+def test_a_context_in_parts(given, context):
+    """Later ones win, key by key."""
+    assert read_context(given) == context
+
+
+def test_a_context_from_a_file(folder):
+    """`@FILE`."""
+    (folder / "c.json").write_text('{"n": 5}')
+    assert read_context(("@c.json",)) == {"n": 5}
+
+
+@pytest.mark.parametrize("text", ["n", "=1", "[1]"])
+def test_what_is_no_context(text):
+    """Said before anything is started."""
+    with pytest.raises(UsageError, match="--context"):
+        read_context((text,))
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("gone.py:flow", "there is no file gone.py"),
+        ("gone.module", "there is no module 'gone.module'"),
+        (f"{FLOWS}:flwo", "flows.py"),
+        (str(FLOWS), "several workflows"),
+        ("empty.py", "has no workflow"),
+    ],
+)
+def test_what_cannot_be_found(folder, target, said):
+    """Exit code 2, and no file has been made."""
+    (folder / "empty.py").write_text("x = 1\n")
+    typed("run", target).complains(2, said)
+    assert not (folder / "layby.db").exists()
+
+
+def test_bad_options(folder):
+    """Exit code 2."""
+    assert "is no duration" in typed("run", str(FLOWS), "--deadline", "1").err
+    assert "not in the range" in typed("run", str(FLOWS), "--slots", "0").err
+    typed("run", f"{FLOWS}:flow", "--id", "a:b").complains(2, "run id 'a:b'", "use 'a-b'")
+
+
+def test_interrupted_it_says_how_to_go_on_and_does(folder):
+    """Ctrl-C hands everything back; the same id goes on where it was."""
+    target = f"{FLOWS}:asking"
+    command = [sys.executable, "-m", "layby.cli", "run", target, "--context", "question=q-1"]
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("LAYBY_")}
+    with subprocess.Popen(
+        [*command, "--id", "r-1"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Deferred: waiting for promise q-1" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert f"the run 'r-1' is kept; go on with: layby run {target} --id r-1" in said
+    assert said.endswith("layby: interrupted\n")
+    typed("resolve", "q-1", "--value", "7")
+    done = typed("run", target, "--id", "r-1", "--json").json
+    assert done["result"] == {"question": "q-1", "answer": 7}
+
+
+def test_a_file_that_is_in_use_is_shared_with_its_owner(folder):
+    """A second process runs through the first one's socket; the owner's own run goes on."""
+    owner = [sys.executable, "-m", "layby.cli", "run", f"{FLOWS}:asking", "--context", "question=q"]
+    with subprocess.Popen(
+        [*owner, "--id", "owned"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Deferred: waiting for promise q" in line:
+                break
+        assert (folder / "layby.db.sock").is_socket()
+        assert typed("run", f"{FLOWS}:flow", "--context", "n=1", "--json").json["result"]["n"] == 2
+        assert typed("why", "owned").lines[1] == "  $ layby resolve q --value JSON"
+        assert typed("resolve", "q", "--value", '"at last"').lines == ["q is resolved"]
+        assert process.stdout is not None
+        assert json.loads(process.stdout.read())["answer"] == "at last"
+    assert process.returncode == 0
