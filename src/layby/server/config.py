@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.rows import Settings
+from layby.core.rows import Lineage, Settings
 from layby.errors import UsageError
 from layby.server import auth_config
 from layby.server.auth_config import ApiKey, AuthConfig
@@ -37,7 +37,6 @@ from layby.server.config_values import (
 from layby.server.secret import Secret
 
 Durability = Literal["full", "normal"]
-Lineage = Literal["off", "dot", "colon"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 PushAuth = Literal["none", "bearer"]
@@ -239,15 +238,19 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> Settings:
-        """The numbers core's rules depend on."""
-        retry_ms = round(self.tasks.retry_timeout * 1000)
-        return Settings(retry_ms=retry_ms, max_crashes=self.tasks.max_crashes)
+        """What core's rules depend on."""
+        return Settings(
+            retry_ms=round(self.tasks.retry_timeout * 1000),
+            max_crashes=self.tasks.max_crashes,
+            strict_lineage=self.lineage,
+            strict_external=self.is_external_strict,
+        )
 
     def __repr__(self) -> str:
         return f"ServerConfig({', '.join(f'{name}={text}' for name, text in shown(self))})"
 
-    def __rich_repr__(self) -> Iterator[tuple[str, str]]:
-        return shown(self)
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return list(shown(self))
 
 
 _AUTH: Final[dict[str, Setting]] = {
