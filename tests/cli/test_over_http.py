@@ -1,0 +1,189 @@
+"""The same commands against a real server: over HTTP, and through the socket beside its file."""
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from layby.engine.clock import SystemClock
+from tests.cli.desk import typed
+from tests.cli.test_schedules import NIGHTLY
+from tests.server.processes import ServerProcess
+
+KEY = "layby_test_key_of_the_command_line"
+AUTH = f"""
+[[auth.api_keys]]
+name = "desk"
+key = "{KEY}"
+role = "admin"
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[ServerProcess]:
+    """One server for all of these, with a bit of everything in it."""
+    with ServerProcess(tmp_path_factory.mktemp("server"), "--debug") as running:
+        url = url_of(running)
+        for arguments in (
+            ("invoke", "c1", "-f", "hello", "--arg", "Anna"),
+            ("tasks", "claim", "c1", "--version", "0", "--pid", "me", "--ttl", "1h"),
+            ("promises", "create", "p1", "--timeout", "1h"),
+            ("tasks", "suspend", "c1", "--version", "1", "--on", "p1"),
+            ("invoke", "c2", "-f", "hello", "--timeout", "2h"),
+            ("halt", "c2", "--by", "anna", "--reason", "look first"),
+            ("resolve", "event", "--value", '{"a": 1}', "--by", "anna"),
+            ("schedules", "create", *NIGHTLY),
+        ):
+            said = typed(*arguments, "--url", url)
+            assert said.code == 0, said
+        yield running
+
+
+def url_of(server: ServerProcess) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("runs",),
+        ("waiting",),
+        ("why", "c1"),
+        ("why", "c2"),
+        ("tree", "c1"),
+        ("promises", "search"),
+        ("promises", "get", "event"),
+        ("tasks", "search"),
+        ("tasks", "get", "c1"),
+        ("schedules", "search"),
+        ("schedules", "get", "nightly"),
+    ],
+    ids=" ".join,
+)
+def test_url_and_file_tell_the_same(server, arguments):
+    """The owner's socket is found by itself; either way it is one document, and the same."""
+    over_http = typed(*arguments, "--url", url_of(server), "--json").json
+    assert over_http == typed(*arguments, "--db", server.file, "--json").json
+    assert over_http == typed(*arguments, "--json", LAYBY_URL=url_of(server)).json
+
+
+def test_what_people_read(server):
+    """The sentence of a real wait in a real server."""
+    sentence, command = typed("why", "c1", "--url", url_of(server)).lines
+    assert re.fullmatch(
+        r"task c1 waits for promise p1, which has not been settled by anybody(, for \d+ s now)?, "
+        r"until 20.* UTC at most \(in .*\); whoever settles it can unblock it",
+        sentence,
+    )
+    assert command == "  $ layby resolve p1 --value JSON"
+    table = typed("waiting", "--kind", "manual", "--url", url_of(server)).lines
+    assert "is halted by anna (look first) until somebody continues it" in table[1]
+
+
+def test_refusals_and_unknown_ids(server):
+    """As in a file."""
+    url = url_of(server)
+    typed("why", "c11", "--url", url).complains(1, "did you mean 'c1'?")
+    typed("promises", "get", "p11", "--url", url).complains(1, "did you mean 'p1'?")
+    typed("tasks", "release", "c1", "--version", 9, "--url", url).complains(1, "task 'c1'")
+    typed("promises", "create", "", "--url", url).complains(2, "promise ID is required")
+
+
+def test_waiting_for_a_call_prints_its_result(server):
+    """A worker elsewhere answers; who waits hears it at once."""
+    url = url_of(server)
+    said: list = []
+    call = ("invoke", "c3", "-f", "hello", "--wait", "--url", url)
+    waiting = threading.Thread(target=lambda: said.append(typed(*call)))
+    waiting.start()
+    while typed("tasks", "get", "c3", "--url", url).code:
+        pass
+    typed("tasks", "claim", "c3", "--version", 0, "--pid", "me", "--url", url)
+    typed("tasks", "complete", "c3", "--version", 1, "--value", '["hi"]', "--url", url)
+    waiting.join()
+    assert said[0].lines == ["[", '  "hi"', "]"]
+
+
+def test_waiting_for_a_call_that_is_rejected(server):
+    """Exit code 1 and its error."""
+    url = url_of(server)
+    typed("invoke", "c4", "-f", "hello", "--url", url)
+    typed("promises", "reject", "c4", "--value", '{"name": "Oops", "message": "no"}', "--url", url)
+    said = typed("invoke", "c4", "-f", "hello", "--wait", "--url", url)
+    said.complains(1, "call 'c4' is rejected: Oops: no")
+
+
+# --- the doctor --------------------------------------------------------------------------
+
+
+def checks(said) -> dict[str, str]:
+    return {line.split()[0]: line.split()[1] for line in said.out.splitlines()[1:]}
+
+
+def test_a_server_that_is_well(server):
+    """Each check has its line; debug is worth a note."""
+    said = typed("doctor", "--url", url_of(server))
+    assert said.code == 0, said
+    assert checks(said) == {
+        "reachable": "ok",
+        "ready": "ok",
+        "version": "ok",
+        "access": "ok",
+        "clock": "ok",
+        "debug": "note",
+        "sound": "ok",
+    }
+    assert "invariants over a snapshot hold" in said.out
+
+
+def test_the_doctor_as_json(server):
+    """One document."""
+    told = typed("doctor", "--url", url_of(server), "--json").json
+    assert list(told) == ["ok", "url", "checks", "violations"]
+    assert (told["ok"], told["violations"]) == (True, [])
+
+
+def test_a_clock_that_is_wrong(server, monkeypatch):
+    """Deadlines would mean something else there."""
+    an_hour_later = SystemClock().now() + 3_600_000
+    monkeypatch.setattr("layby.cli.checkup.SystemClock.now", lambda _: an_hour_later)
+    said = typed("doctor", "--url", url_of(server))
+    assert said.code == 1
+    assert "1 h" in said.out or "59 min" in said.out
+    assert "behind: deadlines made here" in said.out
+
+
+def test_a_server_with_keys(tmp_path):
+    """Without a key it says what to give; with it all is well, and asked for without debug."""
+    (tmp_path / "layby.toml").write_text(AUTH)
+    with ServerProcess(tmp_path) as server:
+        url = url_of(server)
+        typed("runs", "--url", url).complains(2, "give --token, or set LAYBY_TOKEN")
+        typed("runs", "--url", url, "--token", "wrong").complains(2, "token")
+        assert typed("runs", "--url", url, "--token", KEY).code == 0
+        assert typed("runs", LAYBY_URL=url, LAYBY_TOKEN=KEY).code == 0
+        refused = typed("doctor", "--url", url)
+        assert refused.code == 1
+        assert "refuses to read with 401: give --token" in refused.out
+        well = typed("doctor", "--url", url, "--token", KEY)
+        assert well.code == 0
+        assert "invariants that can be asked for hold" in well.out
+
+
+def test_a_doctor_needs_one_patient(tmp_path):
+    """A file or a server; and somebody must answer."""
+    typed("doctor", "x.db", "--url", "http://h:1").complains(2, "give one of them")
+    with closed() as port:
+        url = f"http://127.0.0.1:{port}"
+        typed("doctor", "--url", url).complains(2, url, "nobody listens there")
+
+
+@contextmanager
+def closed() -> Iterator[int]:
+    """A port that nobody else gets, and nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        yield found.getsockname()[1]

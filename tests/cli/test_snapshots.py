@@ -1,0 +1,52 @@
+"""What a server shows is enough to see what is wrong with it."""
+
+import msgspec
+import pytest
+
+from layby.cli.checkup import ASKED, WAITING
+from layby.cli.snapshots import SEEN, UNSEEN, Snapshot, state_of, state_of_entries
+from layby.core.commands import ListWaiting, SnapDebug
+from layby.core.invariants import INVARIANTS, View
+from layby.wire.encode import encode
+from tests.store.test_by_time import NOW, prepared
+
+
+def shown(world) -> Snapshot:
+    """Over the wire and back."""
+    reply = world.engine.call(SnapDebug(), NOW)
+    data = msgspec.json.decode(encode("debug.snap", "0", reply))["data"]
+    return msgspec.json.decode(msgspec.json.encode(data), type=Snapshot)
+
+
+def violations(state, which) -> list[str]:
+    return [f"{each.__name__}: {what}" for each in which for what in each(View(state, NOW))]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_sound_server_looks_sound(seed):
+    """Nothing that the wire leaves out is taken for a violation."""
+    world, _ = prepared(seed)
+    world.engine.call(SnapDebug(), NOW)
+    assert violations(state_of(shown(world)), SEEN) == []
+    entries = world.ok(ListWaiting(limit=1_000)).entries
+    assert violations(state_of_entries(entries), WAITING) == []
+    assert violations(state_of(shown(world)), ASKED) == []
+
+
+def test_every_invariant_is_seen_or_known_to_be_unseen():
+    """A new one has to be put on one side."""
+    assert set(SEEN) | set(UNSEEN) == set(INVARIANTS)
+    assert set(ASKED) | set(WAITING) <= set(INVARIANTS)
+
+
+def test_what_is_wrong_is_found_in_a_snapshot():
+    """A task without its lease, a wait for what is settled, a message that is stale."""
+    world, _ = prepared(0)
+    snapshot = shown(world)
+    broken = msgspec.structs.replace(snapshot, task_timeouts=[])
+    found = {each.partition(":")[0] for each in violations(state_of(broken), SEEN)}
+    assert "pending_task_no_ttimeout" in found
+    lonely = msgspec.structs.replace(snapshot, callbacks=[])
+    assert any("waits for nothing" in each for each in violations(state_of(lonely), SEEN))
+    orphans = msgspec.structs.replace(snapshot, promises=[])
+    assert any("has no promise" in each for each in violations(state_of(orphans), SEEN))
