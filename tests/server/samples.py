@@ -109,6 +109,12 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     },
     "layby.run.get": lambda p: {"id": f"{p}r"},
     "layby.task.records": lambda p: {"id": f"{p}x"},
+    "layby.task.decline": lambda p: {
+        "id": f"{p}x",
+        "version": 0,
+        "target": "poll://any@default",
+        "pid": "w",
+    },
     "layby.run.list": lambda _: {},
     "layby.waiting.list": lambda p: {"prefix": p},
     "layby.promise.explain": lambda p: {"id": f"{p}x"},

@@ -4,15 +4,21 @@ Field names are the wire's in camel case; `null` counts as absent. Reads that ar
 (searches, snapshots) are `Query` values: they change nothing and never enter `step`.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from layby.core.model import NEVER, MessageKey, Millis, PromiseState, TaskState
 from layby.core.rows import Footprint, TakeKey
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tags = dict[str, str]
+
+if TYPE_CHECKING:
+    Unread = Any
+else:
+    Unread = Raw  # not decoded: megabytes of nothing would hold up everyone else
+"""What must be there, and may be anything, because nobody looks at it."""
 
 
 class Value(Struct, frozen=True, omit_defaults=True):
@@ -91,19 +97,19 @@ class RegisterListener(Command, frozen=True):
 
 class CreateAction(Struct, frozen=True):
     kind: str
-    head: Any
+    head: Unread
     data: CreatePromise
 
 
 class SettleAction(Struct, frozen=True):
     kind: str
-    head: Any
+    head: Unread
     data: SettlePromise
 
 
 class SuspendAction(Struct, frozen=True):
     kind: str
-    head: Any
+    head: Unread
     data: RegisterCallback
 
 
@@ -480,6 +486,8 @@ class ExpireHolders(Tick, frozen=True):
 
     def footprint(self, into: Footprint) -> None:
         into.pids.update(self.pids)
+        if self.embedded:
+            into.leases_of.update(self.pids)
 
 
 class FreeTasks(IdsTick, frozen=True):
@@ -619,6 +627,19 @@ class ListHeld(Query, frozen=True):
     incarnation: str
     limit: Int64 = 1000
     cursor: str | None = None
+
+
+class DeclineTask(Query, frozen=True):
+    """The receiver of an `execute` does not take this task (now): another one may be told.
+
+    Nothing of the store changes; whoever declined may still acquire the task.
+    """
+
+    kind = "layby.task.decline"
+    id: str
+    version: Int64
+    target: str
+    pid: str
 
 
 class StartDebug(Query, frozen=True):

@@ -63,6 +63,8 @@ def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
             if holder.is_alive and dead:
                 d.put_holder(holder.gone("lost"))
                 d.silence(inbox_of(holder.group, pid))
+        if c.embedded:
+            _free_leases(d, pid)
     return OK
 
 
@@ -93,6 +95,13 @@ def _free(d: Draft, task: Task, *, lost: bool) -> None:
         settle(d, promise, "rejected", values.worker_lost(task.id, task.crashes), by_holder=True)
     else:
         make_ready(d, task)
+
+
+def _free_leases(d: Draft, pid: str) -> None:
+    """What a process that has died had acquired by the protocol."""
+    for task in map(d.task, d.rows.leases_of[pid]):
+        if task is not None and task.state == "acquired" and task.pid == pid:
+            make_ready(d, task)
 
 
 def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:

@@ -15,6 +15,7 @@ from layby.core.commands import (
     CreateRunSchedule,
     CreateSchedule,
     CreateTask,
+    DeclineTask,
     FailTask,
     FenceTask,
     FinishTask,
@@ -274,6 +275,12 @@ def _get_records(c: GetRecords) -> Problems:
     yield from _search(c)
 
 
+def _decline(c: DeclineTask) -> Problems:
+    yield from _task_id(c)
+    yield from _id(c.pid, "Process ID")
+    yield from _version(c.version)
+
+
 def _take(c: Take) -> Problems:
     yield from _claim(c)
     yield from _id(c.incarnation, "Incarnation")
@@ -413,6 +420,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     ListHeld: _search,
     commands.GetRun: _get_run,
     GetRecords: _get_records,
+    DeclineTask: _decline,
     ListRuns: _list_runs,
     ListWaiting: _list_waiting,
     commands.ExplainPromise: _promise_id,

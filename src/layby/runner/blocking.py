@@ -15,7 +15,7 @@ from layby.runner.schedule import Schedule
 from layby.workflow.context import Context
 from layby.workflow.durations import Duration
 from layby.workflow.status import RunStatus
-from layby.workflow.workflow import Workflow
+from layby.workflow.workflow import AnyTask, Workflow
 
 T = TypeVar("T")
 
@@ -115,9 +115,9 @@ class BlockingRunner:
     def reject(self, promise_id: str, error: str | BaseException) -> None:
         self.wait(self._runner.reject(promise_id, error))
 
-    def register(self, flow: Workflow) -> None:
+    def register(self, code: Workflow | AnyTask) -> None:
         async def register() -> None:
-            self._runner.register(flow)
+            self._runner.register(code)
 
         self.wait(register())
 

@@ -14,6 +14,7 @@ from layby.runner import switching
 from layby.runner.private import PrivateSocket
 from layby.server.routing import Router
 from layby.store.sqlite import Durability
+from layby.worker.patience import patiently
 from layby.worker.worker import Worker
 
 
@@ -53,6 +54,7 @@ class EmbeddedLink:
     async def join(self, worker: Worker) -> None:
         """From now on this worker is told what it no longer holds."""
         self.router.connect(WorkerInbox(worker, self.router))
+        worker.calls.line = CallInbox(worker, self.router)
 
     async def close(self) -> None:
         if self._socket is not None:
@@ -90,4 +92,33 @@ class WorkerInbox:
     def receive(self, outgoing: Outgoing) -> None:
         if outgoing.message.kind == "lost":
             self._lost(outgoing.message.id, outgoing.message.version)
+        self._router.arrived([outgoing])
+
+
+class CallInbox:
+    """The `Receiver` of executes for the functions that this process serves, while it is open."""
+
+    has_room = True
+
+    def __init__(self, worker: Worker, router: Router) -> None:
+        self.group = worker.config.group
+        self.id = worker.config.pid
+        self._worker = worker
+        self._router = router
+
+    def open(self) -> None:
+        """As a holder: whoever opens the file next knows by that that this process is dead."""
+        worker = self._worker
+        worker.spawn(patiently(worker.client, worker.registration()))
+        self._router.connect(self)
+
+    def close(self) -> None:
+        self._router.disconnect(self)
+
+    def decline(self, task_id: str, version: int, target: str) -> None:
+        self._router.decline(task_id, version, target, self.id)
+
+    def receive(self, outgoing: Outgoing) -> None:
+        if outgoing.message.kind == "execute":
+            self._worker.calls.heard(outgoing.message.id, outgoing.message.version)
         self._router.arrived([outgoing])

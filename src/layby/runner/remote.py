@@ -2,6 +2,7 @@
 
 import logging
 
+from layby.client.executes import ExecuteStream
 from layby.client.http import HttpClient
 from layby.client.inbox import Inbox
 from layby.core.model import Millis
@@ -43,6 +44,9 @@ class RemoteLink:
         )
         self.client.inbox = self._inbox
         self._inbox.start()
+        worker.calls.line = ExecuteStream(
+            self.client.transport, self.client.send, config.group, config.pid, worker.calls.heard
+        )
         self._heart = Heart(worker, self._connect)
         self._heart.start()
 

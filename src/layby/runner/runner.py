@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from layby.core.address import OWN_GROUP
 from layby.core.commands import (
     CancelPromise,
     Command,
@@ -45,7 +46,8 @@ from layby.workflow.durations import Duration, positive_seconds
 from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.program import FlowProgram
 from layby.workflow.status import Polling
-from layby.workflow.workflow import Workflow
+from layby.workflow.task import TaskDefinition
+from layby.workflow.workflow import AnyTask, Workflow
 
 if TYPE_CHECKING:
     from layby.runner.remote import RemoteLink
@@ -201,7 +203,7 @@ class Runner:
         deadline: Duration | None = None,
     ) -> Run:
         """Start a run and return at once. The same id is the same run, also after a restart."""
-        self.register(flow)
+        self._register_flow(flow)
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
         command = plan.plan(flow, run_id, context, self._config.group, self._until(deadline))
         started = await self._started(command, run_id)
@@ -222,13 +224,27 @@ class Runner:
         run = await self.start(flow, context, run_id=run_id, deadline=deadline)
         return await run.result(timeout)
 
-    def register(self, flow: Workflow) -> None:
-        """Give this Runner a workflow's code, so that it takes tasks of runs started before."""
+    def register(self, code: Workflow | AnyTask) -> None:
+        """Give this Runner code: of a workflow, for runs started before; of a task, for calls.
+
+        Tasks of a workflow that have an `rpc` name serve calls as well.
+        """
+        if not isinstance(code, TaskDefinition):
+            self._register_flow(code)
+            return
+        self._check_open()
+        if self._program.register_function(_serving(code, self._config.group)):
+            self.worker.code_changed()
+
+    def _register_flow(self, flow: Workflow) -> None:
         self._check_open()
         if not isinstance(cast("object", flow), Workflow):
             raise WorkflowError(
                 f"{flow!r} is no Workflow: write Workflow('name', tasks=[...]) and start that"
             )
+        for definition in flow.tasks.values():
+            if definition.rpc is not None:
+                _serving(definition, self._config.group)
         if self._program.register(flow):
             self.worker.code_changed()
 
@@ -284,7 +300,7 @@ class Runner:
         from the occurrence. Of occurrences that passed while nothing was running only the latest
         has its run; with `catch_up` all have.
         """
-        self.register(flow)
+        self._register_flow(flow)
         command = scheduling.command_for(
             flow,
             cron,
@@ -418,6 +434,21 @@ def _remote(url: str, token: str | None) -> "RemoteLink":
     from layby.runner.remote import RemoteLink  # noqa: PLC0415 - an HTTP client is slow to load
 
     return RemoteLink(url, token)
+
+
+def _serving(definition: AnyTask, group: str) -> AnyTask:
+    """A task that can serve calls in this group."""
+    if definition.rpc is None:
+        raise UsageError(
+            f"task '{definition.id}' serves no calls: write @task(rpc='name'), "
+            "or put it into a Workflow"
+        )
+    if group.startswith(OWN_GROUP):
+        raise UsageError(
+            f"task '{definition.id}' cannot serve calls in group '{group}': groups whose names "
+            f"begin with '{OWN_GROUP}' are for runs; give the Runner another group="
+        )
+    return definition
 
 
 def _id(run_id: str, task: str | None) -> str:

@@ -29,7 +29,7 @@ class Front:
         debug: bool = False,
     ) -> None:
         gate, surface = gate or Gate(AuthConfig()), surface or Surface()
-        rpc = Rpc(client, gate, count, debug=debug)
+        rpc = Rpc(client, router, gate, count, debug=debug)
         self.app = Application(client, router, rpc, gate, surface, metrics)
         self.listener = Listener(_with_cors(self.app, surface.origins), limits)
 

@@ -195,6 +195,7 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     commands.CreateRunSchedule: None,  # its id and those of its runs have no prefix in common
     commands.GetRun: _by_id,
     commands.GetRecords: _by_id,
+    commands.DeclineTask: _by_id,
     commands.ListRuns: None,
     commands.ListWaiting: None,
     commands.ExplainPromise: None,

@@ -126,8 +126,10 @@ class Router:
             self._engine.forget(done)
 
     def decline(self, task_id: str, version: int, target: str, receiver_id: str) -> None:
-        """This receiver does not take the task, or not now: another one may. If none is left the
-        message waits in the outbox, and whoever declined may still acquire the task."""
+        """This receiver does not take the task, or not now: another one may.
+
+        If none is left the message waits in the outbox; who declined may still acquire the task.
+        """
         key: MessageKey = (task_id, "execute", target)
         under = self._under_way.get(key)
         if under is None or under.receiver.id != receiver_id:

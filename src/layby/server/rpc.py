@@ -7,11 +7,12 @@ from time import perf_counter
 from typing import NamedTuple
 
 from layby.client.local import LocalClient
-from layby.core.commands import Command, Query, Take, WatchPromise
-from layby.core.replies import Reply, refuse
+from layby.core.commands import Command, DeclineTask, Query, Take, WatchPromise
+from layby.core.replies import OK, Reply, refuse
 from layby.errors import EngineStopped, StoreError
 from layby.server import reach
 from layby.server.auth import Gate, Identity
+from layby.server.routing import Router
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
 
@@ -32,8 +33,11 @@ class Answer(NamedTuple):
 
 
 class Rpc:
-    def __init__(self, client: LocalClient, gate: Gate, count: Count, *, debug: bool) -> None:
+    def __init__(
+        self, client: LocalClient, router: Router, gate: Gate, count: Count, *, debug: bool
+    ) -> None:
         self._client = client
+        self._router = router
         self._gate = gate
         self._count = count
         self._debug = debug
@@ -77,6 +81,9 @@ class Rpc:
         body = request.body
         if (take := reach.take_in(body)) is not None and take.embedded:
             return EMBEDDED
+        if isinstance(body, DeclineTask):
+            self._router.decline(body.id, body.version, body.target, body.pid)
+            return OK
         if isinstance(body, Command | Query):
             now = request.debug_time if self._debug else None
             return self._client.ask(self._gate.bounded(who, body), now)

@@ -5,6 +5,7 @@ the body is cancelled and nothing it does later is written.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -83,7 +84,7 @@ class Attempt:
         "version",
     )
 
-    def __init__(self, host: Host, claim: Claim, job: Job) -> None:
+    def __init__(self, host: Host, claim: Claim, job: Job, records: Sequence[Promise] = ()) -> None:
         self._host = host
         self.id = claim.task.id
         self.version = claim.task.version
@@ -91,7 +92,7 @@ class Attempt:
         self.timeout_at = claim.promise.timeout_at
         self.lineage = lineage_of(claim.promise)
         self.job = job
-        self.replay = Replay(claim.task.id, claim.task.failures)
+        self.replay = Replay(claim.task.id, claim.task.failures, records)
         self.task_number = 0
         self.error: BaseException | None = None
         self.is_open = True

@@ -28,10 +28,11 @@ from layby.core.replies import FenceData, PromiseData, Reply
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.executors import SlotToken
 from layby.worker.attempt import Attempt, Shown
+from layby.worker.call_format import check_target, new_call
 from layby.worker.poll import check_condition, check_pace, count_first, first_check, name_of
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
-from layby.worker.rpc import DEFAULT_TARGET, check_target, make_call, new_call, result_of
+from layby.worker.rpc import DEFAULT_TARGET, make_call, result_of
 from layby.worker.tell import FOR_A_SLOT, TO_LET_OTHERS_GO, Waiting
 from layby.worker.wake import check_wake
 from layby.worker.wheel import Poll, Wake, Wheel

@@ -93,6 +93,16 @@ class Heart:
             logger.warning("a heartbeat was not answered: %s", failure)
             return
         self._call(self._heard, incarnation, reply)
+        await self._beat_for_calls(client)
+
+    async def _beat_for_calls(self, client: Client) -> None:
+        """Their leases are their own."""
+        try:
+            for beat in self._worker.calls.beats():
+                await client.send(beat)
+        except LaybyError as failure:
+            logger.warning("the leases of calls were not renewed: %s", failure)
+        self._call(self._look_after_calls)
 
     def _is_blocked(self) -> bool:
         """Whether the worker's loop has not turned for too long; asks it to show that it does."""
@@ -115,6 +125,9 @@ class Heart:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- in the worker's loop ------------------------------------------------------------
+
+    def _look_after_calls(self) -> None:
+        self._worker.spawn(self._worker.calls.look_after())
 
     def _turned(self) -> None:
         self._turned_at = monotonic()

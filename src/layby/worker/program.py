@@ -8,6 +8,7 @@ from msgspec import Struct
 from layby.core.commands import Value
 from layby.core.model import Millis, Promise
 from layby.core.replies import Claim
+from layby.worker.call_format import Call
 
 Mode = Literal["async", "thread", "process"]
 
@@ -71,6 +72,13 @@ class Program(Protocol):
     def names(self) -> tuple[str, ...]:
         """What it has code for."""
         ...
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """Functions it serves calls of."""
+        ...
+
+    def serves(self, call: Call | None) -> bool: ...
 
     async def load(self, claim: Claim) -> Job | Verdict: ...
 

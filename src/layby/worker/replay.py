@@ -8,7 +8,7 @@ Functions called elsewhere have promises of their own below the task's id; see `
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -65,19 +65,13 @@ class Replay:
 
     __slots__ = ("_calls", "_failed_at", "_failures", "_found", "_task_id", "_unkeyed")
 
-    def __init__(self, task_id: str, failures: int) -> None:
+    def __init__(self, task_id: str, failures: int, records: Sequence[Promise] = ()) -> None:
         self._task_id = task_id
         self._failures = failures
-        self._found: dict[str, Promise | Record] = {}
+        self._found: dict[str, Promise | Record] = {each.id: each for each in records}
         self._calls: dict[str, int] = {}
         self._unkeyed: str | None = None
-        self._failed_at: Millis | None = None
-
-    def load(self, promises: Iterable[Promise]) -> None:
-        found = {promise.id: promise for promise in promises}
-        self._found = dict(found)
-        began = (each.created_at for key, each in found.items() if self._is_backoff(key))
-        self._failed_at = max(began, default=None)
+        self._failed_at = max(map(self._failure_at, records), default=0)
 
     def remember(self, record_id: str, record: "Record | Promise") -> None:
         self._found[record_id] = record
@@ -89,17 +83,18 @@ class Replay:
     def call_id(self, key: str, making: int) -> str:
         """The promise of a function's call, made for the first, second, ... time."""
         shelf = CALLS if making == 1 else f"{CALLS}{making}"
-        return f"{self._task_id}.{shelf}.{key}"
+        is_root = ":" not in self._task_id and "." not in self._task_id  # as the SDKs join ids
+        return f"{self._task_id}{':' if is_root else '.'}{shelf}.{key}"
 
     def is_spent(self, call: Promise) -> bool:
         """Whether it went wrong in a try that has failed since: this one makes it anew."""
-        if self._failed_at is None or call.settled_at is None:
-            return False
-        return call.state != "resolved" and call.settled_at <= self._failed_at
+        is_wrong = call.settled_at is not None and call.state != "resolved"
+        return is_wrong and (call.settled_at or 0) <= self._failed_at
 
-    def _is_backoff(self, promise_id: str) -> bool:
-        """A timer that a failed try has left."""
-        return promise_id.startswith(f"{self._task_id}.backoff.")
+    def _failure_at(self, record: Promise) -> Millis:
+        """A try that fails leaves a timer; 0 for everything else."""
+        is_backoff = record.id.startswith(f"{self._task_id}.backoff.")
+        return record.created_at if is_backoff else 0
 
     def timer(self, record_id: str) -> Promise | None:
         """The timer of a sleep that an earlier life began."""

@@ -11,7 +11,7 @@ task that became ready in the same moment; that one then stands in line.)
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -23,19 +23,18 @@ from layby.client.api import Client
 from layby.core.commands import (
     FailTask,
     FinishTask,
-    GetRecords,
     LeaveWorker,
     StartRun,
     Take,
+    TaskVersion,
     Value,
 )
-from layby.core.model import Millis, Promise, Task
+from layby.core.model import Millis, Task
 from layby.core.replies import (
     Claim,
     FailData,
     FinishData,
     Reply,
-    RowPage,
     RunData,
     TakeData,
 )
@@ -50,10 +49,11 @@ from layby.executors import (
 )
 from layby.worker.attempt import Attempt
 from layby.worker.bodies import Bodies
+from layby.worker.calls import Calls
 from layby.worker.encoding import error_value
 from layby.worker.patience import patiently, pauses
-from layby.worker.program import Job, Program, Verdict
-from layby.worker.replay import CALLS
+from layby.worker.program import Program, Verdict
+from layby.worker.records import recall
 from layby.worker.sight import Sight
 from layby.worker.wheel import Wheel
 
@@ -113,10 +113,12 @@ class Worker:
         self._loading = 0
         self._riding = 0
         self._offered = 0
+        self._lowered = asyncio.Event()
         self._standing: Take | None = None
         self._asking = False
         self._stopping = False
         self._was_full = False
+        self.calls = Calls(self, program, config.pid, config.ttl, beats=config.embedded)
 
     # --- life ----------------------------------------------------------------------------
 
@@ -126,10 +128,11 @@ class Worker:
     async def stop(self, grace: float = 1.0) -> None:
         """Hand every task back at once; bodies get `grace` seconds to clean up."""
         self._stopping = True
+        leased = self.calls.close()
         await asyncio.sleep(0)  # reports of bodies that have just ended leave first
         for attempt in list(self.attempts.values()):
             attempt.end("shutdown")
-        await self._leave()
+        await self._leave(leased)
         await self._executor.shutdown(timeout=grace)
         self._wheel.close()
         self._bodies.close()
@@ -137,9 +140,10 @@ class Worker:
         for task in list(self._background):
             task.cancel()
 
-    async def _leave(self) -> None:
+    async def _leave(self, leased: Sequence[TaskVersion]) -> None:
+        leave = LeaveWorker(pid=self.config.pid, incarnation=self.incarnation)
         try:
-            await self.client.send(LeaveWorker(pid=self.config.pid, incarnation=self.incarnation))
+            await asyncio.gather(self.client.send(leave), self.calls.release(leased))
         except (EngineStopped, StoreError) as failure:
             logger.warning("the worker could not hand its tasks back: %s", failure)
 
@@ -199,8 +203,21 @@ class Worker:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._ask)
 
+    def ride(self, slots: int) -> None:
+        """Claim slots for calls that are being acquired, or give them back."""
+        if slots:
+            self._riding += slots
+            self.credit_changed()
+
+    async def is_slot_left(self) -> bool:
+        """Whether there is a slot for what rides, once no take has been offered it as well."""
+        while self._offered > 0 and self._room() < self._offered:
+            await self._lowered.wait()
+        return self._room() >= 0 and not self._stopping
+
     def code_changed(self) -> None:
         """The program knows more names now: ask for those too."""
+        self.calls.code_changed()
         self.credit_changed()
 
     def take(self, free: int, wait_ms: int = 0) -> Take:
@@ -228,6 +245,8 @@ class Worker:
         """
         self._asking = False
         self._sight.look(self._executor.parked_count)
+        if not self._stopping:
+            self.calls.begin(self.credit)
         if self._stopping or not self._program.names:
             return
         standing, wanted = self._standing, self.take(self.credit, FOREVER_MS)
@@ -249,6 +268,8 @@ class Worker:
             reply = await self._patiently(take)
         finally:
             self._offered -= take.free
+            self._lowered.set()
+            self._lowered.clear()
         is_latest = self._standing is take
         if is_latest:
             self._standing = None
@@ -291,6 +312,7 @@ class Worker:
 
     async def let_others_in(self) -> None:
         """Room was made: let what is ready in the store stand in line before this goes on."""
+        await asyncio.gather(*self.calls.begin(self._room() - self._offered))
         free = self._room() - self._offered
         if free <= 0:
             return
@@ -310,7 +332,8 @@ class Worker:
         for claim in claims:
             self._loading += not claim.task.is_root
             self._arriving[claim.task.id] = claim.task.version
-            self.holds[claim.task.id] = claim.task.version
+            if claim.task.is_ours:
+                self.holds[claim.task.id] = claim.task.version
             begun.append(self.spawn(self._arrive(claim)))
         self.credit_changed()
         return begun
@@ -333,8 +356,9 @@ class Worker:
         """None when the engine has been stopped; what cannot be loaded fails."""
         for pause in pauses():
             try:
+                claim, records = await recall(self.client, claim)
                 job = await self._program.load(claim)
-                return job if isinstance(job, Verdict) else await self._attempt(claim, job)
+                return job if isinstance(job, Verdict) else Attempt(self, claim, job, records)
             except EngineStopped:
                 return None
             except StoreError as failure:
@@ -344,23 +368,6 @@ class Worker:
                 return Verdict("rejected", error_value(error))
             await asyncio.sleep(pause)
         raise AssertionError  # there is always another pause
-
-    async def _attempt(self, claim: Claim, job: Job) -> Attempt:
-        attempt = Attempt(self, claim, job)
-        if claim.task.version > 1:
-            attempt.replay.load(await self._records(claim.task.id))
-        return attempt
-
-    async def _records(self, task_id: str) -> list[Promise]:
-        found: list[Promise] = []
-        cursor: str | None = None
-        while True:
-            page = (await self.client.send(GetRecords(id=task_id, cursor=cursor))).data
-            assert isinstance(page, RowPage)
-            found += (promise for promise, _ in page.rows)
-            cursor = page.cursor
-            if cursor is None or cursor > f"{task_id}.{CALLS}":
-                return found
 
     # --- run -----------------------------------------------------------------------------
 
@@ -459,7 +466,8 @@ class Worker:
 
     async def _report(self, command: FinishTask | FailTask) -> Reply | None:
         """The slot that has just become free is offered in the same command."""
-        free = 1 if self._room() > self._offered else 0
+        is_room = self._room() > self._offered
+        free = 1 if is_room and not self.calls.takes_turn() else 0
         self._riding += free
         try:
             take = None if self._stopping else self.take(free)
@@ -469,6 +477,7 @@ class Worker:
             self._holds_no_more(command.id, command.version)
 
     def _holds_no_more(self, task_id: str, version: int) -> None:
+        self.calls.let_go(task_id, version)
         if self.holds.get(task_id) == version:
             del self.holds[task_id]
 

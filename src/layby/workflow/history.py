@@ -89,6 +89,25 @@ class TaskHistory:
         self._history = ended(self._history, now, outcome, error, retry_at)
 
 
+class ClaimHistory(TaskHistory):
+    """The history of a claimed task, grown by this try; it outlives the claim while parked."""
+
+    __slots__ = ()
+
+    def started(self, now: Millis) -> None:
+        """A claim that left no trace was lost too."""
+        why = why_next(self._history)
+        if why == "first" and self._try_number > 1:
+            why = "recovered"
+        self._history = started(self._history, self._try_number, why, now, self._queued_at)
+
+    def completed(self, now: Millis) -> None:
+        self.ended(now, "Completed")
+
+    def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None:
+        self.ended(now, "Failed", error, retry_at)
+
+
 _decoder = msgspec.json.Decoder(History)
 _WHY: Final[dict[str | None, Why]] = {
     "Failed": "retry",

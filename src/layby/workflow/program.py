@@ -11,20 +11,23 @@ from typing import Any
 
 from layby.client.api import Client
 from layby.core.commands import GetPromise, Value
-from layby.core.model import Millis, Promise
+from layby.core.model import Promise
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
 from layby.worker import encoding
+from layby.worker.call_format import Call
 from layby.worker.program import Failure, Job, Mode, Verdict
-from layby.workflow import history, outcome, plan
+from layby.workflow import outcome, plan
 from layby.workflow.context import Context
+from layby.workflow.functions import Functions
+from layby.workflow.history import ClaimHistory
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
 from layby.workflow.sameness import is_same_code
 from layby.workflow.shape import Shape
 from layby.workflow.task import TaskDefinition
 from layby.workflow.views import RunViews
-from layby.workflow.workflow import Workflow
+from layby.workflow.workflow import AnyTask, Workflow
 
 RUNS_REMEMBERED = 2_000
 """Runs whose contexts are kept in memory; the one used longest ago is forgotten first."""
@@ -37,6 +40,10 @@ class RunMemory:
         param = plan.read_root_param(root.param, shape_of)
         self.views = RunViews(param.shape, param.initial)
         self.outcomes: dict[str, NodeOutcome] = {}
+
+    def has(self, task_id: str) -> bool:
+        """Calls that its tasks make have ids below theirs, and are no tasks of the run."""
+        return task_id in self.views.shape.after
 
     def learn(self, task_id: str, promise: Promise) -> None:
         """How a task ended; one cancelled before its turn may settle ahead of those before it."""
@@ -54,7 +61,19 @@ class FlowProgram:
         self._random = random
         self._flows: dict[str, Workflow] = {}
         self._runs: dict[str, RunMemory] = {}
+        self._functions = Functions(random)
         self.names: tuple[str, ...] = ()
+
+    @property
+    def functions(self) -> frozenset[str]:
+        return self._functions.names
+
+    def serves(self, call: Call | None) -> bool:
+        return self._functions.serves(call)
+
+    def register_function(self, definition: AnyTask) -> bool:
+        """Learn a task that serves calls; True when that is news."""
+        return self._functions.register(definition)
 
     def register(self, flow: Workflow) -> bool:
         """Learn a workflow's code; True when that is news."""
@@ -62,12 +81,16 @@ class FlowProgram:
         if known is not None:
             _refuse_other_code(known, flow)
             return False
+        for definition in flow.tasks.values():
+            self._functions.register(definition)
         self._flows[flow.name] = flow
         names = (name for each in self._flows.values() for name in plan.names(each))
         self.names = tuple(sorted(names))
         return True
 
     async def load(self, claim: Claim) -> Job | Verdict:
+        if not claim.task.is_ours:
+            return self._functions.load(claim)
         node = plan.parse_node_id(claim.task.id)
         if node is None:
             return await self._conclude(claim)
@@ -91,7 +114,9 @@ class FlowProgram:
         node = plan.parse_node_id(promise.id)
         if node is None:
             self._runs.pop(promise.id, None)
-        elif (memory := self._runs.get(plan.root_id(node.run_id))) is not None:
+            return
+        memory = self._runs.get(plan.root_id(node.run_id))
+        if memory is not None and memory.has(node.task_id):
             memory.learn(node.task_id, promise)
 
     def remember(self, root: Promise) -> None:
@@ -155,7 +180,7 @@ class FlowJob:
         self._context = context
         self._conflicts = conflicts
         self._random = random
-        self.history = NodeHistory(claim.task, claim.ready_at)
+        self.history = ClaimHistory(claim.task, claim.ready_at)
 
     @property
     def name(self) -> str:
@@ -163,9 +188,7 @@ class FlowJob:
 
     @property
     def mode(self) -> Mode:
-        if self._definition.process:
-            return "process"
-        return "async" if self._definition.is_async else "thread"
+        return self._definition.mode
 
     @property
     def timeout(self) -> float | None:
@@ -196,25 +219,6 @@ class FlowJob:
         for key in [key for key in self._context if key not in after]:
             del self._context[key]
         self._context.update(after)
-
-
-class NodeHistory(history.TaskHistory):
-    """The history of a claimed node, grown by this try; it outlives the claim while parked."""
-
-    __slots__ = ()
-
-    def started(self, now: Millis) -> None:
-        """A claim that left no trace was lost too."""
-        why = history.why_next(self._history)
-        if why == "first" and self._try_number > 1:
-            why = "recovered"
-        self._history = history.started(self._history, self._try_number, why, now, self._queued_at)
-
-    def completed(self, now: Millis) -> None:
-        self.ended(now, "Completed")
-
-    def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None:
-        self.ended(now, "Failed", error, retry_at)
 
 
 def run_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether two workflows of one name are the same code, built twice.
+"""Whether two workflows or tasks of one name are the same code, built twice.
 
 Which of two codes a task of a stored run belongs to, nobody could say afterwards. Building the
 same workflow again in a function, or importing it again, is harmless and happens all the time.
@@ -12,11 +12,11 @@ from layby.workflow.workflow import AnyTask, Workflow
 def is_same_code(one: Workflow, other: Workflow) -> bool:
     return one is other or (
         list(one.tasks) == list(other.tasks)
-        and all(_is_same_task(task, other.tasks[key]) for key, task in one.tasks.items())
+        and all(is_same_task(task, other.tasks[key]) for key, task in one.tasks.items())
     )
 
 
-def _is_same_task(one: AnyTask, other: AnyTask) -> bool:
+def is_same_task(one: AnyTask, other: AnyTask) -> bool:
     return one is other or (
         one.dependencies == other.dependencies
         and one.process == other.process

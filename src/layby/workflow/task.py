@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from layby.errors import WorkflowError
+from layby.worker.program import Mode
 from layby.workflow.durations import Duration, positive_seconds
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
@@ -34,6 +35,7 @@ class TaskDefinition(Generic[P, R]):
         rule: Rule = "all_success",
         *,
         process: bool = False,
+        rpc: str | None = None,
     ) -> None:
         functools.update_wrapper(cast("Any", self), function)
         self.function = function
@@ -43,12 +45,20 @@ class TaskDefinition(Generic[P, R]):
         self.timeout = timeout
         self.rule: Rule = rule
         self.process = process
+        self.rpc = rpc
+        """What callers in other languages call it; None when it serves no calls."""
         self.is_async = is_async(function)
         self.handle_name = _handle_name(function, task_id)
 
     @property
     def requires_handle(self) -> bool:
         return self.handle_name is not None
+
+    @property
+    def mode(self) -> Mode:
+        if self.process:
+            return "process"
+        return "async" if self.is_async else "thread"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -81,6 +91,7 @@ def task(
     timeout: Duration | None = None,
     rule: Rule = "all_success",
     process: bool = False,
+    rpc: str | None = None,
 ) -> Callable[[Callable[P, R]], TaskDefinition[P, R]]: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -93,12 +104,14 @@ def task(
     timeout: Duration | None = None,
     rule: Rule = "all_success",
     process: bool = False,
+    rpc: str | None = None,
 ) -> Any:
     """Make a function a task, bare or with options.
 
     `id` is the function's name unless given; `dependencies` are ids or tasks. `retries=3` is
     three retries after the first try; `retry` says it in full. `timeout` counts only time
     with a slot held. `process=True` runs a module-level plain `def` in a process of its own.
+    `rpc` is a name under which Resonate SDKs and `handle.rpc` can call the function.
     """
 
     def define(function: Callable[..., Any]) -> TaskDefinition[..., Any]:
@@ -113,6 +126,7 @@ def task(
             None if timeout is None else positive_seconds(timeout, f"timeout of task '{task_id}'"),
             check_rule(rule),
             process=process,
+            rpc=None if rpc is None else _function_name(rpc, task_id),
         )
 
     return define if function is None else define(function)
@@ -135,6 +149,14 @@ def _task_id(function: object, given: str | None) -> str:
     if given is None and not name.isidentifier():
         raise WorkflowError(f"{function!r} has no name to be its id: write @task(id=...)")
     return check_name(name, "task id")
+
+
+def _function_name(name: object, task_id: str) -> str:
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise WorkflowError(
+            f"rpc of task '{task_id}' must be the name of a function to callers, got {name!r}"
+        )
+    return name
 
 
 def _dependency_ids(dependencies: object, task_id: str) -> tuple[str, ...]:

@@ -1,0 +1,44 @@
+"""What the store knows of a task that somebody has begun before: read by who goes on with it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from layby.client.api import Client
+from layby.core.commands import GetRecords
+from layby.core.model import Promise, Task
+from layby.core.replies import Claim, RowPage
+from layby.errors import UsageError
+from layby.worker.replay import CALLS
+
+NONE: Final[Sequence[Promise]] = ()
+
+
+async def recall(client: Client, claim: Claim) -> tuple[Claim, Sequence[Promise]]:
+    """The claim, with the task as our own workers see it, and the records of the task."""
+    if claim.task.version <= 1 or claim.task.is_root:
+        return claim, NONE
+    rows = await _read(client, claim.task.id)
+    return _completed(claim, rows[0][1]), [promise for promise, _ in rows]
+
+
+async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None]]:
+    found: list[tuple[Promise, Task | None]] = []
+    cursor: str | None = None
+    while True:
+        page = (await client.send(GetRecords(id=task_id, cursor=cursor))).data
+        if not isinstance(page, RowPage):
+            raise UsageError(f"the records of {task_id} cannot be read: {page}")
+        found += page.rows
+        cursor = page.cursor
+        if cursor is None or cursor > f"{task_id}.{CALLS}":
+            return found
+
+
+def _completed(claim: Claim, row: Task | None) -> Claim:
+    """A claim by the protocol does not say how the tries before have ended."""
+    if claim.task.is_ours or row is None:
+        return claim
+    task = replace(claim.task, failures=row.failures, error=row.error, history=row.history)
+    return replace(claim, task=task)

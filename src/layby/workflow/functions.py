@@ -1,0 +1,130 @@
+"""Tasks that serve calls of other languages: what they are given, and what the caller gets.
+
+One dict as the only argument is the context, and so are arguments given by name; anything else
+stands there as the list `args`. The answer is what the function returns; of one that returns
+nothing it is what the function has set in the context, or null.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
+
+from layby.core.commands import Value
+from layby.core.replies import Claim
+from layby.errors import UsageError
+from layby.worker import encoding
+from layby.worker.call_format import Call, read_call
+from layby.worker.program import Failure, Mode
+from layby.workflow.context import Context
+from layby.workflow.history import ClaimHistory
+from layby.workflow.merge import View
+from layby.workflow.sameness import is_same_task
+from layby.workflow.task import TaskDefinition
+from layby.workflow.workflow import AnyTask
+
+VERSIONS: Final = (0, 1)
+"""Of a function there is one version here, the first; callers who want the latest say 0."""
+ARGS: Final = "args"
+
+
+class Functions:
+    """What a worker has code for, by the names that callers use."""
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        self._random = random
+        self._by_name: dict[str, AnyTask] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._by_name)
+
+    def register(self, definition: AnyTask) -> bool:
+        """Serve its calls, if it has a name for them; True when that is news."""
+        name = definition.rpc
+        known = self._by_name.get(name or "")
+        if name is None or known is definition:
+            return False
+        if known is not None and not is_same_task(known, definition):
+            raise UsageError(
+                f"function '{name}' is served by task '{known.id}' already, with other code: "
+                f"give task '{definition.id}' another rpc="
+            )
+        self._by_name[name] = definition
+        return known is None
+
+    def serves(self, call: Call | None) -> bool:
+        return call is not None and call.func in self._by_name and call.version in VERSIONS
+
+    def load(self, claim: Claim) -> "FunctionJob":
+        call = read_call(claim.promise)
+        if call is None or not self.serves(call):
+            raise UsageError(f"{claim.task.id} is no call of a function that is served here")
+        return FunctionJob(self._by_name[call.func], call, claim, self._random)
+
+
+class FunctionJob:
+    """A call ready to run."""
+
+    __slots__ = ("_context", "_definition", "_random", "history")
+
+    def __init__(
+        self,
+        definition: TaskDefinition[..., Any],
+        call: Call,
+        claim: Claim,
+        random: Callable[[], float],
+    ) -> None:
+        self._definition = definition
+        self._context = context_of(call)
+        self._random = random
+        self.history = ClaimHistory(claim.task, claim.ready_at or None)
+
+    @property
+    def mode(self) -> Mode:
+        return self._definition.mode
+
+    @property
+    def timeout(self) -> float | None:
+        return self._definition.timeout
+
+    def body(self, handle: Any) -> Callable[[], Any]:
+        if self._definition.process:
+            return partial(answer_in_process, self._definition, self._context.to_dict())
+        return partial(self._definition.call, self._context, handle)
+
+    def completed(self, result: Any) -> Value:
+        answer = result if self._definition.process else answer_of(result, self._context)
+        return encoding.to_value(answer, f"the result of '{self._definition.rpc}'")
+
+    def failed(self, error: BaseException, failures: int) -> Failure:
+        delay = self._definition.retry.next_delay(failures, error, self._random)
+        return Failure(encoding.error_value(error), delay)
+
+
+def context_of(call: Call) -> Context:
+    values = dict(call.kwargs)
+    if len(call.args) == 1 and isinstance(call.args[0], dict):
+        values = cast("dict[str, Any]", call.args[0]) | values
+    elif call.args:
+        values = {ARGS: list(call.args)} | values
+    return _given(values)
+
+
+def answer_of(returned: object, context: Context) -> object:
+    if isinstance(returned, Context):
+        return returned.to_dict()
+    if returned is not None:
+        return returned
+    changed = context.changes().changed
+    return {key: encoding.decode(value) for key, value in changed.items()} or None
+
+
+def answer_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> object:
+    """In the child."""
+    context = _given(values)
+    return answer_of(definition.call(context), context)
+
+
+def _given(values: dict[str, Any]) -> Context:
+    """Only what the function changes of it counts as set."""
+    return Context.over(View.initial({key: encoding.encode(each) for key, each in values.items()}))
