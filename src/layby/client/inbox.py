@@ -7,16 +7,18 @@ nothing that happened while nobody listened is missed.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Final
 
-from layby.client.transport import StreamRefused, Transport, Unreachable
+from layby.client.stream import listen
+from layby.client.transport import Transport
 from layby.core.address import OWN_GROUP, inbox_of
 from layby.core.commands import Command, Query, RegisterListener
 from layby.core.model import Promise
 from layby.core.replies import PromiseData, Reply, ok
-from layby.errors import EngineStopped, StoreError, WireError
+from layby.errors import EngineStopped, StoreError
 from layby.wire import answers
+from layby.wire.answers import MessageEnvelope
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +26,6 @@ Send = Callable[[Command | Query], Awaitable[Reply]]
 Lost = Callable[[str, int], None]
 
 AGAIN_S: Final = 60.0
-FIRST_PAUSE_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 2.0
 PORTION: Final = 25
 """Waiting coroutines woken in one turn of the loop, when there are many."""
 
@@ -56,7 +56,9 @@ class Inbox:
         self.is_open = asyncio.Event()
 
     def start(self) -> None:
-        self._listening = asyncio.create_task(self._listen())
+        self._listening = asyncio.create_task(
+            listen(self._events, self._hear, self._opened, self.is_open.clear)
+        )
         self._repeating = asyncio.create_task(self._repeat())
 
     async def close(self) -> None:
@@ -122,24 +124,10 @@ class Inbox:
 
     # --- the stream ----------------------------------------------------------------------
 
-    async def _listen(self) -> None:
-        pause = FIRST_PAUSE_S
-        while True:
-            try:
-                incarnation = await self._register()
-                async for event in self._transport.events(self._group, self._pid, incarnation):
-                    if event:
-                        self._hear(event)
-                    else:
-                        pause = FIRST_PAUSE_S
-                        self._opened()
-            except EngineStopped:
-                return
-            except (Unreachable, StreamRefused, StoreError) as failure:
-                logger.warning("the stream of messages is down: %s", failure)
-            self.is_open.clear()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+    async def _events(self) -> AsyncGenerator[bytes]:
+        incarnation = await self._register()
+        async for event in self._transport.events(self._group, self._pid, incarnation):
+            yield event
 
     def _opened(self) -> None:
         self.is_open.set()
@@ -150,12 +138,7 @@ class Inbox:
             await asyncio.sleep(AGAIN_S)
             self._renew(list(self._waiting))
 
-    def _hear(self, event: bytes) -> None:
-        try:
-            message = answers.read_message(event)
-        except WireError as error:
-            logger.warning("a message was not understood: %s", error)
-            return
+    def _hear(self, message: MessageEnvelope) -> None:
         if message.data.promise is not None:
             promise: Promise = answers.promise(message.data.promise)
             self._tell(promise.id, ok(PromiseData(promise)))

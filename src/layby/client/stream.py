@@ -1,0 +1,49 @@
+"""Listening to a server for as long as there is something to hear, however often it breaks off."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+from layby.errors import EngineStopped, StoreError, WireError
+from layby.wire import answers
+from layby.wire.answers import MessageEnvelope
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 2.0
+
+
+async def listen(
+    events: Callable[[], AsyncGenerator[bytes]],
+    hear: Callable[[MessageEnvelope], None],
+    opened: Callable[[], None] = lambda: None,
+    closed: Callable[[], None] = lambda: None,
+) -> None:
+    """Until it is cancelled. `events` opens a stream, whose first event is empty."""
+    pause = FIRST_PAUSE_S
+    while True:
+        try:
+            async for event in events():
+                if event:
+                    _read(event, hear)
+                else:
+                    pause = FIRST_PAUSE_S
+                    opened()
+        except EngineStopped:
+            return
+        except StoreError as failure:
+            logger.warning("the stream of messages is down: %s", failure)
+        closed()
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def _read(event: bytes, hear: Callable[[MessageEnvelope], None]) -> None:
+    try:
+        message = answers.read_message(event)
+    except WireError as error:
+        logger.warning("a message was not understood: %s", error)
+        return
+    hear(message)
