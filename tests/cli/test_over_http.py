@@ -1,5 +1,6 @@
 """The same commands against a real server: over HTTP, and through the socket beside its file."""
 
+import base64
 import re
 import socket
 import threading
@@ -11,7 +12,7 @@ import pytest
 from layby.engine.clock import SystemClock
 from tests.cli.desk import typed
 from tests.cli.test_schedules import NIGHTLY
-from tests.server.processes import ServerProcess
+from tests.server.processes import Peer, ServerProcess
 
 KEY = "layby_test_key_of_the_command_line"
 AUTH = f"""
@@ -94,17 +95,23 @@ def test_refusals_and_unknown_ids(server):
 
 def test_waiting_for_a_call_prints_its_result(server):
     """A worker elsewhere answers; who waits hears it at once."""
-    url = url_of(server)
-    said: list = []
-    call = ("invoke", "c3", "-f", "hello", "--wait", "--url", url)
-    waiting = threading.Thread(target=lambda: said.append(typed(*call)))
-    waiting.start()
-    while typed("tasks", "get", "c3", "--url", url).code:
+    worker = threading.Thread(target=answer, args=(server.port, "c3"))
+    worker.start()
+    said = typed("invoke", "c3", "-f", "hello", "--wait", "--url", url_of(server))
+    worker.join()
+    assert said.lines == ["[", '  "hi"', "]"]
+
+
+def answer(port: int, call: str) -> None:
+    """A worker that has been waiting for this call."""
+    peer = Peer(port)
+    while peer.ask("task.get", {"id": call}).status != 200:
         pass
-    typed("tasks", "claim", "c3", "--version", 0, "--pid", "me", "--url", url)
-    typed("tasks", "complete", "c3", "--version", 1, "--value", '["hi"]', "--url", url)
-    waiting.join()
-    assert said[0].lines == ["[", '  "hi"', "]"]
+    peer.ask("task.acquire", {"id": call, "version": 0, "pid": "me", "ttl": 60_000})
+    value = {"headers": {}, "data": base64.b64encode(b'["hi"]').decode()}
+    settle = {"kind": "", "head": {}, "data": {"id": call, "state": "resolved", "value": value}}
+    assert peer.ask("task.fulfill", {"id": call, "version": 1, "action": settle}).status == 200
+    peer.close()
 
 
 def test_waiting_for_a_call_that_is_rejected(server):
