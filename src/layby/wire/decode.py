@@ -1,11 +1,19 @@
 """A request envelope to a command; what cannot be one is refused with 400 and a text."""
 
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from layby.core.commands import Command, CreatePromise, FenceTask, Int64, Query, SettlePromise
+from layby.core.commands import (
+    Command,
+    CreatePromise,
+    FenceTask,
+    Int64,
+    Query,
+    SettlePromise,
+    Unread,
+)
 from layby.core.model import Millis
 from layby.core.replies import Reply, refuse
 from layby.wire.kinds import KINDS
@@ -13,6 +21,8 @@ from layby.wire.kinds import KINDS
 VERSION: Final = "2026-04-01"
 BATCH: Final = "layby.batch"
 MAX_BATCH: Final = 1_000
+MAX_LENIENT: Final = 50_000
+"""Values in a request that is read leniently: that costs time in which nobody else is served."""
 _FENCED: Final[dict[str, type[CreatePromise | SettlePromise]]] = {
     "promise.create": CreatePromise,
     "promise.settle": SettlePromise,
@@ -53,7 +63,7 @@ class Request(Struct, frozen=True):
 class FenceAction(Struct, frozen=True):
     kind: str
     data: Raw
-    head: Any = None
+    head: Unread = None
 
 
 class FenceData(Struct, frozen=True):
@@ -62,7 +72,22 @@ class FenceData(Struct, frozen=True):
     action: FenceAction
 
 
+class LooseHead(Struct, frozen=True, rename={"corr_id": "corrId"}):
+    corr_id: Raw = Raw(b"null")
+
+
+class Loose(Struct, frozen=True):
+    """As much of an envelope as can be read whatever the rest of it is."""
+
+    kind: Raw = Raw(b"null")
+    head: Raw = Raw(b"null")
+
+
+T = TypeVar("T")
+MALFORMED: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OverflowError)
+
 _envelopes = msgspec.json.Decoder(Envelope)
+_encode = msgspec.json.Encoder().encode
 _decoders: dict[type[Any], "msgspec.json.Decoder[Any]"] = {
     each: msgspec.json.Decoder(each)
     for each in (*KINDS.values(), FenceData, Batch)
@@ -73,7 +98,7 @@ _decoders: dict[type[Any], "msgspec.json.Decoder[Any]"] = {
 def decode(body: bytes) -> Request:
     try:
         envelope = _envelopes.decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         return _unreadable(body, error)
     head = envelope.head
     problem = _envelope_problem(envelope)
@@ -91,7 +116,7 @@ def decode_data(kind: str, data: bytes) -> Command | Query | Batch | Reply:
         if request_type is FenceTask:
             return _fence(data)
         return _typed(request_type, data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         return refuse(400, f"Invalid request: {error}")
 
 
@@ -104,11 +129,13 @@ def _fence(data: bytes) -> FenceTask:
 
 def _typed(request_type: type[Any], data: bytes) -> Any:
     """Strict first; only what fails is read again leniently (null is absent, 5e3 is 5000)."""
+    decoder = _decoders[request_type]
     try:
-        return _decoders[request_type].decode(data)
+        return decoder.decode(data)
     except msgspec.ValidationError:
-        lenient = _lenient(msgspec.json.decode(data))
-        return msgspec.convert(lenient, request_type)
+        if _value_count(data) > MAX_LENIENT:
+            raise
+        return decoder.decode(_encode(_lenient(msgspec.json.decode(data))))
 
 
 def _lenient(value: Any) -> Any:
@@ -118,6 +145,16 @@ def _lenient(value: Any) -> Any:
     if isinstance(value, list):
         return [_lenient(each) for each in cast("list[Any]", value)]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _value_count(data: bytes) -> int:
+    """About how many values there are; what stands inside a string is none."""
+    plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    quotes = plain.count(b'"')
+    if quotes > 2 * MAX_LENIENT:
+        return quotes // 2
+    outside = b"".join(plain.split(b'"')[::2])
+    return sum(map(outside.count, (b",", b"[", b"{")))
 
 
 def _envelope_problem(envelope: Envelope) -> Reply | None:
@@ -133,18 +170,15 @@ def _envelope_problem(envelope: Envelope) -> Reply | None:
 
 def _unreadable(body: bytes, error: Exception) -> Request:
     """Answer as well as can be: with the kind and id of the request if those can be read."""
-    kind = _found(body, "kind")
-    corr_id = _found(body, "head", "corrId")
+    outer = _read(Loose, body) or Loose()
+    head = _read(LooseHead, outer.head) or LooseHead()
+    kind, corr_id = _read(str, outer.kind) or "unknown", _read(str, head.corr_id) or "0"
     why = refuse(400, f"Invalid request envelope: {error}")
-    return Request(kind or "unknown", corr_id or "0", None, None, why, has_envelope=False)
+    return Request(kind, corr_id, None, None, why, has_envelope=False)
 
 
-def _found(body: bytes, *path: str) -> str | None:
-    """The text at this path of a body that may be anything."""
+def _read(wanted: type[T], json: bytes | Raw) -> T | None:
     try:
-        value: Any = msgspec.json.decode(body)
-        for name in path:
-            value = value[name]
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, LookupError, TypeError):
+        return msgspec.json.decode(json, type=wanted)
+    except MALFORMED:
         return None
-    return value if isinstance(value, str) else None
