@@ -26,9 +26,9 @@ class World:
         """Has no function and is in a group of its own, so that it is given no work."""
         return self._peer(group="clients")
 
-    def layby(self) -> Peer:
-        """A worker of our own, in a group of its own. It calls functions of the others."""
-        return self._peer(LAYBY, group="layby")
+    def layby(self, group: str = "layby", ttl: int = 60_000, hangs: str | None = None) -> Peer:
+        """A worker of our own: calls functions of the others, and serves some."""
+        return self._peer(LAYBY, group=group, ttl=ttl, hangs=hangs)
 
     def _peer(self, sdk: Sdk | None = None, **options: Any) -> Peer:
         complaints = self._folder / f"peer-{len(self._peers)}.log"
@@ -46,7 +46,7 @@ class World:
             peer.kill()
 
 
-@pytest.fixture(params=SDKS, ids=lambda sdk: sdk.name)
+@pytest.fixture(params=SDKS, ids=str)
 def sdk(request: pytest.FixtureRequest) -> Sdk:
     sdk: Sdk = request.param
     if sdk.is_installed:

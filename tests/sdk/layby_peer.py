@@ -14,6 +14,9 @@ def tell(said: str, **fields: object) -> None:
     print(json.dumps({"said": said, **fields}), flush=True)
 
 
+OPTIONS = json.loads(sys.argv[1])
+
+
 @task
 async def calls(context, handle):
     """Of an SDK's function by name, and what comes of it."""
@@ -23,7 +26,43 @@ async def calls(context, handle):
         context["answer"] = f"caught: {error.message}"
 
 
+@task(rpc="shout")
+async def shout(context):
+    return context["args"][0].upper()
+
+
+@task(rpc="greet")
+async def greet(context):
+    """One object is what it is given, and what it sets there is what it answers."""
+    context["greeting"] = f"Good day, {context['name']}."
+
+
+@task(rpc="refuse")
+async def refuse(context):
+    raise ValueError(context["args"][0])
+
+
+@task(rpc="call_back")
+async def call_back(context, handle):
+    """Sleeps, calls a function of an SDK, and answers with its answer."""
+    await handle.sleep(0.1)
+    return await handle.rpc("hello", *context["args"])
+
+
+@task(rpc="endure")
+async def endure(context, handle):
+    return [await handle.checkpoint(what, step, what) for what in ("first", "second")]
+
+
+async def step(what: str) -> str:
+    tell("effect", what=what)
+    if OPTIONS["hangs"] == what:
+        await asyncio.Event().wait()
+    return what
+
+
 CALLS = Workflow("calls", tasks=[calls])
+FUNCTIONS = [shout, greet, refuse, call_back, endure]
 
 
 async def obey(runner: Runner, order: dict) -> None:
@@ -38,11 +77,13 @@ async def obey(runner: Runner, order: dict) -> None:
 
 
 async def main() -> None:
-    options = json.loads(sys.argv[1])
     lines = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    async with Runner(options["url"], group=options["group"]) as runner:
+    lease = OPTIONS["ttl"] / 1000
+    async with Runner(OPTIONS["url"], group=OPTIONS["group"], lease=lease) as runner:
+        for function in FUNCTIONS:
+            runner.register(function)
         tell("connected")
         async with asyncio.TaskGroup() as orders:
             while line := await lines.readline():

@@ -18,6 +18,9 @@ class Sdk(Struct, frozen=True):
     command: tuple[str, ...]
     """How a peer of this SDK is started; its options follow."""
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def is_installed(self) -> bool:
         return Path(self.command[0]).exists()
@@ -53,9 +56,10 @@ def _python(version: str) -> Sdk:
 
 
 LAYBY = Sdk("layby", (sys.executable, str(HERE / "layby_peer.py")))
+NEWEST = [_js("sdk-0.11.5"), _python("0.8.1")]
 SDKS = [
     _js("sdk-0.11.4"),
-    _js("sdk-0.11.5"),
     _js("sdk-0.11.5/async"),  # the same package has two engines
-    *map(_python, requirements()),
+    _python("0.7.4"),
+    *NEWEST,
 ]

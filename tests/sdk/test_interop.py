@@ -3,8 +3,12 @@
 import pytest
 
 from tests.sdk.conftest import World
+from tests.sdk.sdks import NEWEST
 
-pytestmark = pytest.mark.sdk
+pytestmark = [
+    pytest.mark.sdk,
+    pytest.mark.parametrize("sdk", NEWEST, indirect=True, ids=str),  # calls are as they were before
+]
 
 
 def test_layby_calls_a_function_of_an_sdk(world: World):
@@ -45,3 +49,70 @@ def test_a_call_by_layby_outlives_the_worker_that_does_it(world: World):
     world.worker()
     assert layby.result("call-1") == ["first", "second", "Hello, again!"]
     assert world.effects() == ["first", "second", "second"]
+
+
+def test_an_sdk_calls_a_task_of_layby(world: World):
+    """From outside, and from within a workflow."""
+    world.layby()
+    worker = world.worker()
+    worker.rpc("outside", "shout", "hi", target="layby")
+    worker.run("within", "calls_for", "shout", ["hey"], "layby")
+    assert worker.result("outside") == "HI"
+    assert worker.result("within") == "HEY"
+
+
+def test_an_object_is_what_a_task_of_layby_is_given(world: World):
+    """And what it sets there is the answer."""
+    world.layby()
+    client = world.client()
+    client.rpc("greet", "greet", {"name": "Ada"}, target="layby")
+    assert client.result("greet") == {"greeting": "Good day, Ada."}
+
+
+def test_an_error_of_layby_is_raised_in_an_sdk(world: World):
+    """With its message."""
+    world.layby()
+    client = world.client()
+    client.rpc("refuse", "refuse", "no chance", target="layby")
+    assert "no chance" in client.hear("error", id="refuse")["message"]
+
+
+def test_both_call_each_other(world: World):
+    """A workflow of the SDK calls layby, which sleeps, calls the SDK and answers."""
+    world.layby()
+    worker = world.worker()
+    worker.run("chain", "calls_for", "call_back", ["you"], "layby")
+    assert worker.result("chain") == "Hello, you!"
+
+
+def test_more_calls_than_slots(world: World):
+    """Those that find no slot wait; none is lost."""
+    world.layby()
+    client = world.client()
+    for number in range(30):
+        client.rpc(f"shout-{number}", "shout", f"n{number}", target="layby")
+    assert [client.result(f"shout-{n}") for n in range(30)] == [f"N{n}" for n in range(30)]
+
+
+def test_a_killed_worker_of_layby_leaves_calls_to_another(world: World):
+    """What it has checkpointed is not repeated."""
+    client = world.client()
+    first = world.layby(ttl=1_000, hangs="second")
+    client.rpc("endure", "endure", target="layby")
+    first.hear("effect", what="second")
+    world.layby()
+    first.kill()
+    assert client.result("endure") == ["first", "second"]
+    assert world.effects() == ["first", "second", "second"]
+
+
+def test_a_group_may_be_mixed(world: World):
+    """Whoever hears of a call that it has no function for leaves it to the other."""
+    world.layby(group="default")
+    world.worker(group="default")
+    client = world.client()
+    for number in range(10):
+        client.rpc(f"hello-{number}", "hello", "all")
+        client.rpc(f"shout-{number}", "shout", "all")
+    assert {client.result(f"hello-{number}") for number in range(10)} == {"Hello, all!"}
+    assert {client.result(f"shout-{number}") for number in range(10)} == {"ALL"}
