@@ -104,7 +104,7 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
     "nobody can run it": (
         explained(NODE),
         "is ready, but no worker of group 'default' with the code of 'flow/t' is connected",
-        "such a worker, once it is started: layby worker MODULE --group default",
+        "a worker with its code: layby worker MODULE --group default",
     ),
     "others cannot run it": (
         explained(NODE, workers=2),
@@ -112,7 +112,7 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
             "is ready, but no worker of group 'default' with the code of 'flow/t' is connected"
             " (2 workers without it)"
         ),
-        "such a worker, once it is started: layby worker MODULE --group default",
+        "a worker with its code: layby worker MODULE --group default",
     ),
     "all slots are busy": (
         explained(NODE, workers=2, able_workers=1),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from layby.cli.answers import Paged, pages
+from layby.cli.answers import PAGE, Paged, pages
 from layby.cli.connection import Place, ask
 from layby.cli.showing import new_console
 from layby.client.api import Client
@@ -15,9 +15,13 @@ def listed(place: Place, query: Paged, limit: int) -> list[Any]:
 
 async def gathered(client: Client, query: Paged, limit: int) -> list[Any]:
     found: list[Any] = []
-    console = new_console(stderr=True)
-    with console.status("reading ...") as status:
+    status = new_console(stderr=True).status("")
+    try:
         async for rows in pages(client, query, limit):
             found += rows
             status.update(f"{len(found):,} read ...")
+            if len(rows) >= PAGE:  # a short list is there before anybody has read that
+                status.start()
+    finally:
+        status.stop()
     return found

@@ -140,7 +140,7 @@ class _Watch:
     def _table(self) -> RenderableType:
         if self.status is None:
             return Text("starting ...", "dim")
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True)
         table.add_column(overflow="ellipsis", no_wrap=True, style="dim")

@@ -221,7 +221,7 @@ def _ready(about: Explanation, task: Task, now: Millis) -> Reason:
         about,
         "worker",
         sentence + others,
-        unblock="such a worker, once it is started",
+        unblock="a worker with its code",
         command=f"layby worker MODULE --group {_quoted(task.group or 'default')}",
     )
 
