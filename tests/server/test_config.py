@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from layby.core.rows import Settings
 from layby.errors import UsageError
 from layby.server import config as configuration
 from layby.server.auth_config import AuthConfig
@@ -404,3 +405,11 @@ def table() -> str:
 def test_the_page_shows_every_setting():
     """docs/server.md has exactly the table of the code."""
     assert table() in PAGE.read_text(), f"paste this into {PAGE}:\n{table()}"
+
+
+def test_strict_reaches_the_rules():
+    """One switch for both; each of them can be set by itself."""
+    assert load({"strict": True}).settings == Settings.strict()
+    alone = load({"strict": True, "strict_external": False}).settings
+    assert (alone.strict_lineage, alone.strict_external) == ("colon", False)
+    assert load({}).settings == Settings()
