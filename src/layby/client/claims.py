@@ -6,13 +6,13 @@ from layby.core.commands import ReleaseTask
 from layby.core.replies import Claim, ClaimData, FailData, FinishData, Reply, RunData, TakeData
 
 
-def releases(answer: Reply | BaseException) -> Iterator[ReleaseTask]:
+def releases(answer: Reply | BaseException | None) -> Iterator[ReleaseTask]:
     """One for each task that this answer claims: released, never forgotten."""
     for claim in _claims(answer):
         yield ReleaseTask(id=claim.task.id, version=claim.task.version)
 
 
-def _claims(answer: Reply | BaseException) -> Iterator[Claim]:
+def _claims(answer: Reply | BaseException | None) -> Iterator[Claim]:
     data = answer.data if isinstance(answer, Reply) else None
     if isinstance(data, TakeData):
         yield from data.claims

@@ -13,6 +13,7 @@ from layby.core.commands import (
     Command,
     ContinueTask,
     CreateTask,
+    DeleteSchedule,
     FailTask,
     FinishTask,
     FulfillTask,
@@ -20,6 +21,7 @@ from layby.core.commands import (
     GetTask,
     Query,
     ReleaseTask,
+    SuspendTask,
     Value,
 )
 from layby.core.model import Promise, Task
@@ -40,29 +42,36 @@ Read = Callable[[Command | Query], Awaitable[Reply]]
 async def resolved(read: Read, request: Command | Query, refusal: Reply) -> Reply:
     """The answer the lost one must have been, or the refusal when it was not our doing."""
     match request:
-        case FinishTask(id=promise_id, state=state, value=value):
-            promise = await _promise(read, promise_id)
-            return ok(FinishData(promise)) if _is(promise, state, value) and promise else refusal
-        case FulfillTask(id=promise_id):
+        case FinishTask(id=task_id, state=state, value=value):
+            promise = await _settled(read, task_id, state, value)
+            return refusal if promise is None else ok(FinishData(promise))
+        case FulfillTask(id=task_id):
             settle = request.action.data
-            promise = await _promise(read, promise_id)
-            is_ours = _is(promise, settle.state, settle.value)
-            return ok(PromiseData(promise)) if is_ours and promise else refusal
+            promise = await _settled(read, task_id, settle.state, settle.value)
+            return refusal if promise is None else ok(PromiseData(promise))
         case FailTask():
             return await _failed(read, request) or refusal
         case AcquireTask(id=task_id, pid=pid, version=version):
             return await _claimed(read, task_id, pid, version + 1) or refusal
         case CreateTask(pid=pid):
             return await _claimed(read, request.action.data.id, pid, None) or refusal
-        case ReleaseTask(id=task_id, version=version):
-            task = await _task(read, task_id)
-            is_free = task is not None and task.state != "acquired" and task.version == version
-            return OK if is_free else refusal
-        case ContinueTask(id=task_id):
-            task = await _task(read, task_id)
-            return OK if task is not None and task.state in ("pending", "acquired") else refusal
+        case ReleaseTask() | SuspendTask() | ContinueTask():
+            task = await _task(read, request.id)
+            return OK if task is not None and _has_moved(task, request) else refusal
+        case DeleteSchedule():
+            return OK  # whoever it was: it is not there
         case _:
             return refusal
+
+
+def _has_moved(task: Task, request: ReleaseTask | SuspendTask | ContinueTask) -> bool:
+    """Whether the task is where the request was to bring it, or further on its way from there."""
+    if isinstance(request, ContinueTask):
+        return task.state in ("pending", "acquired")
+    if isinstance(request, SuspendTask):
+        return task.version == request.version and task.state in ("suspended", "pending")
+    is_free = task.version == request.version and task.state != "acquired"
+    return is_free or task.version > request.version
 
 
 async def _failed(read: Read, fail: FailTask) -> Reply | None:
@@ -75,6 +84,12 @@ async def _failed(read: Read, fail: FailTask) -> Reply | None:
     else:
         is_ours = await _promise(read, fail.backoff_id) is not None
     return ok(FailData(promise, task)) if is_ours else None
+
+
+async def _settled(read: Read, promise_id: str, state: str, value: Value) -> Promise | None:
+    """The promise, if it stands there as we would have settled it."""
+    promise = await _promise(read, promise_id)
+    return promise if promise is not None and _is(promise, state, value) else None
 
 
 async def _claimed(read: Read, task_id: str, pid: str, version: int | None) -> Reply | None:
@@ -94,8 +109,6 @@ async def _task(read: Read, task_id: str) -> Task | None:
     return data.task if isinstance(data, TaskData) else None
 
 
-def _is(promise: Promise | None, state: str, value: Value) -> bool:
-    if promise is None or promise.state != state:
-        return False
+def _is(promise: Promise, state: str, value: Value) -> bool:
     told: Any = msgspec.json.decode(promise.value)
-    return told == msgspec.to_builtins(value)
+    return promise.state == state and told == msgspec.to_builtins(value)

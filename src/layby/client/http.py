@@ -5,33 +5,36 @@ at a time, and whatever is sent while a batch is under way goes with the next. R
 on the server, and reads that may take long, have a connection each.
 
 A request without an answer is sent again. If an earlier copy of it may have arrived and it is
-then refused with 409, reading shows whether that was our own doing (`doubt`).
+then refused, reading shows whether that was our own doing (`doubt`).
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Final
 
 from layby.client.claims import releases
 from layby.client.doubt import resolved
 from layby.client.inbox import Inbox
-from layby.client.transport import ANSWER_S, Transport, Unreachable
+from layby.client.transport import Transport, Unreachable
 from layby.core.commands import Command, Query, Take, WatchPromise
 from layby.core.replies import Reply
-from layby.errors import EngineStopped, StoreUnavailable
+from layby.errors import EngineStopped, LaybyError, StoreUnavailable, WireError
 from layby.wire import answers
 from layby.wire.ask import ask, ask_all
 
-logger = logging.getLogger(__name__)
-
 PATIENCE_S: Final = 30.0
 """How long a request is sent again before its sender hears that nobody answers."""
+ANSWER_S: Final = 30.0
+"""How long one answer may take, beyond what its request asked to wait."""
 PAUSES_S: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
 BATCH: Final = 500
 BATCH_BYTES: Final = 1_000_000
+LAST_S: Final = 1.0
+"""How long a client that is closed lets its line move on."""
+A_DAY_MS: Final = 86_400_000
 
 
 class Letter:
@@ -46,6 +49,12 @@ class Letter:
         self.is_doubtful = False
         """An earlier copy may have arrived."""
 
+    @property
+    def reply(self) -> Reply | None:
+        """What its sender was told, if it was told anything."""
+        is_told = self.answer.done() and not self.answer.cancelled()
+        return self.answer.result() if is_told and self.answer.exception() is None else None
+
     def tell(self, reply: Reply | BaseException) -> None:
         if self.answer.done():
             return
@@ -58,48 +67,68 @@ class Letter:
 class HttpClient:
     """Belongs to the event loop it is created in. `url`: `http://host:port` or `unix:/a.sock`."""
 
-    def __init__(self, url: str, token: str | None = None, patience: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        patience: float = PATIENCE_S,
+        answer_within: float = ANSWER_S,
+    ) -> None:
         self.transport = Transport(url, token)
         self.inbox: Inbox | None = None
         """Who has one hears of settled promises there; others let a request wait for each."""
         self._token = token
         self._patience = patience
+        self._answer_within = answer_within
         self._line: deque[Letter] = deque()
         self._carrying: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     async def send(self, request: Command | Query) -> Reply:
-        if self._is_closed:
-            raise EngineStopped("the connection to the server has been closed")
+        if self._closed.is_set():
+            raise _stopped()
         if isinstance(request, WatchPromise) and self.inbox is not None:
             return await self.inbox.watch(request.id)
         letter = Letter(request, self._token)
-        if isinstance(request, Query | WatchPromise) or _waits(request):
+        if isinstance(request, Query) or _waits_ms(request):
             return await self._alone(letter)
-        self._line.append(letter)
-        if self._carrying is None:
-            self._carrying = asyncio.create_task(self._carry())
-        return await letter.answer
+        self._line_up(letter)
+        try:
+            return await letter.answer
+        except asyncio.CancelledError:
+            self._hand_back(letter.reply)
+            raise
 
     async def close(self) -> None:
         """What is in line leaves first, if that takes no time."""
-        self._is_closed = True
+        self._closed.set()
         if self._carrying is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._carrying), 1.0)
+            await asyncio.wait([self._carrying], timeout=LAST_S)
             self._carrying.cancel()
-        for letter in self._line:
-            letter.tell(EngineStopped("the connection to the server has been closed"))
+            await asyncio.wait([self._carrying])
         await self.transport.close()
 
     # --- in line -------------------------------------------------------------------------
 
+    def _line_up(self, letter: Letter) -> None:
+        self._line.append(letter)
+        if self._carrying is None or self._carrying.done():
+            self._carrying = asyncio.create_task(self._carry())
+
     async def _carry(self) -> None:
         try:
             while self._line:
-                await self._deliver(self._next_batch())
+                await self._carry_batch(self._next_batch())
         finally:
-            self._carrying = None
+            _tell(self._line, _stopped())
+
+    async def _carry_batch(self, batch: Sequence[Letter]) -> None:
+        try:
+            await self._deliver(batch)
+        except Exception as failure:  # noqa: BLE001 - whatever it was, whoever asked is answered
+            _tell(batch, failure)
+        finally:
+            _tell(batch, _stopped())
 
     def _next_batch(self) -> list[Letter]:
         batch = [self._line.popleft()]
@@ -109,82 +138,121 @@ class HttpClient:
             size += len(batch[-1].body)
         return batch
 
+    def _hand_back(self, reply: Reply | None) -> None:
+        """Its sender is gone: tasks that came with the answer are released, never forgotten."""
+        for release in releases(reply):
+            letter = Letter(release, self._token)
+            letter.answer.add_done_callback(_look_at)
+            self._line_up(letter)
+
+    # --- alone or together ---------------------------------------------------------------
+
+    async def _alone(self, letter: Letter) -> Reply:
+        await self._deliver([letter])
+        return await letter.answer
+
     async def _deliver(self, batch: Sequence[Letter]) -> None:
+        """Until each has its answer; those that could not be served are sent again, in order."""
+        left, pauses = batch, _pauses(self._patience)
+        while True:
+            began = asyncio.get_running_loop().time()
+            left, failure = await self._try(left)
+            if not left:
+                return
+            if _waits_ms(batch[0].request) and asyncio.get_running_loop().time() > began + 1:
+                pauses = _pauses(self._patience)  # the server was there, and let it wait
+            pause = next(pauses, None)
+            if pause is None or self._closed.is_set():
+                _tell(left, _stopped() if self._closed.is_set() else failure)
+                return
+            await self._rest(pause)
+
+    async def _try(self, batch: Sequence[Letter]) -> tuple[Sequence[Letter], LaybyError]:
+        """Those that are left without an answer, and why."""
         try:
-            body = await self._patiently(batch, ANSWER_S)
-            replies = _split(body, batch)
-            for letter, reply in zip(batch, replies, strict=True):
-                await self._conclude(letter, reply)
-        except Exception as failure:  # noqa: BLE001 - whatever it was, whoever asked is answered
+            replies = await self._exchange(batch)
+        except Unreachable as failure:
             for letter in batch:
-                letter.tell(failure)
+                letter.is_doubtful |= failure.may_have_arrived
+            return batch, failure
+        if len(batch) > 1 and all(reply.status == 413 for reply in replies):
+            for letter in batch:
+                await self._deliver([letter])
+            return (), _stopped()
+        for letter, reply in zip(batch, replies, strict=True):
+            if reply.status != 503:
+                await self._conclude(letter, reply)
+        left = [each for each, reply in zip(batch, replies, strict=True) if reply.status == 503]
+        return left, StoreUnavailable(f"the server at {self.transport.url} cannot serve now")
+
+    async def _exchange(self, batch: Sequence[Letter]) -> list[Reply]:
+        alone = len(batch) == 1
+        body = batch[0].body if alone else ask_all([each.body for each in batch], "0", self._token)
+        within = self._answer_within + max(_waits_ms(each.request) for each in batch) / 1000
+        status, answer = await self.transport.post(body, within)
+        try:
+            return _replies(batch, answer)
+        except WireError as error:
+            if status < 500:
+                raise
+            raise Unreachable(self.transport.url, str(error), may_have_arrived=True) from None
 
     async def _conclude(self, letter: Letter, reply: Reply) -> None:
-        if reply.status == 503:
-            reply = await self._alone(letter)  # nothing was written: once more, in its turn
-        elif reply.status == 409 and letter.is_doubtful:
-            reply = await resolved(self._read, letter.request, reply)
+        try:
+            if letter.is_doubtful and reply.status in (404, 409):
+                reply = await resolved(self._read, letter.request, reply)
+        except LaybyError as failure:
+            letter.tell(failure)
+            return
         if letter.answer.cancelled():
-            for release in releases(reply):
-                self._line.append(Letter(release, self._token))
+            self._hand_back(reply)
         letter.tell(reply)
-
-    # --- one by one ----------------------------------------------------------------------
 
     async def _read(self, request: Command | Query) -> Reply:
         return await self._alone(Letter(request, self._token))
 
-    async def _alone(self, letter: Letter) -> Reply:
-        patience = ANSWER_S + _waits(letter.request) / 1000
-        if isinstance(letter.request, WatchPromise):
-            patience = 86_400.0
-        for pause in _pauses(self._patience):
-            body = await self._patiently([letter], patience)
-            reply = answers.read(letter.request, body)
-            if reply.status == 409 and letter.is_doubtful:
-                return await resolved(self._read, letter.request, reply)
-            if reply.status != 503:
-                return reply
-            await asyncio.sleep(pause)
-        raise StoreUnavailable(f"the server at {self.transport.url} cannot serve now")
-
-    async def _patiently(self, batch: Sequence[Letter], patience: float) -> bytes:
-        """The answer's bytes; sent again until there is one."""
-        body = batch[0].body if len(batch) == 1 else _together(batch, self._token)
-        failure: Unreachable | None = None
-        for pause in _pauses(self._patience):
-            try:
-                return await self.transport.post(body, patience)
-            except Unreachable as unreachable:
-                failure = unreachable
-                for letter in batch:
-                    letter.is_doubtful |= failure.may_have_arrived
-            await asyncio.sleep(pause)
-        assert failure is not None
-        raise failure
+    async def _rest(self, pause: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), pause)
 
 
-def _together(batch: Sequence[Letter], token: str | None) -> bytes:
-    return ask_all([letter.body for letter in batch], "0", token)
-
-
-def _split(body: bytes, batch: Sequence[Letter]) -> list[Reply]:
+def _replies(batch: Sequence[Letter], answer: bytes) -> list[Reply]:
     if len(batch) == 1:
-        return [answers.read(batch[0].request, body)]
-    parts = answers.read_batch(body)
+        return [answers.read(batch[0].request, answer)]
+    parts = answers.read_batch(answer)
     if isinstance(parts, Reply):
         return [parts for _ in batch]
     return [answers.read(each.request, part) for each, part in zip(batch, parts, strict=True)]
 
 
-def _waits(request: Command | Query) -> int:
-    """Milliseconds a request may wait on the server."""
+def _waits_ms(request: Command | Query) -> int:
+    """How long a request may wait on the server."""
+    if isinstance(request, WatchPromise):
+        return A_DAY_MS
     return request.wait_ms if isinstance(request, Take) else 0
 
 
-def _pauses(patience: float) -> Sequence[float]:
-    """Ever longer, until together they are as long as the patience; once at least."""
-    pauses = [PAUSES_S[0]]
-    while sum(pauses) < patience:
-        pauses.append(PAUSES_S[min(len(pauses), len(PAUSES_S) - 1)])
-    return pauses
+def _pauses(patience: float) -> Iterator[float]:
+    """Ever longer, until together they are as long as the patience; without it, once is enough."""
+    spent = 0.0
+    for pause in chain(PAUSES_S, repeat(PAUSES_S[-1])):
+        if spent >= patience:
+            return
+        spent += pause
+        yield pause
+
+
+def _tell(letters: Iterable[Letter], failure: BaseException) -> None:
+    """Those that have not been told anything yet."""
+    for letter in letters:
+        letter.tell(failure)
+
+
+def _stopped() -> EngineStopped:
+    return EngineStopped("the connection to the server has been closed")
+
+
+def _look_at(answer: "asyncio.Future[Reply]") -> None:
+    """Nobody waits for it; what went wrong with it is no secret of the garbage collector."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,8 +1,11 @@
 """Bytes to a server and back: a pool of connections over TCP or a socket in the file system."""
 
+import io
+import socket
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -11,10 +14,13 @@ from layby.errors import StoreUnavailable, UsageError
 CONNECT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 60.0
 """Shorter than the server's, so that it is never the server who closes an idle connection first."""
-ANSWER_S: Final = 30.0
+LARGE_BYTES: Final = 1 << 20
+"""Bodies above this size are written piece by piece."""
 SILENCE_S: Final = 45.0
 """A stream carries a comment every 15 s; one that is silent for so long is dead."""
 EVENT: Final = b"data:"
+WATCH_PEER: Final = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""A peer that vanished without a word is noticed in half a minute, also by who waits for long."""
 
 
 class Unreachable(StoreUnavailable):
@@ -40,21 +46,23 @@ class Transport:
         self.url = check_url(url)
         self._token = token
         self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
         self._is_socket = url.startswith("unix:")
         self._base = "http://layby" if self._is_socket else url.rstrip("/")
 
-    async def post(self, body: bytes, patience: float = ANSWER_S) -> bytes:
-        """The answer's body, whatever its status: the envelope says more."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=patience)
+    async def post(self, body: bytes, within: float) -> tuple[int, bytes]:
+        """The answer's status and body; none for so many seconds is no answer."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=within)
+        data = body if len(body) <= LARGE_BYTES else io.BytesIO(body)
         try:
-            async with self._open().post(f"{self._base}/", data=body, timeout=timeout) as answer:
+            async with self._open().post(f"{self._base}/", data=data, timeout=timeout) as answer:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from None
         if answer.content_type != "application/json":
             why = f"HTTP {answer.status} from something that is no layby server"
             raise Unreachable(self.url, why, may_have_arrived=True)
-        return content
+        return answer.status, content
 
     async def events(self, group: str, pid: str, incarnation: str) -> AsyncGenerator[bytes]:
         """The messages of a stream; first an empty one, when it is open."""
@@ -76,13 +84,17 @@ class Transport:
             raise self._unreachable(error) from None
 
     async def close(self) -> None:
+        """For good: whoever asks now, or is still waiting, is told that nobody answers."""
+        self._is_closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def _open(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            self._session = aiohttp.ClientSession(connector=self._connector(), trust_env=True)
+        if self._is_closed:
+            raise aiohttp.ClientConnectionError("closed")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=self._connector(), proxy=self._proxy())
         return self._session
 
     def _connector(self) -> aiohttp.BaseConnector:
@@ -90,7 +102,16 @@ class Transport:
             return aiohttp.UnixConnector(
                 self.url.removeprefix("unix:"), limit=0, keepalive_timeout=KEEP_ALIVE_S
             )
-        return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        return aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_watching_socket
+        )
+
+    def _proxy(self) -> str | None:
+        """What the environment says, looked up once: aiohttp would do it for every request."""
+        parts = urlsplit(self.url)
+        if self._is_socket or proxy_bypass(parts.hostname or ""):
+            return None
+        return getproxies().get(parts.scheme)
 
     def _unreachable(self, error: BaseException) -> Unreachable:
         why = str(error) or type(error).__name__
@@ -107,12 +128,20 @@ def check_url(url: str) -> str:
     return url
 
 
+def _watching_socket(place: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(*place[:3])
+    for name, value in WATCH_PEER:
+        if (option := getattr(socket, name, None)) is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
 async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
     """Lines of any length: a message may carry a value of megabytes."""
     rest = bytearray()
     while chunk := await content.readany():
-        rest += chunk
-        *lines, last = rest.split(b"\n")
+        head, *lines = chunk.split(b"\n")
+        rest += head
         for line in lines:
-            yield bytes(line)
-        rest = last
+            yield bytes(rest)
+            rest = bytearray(line)

@@ -1,0 +1,305 @@
+"""A real server in the test's own event loop, and somebody in front of it who makes trouble."""
+
+import asyncio
+import gc
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Literal, Self
+
+import msgspec
+
+from layby.client.http import HttpClient
+from layby.core import commands as c
+from layby.core.model import Promise, Task
+from layby.server import config
+from layby.server.server import Server
+from layby.wire.decode import VERSION
+from tests.worlds import Answered
+
+PATIENCE_S = 30.0
+Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "html", "json", "busy", "pass"]
+"""What becomes of a request:
+
+`refuse`  the connection ends before the server hears of it
+`lose`    the server has done it, and the answer is lost
+`cut`     the same, in the middle of the answer
+`twice`   the server hears it twice; the second answer comes back
+`hang`    the server has done it, and the answer never comes
+`html`    a gateway answers 502 with a page; the server has not heard of it
+`json`    a gateway answers 502 with JSON of its own; the server has done it
+`busy`    503, as a server that stops says it
+"""
+
+
+def play(scene: Callable[[], Awaitable[None]]) -> None:
+    """Run it; whatever nobody heard of (a task's error, something left open) fails the test."""
+    unheard: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
+        await asyncio.wait_for(scene(), PATIENCE_S)
+
+    asyncio.run(run())
+    gc.collect()
+    assert unheard == []
+
+
+class Seen(list[Any]):
+    """A list that can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._grown = asyncio.Condition()
+
+    async def add(self, what: Any) -> None:
+        async with self._grown:
+            self.append(what)
+            self._grown.notify_all()
+
+    async def until(self, is_enough: Callable[[list[Any]], Any]) -> None:
+        async with self._grown:
+            await self._grown.wait_for(lambda: is_enough(self))
+
+
+class Meddler:
+    """Passes requests on, one connection for each it is given, until it is told otherwise."""
+
+    def __init__(self, upstream: int) -> None:
+        self.upstream = upstream
+        self.port = 0
+        self.came = Seen()
+        """Every request that came, batches taken apart, as (kind, data)."""
+        self.batches: list[int] = []
+        """How many requests came in one body, and how large it was."""
+        self.sizes: list[int] = []
+        self.streams = 0
+        self._plans: list[tuple[str, deque[Trouble]]] = []
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._open_streams: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cut_message = False
+
+    async def __aenter__(self) -> Self:
+        await self.up()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.down()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def up(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def down(self) -> None:
+        """Nobody listens any more, and every connection ends."""
+        self._server.close()
+        for writer in list(self._connections):
+            writer.transport.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def trouble(self, kind: str, *troubles: Trouble) -> None:
+        """What becomes of the next requests of this kind, alone or in a batch."""
+        self._plans.append((kind, deque(troubles)))
+
+    def end_streams(self) -> None:
+        for writer in list(self._open_streams):
+            writer.transport.abort()
+
+    def cut_next_message(self) -> None:
+        """The stream ends in the middle of the next message on it."""
+        self._cut_message = True
+
+    # --- connections ---------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._connections.add(writer)
+        up: asyncio.StreamWriter | None = None
+        try:
+            upstream, up = await asyncio.open_connection("127.0.0.1", self.upstream, limit=2**25)
+            while head := await _head(reader):
+                await self._pass_on(head, reader, writer, upstream, up)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            self._connections.discard(writer)
+            for each in (writer, up):
+                if each is not None:
+                    each.transport.abort()
+
+    async def _pass_on(self, head: bytes, reader: Any, writer: Any, upstream: Any, up: Any) -> None:
+        if head.startswith(b"GET"):
+            await self._stream(head, reader, writer, upstream, up)
+            return
+        body = await reader.readexactly(_length(head))
+        kinds = [kind for kind, _ in await self._note(body)]
+        trouble = self._planned(kinds)
+        if trouble == "refuse":
+            raise ConnectionResetError
+        if trouble in ("html", "busy"):
+            await _write(writer, _gateway(trouble, kinds[0]))
+            return
+        for _ in range(2 if trouble == "twice" else 1):
+            await _write(up, head + body)
+            answer = await _unless_hung_up(_message(upstream), reader)
+        await self._answer(trouble, answer, reader, writer)
+
+    async def _answer(self, trouble: Trouble, answer: bytes, reader: Any, writer: Any) -> None:
+        if trouble == "lose":
+            raise ConnectionResetError
+        if trouble == "cut":
+            await _write(writer, answer[: len(answer) - 5])
+            raise ConnectionResetError
+        if trouble == "hang":
+            await reader.read()
+            raise ConnectionResetError
+        await _write(writer, _gateway("json", "") if trouble == "json" else answer)
+
+    async def _stream(self, head: bytes, reader: Any, writer: Any, upstream: Any, up: Any) -> None:
+        self._open_streams.add(writer)
+        self.streams += 1
+        try:
+            await _write(up, head)
+            while chunk := await _unless_hung_up(upstream.read(65536), reader):
+                if b"data:" in chunk and self._cut_message:
+                    self._cut_message = False
+                    await _write(writer, chunk[: len(chunk) // 2])
+                    raise ConnectionResetError
+                await _write(writer, chunk)
+        finally:
+            self._open_streams.discard(writer)
+        raise ConnectionResetError
+
+    async def _note(self, body: bytes) -> Sequence[tuple[str, Any]]:
+        asked = msgspec.json.decode(body)
+        inner = asked["data"]["requests"] if asked["kind"] == "layby.batch" else [asked]
+        requests = [(each["kind"], each["data"]) for each in inner]
+        self.batches.append(len(requests))
+        self.sizes.append(len(body))
+        for each in requests:
+            await self.came.add(each)
+        return requests
+
+    def _planned(self, kinds: Sequence[str]) -> Trouble:
+        for kind, troubles in self._plans:
+            if kind in kinds and troubles:
+                return troubles.popleft()
+        return "pass"
+
+
+class Stage:
+    def __init__(self, server: Server, meddler: Meddler, client: HttpClient) -> None:
+        self.server = server
+        self.meddler = meddler
+        self.client = client
+
+    async def ok(self, request: c.Command | c.Query) -> Any:
+        """Asked of the server directly, without anybody in between."""
+        reply: Answered = await self.server.client.send(request)
+        assert reply.is_ok, reply
+        return reply.data
+
+    async def task(self, task_id: str) -> Task:
+        return (await self.ok(c.GetTask(id=task_id))).task
+
+    async def promise(self, promise_id: str) -> Promise:
+        return (await self.ok(c.GetPromise(id=promise_id))).promise
+
+    def kinds(self) -> list[str]:
+        """What came, in order."""
+        return [kind for kind, _ in self.meddler.came]
+
+
+@asynccontextmanager
+async def staged(flags: dict[str, object] | None = None, **options: Any) -> AsyncGenerator[Stage]:
+    """A server, trouble, and a client that has to get along with it."""
+    async with served(flags) as server, Meddler(server.port) as meddler:
+        client = HttpClient(meddler.url, **{"patience": 10.0} | options)
+        try:
+            yield Stage(server, meddler, client)
+        finally:
+            await client.close()
+
+
+@asynccontextmanager
+async def served(flags: dict[str, object] | None = None) -> AsyncGenerator[Server]:
+    defaults: dict[str, object] = {"db": "memory:", "server.port": 0}
+    server = Server(config.load(defaults | (flags or {})))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def soon(condition: Callable[[], Any]) -> None:
+    """Wait for something that tells nobody when it becomes true."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.002)
+
+
+# --- bytes -----------------------------------------------------------------------------------
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """Of a request; nothing when the connection ended where it may."""
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        return await reader.readuntil(b"\r\n\r\n")
+    return b""
+
+
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    return head + await reader.readexactly(_length(head))
+
+
+def _length(head: bytes) -> int:
+    lines = head.lower().split(b"\r\n")
+    return int(next(line for line in lines if line.startswith(b"content-length:"))[15:])
+
+
+async def _unless_hung_up(answer: Awaitable[bytes], reader: asyncio.StreamReader) -> bytes:
+    """Who asked may hang up while it waits; then the server shall see that."""
+    answered = asyncio.ensure_future(answer)
+    hung_up = asyncio.ensure_future(reader.read(1))
+    try:
+        await asyncio.wait((answered, hung_up), return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
+            raise ConnectionResetError
+        return answered.result()
+    finally:
+        for each in (answered, hung_up):
+            each.cancel()
+        await asyncio.gather(answered, hung_up, return_exceptions=True)
+
+
+async def _write(writer: asyncio.StreamWriter, content: bytes) -> None:
+    writer.write(content)
+    await writer.drain()
+
+
+def _gateway(trouble: str, kind: str) -> bytes:
+    if trouble == "busy":
+        head = {"corrId": "0", "status": 503, "version": VERSION}
+        told = msgspec.json.encode({"kind": kind, "head": head, "data": "later"})
+        return _http(b"503 Busy", b"application/json", told)
+    if trouble == "json":
+        return _http(b"502 Bad Gateway", b"application/json", b'{"message":"oh"}')
+    return _http(b"502 Bad Gateway", b"text/html", b"<h1>Bad Gateway</h1>")
+
+
+def _http(status: bytes, sort: bytes, body: bytes) -> bytes:
+    head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+    return head % (status, sort, len(body)) + body
