@@ -141,7 +141,8 @@ class Application:
         hung_up.add_done_callback(lambda _: poll.close())
         try:
             await send(_stream_start())
-            await poll.stream(_writer(send), surface.ping_every, surface.poll_patience)
+            write = _writer(send, scope["state"]["transport"])
+            await poll.stream(write, surface.ping_every, surface.poll_patience)
             if not hung_up.done():
                 await send({"type": "http.response.body", "body": b""})
         finally:
@@ -207,9 +208,13 @@ async def _hung_up(receive: Receive) -> None:
         pass
 
 
-def _writer(send: Send) -> Callable[[bytes], Awaitable[None]]:
+def _writer(send: Send, transport: asyncio.BaseTransport) -> Callable[[bytes], Awaitable[None]]:
+    """Raises ConnectionError for what would be written and never arrive."""
+
     async def write(chunk: bytes) -> None:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if transport.is_closing():  # nobody else says so: what is sent then is dropped in silence
+            raise ConnectionResetError
 
     return write
 

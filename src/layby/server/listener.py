@@ -113,6 +113,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._is_in_head = True
         super().on_message_begin()
+        self.scope.setdefault("state", {})["transport"] = self.transport
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False

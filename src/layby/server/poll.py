@@ -65,7 +65,7 @@ class PollConnection:
         self._rung.clear()
 
     async def _write(self, write: Write) -> None:
-        leaving = [each for each in self._queue if self._router.is_current(each)]
+        leaving = [each for each in self._queue if self._router.is_current(each, self)]
         self._queue.clear()
         await write(b"".join(map(self._event, leaving)) or PING)
         self._router.arrived(leaving)

@@ -8,17 +8,22 @@ is offered when a receiver comes or has room again.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from layby.client.local import LocalClient
 from layby.core.address import PollAddress, parse_poll
-from layby.core.commands import OfferMessages
+from layby.core.commands import ForgetMessages, OfferMessages
 from layby.core.model import MessageKey
+from layby.core.replies import Reply
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
+
+logger = logging.getLogger(__name__)
 
 FIRST_PAGE = OfferMessages().after
 KEPT_MS = 24 * 3_600_000
@@ -70,6 +75,8 @@ class Router:
         self._woke = woke
         self._receivers: dict[str, list[Receiver]] = {}
         self._under_way: dict[MessageKey, Under] = {}
+        self._told: set[MessageKey] = set()
+        """What has arrived and is still in the outbox: to be offered again, and not told again."""
         self._declined: dict[MessageKey, set[Receiver]] = {}
         """Who is not to be asked again for a message, until it is sent anew."""
         self._offers: set[asyncio.Task[None]] = set()
@@ -114,7 +121,7 @@ class Router:
 
     def arrived(self, outgoing: Sequence[Outgoing]) -> None:
         """Its receiver has them. An `execute` stays under way until somebody takes the task."""
-        done = [each.key for each in outgoing if each.message.kind != "execute"]
+        done = {each.key for each in outgoing if each.message.kind != "execute"}
         for key in done:
             self._under_way.pop(key, None)
         now = self._engine.clock.now()
@@ -123,7 +130,7 @@ class Router:
             if each.promise is not None and each.promise.settled_at is not None:
                 self._woke((now - each.promise.settled_at) / 1000)
         if done:
-            self._engine.forget(done)
+            self._forget(done)
 
     def decline(self, task_id: str, version: int, target: str, receiver_id: str) -> None:
         """This receiver does not take the task, or not now: another one may.
@@ -139,10 +146,21 @@ class Router:
             self._declined.setdefault(key, set()).add(under.receiver)
             self._send(under.outgoing)
 
-    def is_current(self, outgoing: Outgoing) -> bool:
-        """Whether it is still to be told: not withdrawn, and not replaced by a newer one."""
+    def is_current(self, outgoing: Outgoing, receiver: Receiver) -> bool:
+        """Whether this one is still to tell it: not withdrawn, not replaced, not sent elsewhere."""
         under = self._under_way.get(outgoing.key)
-        return under is not None and under.outgoing is outgoing
+        return under is not None and under.outgoing is outgoing and under.receiver is receiver
+
+    def _forget(self, keys: set[MessageKey]) -> None:
+        self._told |= keys
+        forgetting = self._client.ask(ForgetMessages(keys=tuple(keys)))
+        forgetting.add_done_callback(partial(self._forgot, keys))
+
+    def _forgot(self, keys: set[MessageKey], forgetting: "asyncio.Future[Reply]") -> None:
+        """What could not be forgotten will be told once more."""
+        self._told -= keys
+        if not forgetting.cancelled() and (failure := forgetting.exception()) is not None:
+            logger.warning("messages that have arrived are still in the outbox: %s", failure)
 
     # --- messages ------------------------------------------------------------------------
 
@@ -161,7 +179,7 @@ class Router:
         for each in outgoing:
             if each.promise is not None and (each.promise.settled_at or 0) < long_ago:
                 self._drop(each)
-            elif each.key not in self._under_way:
+            elif each.key not in self._under_way and each.key not in self._told:
                 self._send(each)
 
     def _send(self, outgoing: Outgoing) -> None:
