@@ -13,6 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from tests.model.oracle import Oracle
 from tests.model.reading import COMPAT, Profile
 from tests.model.scripts import PAIRS, START, Script, coverage_scripts, scripts, seeded_script
+from tests.model.strict import (
+    STRICT,
+    STRICT_PAIRS,
+    seeded_strict_script,
+    strict_coverage,
+    strict_scripts,
+)
 from tests.model.test_engine import assert_alike
 from tests.server.processes import Peer, ServerProcess
 from tests.worlds import History
@@ -25,6 +32,11 @@ ONE_SERVER = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 @pytest.fixture(scope="module")
 def compat(tmp_path_factory: pytest.TempPathFactory) -> Generator[Peer]:
     yield from served(tmp_path_factory, *FLAGS)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Generator[Peer]:
+    yield from served(tmp_path_factory, *FLAGS, "--strict")
 
 
 def served(folders: pytest.TempPathFactory, *flags: str) -> Generator[Peer]:
@@ -45,19 +57,42 @@ def test_every_answer_the_protocol_names_is_given(compat: Peer) -> None:
 
 
 @given(script=scripts())
-@settings(max_examples=60, suppress_health_check=ONE_SERVER)
+@settings(max_examples=25, suppress_health_check=ONE_SERVER)
 def test_random_scripts_agree(compat: Peer, script: Script) -> None:
     """Random scripts, shrunk by Hypothesis when they fail, get the model's answers."""
     play(compat, script)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_long_scripts_agree(compat: Peer, seed: int) -> None:
     """Long scripts named by their seed get the model's answers."""
     play(compat, seeded_script(seed, 150))
 
 
-# --- for long --------------------------------------------------------------------------------
+# --- the strict profile ----------------------------------------------------------------------
+
+
+def test_every_answer_of_the_strict_profile_is_given(strict: Peer) -> None:
+    """What is refused only here is refused, and all else is answered as ever."""
+    fixed = (*coverage_scripts().values(), *strict_coverage().values())
+    reached = {pair for script in fixed for pair in play(strict, script, STRICT)}
+    assert reached >= STRICT_PAIRS, f"never answered: {sorted(STRICT_PAIRS - reached)}"
+
+
+@given(script=strict_scripts())
+@settings(max_examples=12, suppress_health_check=ONE_SERVER)
+def test_random_strict_scripts_agree(strict: Peer, script: Script) -> None:
+    """Random scripts get the strict model's answers."""
+    play(strict, script, STRICT)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_strict_scripts_agree(strict: Peer, seed: int) -> None:
+    """Long scripts get the strict model's answers."""
+    play(strict, seeded_strict_script(seed, steps=150), STRICT)
+
+
+# --- both, for long --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -68,9 +103,17 @@ def test_many_random_scripts_agree(compat: Peer, script: Script) -> None:
 
 
 @pytest.mark.slow
+@given(script=strict_scripts(max_steps=120))
+@settings(max_examples=300, suppress_health_check=ONE_SERVER)
+def test_many_random_strict_scripts_agree(strict: Peer, script: Script) -> None:
+    play(strict, script, STRICT)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1_000, 1_040))
-def test_very_long_scripts_agree(compat: Peer, seed: int) -> None:
+def test_very_long_scripts_agree(compat: Peer, strict: Peer, seed: int) -> None:
     play(compat, seeded_script(seed, 400))
+    play(strict, seeded_strict_script(seed, steps=400), STRICT)
 
 
 def play(peer: Peer, script: Script, profile: Profile = COMPAT) -> set[tuple[str, int]]:
