@@ -28,6 +28,7 @@ from layby.workflow.moments import span
 Outcome = Literal["ok", "note", "wrong"]
 Progress = Callable[[int], None]
 
+ANSWER_S: Final = 30.0
 SKEW_MS: Final[Millis] = 2_000
 """Clocks that differ by less are alike enough for waits of seconds."""
 ASKED: Final = (
@@ -95,9 +96,9 @@ class _Patient:
 
     async def reachable(self) -> Check:
         """The first request opens the connection: anything wrong with that raises here."""
-        await self._transport.post(ask(GetPromise(id="layby/doctor"), "0", self._token))
+        await self._post(GetPromise(id="layby/doctor"))
         begun = perf_counter()
-        await self._transport.post(ask(GetPromise(id="layby/doctor"), "0", self._token))
+        await self._post(GetPromise(id="layby/doctor"))
         return Check("reachable", "ok", f"answers in {(perf_counter() - begun) * 1000:.1f} ms")
 
     async def ready(self) -> Check:
@@ -192,10 +193,14 @@ class _Patient:
     # --- asking --------------------------------------------------------------------------
 
     async def _send(self, request: Any) -> Reply:
-        return answers.read(request, await self._transport.post(ask(request, "0", self._token)))
+        return answers.read(request, await self._post(request))
 
     async def _raw(self, request: Any) -> dict[str, Any]:
-        return msgspec.json.decode(await self._transport.post(ask(request, "0", self._token)))
+        return msgspec.json.decode(await self._post(request))
+
+    async def _post(self, request: Any) -> bytes:
+        _, body = await self._transport.post(ask(request, "0", self._token), ANSWER_S)
+        return body
 
     async def _get(self, path: str) -> tuple[int, str]:
         try:
