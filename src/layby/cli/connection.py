@@ -29,6 +29,7 @@ from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.reads import read
 from layby.errors import LaybyError, StoreOwned, StoreUnavailable, UsageError
+from layby.store.ownership import socket_of
 from layby.store.sqlite import SqliteReader, SqliteStore
 
 T = TypeVar("T")
@@ -99,12 +100,6 @@ async def reach(place: Place) -> AsyncGenerator[Client]:
         raise unreachable(place, error) from error
     finally:
         await client.close()
-
-
-def socket_of(file: Path) -> Path:
-    """Where the owner of a file listens."""
-    real = file.resolve()
-    return real.with_name(f"{real.name}.sock")
 
 
 def is_served(file: Path) -> bool:

@@ -14,12 +14,13 @@ from layby.core.replies import PromiseData
 from layby.core.stats import GetStats, StatsData
 from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine, EngineConfig
-from layby.engine.opening import open_store
+from layby.engine.opening import is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
 from layby.server import config as configuration
 from layby.server.app import Surface
 from layby.server.auth import Gate
+from layby.server.auth_config import AuthConfig
 from layby.server.config import ServerConfig
 from layby.server.front import Front
 from layby.server.listener import Limits, Listener
@@ -28,6 +29,7 @@ from layby.server.metrics import Metrics
 from layby.server.metrics_app import MetricsApp
 from layby.server.push import Pusher
 from layby.server.routing import FIRST_PAGE, Router
+from layby.store.ownership import socket_of
 from layby.wire.encode import encode_message
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,8 @@ class Server:
             raise
         self.client = LocalClient(self.engine)
         self.router.attach(self.engine, self.client)
-        self.front = self._new_front()
+        self.front = self._new_front(self._gate)
+        self._private = self._new_front(Gate(AuthConfig()))
         self._metrics_listener = Listener(MetricsApp(self._metrics.scrape))
         self._watch()
         try:
@@ -73,7 +76,7 @@ class Server:
     async def stop(self) -> None:
         """Accept nothing more, answer what is under way, close the store."""
         grace = self.config.server.shutdown_timeout
-        await self.front.close(grace)
+        await asyncio.gather(self.front.close(grace), self._close_private(grace))
         await self._metrics_listener.close(0)
         await self._pusher.close(min(grace, 1.0))
         await self.client.close()
@@ -85,8 +88,25 @@ class Server:
         self.front.app.url = self.url
         if http.metrics_port:
             await _listen(self._metrics_listener, http.host, http.metrics_port, "--metrics-port")
+        await self._listen_beside_the_file()
 
-    def _new_front(self) -> Front:
+    async def _listen_beside_the_file(self) -> None:
+        """As every owner of a file does. No token: who may open the socket may open the file."""
+        self._private.app.url = self.url
+        if not is_file(self.config.db):
+            return
+        path = socket_of(path_of(self.config.db))
+        try:
+            await self._private.listener.listen_on_path(path)
+        except OSError as error:
+            logger.warning("commands beside the file must name this server: %s: %s", path, error)
+
+    async def _close_private(self, grace: float) -> None:
+        await self._private.close(grace)
+        if is_file(self.config.db):
+            socket_of(path_of(self.config.db)).unlink(missing_ok=True)
+
+    def _new_front(self, gate: Gate) -> Front:
         http, poll = self.config.server, self.config.poll
         surface = Surface(
             max_body=http.max_body,
@@ -100,7 +120,7 @@ class Server:
             self.client,
             self.router,
             surface,
-            gate=self._gate,
+            gate=gate,
             count=self._count,
             metrics=self._metrics.scrape,
             limits=Limits(read_timeout=http.read_timeout, max_connections=http.max_connections),
@@ -146,10 +166,13 @@ class Server:
         log_request(kind, status, seconds)
 
     def _watch(self) -> None:
-        self._metrics.watch("poll_connections", lambda: len(self.front.app.polls))
+        self._metrics.watch("poll_connections", self._polls)
         self._metrics.watch("backlog_requests", lambda: self.engine.backlog)
         self._metrics.watch("free_slots", lambda: self.engine.free_slots)
         self._metrics.watch("pushes_under_way", lambda: self._pusher.under_way)
+
+    def _polls(self) -> int:
+        return len(self.front.app.polls) + len(self._private.app.polls)
 
 
 async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
