@@ -2,6 +2,7 @@
 
 import pytest
 
+from layby.core.commands import CreateRunSchedule, Node
 from tests.cli.desk import Desk, typed
 
 NIGHTLY = (
@@ -38,6 +39,27 @@ def test_create_get_search_delete(desk: Desk):
     assert table[1].startswith("nightly   0 3 * * *  in ")
     assert typed("schedule", "delete", "nightly").lines == ["nightly is deleted"]
     assert typed("schedules", "search", "--json").json == {"schedules": []}
+
+
+def test_a_schedule_of_runs_says_which(desk: Desk):
+    """With the clock it goes by."""
+    (made,) = desk.do(
+        CreateRunSchedule(
+            id="nightly",
+            cron="0 3 * * *",
+            timezone="Europe/Berlin",
+            name="order",
+            group="default",
+            nodes=(Node("a", "order/a"),),
+        )
+    )
+    assert made.schedule.flow == "order"
+    table = typed("schedules", "search").lines
+    assert "0 3 * * * (Europe/Berlin)" in table[1]
+    assert "a run of 'order'" in table[1]
+    told = typed("schedules", "get", "nightly", "--json").json["schedule"]
+    assert (told["workflow"], told["timezone"]) == ("order", "Europe/Berlin")
+    assert typed("schedules", "get", "nightly").code == 0
 
 
 @pytest.mark.parametrize("verb", ["get", "delete"])

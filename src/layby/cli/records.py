@@ -12,6 +12,7 @@ from layby.core.model import Millis, Promise, Schedule, Task
 from layby.wire import durations
 from layby.worker import encoding
 from layby.workflow.moments import FOREVER
+from layby.workflow.reasons import short_id
 
 Fields = Iterator[tuple[str, RenderableType]]
 
@@ -69,8 +70,11 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
     return {
         "id": schedule.id,
         "cron": schedule.cron,
+        "timezone": schedule.timezone,
+        "catch_up": schedule.catch_up,
+        "workflow": schedule.flow,
         "promise_id": schedule.promise_id,
-        "promise_timeout_ms": schedule.promise_timeout,
+        "promise_timeout_ms": _bounded(schedule.promise_timeout),
         "promise_param": encoding.from_text(schedule.promise_param),
         "promise_tags": _tags(schedule.promise_tags),
         **showing.times(
@@ -81,13 +85,30 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
 
 def schedule_fields(schedule: Schedule, now: Millis) -> Fields:
     yield "schedule", showing.plain(schedule.id)
-    yield "cron", showing.plain(schedule.cron)
+    yield "cron", showing.plain(rule_of(schedule))
     yield "next", showing.instant(schedule.next_run_at, now)
     yield "last", showing.instant(schedule.last_run_at, now)
-    yield "creates", showing.plain(schedule.promise_id)
-    yield "timeout", showing.plain(durations.shown(schedule.promise_timeout))
+    yield "creates", showing.plain(made_by(schedule))
+    if (timeout := _bounded(schedule.promise_timeout)) is not None:
+        yield "timeout", showing.plain(durations.shown(timeout))
     yield from _tag_fields(schedule.promise_tags)
     yield "param", showing.plain(showing.value(schedule.promise_param))
+
+
+def rule_of(schedule: Schedule) -> str:
+    zone = "" if schedule.timezone == "UTC" else f" ({schedule.timezone})"
+    return f"{schedule.cron}{zone}"
+
+
+def made_by(schedule: Schedule) -> str:
+    """What each occurrence brings about."""
+    if schedule.flow is None:
+        return schedule.promise_id
+    return f"{short_id(schedule.promise_id)}, a run of '{schedule.flow}'"
+
+
+def _bounded(timeout: Millis) -> Millis | None:
+    return timeout if timeout < FOREVER else None
 
 
 def headers_of(text: str) -> dict[str, str]:

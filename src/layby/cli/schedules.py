@@ -114,10 +114,10 @@ def search(place: Place, tags: Any, limit: int, *, as_json: bool) -> None:
         (
             (
                 showing.plain(each.id),
-                showing.plain(each.cron),
+                showing.plain(records.rule_of(each)),
                 showing.coming(each.next_run_at, now),
                 showing.passed(each.last_run_at, now),
-                showing.plain(each.promise_id),
+                showing.plain(records.made_by(each)),
             )
             for each in found
         ),
