@@ -76,7 +76,8 @@ class Meddler:
         self.streams = 0
         self._plans: list[tuple[str, deque[Trouble]]] = []
         self._connections: set[asyncio.StreamWriter] = set()
-        self._open_streams: set[asyncio.StreamWriter] = set()
+        self._open_streams: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
+        self._half_open: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut_message = False
 
@@ -98,7 +99,7 @@ class Meddler:
     async def down(self) -> None:
         """Nobody listens any more, and every connection ends."""
         self._server.close()
-        for writer in list(self._connections):
+        for writer in (*self._connections, *self._half_open):
             writer.transport.abort()
         for task in list(self._tasks):
             task.cancel()
@@ -113,9 +114,19 @@ class Meddler:
         for writer in list(self._open_streams):
             writer.transport.abort()
 
+    def lose_streams(self) -> None:
+        """The reader is gone, and the server does not notice."""
+        self._half_open = list(self._open_streams.values())
+        self.end_streams()
+
     def cut_next_message(self) -> None:
         """The stream ends in the middle of the next message on it."""
         self._cut_message = True
+
+    async def inject(self, line: bytes) -> None:
+        """Somebody else writes on every open stream."""
+        for writer in self._open_streams:
+            await _write(writer, b"%x\r\n%b\r\n" % (len(line), line))
 
     # --- connections ---------------------------------------------------------------------
 
@@ -134,9 +145,9 @@ class Meddler:
         finally:
             self._tasks.discard(task)
             self._connections.discard(writer)
-            for each in (writer, up):
-                if each is not None:
-                    each.transport.abort()
+            writer.transport.abort()
+            if up is not None and up not in self._half_open:
+                up.transport.abort()
 
     async def _pass_on(self, head: bytes, reader: Any, writer: Any, upstream: Any, up: Any) -> None:
         if head.startswith(b"GET"):
@@ -167,7 +178,7 @@ class Meddler:
         await _write(writer, _gateway("json", "") if trouble == "json" else answer)
 
     async def _stream(self, head: bytes, reader: Any, writer: Any, upstream: Any, up: Any) -> None:
-        self._open_streams.add(writer)
+        self._open_streams[writer] = up
         self.streams += 1
         try:
             await _write(up, head)
@@ -178,7 +189,7 @@ class Meddler:
                     raise ConnectionResetError
                 await _write(writer, chunk)
         finally:
-            self._open_streams.discard(writer)
+            self._open_streams.pop(writer)
         raise ConnectionResetError
 
     async def _note(self, body: bytes) -> Sequence[tuple[str, Any]]:

@@ -7,8 +7,16 @@ nothing that happened while nobody listened is missed.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from itertools import islice
+from typing import Any, Final
 
 from layby.client.stream import listen
 from layby.client.transport import Transport
@@ -16,7 +24,7 @@ from layby.core.address import OWN_GROUP, inbox_of
 from layby.core.commands import Command, Query, RegisterListener
 from layby.core.model import Promise
 from layby.core.replies import PromiseData, Reply, ok
-from layby.errors import EngineStopped, StoreError
+from layby.errors import EngineStopped, LaybyError
 from layby.wire import answers
 from layby.wire.answers import MessageEnvelope
 
@@ -49,32 +57,50 @@ class Inbox:
         self._address = inbox_of(group, pid)
         self._register = register
         self._lost = lost
-        self._waiting: dict[str, list[asyncio.Future[Reply]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[Reply], None]] = {}
         self._listening: asyncio.Task[None] | None = None
-        self._repeating: asyncio.Task[None] | None = None
-        self._renewing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self.is_open = asyncio.Event()
 
     def start(self) -> None:
-        self._listening = asyncio.create_task(
+        self._listening = self._spawn(
             listen(self._events, self._hear, self._opened, self.is_open.clear)
         )
-        self._repeating = asyncio.create_task(self._repeat())
+        self._spawn(self._repeat())
+
+    def reopen(self) -> None:
+        """This process is known to the server as another one now: nothing it asked for counts."""
+        if self._listening is not None and not self._is_closed:
+            self._listening.cancel()
+            self.is_open.clear()
+            self._listening = self._spawn(
+                listen(self._events, self._hear, self._opened, self.is_open.clear)
+            )
 
     async def close(self) -> None:
-        for task in (self._listening, self._repeating, *self._renewing):
-            if task is not None:
-                task.cancel()
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
         for promise_id in list(self._waiting):
-            self._tell(promise_id, EngineStopped("the connection to the server has been closed"))
+            self._tell(promise_id, _stopped())
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # --- waiting for promises ------------------------------------------------------------
 
     async def watch(self, promise_id: str) -> Reply:
         """Returns when the promise is settled (at once if it is, or is refused)."""
+        if self._is_closed:
+            raise _stopped()
         waiting = asyncio.get_running_loop().create_future()
-        mates = self._waiting.setdefault(promise_id, [])
-        mates.append(waiting)
+        mates = self._waiting.setdefault(promise_id, {})
+        mates[waiting] = None
         if len(mates) == 1:
             self._renew([promise_id])
         try:
@@ -83,44 +109,43 @@ class Inbox:
             self._leave(promise_id, waiting)
 
     def _leave(self, promise_id: str, waiting: "asyncio.Future[Reply]") -> None:
-        mates = self._waiting.get(promise_id, [])
-        if waiting in mates:
-            mates.remove(waiting)
-            if not mates:
-                del self._waiting[promise_id]
+        mates = self._waiting.get(promise_id, {})
+        mates.pop(waiting, None)
+        if not mates:
+            self._waiting.pop(promise_id, None)
 
     def _renew(self, promise_ids: Iterable[str]) -> None:
         for promise_id in promise_ids:
-            task = asyncio.create_task(self._listen_for(promise_id))
-            self._renewing.add(task)
-            task.add_done_callback(self._renewing.discard)
+            self._spawn(self._listen_for(promise_id))
 
     async def _listen_for(self, promise_id: str) -> None:
         try:
             reply = await self._send(RegisterListener(awaited=promise_id, address=self._address))
-        except StoreError as failure:  # tried again when the stream is opened anew
-            logger.warning("nobody hears of promise %s yet: %s", promise_id, failure)
-            return
         except EngineStopped:
+            return
+        except LaybyError as failure:  # tried again when the stream is opened anew
+            logger.warning("nobody hears of promise %s yet: %s", promise_id, failure)
             return
         if not isinstance(reply.data, PromiseData) or not reply.data.promise.is_pending:
             self._tell(promise_id, reply)
 
     def _tell(self, promise_id: str, reply: Reply | BaseException) -> None:
-        """A crowd is let go in portions, so that everybody else is served in between."""
-        mates = self._waiting.pop(promise_id, [])
-        self._let_go(mates, reply)
+        self._let_go(iter(self._waiting.pop(promise_id, {})), reply)
 
-    def _let_go(self, mates: "list[asyncio.Future[Reply]]", reply: Reply | BaseException) -> None:
-        for waiting in mates[:PORTION]:
+    def _let_go(
+        self, mates: "Iterator[asyncio.Future[Reply]]", reply: Reply | BaseException
+    ) -> None:
+        """A crowd is let go in portions, so that everybody else is served in between."""
+        portion = list(islice(mates, PORTION))
+        for waiting in portion:
             if waiting.done():
                 continue
             if isinstance(reply, Reply):
                 waiting.set_result(reply)
             else:
                 waiting.set_exception(reply)
-        if len(mates) > PORTION:
-            asyncio.get_running_loop().call_soon(self._let_go, mates[PORTION:], reply)
+        if len(portion) == PORTION:
+            asyncio.get_running_loop().call_soon(self._let_go, mates, reply)
 
     # --- the stream ----------------------------------------------------------------------
 
@@ -144,3 +169,7 @@ class Inbox:
             self._tell(promise.id, ok(PromiseData(promise)))
         elif message.kind == "lost" and message.data.task is not None:
             self._lost(message.data.task.id, message.data.task.version)
+
+
+def _stopped() -> EngineStopped:
+    return EngineStopped("the connection to the server has been closed")

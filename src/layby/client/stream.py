@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
-from layby.errors import EngineStopped, StoreError, WireError
+from layby.errors import EngineStopped, LaybyError, WireError
 from layby.wire import answers
 from layby.wire.answers import MessageEnvelope
 
@@ -33,8 +33,10 @@ async def listen(
                     opened()
         except EngineStopped:
             return
-        except StoreError as failure:
+        except LaybyError as failure:
             logger.warning("the stream of messages is down: %s", failure)
+        except Exception:
+            logger.exception("the stream of messages is down")
         closed()
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_S)

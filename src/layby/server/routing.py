@@ -209,7 +209,8 @@ class Router:
         mates = self._receivers.get(address.group, [])
         if declined := self._declined.get(outgoing.key):
             mates = [each for each in mates if each not in declined]
-        named = [each for each in mates if each.id == address.id]
+        # One that has come again has hung up before, whether that was noticed or not.
+        named = [each for each in mates if each.id == address.id][-1:]
         return named if named or address.cast == "uni" else mates
 
     async def _offer_to(self, receiver: Receiver) -> None:
