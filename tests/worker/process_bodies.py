@@ -13,6 +13,11 @@ def doubles(context):
     context["pid"] = os.getpid()
 
 
+@task(process=True, rpc="halve")
+def halves(context):
+    context["n"] = context["n"] // 2
+
+
 @task(process=True, timeout=1)
 def never_ends(context):
     Path(context["path"]).write_text(str(os.getpid()))

@@ -108,6 +108,8 @@ class Router:
             mates.remove(receiver)
         if not mates:
             self._receivers.pop(receiver.group, None)
+        for decliners in self._declined.values():
+            decliners.discard(receiver)
         left = [each.outgoing for each in self._under_way.values() if each.receiver is receiver]
         for outgoing in left:
             del self._under_way[outgoing.key]
