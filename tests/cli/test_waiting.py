@@ -138,7 +138,7 @@ def test_running_and_settled(desk: Desk):
 def test_why_as_json(waits: Desk):
     """The sentence, the cause and the way to it."""
     told = typed("why", "o-7", "--json").json
-    assert list(told) == ["id", "sentence", "cause", "other_causes", "chain"]
+    assert list(told) == ["id", "sentence", "cause", "other_causes", "more_causes", "chain"]
     assert [each["id"] for each in told["chain"]] == ["run/o-7", "run/o-7:first", "paid"]
     assert told["cause"]["command"] == "layby resolve paid --value JSON"
 

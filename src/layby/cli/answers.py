@@ -57,17 +57,20 @@ async def unknown(client: Client, asked: str, what: str = "run, task or promise"
     return Refused(f"there is no {what} '{asked}'{hint}")
 
 
-async def pages(client: Client, query: Paged, limit: int) -> AsyncIterator[Sequence[Any]]:
-    """Pages of what is listed, at most `limit` in all (0: all)."""
+async def pages(
+    client: Client, query: Paged, limit: int
+) -> AsyncIterator[tuple[Sequence[Any], bool]]:
+    """Pages of what is listed, at most `limit` in all (0: all), and whether that was the last."""
     left = limit or None
     while True:
         asked = replace(query, limit=PAGE if left is None else min(PAGE, left))
         reply = await client.send(asked)
         page: Any = expect(reply, object, query.kind)
         rows: Sequence[Any] = getattr(page, page.__struct_fields__[0])
-        yield rows
         left = None if left is None else left - len(rows)
-        if page.cursor is None or left == 0:
+        is_last = page.cursor is None or left == 0
+        yield rows, is_last
+        if is_last:
             return
         query = replace(query, cursor=page.cursor)
 

@@ -120,6 +120,7 @@ class FileClient:
         self._owner: HttpClient | None = None
         self._own: LocalClient | None = None
         self._engine: Engine | None = None
+        self._reader: SqliteReader | None = None
 
     async def send(self, request: Command | Query) -> Reply:
         if self._own is not None:
@@ -139,19 +140,18 @@ class FileClient:
             await self._own.close()
         if self._engine is not None:
             self._engine.stop()
+        if self._reader is not None:
+            self._reader.close()
 
     def _look(self, request: Command | Query) -> Reply:
         """Read the file as it is: nothing is owned, nothing is changed."""
         now = SystemClock().now()
-        reader = SqliteReader(self._file, Settings(), next_after)
-        try:
-            with reader.transaction():
-                if isinstance(request, Command):
-                    return apply(reader, [(request, now)], now)[0][0]
-                wrong = validate.problems(request)
-                return read(reader, request, now) if wrong is None else refuse(400, wrong)
-        finally:
-            reader.close()
+        reader = self._reader = self._reader or SqliteReader(self._file, Settings(), next_after)
+        with reader.transaction():
+            if isinstance(request, Command):
+                return apply(reader, [(request, now)], now)[0][0]
+            wrong = validate.problems(request)
+            return read(reader, request, now) if wrong is None else refuse(400, wrong)
 
     def _opened(self) -> LocalClient:
         try:

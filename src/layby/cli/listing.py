@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from layby.cli.answers import PAGE, Paged, pages
+from layby.cli.answers import Paged, pages
 from layby.cli.connection import Place, ask
 from layby.cli.showing import new_console
 from layby.client.api import Client
@@ -17,11 +17,12 @@ async def gathered(client: Client, query: Paged, limit: int) -> list[Any]:
     found: list[Any] = []
     status = new_console(stderr=True).status("")
     try:
-        async for rows in pages(client, query, limit):
+        async for rows, is_last in pages(client, query, limit):
             found += rows
-            status.update(f"{len(found):,} read ...")
-            if len(rows) >= PAGE:  # a short list is there before anybody has read that
-                status.start()
+            if is_last:  # a short list is there before anybody has read a word on it
+                break
+            status.update(f"{len(found):,} found, reading on ...")
+            status.start()
     finally:
         status.stop()
     return found

@@ -144,7 +144,7 @@ def _made_branches(made: Iterable[Promise], tasks: Mapping[str, Branch]) -> dict
 async def _calls(client: Client, about: Explanation) -> Branch:
     origin = _tags(about.promise.tags).get(ORIGIN, about.promise.id)
     found = {about.promise.id: about.promise}
-    async for rows in pages(client, SearchPromises(tags={ORIGIN: origin}), limit=0):
+    async for rows, _ in pages(client, SearchPromises(tags={ORIGIN: origin}), limit=0):
         found |= {promise.id: promise for promise in rows}
     return call_branches(found.values(), about.promise.id)
 

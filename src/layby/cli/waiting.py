@@ -50,7 +50,7 @@ def waiting(
         showing.print_table(headings, (_columns(each, now) for each in reasons))
     else:
         since = "" if older_than is None else f" for {durations.shown(older_than)} or longer"
-        showing.print_line(f"nothing waits{f' for a {kind}' if kind else ''}{since}")
+        showing.print_line(f"nothing{f' of kind {kind}' if kind else ''} waits{since}")
 
 
 def reason_json(reason: Reason) -> dict[str, Any]:

@@ -63,5 +63,6 @@ def _document(found: Why, now: Millis) -> dict[str, Any]:
         "sentence": told(found, now),
         "cause": cause,
         "other_causes": found.others,
+        "more_causes": found.is_cut,
         "chain": [reason_json(each) for each in found.chain],
     }

@@ -17,8 +17,11 @@ from layby.workflow.reasons import Reason, reason_of, short_id
 Ask = Callable[[str], Awaitable[Explanation | None]]
 """What the store knows about a promise; None when there is no such promise."""
 
-MAX_ASKED: Final = 100
-"""A tree of thousands has its causes near its first leaves, too."""
+ENOUGH: Final = 100
+"""So many are asked for, if a cause was among them: a tree of thousands has more of the same."""
+MAX_ASKED: Final = 1_000
+SHOWN: Final = 4
+"""Of a longer chain only the ends are told."""
 _URGENCY: Final = {
     "circle": 0,
     "manual": 0,
@@ -40,6 +43,8 @@ class Why(Struct, frozen=True):
 
     chain: tuple[Reason, ...]
     others: int = 0
+    is_cut: bool = False
+    """Not everything was looked at: there may be more causes."""
 
     @property
     def cause(self) -> Reason:
@@ -47,22 +52,26 @@ class Why(Struct, frozen=True):
 
 
 async def find_why(ask: Ask, promise_id: str, now: Millis) -> Why | None:
-    """None when there is no such promise."""
+    """None when there is no such promise. Goes to the depth first: that is where causes are."""
     reasons: dict[str, Reason] = {}
-    waiting = deque([promise_id])
-    while waiting and len(reasons) < MAX_ASKED:
-        asked = waiting.popleft()
+    has_cause = False
+    waiting = [promise_id]
+    while waiting and len(reasons) < (ENOUGH if has_cause else MAX_ASKED):
+        asked = waiting.pop()
         about = None if asked in reasons else await ask(asked)
         if about is not None:
             reasons[asked] = reason_of(about, now)
-            waiting.extend(reasons[asked].awaited)
-    return why_of(reasons, promise_id) if promise_id in reasons else None
+            waiting += reversed(reasons[asked].awaited)
+            has_cause |= not reasons[asked].awaited
+    if promise_id not in reasons:
+        return None
+    return replace(why_of(reasons, promise_id), is_cut=bool(waiting))
 
 
 def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
     """The way to the most urgent cause; of several alike, to the one that has waited longest."""
     ways = _ways(reasons, promise_id)
-    causes = [way for way in ways.values() if not _known(reasons, way[-1])]
+    causes = [way for way in ways.values() if _is_cause(reasons, way[-1])]
     if not causes:
         return Why(_around(reasons, promise_id))
     return Why(min(causes, key=lambda way: _order(way[-1])), len(causes) - 1)
@@ -72,10 +81,9 @@ def told(why: Why, now: Millis) -> str:
     """One sentence: what for, since when, and who can unblock it."""
     cause = why.cause
     aside = f"; {cause.aside}" if cause.aside and len(why.chain) == 1 else ""
-    beside = f" ({why.others} more cause{'s' if why.others > 1 else ''} beside it)"
     return (
         f"{_path(why.chain)} {cause.sentence}{_how_long(cause, now)}{_limit(cause, now)}"
-        f"{aside}{_who(cause)}{beside if why.others else ''}"
+        f"{aside}{_who(cause)}{_beside(why)}"
     )
 
 
@@ -96,13 +104,21 @@ def _known(reasons: Mapping[str, Reason], reason: Reason) -> list[str]:
     return [each for each in reason.awaited if each in reasons]
 
 
+def _is_cause(reasons: Mapping[str, Reason], reason: Reason) -> bool:
+    """It waits for nothing that is known; what was only not looked at is no cause of its own."""
+    return not _known(reasons, reason) and (not reason.awaited or len(reasons) == 1)
+
+
 def _around(reasons: Mapping[str, Reason], start: str) -> tuple[Reason, ...]:
     """Everything waits for something else here, so every way leads back to itself."""
     way: dict[str, Reason] = {}
     step = start
     while step not in way:
         way[step] = reasons[step]
-        step = _known(reasons, way[step])[0]
+        known = _known(reasons, way[step])
+        if not known:
+            return tuple(way.values())  # deeper than anybody looks
+        step = known[0]
     *before, last = way.values()
     return (*before, _closing(last, reasons[step]))
 
@@ -124,10 +140,20 @@ def _order(cause: Reason) -> tuple[int, Millis, str]:
 
 def _path(chain: Sequence[Reason]) -> str:
     """A run is named once, however many of its tasks follow."""
-    links = [
-        f"waits for {each.subject_beside(before.id)}, which" for before, each in pairwise(chain)
-    ]
+    names = [each.subject_beside(before.id) for before, each in pairwise(chain)]
+    if len(chain) > SHOWN:
+        left_out = len(chain) - 3
+        names = [names[0], f"{left_out} more in a row, and at their end {names[-1]}"]
+    links = [f"waits for {name}, which" for name in names]
     return " ".join([chain[0].subject, *links])
+
+
+def _beside(why: Why) -> str:
+    if not why.others:
+        return ""
+    more = " or more" if why.is_cut else ""
+    plural = "s" if why.others > 1 or why.is_cut else ""
+    return f" ({why.others}{more} other cause{plural} beside it)"
 
 
 def _how_long(cause: Reason, now: Millis) -> str:
