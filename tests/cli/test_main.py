@@ -38,6 +38,18 @@ def test_a_wrong_command_is_one_line_and_exit_2():
     assert "Traceback" not in done.stderr
 
 
+def test_what_a_plain_install_leaves_out_is_named():
+    """With what to type, not with a traceback."""
+    plain = "import sys; sys.modules['prometheus_client'] = None; import layby.cli.main as it"
+    command = [sys.executable, "-c", f"{plain}; sys.argv[1:] = ['serve']; it.main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "layby: `layby serve` needs prometheus_client, which a plain install leaves out: "
+        "pip install 'layby[server]'\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "said"),
     [

@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import click
+
+from layby.errors import UsageError
 
 
 class Place(NamedTuple):
@@ -39,7 +42,7 @@ class Named(click.Group):
         place = self._places.get(name)
         if name in self.commands or place is None:
             return super().get_command(ctx, name)
-        module = import_module(f"layby.cli.{place.module}")
+        module = _loaded(place)
         found = (each for each in vars(module).values() if isinstance(each, click.Command))
         return next(each for each in found if each.name == name)
 
@@ -62,3 +65,15 @@ class Named(click.Group):
                 raise
             hint = f"{error.message.rstrip('.')}. Did you mean '{near[0]}'?"
             raise click.UsageError(hint, ctx) from None
+
+
+def _loaded(place: Place) -> ModuleType:
+    try:
+        return import_module(f"layby.cli.{place.module}")
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("layby"):
+            raise
+        raise UsageError(
+            f"`layby {place.name}` needs {missing.name}, which a plain install leaves out: "
+            "pip install 'layby[server]'"
+        ) from None
