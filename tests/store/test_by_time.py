@@ -54,6 +54,7 @@ def ours(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
     tags = {"resonate:target": "poll://any@layby.g", "layby:name": f"n{key}"}
     yield c.CreatePromise(id=key, timeout_at=10**9, tags=tags), at
     yield r.take(1, pid=chance.choice("pq"), names=(f"n{key}",)), at
+    at += chance.randrange(NOW - at)  # it waits since then, not since its birth
     yield c.AnnotateTask(id=key, version=1, sub_status="Deferred", waiting_on=TOLD), at
     if chance.random() < 0.3:
         yield c.AnnotateTask(id=key, version=1, progress="{}"), at
