@@ -9,7 +9,6 @@ from layby.cli import showing
 from layby.cli.connection import Place
 from layby.cli.listing import listed
 from layby.cli.options import as_json, limited, reaching
-from layby.cli.refusals import Refused
 from layby.core.commands import ListRuns
 from layby.core.model import Millis, Promise, PromiseState, Task
 from layby.engine.clock import SystemClock
@@ -88,11 +87,6 @@ def progress_of(root: Promise, task: Task | None) -> tuple[int | None, int | Non
         return None, None
     left = task.waits_left if task is not None and root.is_pending else 0
     return total - left, total
-
-
-def check_run(found: object, run_id: str) -> None:
-    if not found:
-        raise Refused(f"there is no run '{run_id}': look with `layby runs`")
 
 
 def _columns(root: Promise, task: Task | None, now: Millis) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+import msgspec
 
 from layby.cli import records, showing
 from layby.cli.answers import expect, unknown
@@ -291,8 +292,6 @@ async def _reply(client: Client, command: Command, task_id: str) -> Reply:
 
 
 def _decoded(kind: str, data: object) -> Any:
-    import msgspec  # noqa: PLC0415
-
     decoded = decode_data(kind, msgspec.json.encode(data))
     if isinstance(decoded, Reply):
         raise UsageError(f"{kind}: {decoded.data}")
