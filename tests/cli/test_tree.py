@@ -2,10 +2,11 @@
 
 import base64
 import json
+from collections.abc import Iterator
 
 import pytest
 
-from layby.cli.tree import call_branches, call_of, flattened
+from layby.cli.tree import Branch, call_branches, call_of
 from layby.core.commands import CreatePromise, FailTask, Take
 from layby.core.model import NEVER, Promise
 from layby.workflow.plan import plan
@@ -93,6 +94,13 @@ def call(key: str, parent: str, at: int = 0, func: str = "", **tags: str) -> Pro
     data = base64.b64encode(json.dumps({"func": func, "args": []}).encode()).decode()
     param = json.dumps({"headers": {}, "data": data}) if func else "{}"
     return Promise(key, "root", param, json.dumps(lineage), NEVER, at)
+
+
+def flattened(branch: Branch) -> Iterator[Branch]:
+    """The branch and all below it, as they are drawn."""
+    yield branch
+    for child in branch.children:
+        yield from flattened(child)
 
 
 def drawn(*promises: Promise, top: str = "root") -> dict[str, list[str]]:

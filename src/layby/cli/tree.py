@@ -1,7 +1,7 @@
 """`layby tree`: a run with its tasks, or a call with the calls it made, drawn."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -208,10 +208,3 @@ def _line(branch: Branch, top: str) -> Text:
 
 def _value(promise: Promise) -> str:
     return "" if promise.is_pending else showing.value(promise.value)
-
-
-def flattened(branch: Branch) -> Iterator[Branch]:
-    """The branch and all below it, as they are drawn."""
-    yield branch
-    for child in branch.children:
-        yield from flattened(child)
