@@ -18,7 +18,7 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("quickstart", "schedules", "security", "waiting", "workflows")
+        for name in ("calls", "quickstart", "schedules", "security", "waiting", "workflows")
     ),
 ]
 BLOCK = re.compile(
