@@ -6,6 +6,7 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from layby.errors import UsageError
 from layby.workflow.task import TaskDefinition
@@ -50,10 +51,12 @@ def flows_in(module: ModuleType) -> list[Workflow]:
     return list(dict.fromkeys(found))
 
 
-def calls_in(module: ModuleType) -> "list[TaskDefinition[..., object]]":
+def calls_in(module: ModuleType) -> list[TaskDefinition[..., Any]]:
     """Tasks at the top of the module that serve calls of other languages."""
-    found = [each for each in vars(module).values() if isinstance(each, TaskDefinition)]
-    return list(dict.fromkeys(each for each in found if getattr(each, "rpc", None)))
+    found: list[TaskDefinition[..., Any]] = [
+        each for each in vars(module).values() if isinstance(each, TaskDefinition)
+    ]
+    return list(dict.fromkeys(each for each in found if each.rpc is not None))
 
 
 def _load_file(path: Path) -> ModuleType:
