@@ -9,6 +9,7 @@ import pytest
 from layby.cli.tree import Branch, call_branches, call_of
 from layby.core.commands import CreatePromise, FailTask, Take
 from layby.core.model import NEVER, Promise
+from layby.worker.call_format import Call
 from layby.workflow.plan import plan
 from layby.workflow.task import task
 from layby.workflow.workflow import Workflow
@@ -134,6 +135,34 @@ def test_circles_and_lost_parents_end():
     )
     assert drawn(*rows) == {"root": ["lost"], "lost": []}
     assert drawn(*rows, top="a") == {"a": ["b"], "b": []}
+
+
+def test_calls_of_a_run_are_drawn_below_its_tasks(diamond: Desk):
+    """And below them what those functions call in their turn; a call is a tree by itself, too."""
+    at = {"resonate:target": "poll://any@ts", "resonate:origin": "run/d"}
+    made = "run/d:right.x.rpc-1"
+    diamond.do(
+        CreatePromise(
+            id=made,
+            timeout_at=NEVER,
+            param=Call("hello").to_value(),
+            tags=at | {"resonate:parent": "run/d:right"},
+        ),
+        CreatePromise(
+            id=f"{made}.0",
+            timeout_at=NEVER,
+            param=Call("inner").to_value(),
+            tags=at | {"resonate:parent": made},
+        ),
+        r.settle(f"{made}.0"),
+    )
+    told = [line.strip("├└│─ ") for line in typed("tree", "d").lines]
+    assert "right.x.rpc-1  pending  rpc hello" in told
+    assert "right.x.rpc-1.0  resolved  rpc inner" in told
+    assert typed("tree", made).lines == [
+        "run/d:right.x.rpc-1  pending  rpc hello",
+        "└── run/d:right.x.rpc-1.0  resolved  rpc inner",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from layby.core import values
 from layby.core.model import NEVER, Holder, Promise, Task
 from layby.core.replies import Explanation
+from layby.worker.call_format import Call
 from layby.worker.encoding import error_value, text_of
 from layby.workflow.history import TaskHistory
 from layby.workflow.reasons import reason_of, short_id, subject_of
@@ -302,6 +303,12 @@ def test_what_to_look_at_next(case, awaited):
 def test_what_people_call_it(key, task, timer, subject):
     """Runs and their tasks by their own names, all else by its id."""
     assert subject_of(promise(key, timer=timer), task) == subject
+
+
+def test_a_call_is_told_from_a_task_of_its_run():
+    """By the function it is for."""
+    called = replace(promise("run/r:t.x.rpc-1"), param=text_of(Call("hello").to_value()))
+    assert subject_of(called, FOREIGN) == "call run/r:t.x.rpc-1 of hello()"
 
 
 def test_short_ids_are_those_of_runs_and_their_tasks():

@@ -64,7 +64,7 @@ async def _drawn(client: Client, asked: str, *, everything: bool) -> Branch:
     about = await explained(client, asked)
     node = plan.parse_node_id(about.promise.id)
     run_id = plan.parse_root_id(about.promise.id) or (node and node.run_id)
-    if run_id is not None and about.task is not None:
+    if run_id is not None and about.task is not None and about.task.is_ours:
         rows = await _run_rows(client, plan.root_id(run_id))
         found = run_branches(rows, SystemClock().now(), everything=everything)
         return found[about.promise.id]
@@ -95,8 +95,17 @@ def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[
     status = run_status(root, root_task, nodes, now)
     after = plan.read_root_param(root.param).shape.after
     branches = _task_branches(root_id, status, after)
-    made = [p for p, t in by_id.values() if t is None and (everything or _is_open(p))]
-    return branches | _made_branches(made, branches)
+    shown = (
+        promise
+        for promise, task in by_id.values()
+        if _is_call(promise, task) or (task is None and (everything or _is_open(promise)))
+    )
+    return branches | _made_branches(shown, branches)
+
+
+def _is_call(promise: Promise, task: Task | None) -> bool:
+    """Of a function elsewhere: an SDK's sleeps have tasks too."""
+    return task is not None and not task.is_ours and not promise.timer
 
 
 def _is_open(promise: Promise) -> bool:
@@ -131,11 +140,23 @@ def _says(execution: TaskExecution) -> str:
 def _made_branches(made: Iterable[Promise], tasks: Mapping[str, Branch]) -> dict[str, Branch]:
     branches: dict[str, Branch] = {}
     for promise in sorted(made, key=lambda each: (each.created_at, each.id)):
-        above = max((key for key in tasks if promise.id.startswith(f"{key}.")), key=len, default="")
-        if above:
-            branches[promise.id] = Branch(promise.id, promise.state, _value(promise))
-            tasks[above].children.append(branches[promise.id])
+        above = _nearest(promise.id, tasks, branches)
+        if above is not None:
+            told = call_of(promise) or _value(promise)
+            branches[promise.id] = Branch(promise.id, promise.state, told)
+            above.children.append(branches[promise.id])
     return branches
+
+
+def _nearest(promise_id: str, *known: Mapping[str, Branch]) -> Branch | None:
+    """Ids extend those of who made them by `.` and more."""
+    above = promise_id
+    while "." in above:
+        above = above.rpartition(".")[0]
+        for branches in known:
+            if above in branches:
+                return branches[above]
+    return None
 
 
 # --- a tree of calls ---------------------------------------------------------------------

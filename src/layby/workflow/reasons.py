@@ -13,6 +13,7 @@ from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.search import waits_since
 from layby.worker import encoding
+from layby.worker.call_format import read_call
 from layby.workflow import plan
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
@@ -80,11 +81,12 @@ def subject_of(promise: Promise, task: Task | None) -> str:
     if (run_id := plan.parse_root_id(promise.id)) is not None and task is not None:
         return f"run '{run_id}'"
     node = plan.parse_node_id(promise.id)
-    if node is not None and task is not None:
+    if node is not None and task is not None and task.is_ours:
         return f"task '{node.task_id}' of run '{node.run_id}'"
     if task is None:
         return f"timer {promise.id}" if promise.timer else f"promise {promise.id}"
-    return f"task {promise.id}"
+    call = read_call(promise)
+    return f"task {promise.id}" if call is None else f"call {promise.id} of {call.func}()"
 
 
 # --- one function for each way to be ------------------------------------------------------
