@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,6 +24,7 @@ class ServerProcess:
         self.file = folder / "server.db"
         self.port = 0
         self.said = ""
+        self.is_up = threading.Event()
         self._flags = flags
         self._has_said = threading.Condition()
 
@@ -42,17 +44,20 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self._is_up = False
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         with self._has_said:
-            self._has_said.wait_for(lambda: self._is_up or self._process.poll(), PATIENCE_S)
-        assert self._is_up, self.said
+            self._has_said.wait_for(self._has_begun, PATIENCE_S)
+        assert self.is_up.is_set(), self.said
 
     def kill(self) -> None:
         self._end(self._process.kill)
 
-    def _end(self, end: Any) -> None:
+    def _has_begun(self) -> bool:
+        return self.is_up.is_set() or self._process.poll() is not None
+
+    def _end(self, end: Callable[[], None]) -> None:
+        self.is_up.clear()
         end()
         self._process.wait(PATIENCE_S)
         self._reader.join()
@@ -69,7 +74,8 @@ class ServerProcess:
         with self._has_said:
             self.said += line
             if found := re.search(r"^layby serves .* at http://127\.0\.0\.1:(\d+)", line):
-                self.port, self._is_up = int(found[1]), True
+                self.port = int(found[1])
+                self.is_up.set()
             self._has_said.notify_all()
 
 
