@@ -30,6 +30,8 @@ Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "html", "json", "bus
 `json`    a gateway answers 502 with JSON of its own; the server has done it
 `busy`    503, as a server that stops says it
 """
+When = Callable[[Any], bool]
+"""Whether trouble is meant for a request with this data."""
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -74,7 +76,8 @@ class Meddler:
         """How many requests came in one body, and how large it was."""
         self.sizes: list[int] = []
         self.streams = 0
-        self._plans: list[tuple[str, deque[Trouble]]] = []
+        self.refuses_streams = False
+        self._plans: list[tuple[str, deque[Trouble], When]] = []
         self._connections: set[asyncio.StreamWriter] = set()
         self._open_streams: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
         self._half_open: list[asyncio.StreamWriter] = []
@@ -106,9 +109,9 @@ class Meddler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
 
-    def trouble(self, kind: str, *troubles: Trouble) -> None:
-        """What becomes of the next requests of this kind, alone or in a batch."""
-        self._plans.append((kind, deque(troubles)))
+    def trouble(self, kind: str, *troubles: Trouble, when: When = lambda _: True) -> None:
+        """What becomes of the next such requests of this kind, alone or in a batch."""
+        self._plans.append((kind, deque(troubles), when))
 
     def end_streams(self) -> None:
         for writer in list(self._open_streams):
@@ -154,12 +157,12 @@ class Meddler:
             await self._stream(head, reader, writer, upstream, up)
             return
         body = await reader.readexactly(_length(head))
-        kinds = [kind for kind, _ in await self._note(body)]
-        trouble = self._planned(kinds)
+        requests = await self._note(body)
+        trouble = self._planned(requests)
         if trouble == "refuse":
             raise ConnectionResetError
         if trouble in ("html", "busy"):
-            await _write(writer, _gateway(trouble, kinds[0]))
+            await _write(writer, _gateway(trouble, requests[0][0]))
             return
         for _ in range(2 if trouble == "twice" else 1):
             await _write(up, head + body)
@@ -181,6 +184,8 @@ class Meddler:
         self._open_streams[writer] = up
         self.streams += 1
         try:
+            if self.refuses_streams:
+                raise ConnectionResetError
             await _write(up, head)
             while chunk := await _unless_hung_up(upstream.read(65536), reader):
                 if b"data:" in chunk and self._cut_message:
@@ -202,9 +207,9 @@ class Meddler:
             await self.came.add(each)
         return requests
 
-    def _planned(self, kinds: Sequence[str]) -> Trouble:
-        for kind, troubles in self._plans:
-            if kind in kinds and troubles:
+    def _planned(self, requests: Sequence[tuple[str, Any]]) -> Trouble:
+        for kind, troubles, when in self._plans:
+            if troubles and any(each == kind and when(data) for each, data in requests):
                 return troubles.popleft()
         return "pass"
 

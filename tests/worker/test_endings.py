@@ -5,9 +5,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from layby import RunCancelled, RunFailed, Runner, task
 from layby.core.commands import LeaveWorker, ReleaseTask
+from layby.core.replies import TakeData
 from layby.testing import SlotWatch, virtual_test
 from tests.worker.process_bodies import endless
 from tests.worker.world import flow_of, look, settled_down, until
@@ -180,14 +182,42 @@ async def test_a_lost_claim_cancels_the_body_and_refuses_its_writes():
             log.append("cancelled")
             raise
 
-    async with Runner("memory:") as runner:
+    async with Runner("memory:", slots=1) as runner:
         run = await runner.start(flow_of(works), run_id="r")
         await asyncio.sleep(5)
         released = await runner.client.send(ReleaseTask(id="run/r:works", version=1))
         assert released.is_ok
-        await asyncio.sleep(10)
-        assert log == [1, 2, "cancelled"]
-        assert (await run.result())["by"] == 2
+        taken = await runner.client.send(replace(runner.worker.take(1), pid="somebody else"))
+        assert isinstance(taken.data, TakeData)
+        assert [claim.task.id for claim in taken.data.claims] == ["run/r:works"]
+        await asyncio.sleep(2)
+        assert log == [1]
+        await asyncio.sleep(5)
+        assert log == [1, "cancelled"]
+        await runner.client.send(ReleaseTask(id="run/r:works", version=2))
+        assert (await run.result())["by"] == 3
+
+
+@virtual_test
+async def test_a_task_that_comes_back_ends_its_older_try_first():
+    """Its own worker takes it again and has not heard yet that the first claim is over."""
+    log = []
+
+    @task
+    async def works(context, handle):
+        log.append(handle.try_number)
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            log.append("cancelled")
+            raise
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(works), run_id="r")
+        await asyncio.sleep(5)
+        await runner.client.send(ReleaseTask(id="run/r:works", version=1))
+        await run.result()
+        assert log == [1, "cancelled", 2]
 
 
 @virtual_test

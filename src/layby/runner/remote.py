@@ -7,7 +7,7 @@ from layby.client.http import HttpClient
 from layby.client.inbox import Inbox
 from layby.core.model import Millis
 from layby.engine.clock import SystemClock
-from layby.errors import EngineStopped, StoreUnavailable
+from layby.errors import EngineStopped, StoreUnavailable, UsageError
 from layby.worker.heart import Heart
 from layby.worker.worker import Worker
 
@@ -43,6 +43,7 @@ class RemoteLink:
             worker.lost,
         )
         self.client.inbox = self._inbox
+        worker.on_new_incarnation = self._inbox.reopen
         self._inbox.start()
         worker.calls.line = ExecuteStream(
             self.client.transport, self.client.send, config.group, config.pid, worker.calls.heard
@@ -57,18 +58,22 @@ class RemoteLink:
             await self._inbox.close()
         await self.client.close()
 
-    def _connect(self) -> HttpClient:
-        return HttpClient(self._url, self._token, patience=0)
+    def _connect(self, within: float) -> HttpClient:
+        return HttpClient(self._url, self._token, patience=0, answer_within=within)
 
     async def _register(self, worker: Worker) -> str:
-        """Takes nothing: a holder is registered, or its lease renewed."""
+        """Takes nothing: a holder is registered, or its lease renewed. Its incarnation is the key.
+
+        One that the server has given up is told so, and comes again as another one.
+        """
+        if worker.is_stopping:
+            raise EngineStopped("this worker has left")
         incarnation = worker.incarnation
         reply = await self.client.send(worker.registration())
         if reply.status == 409:
             worker.start_over(incarnation, reply)
-            worker.credit_changed()
-        elif reply.status in (401, 403):
-            raise EngineStopped(f"the server at {self._url} refused this worker: {reply.data}")
-        elif not reply.is_ok:
+        if reply.status in (401, 403):
+            raise UsageError(f"the server at {self._url} refused this worker: {reply.data}")
+        if not reply.is_ok:
             raise StoreUnavailable(f"this worker was not registered: {reply.data}")
         return incarnation

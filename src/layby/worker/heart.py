@@ -23,61 +23,68 @@ logger = logging.getLogger(__name__)
 
 MAX_BLOCK_S: Final = 60.0
 BEATS_PER_LEASE: Final = 3
-STOP_S: Final = 1.0
+LOOKS_PER_BLOCK: Final = 3
+STOP_S: Final = 2.0
 
 
 class Heart:
-    """`connect` makes a client for the thread's own event loop."""
+    """`connect` makes a client for the thread's own event loop; it is told how long to wait."""
 
     def __init__(
-        self, worker: Worker, connect: Callable[[], Client], max_block: float = MAX_BLOCK_S
+        self, worker: Worker, connect: Callable[[float], Client], max_block: float = MAX_BLOCK_S
     ) -> None:
         self._worker = worker
         self._connect = connect
-        self._every = worker.config.ttl / 1000 / BEATS_PER_LEASE
+        lease = worker.config.ttl / 1000
+        self._every = min(lease / BEATS_PER_LEASE, max_block / LOOKS_PER_BLOCK)
         self._max_block = max_block
         self._stock = Stock(worker)
         self._loop = asyncio.get_running_loop()
         self._turned_at = monotonic()
         self._was_blocked = False
-        self._own_loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
-        self._stopping = asyncio.Event()
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._beating: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="layby-heart", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     async def stop(self) -> None:
-        """The last beat may still be answered; a server that is gone is not waited for."""
+        """A beat that is under way is not waited for."""
         self._is_stopping = True
-        if self._own_loop is not None:
+        if self._own_loop is not None and self._beating is not None:
             with suppress(RuntimeError):  # it has ended by itself
-                self._own_loop.call_soon_threadsafe(self._stopping.set)
+                self._own_loop.call_soon_threadsafe(self._beating.cancel)
         await self._loop.run_in_executor(None, self._thread.join, STOP_S)
 
     # --- in its own thread ---------------------------------------------------------------
 
     def _run(self) -> None:
-        asyncio.run(self._beat_on())
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._beat_on())
 
     async def _beat_on(self) -> None:
+        self._beating = asyncio.current_task()
         self._own_loop = asyncio.get_running_loop()
-        client = self._connect()
+        client = self._connect(self._every / 2)
+        pause = self._every
         try:
-            while not await self._rested():
-                if not self._is_blocked():
-                    await self._beat(client)
+            while not self._is_stopping:
+                await asyncio.sleep(pause)
+                is_heard = self._is_blocked() or await self._is_answered(client)
+                pause = self._every if is_heard else self._every / 4
         finally:
             await client.close()
 
-    async def _rested(self) -> bool:
-        """True when it is to stop."""
-        if self._is_stopping:
-            return True
+    async def _is_answered(self, client: Client) -> bool:
         try:
-            await asyncio.wait_for(self._stopping.wait(), self._every)
-        except TimeoutError:
+            await self._beat(client)
+        except LaybyError as failure:
+            logger.warning("a heartbeat was not answered: %s", failure)
+            return False
+        except Exception:
+            logger.exception("a heartbeat failed")
             return False
         return True
 
@@ -87,21 +94,9 @@ class Heart:
         beat = HeartbeatWorker(
             pid=worker.config.pid, incarnation=incarnation, held=len(worker.holds)
         )
-        try:
-            reply = await client.send(beat)
-        except LaybyError as failure:
-            logger.warning("a heartbeat was not answered: %s", failure)
-            return
-        self._call(self._heard, incarnation, reply)
-        await self._beat_for_calls(client)
-
-    async def _beat_for_calls(self, client: Client) -> None:
-        """Their leases are their own."""
-        try:
-            for beat in self._worker.calls.beats():
-                await client.send(beat)
-        except LaybyError as failure:
-            logger.warning("the leases of calls were not renewed: %s", failure)
+        self._call(self._heard, incarnation, await client.send(beat))
+        for call_beat in worker.calls.beats():  # their leases are their own
+            await client.send(call_beat)
         self._call(self._look_after_calls)
 
     def _is_blocked(self) -> bool:
@@ -121,7 +116,7 @@ class Heart:
         return is_blocked
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
             self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- in the worker's loop ------------------------------------------------------------
@@ -135,7 +130,6 @@ class Heart:
     def _heard(self, incarnation: str, reply: Reply) -> None:
         if reply.status == 409:
             self._worker.start_over(incarnation, reply)
-            self._worker.credit_changed()
         elif isinstance(reply.data, HeartbeatData):
             for lost in reply.data.lost:
                 self._worker.lost(lost.id, lost.version)

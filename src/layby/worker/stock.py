@@ -6,14 +6,17 @@ moment, so only what differs twice in the same way counts; versions make a mista
 """
 
 import logging
+from typing import Final
 
 from layby.core.commands import ListHeld, ReleaseTask
 from layby.core.replies import TaskPage
-from layby.errors import LaybyError
+from layby.errors import LaybyError, StoreError
 from layby.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
+ANYWAY: Final = 60
+"""Heartbeats after which it is looked at though both count alike: two mistakes may cancel out."""
 Claimed = tuple[str, int]
 """The id and version of a task."""
 
@@ -23,28 +26,43 @@ class Stock:
         self._worker = worker
         self._strangers: set[Claimed] = set()
         self._missing: set[Claimed] = set()
+        self._is_looking = False
+        self._beats = 0
 
     def is_wanted(self, *, agrees: bool) -> bool:
-        return not agrees or bool(self._strangers or self._missing)
+        """Asked with every heartbeat."""
+        self._beats += 1
+        is_open = bool(self._strangers or self._missing)
+        return not agrees or is_open or self._beats % ANYWAY == 0
 
     async def take(self) -> None:
-        before = set(self._worker.holds.items())
+        """Look once; a look that is under way counts for who comes meanwhile."""
+        if self._is_looking:
+            return
+        self._is_looking = True
         try:
-            listed = await self._listed()
+            await self._look()
         except LaybyError as failure:
             logger.warning("the worker could not compare what it holds: %s", failure)
-            return
+        finally:
+            self._is_looking = False
+
+    async def _look(self) -> None:
+        before = set(self._worker.holds.items())
+        listed = await self._listed()
         now = set(self._worker.holds.items())
         strangers, missing = listed - now, (before & now) - listed
-        await self._hand_back(strangers & self._strangers)
         for task_id, version in missing & self._missing:
             self._worker.lost(task_id, version)
-        self._strangers, self._missing = strangers - self._strangers, missing - self._missing
+        self._missing = missing - self._missing
+        known, self._strangers = self._strangers, strangers
+        for stranger in sorted(strangers & known):
+            await self._hand_back(*stranger)
+            self._strangers.discard(stranger)
 
-    async def _hand_back(self, strangers: set[Claimed]) -> None:
-        for task_id, version in sorted(strangers):
-            logger.warning("%s was given to this worker in an answer that got lost", task_id)
-            await self._worker.client.send(ReleaseTask(id=task_id, version=version))
+    async def _hand_back(self, task_id: str, version: int) -> None:
+        logger.warning("%s was given to this worker in an answer that got lost", task_id)
+        await self._worker.client.send(ReleaseTask(id=task_id, version=version))
 
     async def _listed(self) -> set[Claimed]:
         worker, found, cursor = self._worker, set[Claimed](), None
@@ -52,7 +70,7 @@ class Stock:
             query = ListHeld(pid=worker.config.pid, incarnation=worker.incarnation, cursor=cursor)
             page = (await worker.client.send(query)).data
             if not isinstance(page, TaskPage):
-                return found
+                raise StoreError(f"its tasks were not listed: {page}")
             found |= {(task.id, task.version) for task in page.tasks}
             cursor = page.cursor
             if cursor is None:

@@ -60,6 +60,8 @@ from layby.worker.wheel import Wheel
 logger = logging.getLogger(__name__)
 
 FOREVER_MS = 3_600_000
+LEAVE_S = 3.0
+"""How long a worker that stops tries to hand its tasks back; later they are taken over anyway."""
 TURNS_TO_ASK = 3
 """Turns of the loop from a change of credit until the take that offers it has left."""
 
@@ -104,6 +106,8 @@ class Worker:
         self._context = copy_context()
         """What bodies start in: nothing that one of them sets reaches another."""
         self.incarnation = config.incarnation
+        self.on_new_incarnation: Callable[[], None] = lambda: None
+        """For whoever has told the store who this worker is."""
         self._by_number: dict[int, Attempt] = {}
         self._arriving: dict[str, int] = {}
         self.holds: dict[str, int] = {}
@@ -143,9 +147,11 @@ class Worker:
     async def _leave(self, leased: Sequence[TaskVersion]) -> None:
         leave = LeaveWorker(pid=self.config.pid, incarnation=self.incarnation)
         try:
-            await asyncio.gather(self.client.send(leave), self.calls.release(leased))
-        except (EngineStopped, StoreError) as failure:
-            logger.warning("the worker could not hand its tasks back: %s", failure)
+            async with asyncio.timeout(LEAVE_S):
+                await asyncio.gather(self.client.send(leave), self.calls.release(leased))
+        except (EngineStopped, StoreError, TimeoutError) as failure:
+            why = str(failure) or "the store does not answer"
+            logger.warning("the worker could not hand its tasks back: %s", why)
 
     def lost(self, task_id: str, version: int) -> None:
         """A task was taken away: cancelled, halted, timed out or settled by somebody else."""
@@ -157,9 +163,13 @@ class Worker:
             del self._arriving[task_id]
 
     @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
+    @property
     def running(self) -> "list[str]":
-        """Tasks whose bodies hold a slot now."""
-        return [each.id for each in self.attempts.values() if not each.is_parked]
+        """Tasks whose bodies hold a slot now. May be asked from any thread."""
+        return [each.id for each in list(self.attempts.values()) if not each.is_parked]
 
     @property
     def stuck(self) -> tuple[str, ...]:
@@ -283,14 +293,17 @@ class Worker:
 
     def start_over(self, incarnation: str, reply: Reply) -> None:
         """The store gave this worker up: everything it held belongs to others now."""
-        if incarnation != self.incarnation:
-            return  # told before
+        if incarnation != self.incarnation or self._stopping:
+            return  # told before, or expected
         logger.error("the worker lost its lease and begins anew: %s", reply.data)
         self.incarnation = uuid.uuid4().hex
-        self._arriving.clear()
-        self.holds.clear()
+        held, self.holds = self.holds, {}
+        self._arriving = {key: each for key, each in self._arriving.items() if key not in held}
         for attempt in list(self.attempts.values()):
-            attempt.end("lost")
+            if attempt.id in held:
+                attempt.end("lost")
+        self.on_new_incarnation()
+        self.credit_changed()
 
     # --- take and load -------------------------------------------------------------------
 
@@ -330,6 +343,7 @@ class Worker:
             return []  # handed back with everything else
         begun: list[asyncio.Task[Any]] = []
         for claim in claims:
+            self._end_older(claim.task)
             self._loading += not claim.task.is_root
             self._arriving[claim.task.id] = claim.task.version
             if claim.task.is_ours:
@@ -337,6 +351,12 @@ class Worker:
             begun.append(self.spawn(self._arrive(claim)))
         self.credit_changed()
         return begun
+
+    def _end_older(self, task: Task) -> None:
+        """A claim tells that an earlier one of ours is over, whether we have heard so or not."""
+        older = self.attempts.get(task.id)
+        if older is not None and older.version < task.version:
+            older.end("lost")
 
     async def _arrive(self, claim: Claim) -> None:
         try:

@@ -1,0 +1,295 @@
+"""What a worker holds and what the store believes it holds, when answers have got lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from layby import Runner, Workflow, task
+from layby.core import commands as c
+from layby.core.model import NEVER, Task
+from layby.core.replies import OK, Reply, TaskPage, ok, refuse
+from layby.errors import StoreUnavailable
+from layby.worker.stock import ANYWAY, Stock
+from layby.workflow import plan
+from tests.client.stage import Trouble
+from tests.worker.elsewhere import Elsewhere, play, server_elsewhere, soon
+
+LIST = "layby.worker.list"
+
+
+@pytest.fixture
+def elsewhere():
+    with server_elsewhere() as found:
+        yield found
+
+
+@task
+async def first(context, handle):
+    await asyncio.sleep(0.01)
+    context["first"] = handle.try_number
+
+
+@task(dependencies=["first"])
+async def second(context, handle):
+    await asyncio.sleep(0.01)
+    context["second"] = handle.try_number
+
+
+FLOW = Workflow("two", tasks=[first, second])
+
+
+async def start_elsewhere(elsewhere: Elsewhere, flow: Workflow, run_id: str) -> None:
+    """By somebody who takes none of its tasks."""
+    await elsewhere.ok(plan.plan(flow, run_id, {}, "default", NEVER))
+
+
+async def result_of(runner: Runner, run_id: str) -> Any:
+    async with asyncio.timeout(20):
+        return (await (await runner.get(run_id)).result()).to_dict()
+
+
+# --- with a real server ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", ["lose", "cut"])
+def test_a_task_that_came_in_a_lost_answer_is_handed_back_and_run(
+    elsewhere: Elsewhere, trouble: Trouble
+):
+    """Nobody has it and the store believes we do: it goes back, and somebody runs it."""
+
+    async def scene() -> None:
+        taking = lambda data: data["free"] > 0  # noqa: E731 - not a registration
+        elsewhere.meddler.trouble("layby.worker.take", trouble, when=taking)
+        async with elsewhere.runner(slots=1) as runner:
+            runner.register(FLOW)
+            await soon(lambda: elsewhere.server.engine.free_slots)
+            await start_elsewhere(elsewhere, FLOW, "a")
+            assert await result_of(runner, "a") == {"first": 2, "second": 1}
+
+    play(scene)
+
+
+def test_a_task_that_rode_on_a_lost_answer_is_handed_back_and_run(elsewhere: Elsewhere):
+    """With the report of the one before it, or with the start of its run."""
+
+    async def scene() -> None:
+        elsewhere.meddler.trouble("layby.task.finish", "lose")
+        async with elsewhere.runner(slots=1) as runner:
+            run = await runner.start(FLOW, run_id="a")
+            assert (await run.result()).to_dict() == {"first": 1, "second": 2}
+            elsewhere.meddler.trouble("layby.run.start", "lose")
+            run = await runner.start(FLOW, run_id="b")
+            assert (await run.result()).to_dict() == {"first": 2, "second": 1}
+
+    play(scene)
+
+
+class Waiter:
+    """A flow whose body waits for an event, and tells when it is ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+
+        @task
+        async def waits(context, handle):
+            try:
+                await handle.wait_for("event")
+            except asyncio.CancelledError:
+                self.ended.append(handle.try_number)
+                raise
+            context["try"] = handle.try_number
+
+        self.flow = Workflow("waiting", tasks=[waits])
+
+    async def parked(self, runner: Runner) -> None:
+        await runner.start(self.flow, run_id="a")
+        await soon(lambda: runner.worker.attempts and not runner.worker.running)
+
+
+def test_a_task_that_the_store_gave_away_ends_here(elsewhere: Elsewhere):
+    """Nobody told us, and the body waits without a word: it is ended all the same."""
+    waiter, over = Waiter(), asyncio.Event()
+
+    @task
+    async def holds_the_slot(context):
+        await over.wait()
+
+    async def scene() -> None:
+        async with elsewhere.runner(slots=1) as one, elsewhere.runner(slots=1) as other:
+            await waiter.parked(one)
+            await one.start(Workflow("busy", tasks=[holds_the_slot]), run_id="b")
+            other.register(waiter.flow)
+            await elsewhere.ok(c.ReleaseTask(id="run/a:waits", version=1))
+            await soon(lambda: waiter.ended == [1])
+            await elsewhere.ok(c.ResolvePromise(id="event"))
+            assert await result_of(other, "a") == {"try": 2}
+            over.set()
+
+    play(scene)
+
+
+def test_a_task_that_comes_back_ends_its_older_try(elsewhere: Elsewhere):
+    """One process does not run two tries of a task, whatever it has not been told."""
+    waiter = Waiter()
+
+    async def scene() -> None:
+        async with elsewhere.runner(slots=1, lease=60) as runner:
+            await waiter.parked(runner)
+            await elsewhere.ok(c.ReleaseTask(id="run/a:waits", version=1))
+            await soon(lambda: waiter.ended == [1])
+            await elsewhere.ok(c.ResolvePromise(id="event"))
+            assert await result_of(runner, "a") == {"try": 2}
+
+    play(scene)
+
+
+def test_there_are_no_false_alarms_under_load(elsewhere: Elsewhere):
+    """Answers are always under way then; still no task is handed back or ended by mistake."""
+
+    async def scene() -> None:
+        async with elsewhere.runner(slots=4) as one, elsewhere.runner(slots=4) as other:
+            for runner in (one, other):
+                runner.register(FLOW)
+            runs = [await one.start(FLOW, run_id=f"r{number}") for number in range(300)]
+            results = [(await run.result()).to_dict() for run in runs]
+            assert results == [{"first": 1, "second": 1}] * 300
+
+    play(scene)
+    assert elsewhere.count(LIST) > 0
+
+
+# --- by itself -------------------------------------------------------------------------------
+
+
+class Holding:
+    """A worker and its store, as far as taking stock knows them."""
+
+    def __init__(self, here: dict[str, int], store: dict[str, int]) -> None:
+        self.holds = here
+        self.store = store
+        self.client = self
+        self.incarnation = "1"
+        self.config = self
+        self.pid = "p"
+        self.gone: list[tuple[str, int]] = []
+        self.released: list[tuple[str, int]] = []
+        self.answer: Callable[[c.ListHeld], Awaitable[Reply]] = self.page
+        self.release_failure: Exception | None = None
+
+    async def send(self, request: Any) -> Reply:
+        if isinstance(request, c.ListHeld):
+            return await self.answer(request)
+        if self.release_failure is not None:
+            raise self.release_failure
+        self.released.append((request.id, request.version))
+        return OK
+
+    async def page(self, query: c.ListHeld) -> Reply:
+        """Two at a time."""
+        left = sorted(each for each in self.store.items() if each[0] > (query.cursor or ""))
+        tasks = [Task(id=key, target="", version=version) for key, version in left[:2]]
+        return ok(TaskPage(tasks, left[1][0] if len(left) > 2 else None))
+
+    def lost(self, task_id: str, version: int) -> None:
+        self.gone.append((task_id, version))
+
+
+def take_stock(holding: Any, *changes: Callable[[], None]) -> None:
+    """Once, and once more after each change."""
+    stock = Stock(holding)
+
+    async def run() -> None:
+        await stock.take()
+        for change in changes:
+            change()
+            await stock.take()
+
+    asyncio.run(run())
+
+
+def nothing() -> None:
+    """Time passes."""
+
+
+def test_what_differs_twice_in_the_same_way_counts():
+    """Strangers are handed back, what is missing is given up; the rest is left alone."""
+    holding = Holding({"a": 1, "b": 2, "c": 1}, {"a": 1, "b": 3, "d": 4, "e": 1})
+    take_stock(holding, nothing)
+    assert holding.released == [("b", 3), ("d", 4), ("e", 1)]
+    assert sorted(holding.gone) == [("b", 2), ("c", 1)]
+
+
+def test_what_differs_once_is_only_under_way():
+    """It is there when looked at again, or differs in another way."""
+    holding = Holding({"a": 1, "b": 1}, {"b": 1, "c": 1})
+
+    def arrives() -> None:
+        holding.holds = {"b": 1, "c": 1, "d": 1}
+
+    def goes_on() -> None:
+        holding.store = {"b": 1, "d": 1, "e": 1}
+
+    take_stock(holding, arrives, goes_on)
+    assert (holding.released, holding.gone) == ([], [])
+
+
+@pytest.mark.parametrize("answer", [refuse(500, "a bug"), StoreUnavailable("away")])
+def test_a_list_that_cannot_be_had_proves_nothing(answer: Reply | Exception):
+    """Least of all that everything is lost; also when only its second page is missing."""
+    holding = Holding({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1})
+
+    async def fails(query: c.ListHeld) -> Reply:
+        if query.cursor is None and holding.holds:
+            return await holding.page(query)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    holding.answer = fails
+    take_stock(holding, nothing, nothing)
+    assert (holding.released, holding.gone) == ([], [])
+
+
+def test_now_and_then_it_is_looked_at_anyway():
+    """Two differences may cancel each other out, so that both sides count alike."""
+    holding: Any = Holding({"a": 1}, {"b": 1})
+    stock = Stock(holding)
+    assert not stock.is_wanted(agrees=True)
+    assert sum(stock.is_wanted(agrees=True) for _ in range(3 * ANYWAY)) == 3
+    assert stock.is_wanted(agrees=False)
+
+
+def test_looking_while_it_looks_is_no_second_look():
+    """A slow answer must not make one difference count twice."""
+    holding = Holding({}, {"a": 1})
+    asked = asyncio.Event()
+
+    async def run() -> None:
+        stock: Any = Stock(holding)  # type: ignore[arg-type]
+
+        async def slowly(query: c.ListHeld) -> Reply:
+            await asked.wait()
+            return await holding.page(query)
+
+        holding.answer = slowly
+        looks = [asyncio.ensure_future(stock.take()) for _ in range(3)]
+        await asyncio.sleep(0)
+        asked.set()
+        await asyncio.gather(*looks)
+
+    asyncio.run(run())
+    assert holding.released == []
+
+
+def test_a_task_that_cannot_be_handed_back_now_is_handed_back_later():
+    """The store was away just then."""
+    holding = Holding({}, {"a": 1})
+    holding.release_failure = StoreUnavailable("away")
+
+    def back() -> None:
+        holding.release_failure = None
+
+    take_stock(holding, nothing, back, nothing)
+    assert holding.released == [("a", 1)]
