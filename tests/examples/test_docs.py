@@ -2,30 +2,30 @@
 
 The blocks of a page are one script, top to bottom, as a reader would type them. A `text` block
 right after one is what that block prints. A block whose first line is `# a fragment` is part of
-something larger: it must only be valid Python.
+something larger: it must only be valid Python. Where a page speaks to a server there is one.
 """
 
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.server.processes import ServerProcess
+
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    ROOT / "README.md",
-    *(
-        ROOT / "docs" / f"{name}.md"
-        for name in ("calls", "quickstart", "schedules", "security", "waiting", "workflows")
-    ),
-]
+NAMES = ("calls", "quickstart", "schedules", "security", "waiting", "workers", "workflows")
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<prints>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
 )
 FRAGMENT = "# a fragment"
+URL = "http://127.0.0.1:8001"
 CUT = "-- 8< --"
 
 
@@ -58,6 +58,17 @@ def run(page: list[Block], folder: Path) -> list[str]:
     return done.stdout.split(f"{CUT}\n")[:-1]
 
 
+@contextmanager
+def served(page: list[Block], folder: Path) -> Iterator[list[Block]]:
+    """The page, with a server at the URL it names, if it does."""
+    if not any(URL in block.code for block in page):
+        yield page
+        return
+    with ServerProcess(folder) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        yield [block._replace(code=block.code.replace(URL, url)) for block in page]
+
+
 def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
@@ -70,7 +81,9 @@ def test_the_code_on_a_page_runs_and_prints_what_the_page_says(page, tmp_path):
     for block in found:
         compile(block.code, page.name, "exec")
     whole = [block for block in found if not block.code.startswith(FRAGMENT)]
-    for block, printed in zip(whole, run(whole, tmp_path), strict=True):
+    with served(whole, tmp_path) as reachable:
+        prints = run(reachable, tmp_path)
+    for block, printed in zip(whole, prints, strict=True):
         if block.prints is not None:
             assert lines(printed) == lines(block.prints)
 
