@@ -51,6 +51,7 @@ from layby.worker.attempt import Attempt
 from layby.worker.bodies import Bodies
 from layby.worker.calls import Calls
 from layby.worker.encoding import error_value
+from layby.worker.offers import Offers
 from layby.worker.patience import patiently, pauses
 from layby.worker.program import Program, Verdict
 from layby.worker.records import recall
@@ -116,9 +117,7 @@ class Worker:
         self._background: set[asyncio.Task[Any]] = set()
         self._loading = 0
         self._riding = 0
-        self._offered = 0
-        self._lowered = asyncio.Event()
-        self._standing: Take | None = None
+        self._offers = Offers(self._patiently, self._answered, self.spawn)
         self._asking = False
         self._stopping = False
         self._was_full = False
@@ -221,8 +220,7 @@ class Worker:
 
     async def is_slot_left(self) -> bool:
         """Whether there is a slot for what rides, once no take has been offered it as well."""
-        while self._offered > 0 and self._room() < self._offered:
-            await self._lowered.wait()
+        await self._offers.at_most(self._room)
         return self._room() >= 0 and not self._stopping
 
     def code_changed(self) -> None:
@@ -248,43 +246,16 @@ class Worker:
         return replace(self.take(0), names=())
 
     def _ask(self) -> None:
-        """Offer what there is room for, and nothing twice.
-
-        A take that waits may have been answered without our knowing. So before another number is
-        offered it is replaced by one of 0, and the new offer goes out when that is known.
-        """
+        """Give calls that wait here what room there is, and offer the rest."""
         self._asking = False
         self._sight.look(self._executor.parked_count)
-        if not self._stopping:
-            self.calls.begin(self.credit)
-        if self._stopping or not self._program.names:
+        if self._stopping:
             return
-        standing, wanted = self._standing, self.take(self.credit, FOREVER_MS)
-        if standing == wanted:
-            return
-        if standing is not None and standing.free > 0:
-            self._send_to_stand(self.take(0, FOREVER_MS))
-        elif self._offered == 0:
-            self._send_to_stand(wanted)
+        self.calls.begin(self.credit)
+        if self._program.names:
+            self._offers.offer(self.take(self.credit, FOREVER_MS))
 
-    def _send_to_stand(self, take: Take) -> None:
-        self._standing = take
-        self._offered += take.free
-        self.spawn(self._stand(take))
-
-    async def _stand(self, take: Take) -> None:
-        """The one take that waits. A newer one replaces it, and it is answered with nothing."""
-        try:
-            reply = await self._patiently(take)
-        finally:
-            self._offered -= take.free
-            self._lowered.set()
-            self._lowered.clear()
-        is_latest = self._standing is take
-        if is_latest:
-            self._standing = None
-        if reply is None:
-            return
+    def _answered(self, take: Take, reply: Reply, is_latest: bool) -> None:  # noqa: FBT001
         if isinstance(reply.data, TakeData):
             self.begin(reply.data.claims)
         elif is_latest and not self._stopping:
@@ -325,8 +296,8 @@ class Worker:
 
     async def let_others_in(self) -> None:
         """Room was made: let what is ready in the store stand in line before this goes on."""
-        await asyncio.gather(*self.calls.begin(self._room() - self._offered))
-        free = self._room() - self._offered
+        await asyncio.gather(*self.calls.begin(self._room() - self._offers.offered))
+        free = self._room() - self._offers.offered
         if free <= 0:
             return
         self._riding += free
@@ -486,7 +457,7 @@ class Worker:
 
     async def _report(self, command: FinishTask | FailTask) -> Reply | None:
         """The slot that has just become free is offered in the same command."""
-        is_room = self._room() > self._offered
+        is_room = self._room() > self._offers.offered
         free = 1 if is_room and not self.calls.takes_turn() else 0
         self._riding += free
         try:
