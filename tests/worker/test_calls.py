@@ -289,6 +289,74 @@ async def test_calls_and_runs_take_turns():
     assert "".join(each[0] for each in order[2:18]) in ("cr" * 8, "rc" * 8)
 
 
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@virtual_test
+async def test_calls_that_park_do_not_keep_runs_out(slots):
+    """A slot that a wait has freed goes to either side in turn, as one that an end has freed."""
+    order = []
+
+    @task(rpc="work")
+    async def work(context, handle):
+        order.append("run" if handle.task_execution_id.startswith("run/") else "call")
+        await handle.sleep(3600)
+
+    async with Runner("memory:", slots=slots) as runner:
+        runner.register(work)
+        blocker = asyncio.Event()
+
+        @task
+        async def blocks(context):
+            await blocker.wait()
+
+        for _ in range(slots):
+            await runner.start(flow_of(blocks, name="blocks"))
+        for number in range(12):
+            await call(runner, f"c{number}", "work")
+        for _ in range(12):
+            await runner.start(flow_of(work))
+        await settled_down()
+        blocker.set()
+        await until(lambda: len(order) == 24)
+    for part in (order[:6], order[:12], order[:18]):
+        assert abs(part.count("call") - len(part) // 2) <= slots
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@virtual_test
+async def test_calls_do_not_wait_for_runs_that_do_not_come(slots):
+    """A Runner with a workflow, and nothing to do for it: every slot is for calls."""
+
+    @task(rpc="work")
+    async def work(context, handle):
+        await handle.sleep(5)
+        return runner.now() - begin
+
+    async with Runner("memory:", slots=slots) as runner:
+        runner.register(flow_of(work))
+        begin = runner.now()
+        for number in range(12):
+            await call(runner, f"c{number}", "work")
+        assert {await answer_to(runner, f"c{number}") for number in range(12)} == {5_000}
+
+
+@virtual_test
+async def test_a_busy_worker_says_so_again():
+    """Each time it is told: somebody else may have come meanwhile."""
+
+    @task(rpc="work")
+    async def work(context):
+        await asyncio.sleep(600)
+
+    async with Runner("memory:", slots=1) as runner:
+        runner.register(work)
+        await call(runner, "first", "work")
+        await call(runner, "second", "work")
+        await asyncio.sleep(40)
+        other = Stranger(runner)
+        await settled_down()
+        assert other.heard == [("second", 0)]
+
+
 @virtual_test
 async def test_who_yields_its_slot_lets_calls_go_first():
     """As it lets tasks of runs."""

@@ -120,7 +120,8 @@ class Calls:
         self._leases: dict[str, Lease] = {}
         self._looked_after = 0
         self._has_forgotten = False
-        self._had_last_turn = False
+        self._is_next = True
+        """Whether a slot that both calls and runs want is for a call this time."""
         self._is_closed = False
 
     # --- life ----------------------------------------------------------------------------
@@ -155,10 +156,12 @@ class Calls:
         lease, waiting = self._leases.get(task_id), self._waiting.get(task_id)
         if lease is not None and lease.version <= version:
             self._host.lost(task_id, lease.version)  # it is pending again, so it is not ours
-        is_news = waiting is None or waiting.version < version
-        is_late = lease is not None and lease.version > version
-        if is_news and not is_late and not self._is_closed:
+        if self._is_closed or (lease is not None and lease.version > version):
+            return
+        if waiting is None or waiting.version < version:
             self._host.spawn(self._look(task_id, version))
+        else:
+            self._share_with_others(waiting)
 
     async def _look(self, task_id: str, version: int) -> None:
         data = (await patiently(self._host.client, GetPromise(id=task_id))).data
@@ -176,9 +179,13 @@ class Calls:
             self._decline(call)
             return
         self._waiting[call.id] = call
-        if len(self._waiting) > self._host.credit:
-            self._decline(call)  # another worker may have a slot for it sooner
+        self._share_with_others(call)
         self._host.credit_changed()
+
+    def _share_with_others(self, call: Heard) -> None:
+        """Another worker may have a slot for it sooner."""
+        if len(self._waiting) > self._host.credit:
+            self._decline(call)
 
     def _decline(self, call: Heard) -> None:
         if self.line is not None:
@@ -186,10 +193,24 @@ class Calls:
 
     # --- from the line to the claim ------------------------------------------------------
 
-    def takes_turn(self) -> bool:
-        """Whether the slot that has just become free is for a call: each other, while some wait."""
-        self._had_last_turn = bool(self._waiting) and not self._had_last_turn
-        return self._had_last_turn
+    @property
+    def is_any_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def share(self, room: int) -> int:
+        """How many of these slots are for calls: half of them, and an odd one in turns."""
+        half, odd = divmod(room, 2)
+        mine = half + (odd and self._is_next)
+        if odd and self._waiting:
+            self._is_next = not self._is_next
+        return min(mine, len(self._waiting))
+
+    def let_run_pass(self) -> bool:
+        """Whether the slot that has just become free is for a task of a run, if there is one."""
+        if self._waiting and self._is_next:
+            return False
+        self._is_next = True
+        return True
 
     def begin(self, room: int) -> "list[asyncio.Task[Any]]":
         """Acquire calls for so many slots, those first that came first."""

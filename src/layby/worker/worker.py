@@ -246,14 +246,22 @@ class Worker:
         return replace(self.take(0), names=())
 
     def _ask(self) -> None:
-        """Give calls that wait here what room there is, and offer the rest."""
+        """Give calls that wait here their share of the room, and offer the rest.
+
+        While more calls wait, what there is for tasks of runs is asked for at once: a take that
+        stands might keep a slot from them for ever.
+        """
         self._asking = False
         self._sight.look(self._executor.parked_count)
         if self._stopping:
             return
-        self.calls.begin(self.credit)
-        if self._program.names:
-            self._offers.offer(self.take(self.credit, FOREVER_MS))
+        if not self._program.names:
+            self.calls.begin(self.credit)
+            return
+        self.calls.begin(self.calls.share(self.credit))
+        if self.calls.is_any_waiting and self.credit > 0:
+            self.spawn(self._take_at_once(self.credit))
+        self._offers.offer(self.take(self.credit, FOREVER_MS))
 
     def _answered(self, take: Take, reply: Reply, is_latest: bool) -> None:  # noqa: FBT001
         if isinstance(reply.data, TakeData):
@@ -298,13 +306,22 @@ class Worker:
         """Room was made: let what is ready in the store stand in line before this goes on."""
         await asyncio.gather(*self.calls.begin(self._room() - self._offers.offered))
         free = self._room() - self._offers.offered
-        if free <= 0:
-            return
+        if free > 0:
+            await self._take_at_once(free)
+
+    def _take_at_once(self, free: int) -> "Coroutine[Any, Any, None]":
+        """The slots are claimed now, not when the coroutine begins."""
         self._riding += free
+        return self._taken_at_once(free)
+
+    async def _taken_at_once(self, free: int) -> None:
+        reply = None
         try:
-            reply = await self._patiently(self.take(free))
+            if await self.is_slot_left():
+                reply = await self._patiently(self.take(free))
         finally:
             self._riding -= free
+            self.credit_changed()
         if reply is not None and isinstance(reply.data, TakeData):
             await asyncio.gather(*self.begin(reply.data.claims))
 
@@ -458,7 +475,7 @@ class Worker:
     async def _report(self, command: FinishTask | FailTask) -> Reply | None:
         """The slot that has just become free is offered in the same command."""
         is_room = self._room() > self._offers.offered
-        free = 1 if is_room and not self.calls.takes_turn() else 0
+        free = 1 if is_room and self.calls.let_run_pass() else 0
         self._riding += free
         try:
             take = None if self._stopping else self.take(free)
