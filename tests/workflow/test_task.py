@@ -176,7 +176,7 @@ def test_bad_tasks_are_refused_with_the_remedy(options, function, message):
         task(**options)(function)
 
 
-@pytest.mark.parametrize("later", ["group", "on_success", "on_failure"])
+@pytest.mark.parametrize("later", ["on_success", "on_failure"])
 def test_options_of_later_parts_are_not_taken_in_silence(later):
     options: Any = {later: "x"}
     with pytest.raises(TypeError, match=later):

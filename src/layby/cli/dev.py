@@ -25,15 +25,19 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("module", required=False)
-@click.option("--db", default="sqlite:layby.db", show_default=True, help="Where data is stored.")
-@click.option("--port", default=8001, show_default=True, help="Port to listen on, on 127.0.0.1.")
+@click.option("--db", help="Where data is stored.  [default: sqlite:layby.db]")
+@click.option("--port", help="Port to listen on.  [default: 8001]")
 @click.option("--slots", default=4, show_default=True, help="Bodies that run at a time.")
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), help="Read this file, not ./layby.toml."
 )
-def dev(module: str | None, db: str, port: int, slots: int, file: Path | None) -> None:
+def dev(
+    module: str | None, db: str | None, port: str | None, slots: int, file: Path | None
+) -> None:
     """Serve on this machine and, with MODULE, work as well: one process, nothing to set up."""
-    loaded = config.load({"db": db, "server.port": port}, os.environ, file)
+    given = {"db": db, "server.port": port}
+    flags = {name: value for name, value in given.items() if value is not None}
+    loaded = config.load(flags, os.environ, file)
     logs.configure(loaded.log)
     asyncio.run(_dev(loaded, module, slots))
 

@@ -40,7 +40,7 @@ ReadStats = Callable[[], Awaitable[StatsData]]
 Live = Literal["poll_connections", "backlog_requests", "free_slots", "pushes_under_way"]
 WAIT_KINDS: Final = frozenset(
     (
-        *("condition", "sleep", "promise", "slot", "trigger", "approval"),
+        *("condition", "sleep", "promise", "rpc", "slot", "trigger", "approval"),
         *("backoff", "dependency", "worker", "manual"),
     )
 )

@@ -188,6 +188,7 @@ def _layout(flow: Workflow) -> _Layout:
 
 
 def _node(flow: Workflow, task_id: str) -> Node:
-    after = flow.tasks[task_id].dependencies
-    param = encoding.wrap(msgspec.json.encode(_NodeParam(after)))
-    return Node(task_id, node_name(flow.name, task_id), after, None, param)
+    task = flow.tasks[task_id]
+    param = encoding.wrap(msgspec.json.encode(_NodeParam(task.dependencies)))
+    name = node_name(flow.name, task_id)
+    return Node(task_id, name, task.dependencies, task.group, param)

@@ -20,6 +20,7 @@ def is_same_task(one: AnyTask, other: AnyTask) -> bool:
     return one is other or (
         one.dependencies == other.dependencies
         and one.process == other.process
+        and one.group == other.group
         and _is_same_function(one.function, other.function)
     )
 

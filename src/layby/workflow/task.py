@@ -34,6 +34,7 @@ class TaskDefinition(Generic[P, R]):
         timeout: float | None = None,
         rule: Rule = "all_success",
         *,
+        group: str | None = None,
         process: bool = False,
         rpc: str | None = None,
     ) -> None:
@@ -44,6 +45,7 @@ class TaskDefinition(Generic[P, R]):
         self.retry = retry
         self.timeout = timeout
         self.rule: Rule = rule
+        self.group = group
         self.process = process
         self.rpc = rpc
         """What callers in other languages call it; None when it serves no calls."""
@@ -90,6 +92,7 @@ def task(
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     rule: Rule = "all_success",
+    group: str | None = None,
     process: bool = False,
     rpc: str | None = None,
 ) -> Callable[[Callable[P, R]], TaskDefinition[P, R]]: ...
@@ -103,6 +106,7 @@ def task(
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     rule: Rule = "all_success",
+    group: str | None = None,
     process: bool = False,
     rpc: str | None = None,
 ) -> Any:
@@ -110,7 +114,8 @@ def task(
 
     `id` is the function's name unless given; `dependencies` are ids or tasks. `retries=3` is
     three retries after the first try; `retry` says it in full. `timeout` counts only time
-    with a slot held. `process=True` runs a module-level plain `def` in a process of its own.
+    with a slot held. `group` names workers other than those of the run that are to run it.
+    `process=True` runs a module-level plain `def` in a process of its own.
     `rpc` is a name under which Resonate SDKs and `handle.rpc` can call the function.
     """
 
@@ -125,6 +130,7 @@ def task(
             _retry_policy(retries, retry, task_id),
             None if timeout is None else positive_seconds(timeout, f"timeout of task '{task_id}'"),
             check_rule(rule),
+            group=None if group is None else check_name(group, f"group of task '{task_id}':"),
             process=process,
             rpc=None if rpc is None else _function_name(rpc, task_id),
         )
