@@ -94,7 +94,9 @@ class Application:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._body(scope, receive)
         if isinstance(body, Reply):
-            await _respond(send, body.status, encode("unknown", "0", body), close=True)
+            # Who still sends is listened to, or would not hear this; who waits to be asked is not.
+            is_waiting = _header(scope, b"expect") is not None
+            await _respond(send, body.status, encode("unknown", "0", body), close=is_waiting)
             return
         token = bearer(_header(scope, b"authorization"))
         answer = await self._rpc.answer(body, token, lambda: self._gone(receive))
@@ -105,7 +107,7 @@ class Application:
         too_large = refuse(413, f"Request body is larger than {limit} bytes")
         if int(_header(scope, b"content-length") or 0) > limit:
             return too_large
-        body = b""
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -114,7 +116,7 @@ class Application:
             if len(body) > limit:
                 return too_large
             if not message.get("more_body"):
-                return body
+                return bytes(body)
 
     async def _gone(self, receive: Receive) -> None:
         """Returns when the peer has hung up, or the server is about to."""

@@ -5,6 +5,7 @@ of any sort, and stop in the moment it is told to.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -12,15 +13,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
+
+from layby.core.replies import refuse
+from layby.wire.encode import encode
+
+logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S: Final = 75
 MAX_HEAD_BYTES: Final = 65_536
 USER_TIMEOUT_MS: Final = 30_000
 """How long the kernel waits for a vanished peer to confirm what was sent to it."""
+_OF_UPGRADES: Final = (b"connection", b"upgrade", b"http2-settings")
 
 
 class Limits(Struct, frozen=True):
@@ -46,7 +58,6 @@ class Listener:
             server_header=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            limit_concurrency=self._limits.max_connections,
         )
         self._config.load()
 
@@ -81,52 +92,94 @@ class Listener:
             connection.transport.close()
 
     def _protocol(self) -> "BoundedProtocol":
-        return BoundedProtocol(self._config, self._state, self._limits.read_timeout)
+        return BoundedProtocol(self._config, self._state, self._limits)
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """Gives up on peers that dawdle: a request must arrive in time, and its head be short."""
 
-    def __init__(self, config: Config, state: ServerState, read_timeout: float) -> None:
+    def __init__(self, config: Config, state: ServerState, limits: Limits) -> None:
         super().__init__(config, state, {})
-        self._read_timeout = read_timeout
+        self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self._is_in_head = False
+        self._under_way: list[RequestResponseCycle] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         _watch_peer(transport.get_extra_info("socket"))
+        if len(self.connections) > self._limits.max_connections:
+            self.app = _crowded
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
         super().connection_lost(exc)
+        for each in self._unanswered():  # also those that another one was sent behind
+            each.disconnected = True
+            each.message_event.set()
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
         if self._deadline is None:
             self._expect_request()  # the first bytes of another request
         self._head_bytes += len(data)
-        super().data_received(data)
+        self._parse(data)
         if self._head_bytes > MAX_HEAD_BYTES and self._is_in_head:
-            self.send_400_response("Request head too large")
+            self._refuse(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes")
+
+    # --- the parser ----------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._deadline is None:
+            self._expect_request()
         self._is_in_head = True
+        self._head_bytes = 0
         super().on_message_begin()
-        self.scope.setdefault("state", {})["transport"] = self.transport
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
-        super().on_headers_complete()
+        if not self.parser.should_upgrade():
+            self.scope.setdefault("state", {})["transport"] = self.transport
+            super().on_headers_complete()
+            self._under_way = [*self._unanswered(), self.cycle]
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._expect_nothing()
         super().on_message_complete()
+        if self.cycle.response_complete:  # before all of the request was there
+            self.on_response_complete()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            self._stay(data[upgrade.args[0] :])
+        except HttpParserError as error:
+            logger.info("a connection sent what is no HTTP: %s", error)
+            self._refuse(400, f"Invalid HTTP: {error}")
+
+    def _stay(self, rest: bytes) -> None:
+        """Somebody offers to speak another protocol: read the request as if they had not."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(405, "This is not a proxy")
+            return
+        kept = ((name, value) for name, value in self.headers if name not in _OF_UPGRADES)
+        lines = (b"%b %b HTTP/1.1" % (method, self.url), *(b"%b: %b" % each for each in kept))
+        self.parser = HttpRequestParser(self)
+        self._parse(b"\r\n".join((*lines, b"", rest)))
+
+    # --- bounds --------------------------------------------------------------------------
+
+    def _unanswered(self) -> list[RequestResponseCycle]:
+        return [each for each in self._under_way if not each.response_complete]
 
     def _expect_request(self) -> None:
-        self._is_in_head = True
-        self._head_bytes = 0
-        self._deadline = self.loop.call_later(self._read_timeout, self._give_up)
+        self._deadline = self.loop.call_later(self._limits.read_timeout, self._give_up)
 
     def _expect_nothing(self) -> None:
         if self._deadline is not None:
@@ -134,7 +187,35 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _give_up(self) -> None:
-        self.transport.abort()
+        if self.flow.read_paused:
+            self._expect_request()  # it is not the peer who is late
+        elif self._is_in_head or self._unanswered():
+            self._refuse(408, "The request did not arrive in time")
+        else:
+            self.transport.abort()
+
+    def _refuse(self, status: int, why: str) -> None:
+        """For what never became a request; what came whole before it is answered first."""
+        whole = [each for each in self._unanswered() if not each.more_body]
+        if whole:
+            while self.pipeline and self.pipeline[0][0].more_body:
+                self.pipeline.popleft()
+            whole[-1].keep_alive = False
+            self.flow.pause_reading()
+        elif not self.transport.is_closing():
+            body = encode("unknown", "0", refuse(status, why))
+            head = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+            last = b"connection: close\r\n\r\n"
+            self.transport.write(b"".join((STATUS_LINE[status], head, last, body)))
+            self.transport.close()
+
+
+async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
+    """There are as many connections as there may be; those that are there are served."""
+    body = encode("unknown", "0", refuse(503, "Too many connections: try again in a moment"))
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _private_socket(path: Path) -> socket.socket:
