@@ -29,6 +29,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain; charset=utf-8"
 LEGACY: Final = ("promises", "schedules", "tasks")
+PROBES: Final = ("/health", "/ready", "/metrics")
+ALLOWED: Final = {"/": ("POST",)} | dict.fromkeys(PROBES, ("GET", "HEAD"))
 GONE: Final = "This endpoint is no longer supported. Please update to the latest SDK."
 
 
@@ -71,22 +73,25 @@ class Application:
         if path == "/" and method == "POST":
             await self._answer(scope, receive, send)
             return
-        first, *rest = path.removeprefix("/").split("/")
-        if first in LEGACY:
+        place = _poll_place(scope)
+        allowed = ("GET",) if place else ALLOWED.get(path, ())
+        if path.removeprefix("/").split("/")[0] in LEGACY:
             await _tell(send, 410, GONE)
-        elif first == "poll" and len(rest) >= 2 and method == "GET":
-            await self._poll(scope, receive, send)
-        elif path in ("/health", "/ready", "/metrics") and method == "GET":
-            await self._probe(path, send)
-        elif path in ("/", "/health", "/ready", "/metrics") or first == "poll":
-            await _tell(send, 405, f"{method} is not for {path}")
-        else:
+        elif not allowed:
             await _tell(send, 404, f"There is nothing at {path}")
+        elif method not in allowed:
+            await _tell(send, 405, f"{method} is not for {path}", allow=", ".join(allowed))
+        elif place:
+            await self._poll(scope, receive, send, *place)
+        else:
+            await self._probe(path, send)
 
     def drain(self) -> None:
         """End streams and requests that wait; whoever asks again is sent away."""
         self._draining.set()
-        for poll in list(self.polls):
+        polls = list(self.polls)
+        self._router.disconnect(*polls)  # all at once: what one leaves must not go to the next
+        for poll in polls:
             poll.close()
 
     # --- requests ------------------------------------------------------------------------
@@ -95,8 +100,8 @@ class Application:
         body = await self._body(scope, receive)
         if isinstance(body, Reply):
             # Who still sends is listened to, or would not hear this; who waits to be asked is not.
-            is_waiting = _header(scope, b"expect") is not None
-            await _respond(send, body.status, encode("unknown", "0", body), close=is_waiting)
+            more = () if _header(scope, b"expect") is None else ((b"connection", b"close"),)
+            await _respond(send, body.status, encode("unknown", "0", body), JSON, *more)
             return
         token = bearer(_header(scope, b"authorization"))
         answer = await self._rpc.answer(body, token, lambda: self._gone(receive))
@@ -130,35 +135,44 @@ class Application:
 
     # --- streams -------------------------------------------------------------------------
 
-    async def _poll(self, scope: Scope, receive: Receive, send: Send) -> None:
-        group, receiver_id = _poll_place(scope)
+    async def _poll(
+        self, scope: Scope, receive: Receive, send: Send, group: str, receiver_id: str
+    ) -> None:
         refused = await self._refused(scope, group, receiver_id)
         if refused is not None:
             await _respond(send, refused.status, str(refused.data).encode(), TEXT)
             return
-        surface = self._surface
-        poll = PollConnection(group, receiver_id, self._router, self.url, surface.poll_buffer)
+        poll = PollConnection(group, receiver_id, self._router, self.url, self._surface.poll_buffer)
         self.polls.add(poll)
         hung_up = asyncio.ensure_future(_hung_up(receive))
         hung_up.add_done_callback(lambda _: poll.close())
         try:
-            await send(_stream_start())
-            write = _writer(send, scope["state"]["transport"])
-            await poll.stream(write, surface.ping_every, surface.poll_patience)
-            if not hung_up.done():
-                await send({"type": "http.response.body", "body": b""})
+            await self._stream(poll, send, scope["state"]["transport"], hung_up)
         finally:
             self.polls.discard(poll)
             hung_up.cancel()
+
+    async def _stream(
+        self, poll: PollConnection, send: Send, transport: Any, hung_up: Awaitable[None]
+    ) -> None:
+        surface = self._surface
+        await send(_stream_start())
+        write = _writer(send, transport)
+        if await poll.stream(write, surface.ping_every, surface.poll_patience):
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            transport.abort()  # closing would wait for a reader that takes nothing
+            await hung_up
 
     async def _refused(self, scope: Scope, group: str, receiver_id: str) -> Reply | None:
         who = self._gate.identify(bearer(_header(scope, b"authorization")))
         if isinstance(who, Reply):
             return who
-        if self._draining.is_set() or len(self.polls) >= self._surface.max_polls:
-            return refuse(503, "Poll registration at capacity")
         refused = self._gate.permit_poll(who, group)
-        return refused or await self._refused_holder(scope, group, receiver_id)
+        refused = refused or await self._refused_holder(scope, group, receiver_id)
+        if self._draining.is_set() or len(self.polls) >= self._surface.max_polls:
+            return refused or refuse(503, "Poll registration at capacity")
+        return refused
 
     async def _refused_holder(self, scope: Scope, group: str, pid: str) -> Reply | None:
         """A group of our own is for registered holders: the incarnation is their secret."""
@@ -194,9 +208,12 @@ class Application:
             return False
 
 
-def _poll_place(scope: Scope) -> tuple[str, str]:
-    """Group and id, each decoded by itself: an id may contain an encoded slash."""
-    _, _, group, receiver_id = scope["raw_path"].decode("latin-1").split("/", 3)
+def _poll_place(scope: Scope) -> tuple[str, str] | None:
+    """Group and id, each decoded by itself: an id may contain a slash, encoded or not."""
+    first, *place = scope["raw_path"].decode("latin-1").removeprefix("/").split("/", 2)
+    if first != "poll" or len(place) < 2 or not all(place):
+        return None
+    group, receiver_id = place
     return unquote(group), unquote(receiver_id)
 
 
@@ -226,15 +243,14 @@ def _stream_start() -> MutableMapping[str, Any]:
     return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
-async def _tell(send: Send, status: int, why: str) -> None:
-    await _respond(send, status, msgspec.json.encode({"error": why}))
+async def _tell(send: Send, status: int, why: str, allow: str = "") -> None:
+    more = ((b"allow", allow.encode()),) if allow else ()
+    await _respond(send, status, msgspec.json.encode({"error": why}), JSON, *more)
 
 
 async def _respond(
-    send: Send, status: int, body: bytes, sort: bytes = JSON, *, close: bool = False
+    send: Send, status: int, body: bytes, sort: bytes = JSON, *more: tuple[bytes, bytes]
 ) -> None:
-    headers = [(b"content-type", sort), (b"content-length", b"%d" % len(body))]
-    if close:
-        headers.append((b"connection", b"close"))
+    headers = [(b"content-type", sort), (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -2,14 +2,19 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Final
 
 from layby.engine.outbox import Outgoing
 from layby.server.routing import Router
 from layby.wire.encode import encode_message
 
 Write = Callable[[bytes], Awaitable[None]]
-PING = b": ping\n\n"
+PING: Final = b": ping\n\n"
+PIECE_BYTES: Final = 65_536
+"""About how much is written at once: a slow reader holds up the rest here, not in its socket."""
+MAX_CHARS: Final = 8 * 2**20
+"""A connection has no room for more than this, however few messages it is."""
 
 
 class PollConnection:
@@ -22,18 +27,21 @@ class PollConnection:
         self._url = url
         self._buffer = buffer
         self._queue: deque[Outgoing] = deque()
+        self._queued_chars = 0
         self._rung = asyncio.Event()
+        self._writing: asyncio.Timeout | None = None
         self._was_full = False
         self.is_closed = False
 
     @property
     def has_room(self) -> bool:
-        is_full = len(self._queue) >= self._buffer
+        is_full = len(self._queue) >= self._buffer or self._queued_chars >= MAX_CHARS
         self._was_full = self._was_full or is_full
         return not is_full and not self.is_closed
 
     def receive(self, outgoing: Outgoing) -> None:
         self._queue.append(outgoing)
+        self._queued_chars += _size(outgoing)
         self._rung.set()
 
     def close(self) -> None:
@@ -42,19 +50,24 @@ class PollConnection:
             self.is_closed = True
             self._router.disconnect(self)
             self._rung.set()
+            if self._writing is not None and not self._writing.expired():
+                self._writing.reschedule(0)  # no more patience with this reader
 
-    async def stream(self, write: Write, ping_every: float, patience: float) -> None:
-        """Write until closed. A reader that takes nothing for `patience` seconds is given up."""
+    async def stream(self, write: Write, ping_every: float, patience: float) -> bool:
+        """Write until closed.
+
+        False when the reader is not there, or took nothing for `patience` seconds.
+        """
         self._router.connect(self)
         try:
             while not self.is_closed:
                 await self._next(ping_every)
-                async with asyncio.timeout(patience):
-                    await self._write(write)
+                await self._tell(write, patience)
         except (TimeoutError, ConnectionError):
-            return
+            return False
         finally:
             self.close()
+        return True
 
     async def _next(self, ping_every: float) -> None:
         try:
@@ -64,14 +77,46 @@ class PollConnection:
             return
         self._rung.clear()
 
-    async def _write(self, write: Write) -> None:
+    async def _tell(self, write: Write, patience: float) -> None:
         leaving = [each for each in self._queue if self._router.is_current(each, self)]
         self._queue.clear()
-        await write(b"".join(map(self._event, leaving)) or PING)
-        self._router.arrived(leaving)
+        self._queued_chars = 0
+        if not leaving and not self.is_closed:
+            await self._write(write, PING, patience)
+        for piece in _pieces(leaving):
+            await self._write(write, b"".join(map(self._event, piece)), patience)
+            self._router.arrived(piece)
         if self._was_full and not self.is_closed:
             self._was_full = False
             self._router.made_room(self)
 
+    async def _write(self, write: Write, chunk: bytes, patience: float) -> None:
+        try:
+            async with asyncio.timeout(patience) as self._writing:
+                await write(chunk)
+        finally:
+            self._writing = None
+
     def _event(self, outgoing: Outgoing) -> bytes:
         return b"data: %b\n\n" % encode_message(outgoing.message, outgoing.promise, self._url)
+
+
+def _pieces(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
+    """Together as long as they are small."""
+    piece: list[Outgoing] = []
+    size = 0
+    for each in messages:
+        piece.append(each)
+        size += _size(each)
+        if size >= PIECE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _size(outgoing: Outgoing) -> int:
+    """About how much it is, in characters."""
+    promise = outgoing.promise
+    texts = () if promise is None else (promise.param, promise.value, promise.tags)
+    return 300 + sum(map(len, texts))

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol, TypeVar
 
 from layby.client.local import LocalClient
 from layby.core.address import PollAddress, parse_poll
@@ -22,24 +22,15 @@ from layby.core.model import MessageKey
 from layby.core.replies import Reply
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
+from layby.errors import EngineStopped, StoreError
+from layby.server.under_way import Receiver, UnderWay
 
 logger = logging.getLogger(__name__)
 
+K = TypeVar("K")
 FIRST_PAGE = OfferMessages().after
 KEPT_MS = 24 * 3_600_000
 """Whoever has not come to hear an `unblock` by then will read the promise instead."""
-
-
-class Receiver(Protocol):
-    group: str
-    id: str
-
-    @property
-    def has_room(self) -> bool: ...
-
-    def receive(self, outgoing: Outgoing) -> None:
-        """Must not block. Once it has arrived, `Router.arrived` is told."""
-        ...
 
 
 class Push(Protocol):
@@ -48,13 +39,6 @@ class Push(Protocol):
     def push(self, outgoing: Outgoing) -> None: ...
 
     def withdraw(self, key: MessageKey) -> None: ...
-
-
-class Under(NamedTuple):
-    """A message under way."""
-
-    outgoing: Outgoing
-    receiver: Receiver
 
 
 class Router:
@@ -74,7 +58,8 @@ class Router:
         self._choose = choose
         self._woke = woke
         self._receivers: dict[str, list[Receiver]] = {}
-        self._under_way: dict[MessageKey, Under] = {}
+        self._by_id: dict[tuple[str, str], list[Receiver]] = {}
+        self._under_way = UnderWay()
         self._told: set[MessageKey] = set()
         """What has arrived and is still in the outbox: to be offered again, and not told again."""
         self._declined: dict[MessageKey, set[Receiver]] = {}
@@ -99,25 +84,23 @@ class Router:
 
     def connect(self, receiver: Receiver) -> None:
         self._receivers.setdefault(receiver.group, []).append(receiver)
+        self._by_id.setdefault((receiver.group, receiver.id), []).append(receiver)
         self.made_room(receiver)
 
-    def disconnect(self, receiver: Receiver) -> None:
-        """It is gone: what was under way to it goes to another one, if it may."""
-        mates = self._receivers.get(receiver.group, [])
-        if receiver in mates:
-            mates.remove(receiver)
-        if not mates:
-            self._receivers.pop(receiver.group, None)
-        for decliners in self._declined.values():
-            decliners.discard(receiver)
-        left = [each.outgoing for each in self._under_way.values() if each.receiver is receiver]
+    def disconnect(self, *receivers: Receiver) -> None:
+        """They are gone: what was under way to them goes to others, if it may."""
+        for each in receivers:
+            _remove(self._receivers, each.group, each)
+            _remove(self._by_id, (each.group, each.id), each)
+            for decliners in self._declined.values():
+                decliners.discard(each)
+        left = [outgoing for each in receivers for outgoing in self._under_way.drop_all_to(each)]
         for outgoing in left:
-            del self._under_way[outgoing.key]
             self._send(outgoing)
 
     def made_room(self, receiver: Receiver) -> None:
         """There may be messages in the outbox that it can take now."""
-        offer = self._loop.create_task(self._offer_to(receiver))
+        offer = self._loop.create_task(self._try_to_offer(receiver))
         self._offers.add(offer)
         offer.add_done_callback(self._offers.discard)
 
@@ -125,7 +108,7 @@ class Router:
         """Its receiver has them. An `execute` stays under way until somebody takes the task."""
         done = {each.key for each in outgoing if each.message.kind != "execute"}
         for key in done:
-            self._under_way.pop(key, None)
+            self._under_way.drop(key)
         now = self._engine.clock.now()
         for each in outgoing:
             self._count(each.message.kind, "success")
@@ -144,7 +127,7 @@ class Router:
         if under is None or under.receiver.id != receiver_id:
             return
         if under.outgoing.message.version == version:
-            del self._under_way[key]
+            self._under_way.drop(key)
             self._declined.setdefault(key, set()).add(under.receiver)
             self._send(under.outgoing)
 
@@ -168,7 +151,7 @@ class Router:
 
     def _take(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
         for key in withdrawn:
-            self._under_way.pop(key, None)
+            self._under_way.drop(key)
             self._declined.pop(key, None)
             if self._push is not None:
                 self._push.withdraw(key)
@@ -190,9 +173,8 @@ class Router:
             self._send_elsewhere(outgoing)
         elif address.cast == "uni" and address.id is None:
             self._drop(outgoing)
-        elif fit := [each for each in self._fitting(outgoing, address) if each.has_room]:
-            receiver = self._choose(fit)
-            self._under_way[outgoing.key] = Under(outgoing, receiver)
+        elif (receiver := self._receiver_of(outgoing, address)) is not None:
+            self._under_way.put(outgoing, receiver)
             receiver.receive(outgoing)
 
     def _send_elsewhere(self, outgoing: Outgoing) -> None:
@@ -207,13 +189,34 @@ class Router:
         self._count(outgoing.message.kind, "dropped")
         self._engine.forget([outgoing.key])
 
-    def _fitting(self, outgoing: Outgoing, address: PollAddress) -> Sequence[Receiver]:
-        mates = self._receivers.get(address.group, [])
-        if declined := self._declined.get(outgoing.key):
-            mates = [each for each in mates if each not in declined]
+    def _receiver_of(self, outgoing: Outgoing, address: PollAddress) -> Receiver | None:
+        """The one that is named, if it has room; else any other, if that will do."""
+        declined = self._declined.get(outgoing.key, ())
         # One that has come again has hung up before, whether that was noticed or not.
-        named = [each for each in mates if each.id == address.id][-1:]
-        return named if named or address.cast == "uni" else mates
+        named = self._by_id.get((address.group, address.id or ""), ())[-1:]
+        fit = [each for each in named if each not in declined and each.has_room]
+        if fit or address.cast == "uni":
+            return fit[0] if fit else None
+        mates = self._receivers.get(address.group, ())
+        if declined:
+            mates = [each for each in mates if each not in declined]
+        return self._any_of(mates)
+
+    def _any_of(self, mates: Sequence[Receiver]) -> Receiver | None:
+        """There may be thousands, and most have room."""
+        if mates and (lucky := self._choose(mates)).has_room:
+            return lucky
+        fit = [each for each in mates if each.has_room]
+        return self._choose(fit) if fit else None
+
+    async def _try_to_offer(self, receiver: Receiver) -> None:
+        try:
+            await self._offer_to(receiver)
+        except StoreError as failure:  # the engine offers everything again now and then
+            who = f"{receiver.group}/{receiver.id}"
+            logger.warning("what waits for %s will be told later: %s", who, failure)
+        except EngineStopped:
+            return
 
     async def _offer_to(self, receiver: Receiver) -> None:
         for offer in _addresses_of(receiver):
@@ -223,6 +226,14 @@ class Router:
                 if not isinstance(reply.data, OfferMessages) or reply.data.after == FIRST_PAGE:
                     break
                 page = reply.data
+
+
+def _remove(lists: dict[K, list[Receiver]], key: K, receiver: Receiver) -> None:
+    mates = lists.get(key, [])
+    if receiver in mates:
+        mates.remove(receiver)
+    if not mates:
+        lists.pop(key, None)
 
 
 def _addresses_of(receiver: Receiver) -> Iterator[OfferMessages]:
