@@ -110,10 +110,8 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     "layby.run.get": lambda p: {"id": f"{p}r"},
     "layby.task.records": lambda p: {"id": f"{p}x"},
     "layby.task.decline": lambda p: {
-        "id": f"{p}x",
-        "version": 0,
-        "target": "poll://any@default",
         "pid": "w",
+        "tasks": [{"id": f"{p}x", "version": 0, "target": "poll://any@default"}],
     },
     "layby.run.list": lambda _: {},
     "layby.waiting.list": lambda p: {"prefix": p},

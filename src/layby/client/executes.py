@@ -4,15 +4,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from layby.client.stream import listen
 from layby.client.transport import Transport
-from layby.core.commands import Command, DeclineTask, Query
+from layby.core.commands import Command, DeclineTasks, Execute, Query
 from layby.core.replies import Reply
 from layby.errors import LaybyError
 from layby.wire.answers import MessageEnvelope
 
 logger = logging.getLogger(__name__)
+
+PORTION: Final = 500
 
 
 class ExecuteStream:
@@ -32,7 +35,7 @@ class ExecuteStream:
         self._pid = pid
         self._heard = heard
         self._listening: asyncio.Task[None] | None = None
-        self._declined: deque[DeclineTask] = deque()
+        self._declined: deque[Execute] = deque()
         self._declining: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -46,20 +49,20 @@ class ExecuteStream:
             if task is not None:
                 task.cancel()
 
-    def decline(self, task_id: str, version: int, target: str) -> None:
-        """One after the other: whoever declines is busy already."""
-        self._declined.append(
-            DeclineTask(id=task_id, version=version, target=target, pid=self._pid)
-        )
+    def decline(self, task: Execute) -> None:
+        """Together with all that are declined while the last ones are told."""
+        self._declined.append(task)
         if self._declining is None or self._declining.done():
             self._declining = asyncio.create_task(self._decline())
 
     async def _decline(self) -> None:
         while self._declined:
+            count = min(len(self._declined), PORTION)
+            tasks = tuple(self._declined.popleft() for _ in range(count))
             try:
-                await self._send(self._declined.popleft())
-            except LaybyError as failure:  # it is told again when nobody has taken it
-                logger.warning("a call was not declined: %s", failure)
+                await self._send(DeclineTasks(pid=self._pid, tasks=tasks))
+            except LaybyError as failure:  # they are told again when nobody has taken them
+                logger.warning("calls were not declined: %s", failure)
 
     def _hear(self, message: MessageEnvelope) -> None:
         task = message.data.task

@@ -629,17 +629,23 @@ class ListHeld(Query, frozen=True):
     cursor: str | None = None
 
 
-class DeclineTask(Query, frozen=True):
-    """The receiver of an `execute` does not take this task (now): another one may be told.
+class Execute(Struct, frozen=True):
+    """What an `execute` has said, and the address it went to."""
 
-    Nothing of the store changes; whoever declined may still acquire the task.
-    """
-
-    kind = "layby.task.decline"
     id: str
     version: Int64
     target: str
+
+
+class DeclineTasks(Query, frozen=True):
+    """The receiver of these executes does not take the tasks (now): others may be told.
+
+    Nothing of the store changes; whoever declined may still acquire them.
+    """
+
+    kind = "layby.task.decline"
     pid: str
+    tasks: tuple[Execute, ...]
 
 
 class StartDebug(Query, frozen=True):

@@ -15,7 +15,7 @@ from layby.core.commands import (
     CreateRunSchedule,
     CreateSchedule,
     CreateTask,
-    DeclineTask,
+    DeclineTasks,
     FailTask,
     FenceTask,
     FinishTask,
@@ -275,10 +275,11 @@ def _get_records(c: GetRecords) -> Problems:
     yield from _search(c)
 
 
-def _decline(c: DeclineTask) -> Problems:
-    yield from _task_id(c)
+def _decline(c: DeclineTasks) -> Problems:
     yield from _id(c.pid, "Process ID")
-    yield from _version(c.version)
+    for each in c.tasks:
+        yield from _task_id(each)
+        yield from _version(each.version)
 
 
 def _take(c: Take) -> Problems:
@@ -420,7 +421,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     ListHeld: _search,
     commands.GetRun: _get_run,
     GetRecords: _get_records,
-    DeclineTask: _decline,
+    DeclineTasks: _decline,
     ListRuns: _list_runs,
     ListWaiting: _list_waiting,
     commands.ExplainPromise: _promise_id,

@@ -4,6 +4,7 @@ import asyncio
 
 from layby.client.local import LocalClient
 from layby.core.address import OWN_GROUP
+from layby.core.commands import Execute
 from layby.core.model import Millis
 from layby.core.rows import Settings
 from layby.engine.clock import SystemClock, virtual_clock
@@ -115,8 +116,8 @@ class CallInbox:
     def close(self) -> None:
         self._router.disconnect(self)
 
-    def decline(self, task_id: str, version: int, target: str) -> None:
-        self._router.decline(task_id, version, target, self.id)
+    def decline(self, task: Execute) -> None:
+        self._router.decline(task.id, task.version, task.target, self.id)
 
     def receive(self, outgoing: Outgoing) -> None:
         if outgoing.message.kind == "execute":

@@ -22,6 +22,7 @@ from layby.core.commands import (
     CreatePromise,
     CreateSchedule,
     CreateTask,
+    DeclineTasks,
     FailTask,
     FenceTask,
     FinishTask,
@@ -127,7 +128,7 @@ def _fence(c: FenceTask) -> Reach:
             return Reach((c.id, c.inner.id))
 
 
-def _heartbeat(c: HeartbeatTasks) -> Reach:
+def _each(c: HeartbeatTasks | DeclineTasks) -> Reach:
     return Reach(tuple(task.id for task in c.tasks))
 
 
@@ -167,7 +168,7 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     FulfillTask: _fulfill,
     SuspendTask: _suspend,
     FenceTask: _fence,
-    HeartbeatTasks: _heartbeat,
+    HeartbeatTasks: _each,
     commands.HaltTask: _by_id,
     commands.ContinueTask: _by_id,
     commands.SearchTasks: None,
@@ -195,7 +196,7 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     commands.CreateRunSchedule: None,  # its id and those of its runs have no prefix in common
     commands.GetRun: _by_id,
     commands.GetRecords: _by_id,
-    commands.DeclineTask: _by_id,
+    commands.DeclineTasks: _each,
     commands.ListRuns: None,
     commands.ListWaiting: None,
     commands.ExplainPromise: None,

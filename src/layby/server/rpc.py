@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from layby.client.local import LocalClient
-from layby.core.commands import Command, DeclineTask, Query, Take, WatchPromise
+from layby.core.commands import Command, DeclineTasks, Query, Take, WatchPromise
 from layby.core.replies import OK, Reply, refuse
 from layby.errors import EngineStopped, StoreError
 from layby.server import reach
@@ -81,8 +81,9 @@ class Rpc:
         body = request.body
         if (take := reach.take_in(body)) is not None and take.embedded:
             return EMBEDDED
-        if isinstance(body, DeclineTask):
-            self._router.decline(body.id, body.version, body.target, body.pid)
+        if isinstance(body, DeclineTasks):
+            for each in body.tasks:
+                self._router.decline(each.id, each.version, each.target, body.pid)
             return OK
         if isinstance(body, Command | Query):
             now = request.debug_time if self._debug else None

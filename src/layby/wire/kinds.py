@@ -48,7 +48,7 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.CreateRunSchedule,
     commands.GetRun,
     commands.GetRecords,
-    commands.DeclineTask,
+    commands.DeclineTasks,
     commands.ListRuns,
     commands.ListWaiting,
     commands.ExplainPromise,

@@ -14,12 +14,12 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import Struct
 
 from layby.client.api import Client
 from layby.core.birth import TARGET
 from layby.core.commands import (
     AcquireTask,
+    Execute,
     GetPromise,
     GetTask,
     HeartbeatTasks,
@@ -39,18 +39,12 @@ logger = logging.getLogger(__name__)
 MAX_WAITING: Final = 10_000
 """Calls remembered while no slot is free; others are asked for again when these are done."""
 PORTION: Final = 500
-"""Leases renewed in one command, and looked after in one beat."""
+"""Leases renewed in one command."""
+FEW: Final = 50
+"""Parked calls looked after in one beat: what they write next would be refused anyway."""
 BEATS_PER_LEASE: Final = 3
 YOUNG_S: Final = 0.5
 """A call that ends sooner is not worth watching whether somebody cancels it."""
-
-
-class Heard(Struct, frozen=True):
-    """A call that may be acquired."""
-
-    id: str
-    version: int
-    target: str
 
 
 class Line(Protocol):
@@ -60,7 +54,7 @@ class Line(Protocol):
 
     def close(self) -> None: ...
 
-    def decline(self, task_id: str, version: int, target: str) -> None: ...
+    def decline(self, task: Execute) -> None: ...
 
 
 class Host(Protocol):
@@ -70,6 +64,9 @@ class Host(Protocol):
 
     @property
     def credit(self) -> int: ...
+
+    @property
+    def running(self) -> "list[str]": ...
 
     def credit_changed(self) -> None: ...
 
@@ -116,7 +113,7 @@ class Calls:
         self._ttl = ttl
         self._is_beating = not beats
         self._functions: frozenset[str] = frozenset()
-        self._waiting: dict[str, Heard] = {}
+        self._waiting: dict[str, Execute] = {}
         self._leases: dict[str, Lease] = {}
         self._looked_after = 0
         self._has_forgotten = False
@@ -167,13 +164,13 @@ class Calls:
         data = (await patiently(self._host.client, GetPromise(id=task_id))).data
         if not isinstance(data, PromiseData) or not data.promise.is_pending or self._is_closed:
             return
-        call = Heard(task_id, version, _target_of(data.promise))
+        call = Execute(task_id, version, _target_of(data.promise))
         if self._program.serves(read_call(data.promise)):
             self._remember(call)
         else:
             self._decline(call)
 
-    def _remember(self, call: Heard) -> None:
+    def _remember(self, call: Execute) -> None:
         if len(self._waiting) >= MAX_WAITING:
             self._has_forgotten = True
             self._decline(call)
@@ -182,14 +179,14 @@ class Calls:
         self._share_with_others(call)
         self._host.credit_changed()
 
-    def _share_with_others(self, call: Heard) -> None:
+    def _share_with_others(self, call: Execute) -> None:
         """Another worker may have a slot for it sooner."""
         if len(self._waiting) > self._host.credit:
             self._decline(call)
 
-    def _decline(self, call: Heard) -> None:
+    def _decline(self, call: Execute) -> None:
         if self.line is not None:
-            self.line.decline(call.id, call.version, call.target)
+            self.line.decline(call)
 
     # --- from the line to the claim ------------------------------------------------------
 
@@ -223,7 +220,7 @@ class Calls:
             self._hear_again()
         return [self._host.spawn(self._acquire(call)) for call in begun]
 
-    async def _acquire(self, call: Heard) -> None:
+    async def _acquire(self, call: Execute) -> None:
         """Done when its body stands in line for its slot, or it turned out not to be ours."""
         arriving: list[asyncio.Task[Any]] = []
         try:
@@ -235,7 +232,7 @@ class Calls:
             self._host.ride(-1)
         await asyncio.gather(*arriving)
 
-    async def _claim(self, call: Heard) -> "list[asyncio.Task[Any]]":
+    async def _claim(self, call: Execute) -> "list[asyncio.Task[Any]]":
         host = self._host
         acquire = AcquireTask(id=call.id, version=call.version, pid=self._pid, ttl=self._ttl)
         data = (await patiently(host.client, acquire)).data
@@ -276,12 +273,14 @@ class Calls:
             yield HeartbeatTasks(pid=self._pid, tasks=leased[start : start + PORTION])
 
     async def look_after(self) -> None:
-        """Whether tasks are still ours: some in each beat, so that it costs no more for many."""
-        leased = self.leased()
-        start = self._looked_after if self._looked_after < len(leased) else 0
-        self._looked_after = start + PORTION
+        """Whether tasks are still ours: those that run, and a few that are parked."""
+        leased, running = self.leased(), set(self._host.running)
+        parked = [each for each in leased if each.id not in running]
+        start = self._looked_after if self._looked_after < len(parked) else 0
+        self._looked_after = start + FEW
+        looked = [each for each in leased if each.id in running] + parked[start : start + FEW]
         try:
-            await asyncio.gather(*map(self._check, leased[start : start + PORTION]))
+            await asyncio.gather(*map(self._check, looked))
         except StoreError as failure:
             logger.warning("calls could not be looked after: %s", failure)
 
