@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -283,3 +284,44 @@ async def test_a_server_killed_under_a_call(server: ServerProcess, url: str, gro
         await asyncio.to_thread(server.start)
         assert (await run.result()) == {"got": "done"}
     assert bodies == [1]
+
+
+KEY = "secret-of-ci"
+CONFIG = f"""
+[[auth.api_keys]]
+name = "ci"
+key_sha256 = "{sha256(KEY.encode()).hexdigest()}"
+prefix = "run/ci-"
+groups = ["ci"]
+"""
+
+
+def test_a_token_with_a_prefix_is_enough_for_a_worker(tmp_path: Path):
+    """To call, to serve, and to go on with what failed: nothing outside of its prefix is read."""
+    (tmp_path / "layby.toml").write_text(CONFIG)
+    steps: list[str] = []
+
+    @task(rpc="work", retry=RetryPolicy(max_attempts=2, delay=0.01))
+    async def works(context, handle):
+        await handle.checkpoint("step", steps.append, "served")
+        if handle.try_number == 1:
+            raise ValueError("once")
+        return "done"
+
+    @task(retry=RetryPolicy(max_attempts=2, delay=0.01))
+    async def begins(context, handle):
+        await handle.checkpoint("step", steps.append, "begun")
+        context["got"] = await handle.rpc("work", target="poll://any@ci")
+        if handle.try_number == 1:
+            raise ValueError("once")
+
+    @on_loop
+    async def main(url: str) -> None:
+        async with Runner(url, group="ci", token=KEY) as runner:
+            runner.register(works)
+            run = await runner.start(flow_of(begins), run_id="ci-1")
+            assert await run.result() == {"got": "done"}
+
+    with ServerProcess(tmp_path) as server:
+        main(f"http://127.0.0.1:{server.port}")
+    assert steps == ["begun", "served"]
