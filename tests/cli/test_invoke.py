@@ -27,7 +27,7 @@ def test_a_delayed_call(desk: Desk):
     delay = int(made["promise"]["tags"]["resonate:delay"])
     assert delay - SystemClock().now() == pytest.approx(600_000, abs=5_000)
     assert made["promise"]["timeout_ms"] - delay == 3_600_000
-    assert typed("why", "c1").lines[0].startswith("task c1 is due in 10 min")
+    assert typed("why", "c1").lines[0].startswith("call c1 of f() is due in 10 min")
 
 
 def test_the_same_id_is_the_same_call(desk: Desk):
