@@ -42,6 +42,7 @@ class Server:
         self.config = config
         self.port = config.server.port
         self._gate = Gate(config.auth)
+        self._catching_up: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -76,6 +77,8 @@ class Server:
     async def stop(self) -> None:
         """Accept nothing more, answer what is under way, close the store."""
         grace = self.config.server.shutdown_timeout
+        if self._catching_up is not None:
+            self._catching_up.cancel()
         await asyncio.gather(self.front.close(grace), self._close_private(grace))
         await self._metrics_listener.close(0)
         await self._pusher.close(min(grace, 1.0))
