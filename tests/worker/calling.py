@@ -5,6 +5,7 @@ from typing import Any
 from layby import Runner
 from layby.core.commands import CreatePromise, GetPromise, GetTask, WatchPromise
 from layby.core.model import NEVER, Promise, Task
+from layby.server.routing import Router
 from layby.worker.call_format import Call
 from layby.worker.rejections import value_of
 
@@ -33,15 +34,18 @@ async def call(
 
 async def answer_to(runner: Runner, promise_id: str) -> Any:
     """Wait for it; an error is raised."""
-    return value_of((await runner.client.send(WatchPromise(id=promise_id))).data.promise)
+    reply: Any = await runner.client.send(WatchPromise(id=promise_id))
+    return value_of(reply.data.promise)
 
 
 async def promise_of(runner: Runner, promise_id: str) -> Promise:
-    return (await runner.client.send(GetPromise(id=promise_id))).data.promise
+    reply: Any = await runner.client.send(GetPromise(id=promise_id))
+    return reply.data.promise
 
 
 async def task_of(runner: Runner, promise_id: str) -> Task:
-    return (await runner.client.send(GetTask(id=promise_id))).data.task
+    reply: Any = await runner.client.send(GetTask(id=promise_id))
+    return reply.data.task
 
 
 class Stranger:
@@ -53,7 +57,8 @@ class Stranger:
         self.group = group
         self.id = name
         self.heard: list[tuple[str, int]] = []
-        self._router = runner._link.router
+        link: Any = runner._link
+        self._router: Router = link.router
         self._router.connect(self)
 
     def receive(self, outgoing) -> None:

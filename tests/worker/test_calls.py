@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from typing import Any
 
 import pytest
 
@@ -231,16 +232,17 @@ async def test_a_slot_is_not_offered_to_a_run_and_to_a_call():
         runner.register(work)
         runner.register(flow)
         await settled_down()
-        send, late = runner.client.send, []
+        client: Any = runner.client
+        send, late = client.send, []
 
         async def send_late(request, *rest):
             if isinstance(request, Take) and request.free == 0:
                 await asyncio.sleep(1)  # the offer that stands is taken back late
             if isinstance(request, AcquireTask):
-                late.append(runner.client.ask(plan(flow, "r", {}, "default", NEVER)))
+                late.append(client.ask(plan(flow, "r", {}, "default", NEVER)))
             return await send(request, *rest)
 
-        runner.client.send = send_late
+        client.send = send_late
         await call(runner, "c", "work")
         await asyncio.sleep(5)
         assert late

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,10 @@ from layby import (
     UsageError,
     task,
 )
-from layby.core.commands import AcquireTask, CancelPromise, GetTask, ResolvePromise
+from layby.core.commands import AcquireTask, CancelPromise, ResolvePromise
 from layby.testing import SlotWatch, current_clock, virtual_test
 from layby.worker.encoding import wrap
+from tests.worker.calling import task_of
 from tests.worker.world import crashing, flow_of, look, promises, settled_down
 
 FIRST = "run/r:calls.x.rpc-1"
@@ -133,11 +135,12 @@ async def test_a_timeout_is_the_deadline_of_the_call_itself():
     async with Runner("memory:", slots=1) as runner:
         run = await runner.start(flow_of(calls), run_id="r")
         await asyncio.sleep(30)
-        assert (await look(run, "calls")).waiting_on.deadline == promises(runner)[FIRST].timeout_at
+        seen = await look(run, "calls")
+        assert seen.waiting_on is not None
+        assert seen.waiting_on.deadline == promises(runner)[FIRST].timeout_at
         assert (await run.result())["after"] == 60_000
         assert promises(runner)[FIRST].state == "rejected_timedout"
-        claim = await runner.client.send(GetTask(id=FIRST))
-        assert claim.data.task.state == "fulfilled"
+        assert (await task_of(runner, FIRST)).state == "fulfilled"
 
 
 @virtual_test
@@ -380,8 +383,9 @@ async def test_recovery_does_not_read_what_the_called_function_keeps(tmp_path):
             await answer(runner, f"{FIRST}.{number}", number)
     async with Runner(address) as runner:
         asked = []
-        send = runner.client.send
-        runner.client.send = lambda request, *rest: asked.append(request.kind) or send(request)
+        client: Any = runner.client
+        send = client.send
+        client.send = lambda request, *rest: asked.append(request.kind) or send(request)
         runner.register(flow)
         await asyncio.sleep(5)
         await answer(runner, FIRST, "Hello!")
