@@ -10,25 +10,24 @@ is offered when a receiver comes or has room again.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
 from layby.client.local import LocalClient
 from layby.core.address import PollAddress, parse_poll
-from layby.core.commands import ForgetMessages, OfferMessages
+from layby.core.commands import ForgetMessages
 from layby.core.model import MessageKey
 from layby.core.replies import Reply
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
-from layby.errors import EngineStopped, StoreError
+from layby.server.offering import Offering
 from layby.server.under_way import Receiver, UnderWay
 
 logger = logging.getLogger(__name__)
 
 K = TypeVar("K")
-FIRST_PAGE = OfferMessages().after
 KEPT_MS = 24 * 3_600_000
 """Whoever has not come to hear an `unblock` by then will read the promise instead."""
 
@@ -64,7 +63,7 @@ class Router:
         """What has arrived and is still in the outbox: to be offered again, and not told again."""
         self._declined: dict[MessageKey, set[Receiver]] = {}
         """Who is not to be asked again for a message, until it is sent anew."""
-        self._offers: set[asyncio.Task[None]] = set()
+        self._offerings: dict[Receiver, Offering] = {}
 
     def attach(self, engine: Engine, client: LocalClient) -> None:
         self._engine = engine
@@ -94,15 +93,19 @@ class Router:
             _remove(self._by_id, (each.group, each.id), each)
             for decliners in self._declined.values():
                 decliners.discard(each)
+            if (offering := self._offerings.pop(each, None)) is not None:
+                offering.stop()
         left = [outgoing for each in receivers for outgoing in self._under_way.drop_all_to(each)]
         for outgoing in left:
             self._send(outgoing)
 
     def made_room(self, receiver: Receiver) -> None:
         """There may be messages in the outbox that it can take now."""
-        offer = self._loop.create_task(self._try_to_offer(receiver))
-        self._offers.add(offer)
-        offer.add_done_callback(self._offers.discard)
+        offering = self._offerings.get(receiver)
+        if offering is None or offering.is_over:
+            self._offerings[receiver] = Offering(receiver, self._client)
+        else:
+            offering.go_on()
 
     def arrived(self, outgoing: Sequence[Outgoing]) -> None:
         """Its receiver has them. An `execute` stays under way until somebody takes the task."""
@@ -209,24 +212,6 @@ class Router:
         fit = [each for each in mates if each.has_room]
         return self._choose(fit) if fit else None
 
-    async def _try_to_offer(self, receiver: Receiver) -> None:
-        try:
-            await self._offer_to(receiver)
-        except StoreError as failure:  # the engine offers everything again now and then
-            who = f"{receiver.group}/{receiver.id}"
-            logger.warning("what waits for %s will be told later: %s", who, failure)
-        except EngineStopped:
-            return
-
-    async def _offer_to(self, receiver: Receiver) -> None:
-        for offer in _addresses_of(receiver):
-            page = offer
-            while receiver.has_room:
-                reply = await self._client.send(page)
-                if not isinstance(reply.data, OfferMessages) or reply.data.after == FIRST_PAGE:
-                    break
-                page = reply.data
-
 
 def _remove(lists: dict[K, list[Receiver]], key: K, receiver: Receiver) -> None:
     mates = lists.get(key, [])
@@ -234,10 +219,3 @@ def _remove(lists: dict[K, list[Receiver]], key: K, receiver: Receiver) -> None:
         mates.remove(receiver)
     if not mates:
         lists.pop(key, None)
-
-
-def _addresses_of(receiver: Receiver) -> Iterator[OfferMessages]:
-    """The ranges of addresses it can be reached at; who else is found there is left alone."""
-    own, group = f"poll://uni@{receiver.group}/{receiver.id}", f"poll://any@{receiver.group}"
-    yield OfferMessages(start=own, end=f"{own}\0")
-    yield OfferMessages(start=group, end=f"{group}0")  # "0" follows "/"

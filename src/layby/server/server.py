@@ -27,8 +27,9 @@ from layby.server.listener import Limits, Listener
 from layby.server.logs import log_request
 from layby.server.metrics import Metrics
 from layby.server.metrics_app import MetricsApp
+from layby.server.offering import FIRST_PAGE
 from layby.server.push import Pusher
-from layby.server.routing import FIRST_PAGE, Router
+from layby.server.routing import Router
 from layby.store.ownership import socket_of
 from layby.wire.encode import encode_message
 

@@ -395,8 +395,8 @@ class SqlStore:
         return stats.by_index(counts, self._read_pairs, now)
 
     def messages(self, offer: OfferMessages) -> list[Message]:
-        bounds = (offer.start, offer.end, *offer.after, offer.limit)
-        return self._one(self._sql.outbox, _messages, *bounds)
+        after = max(offer.after, (offer.start, "", ""))  # two lower bounds would read all between
+        return self._one(self._sql.outbox, _messages, *after, offer.end, offer.limit)
 
     def dump(self) -> State:
         sql = self._sql

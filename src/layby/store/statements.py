@@ -60,7 +60,7 @@ class Statements:
         self.outbox = self._all(
             self.dialect.packed(MESSAGES.columns, "m"),
             """(SELECT * FROM messages
-                WHERE address >= ? AND address < ? AND (address, id, kind) > (?, ?, ?)
+                WHERE (address, id, kind) > (?, ?, ?) AND address < ?
                 ORDER BY address, id, kind LIMIT ?) AS m""",
         )
 

@@ -1,0 +1,82 @@
+"""What waits in the outbox for one receiver, page by page, as fast as that makes room for it.
+
+A page is offered again when there was no room for some of it, and all of it once more when
+something may have been passed by meanwhile: what is under way by then is passed over quickly.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from layby.client.local import LocalClient
+from layby.core.commands import OfferMessages
+from layby.errors import EngineStopped, StoreError
+from layby.server.under_way import Receiver
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAGE: Final = OfferMessages().after
+PAGE: Final = 100
+
+
+class Offering:
+    """Runs until everything has been offered, and the receiver had room for it."""
+
+    def __init__(self, receiver: Receiver, client: LocalClient) -> None:
+        self._receiver = receiver
+        self._client = client
+        self._made_room = asyncio.Event()
+        self._times_full = 0
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
+
+    def go_on(self) -> None:
+        """The receiver has room again; before, something may have passed it by."""
+        self._times_full += 1
+        self._made_room.set()
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        before = None
+        try:
+            while before != self._times_full:
+                before = self._times_full
+                for first in _addresses_of(self._receiver):
+                    await self._offer(first)
+        except StoreError as failure:  # the engine offers everything again now and then
+            who = f"{self._receiver.group}/{self._receiver.id}"
+            logger.warning("what waits for %s will be told later: %s", who, failure)
+        except EngineStopped:
+            return
+
+    async def _offer(self, page: OfferMessages | None) -> None:
+        while page is not None:
+            await self._room()
+            page = await self._next(page)
+
+    async def _room(self) -> None:
+        self._made_room.clear()
+        while not self._receiver.has_room:
+            await self._made_room.wait()
+            self._made_room.clear()
+
+    async def _next(self, page: OfferMessages) -> OfferMessages | None:
+        """The page to offer after this one; this one, when there was no room for all of it."""
+        before = self._times_full
+        told = (await self._client.send(page)).data
+        if before != self._times_full or not self._receiver.has_room:
+            return page
+        return told if isinstance(told, OfferMessages) and told.after != FIRST_PAGE else None
+
+
+def _addresses_of(receiver: Receiver) -> Iterator[OfferMessages]:
+    """The ranges of addresses it can be reached at; who else is found there is left alone."""
+    own, group = f"poll://uni@{receiver.group}/{receiver.id}", f"poll://any@{receiver.group}"
+    yield OfferMessages(start=own, end=f"{own}\0", limit=PAGE)
+    yield OfferMessages(start=group, end=f"{group}0", limit=PAGE)  # "0" follows "/"
