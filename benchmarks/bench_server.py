@@ -22,6 +22,7 @@ from bench_worker import IN_FLIGHT, ONE, commits
 from layby import Runner, Workflow, task
 from layby.client.http import HttpClient
 from layby.core.commands import HeartbeatWorker, StartRun, Take
+from layby.core.replies import HeartbeatData
 
 # ruff: noqa: ASYNC110, PLW0603, RUF001 - bodies take a context; a load generator looks
 # again and again; one moment is told through a global, and results show the sign of times
@@ -128,6 +129,7 @@ class LoadConnection(asyncio.Protocol):
         self.done = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
         self._ask()
 
@@ -349,7 +351,8 @@ async def heartbeats_ms(url: str, held: int) -> list[float]:
         began = time.perf_counter()
         reply = await client.send(HeartbeatWorker(pid="w", incarnation="1", held=held))
         found.append((time.perf_counter() - began) * 1000)
-        assert held == 0 or reply.data.agrees, reply
+        assert isinstance(reply.data, HeartbeatData), reply
+        assert reply.data.agrees
     await client.close()
     return found[50:]
 

@@ -25,7 +25,7 @@ from layby.store.dialect import SqliteDialect
 from layby.store.memory import MemoryStore
 from layby.store.migrate import migrate
 from layby.store.sql import SqlStore
-from layby.wire.decode import VERSION, decode
+from layby.wire.decode import VERSION, Batch, decode
 from layby.wire.encode import encode
 
 Backend = Literal["memory", "sqlite"]
@@ -124,6 +124,7 @@ class World:
         head = {"corrId": corr_id, "version": VERSION}
         body = msgspec.json.encode({"kind": kind, "head": head, "data": data})
         request = decode(body).body
+        assert not isinstance(request, Batch)  # those are the server's business
         reply = request if isinstance(request, Reply) else self.engine.call(request, now)
         answer = msgspec.json.decode(encode(kind, corr_id, reply))
         return answer["head"]["status"], answer["data"]

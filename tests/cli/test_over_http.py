@@ -75,7 +75,8 @@ def test_what_people_read(server):
     """The sentence of a real wait in a real server."""
     sentence, command = typed("why", "c1", "--url", url_of(server)).lines
     assert re.fullmatch(
-        r"call c1 of hello\(\) waits for promise p1, which has not been settled by anybody(, for \d+ s now)?, "
+        r"call c1 of hello\(\) waits for promise p1, "
+        r"which has not been settled by anybody(, for \d+ s now)?, "
         r"until 20.* UTC at most \(in .*\); whoever settles it can unblock it",
         sentence,
     )

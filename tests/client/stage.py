@@ -241,7 +241,8 @@ class Stage:
 async def staged(flags: dict[str, object] | None = None, **options: Any) -> AsyncGenerator[Stage]:
     """A server, trouble, and a client that has to get along with it."""
     async with served(flags) as server, Meddler(server.port) as meddler:
-        client = HttpClient(meddler.url, **{"patience": 10.0} | options)
+        options.setdefault("patience", 10.0)
+        client = HttpClient(meddler.url, **options)
         try:
             yield Stage(server, meddler, client)
         finally:

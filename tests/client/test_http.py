@@ -30,7 +30,7 @@ def on_stage(scene: Scene, flags: dict[str, object] | None = None, **options: An
     play(run)
 
 
-async def take_one(stage: Stage, run_id: str = "run/a", **after: str) -> None:
+async def take_one(stage: Stage, run_id: str = "run/a", **after: Any) -> None:
     """A run whose first node is held by `p`."""
     await stage.ok(r.run(run_id, **after or {"a": ""}))
     assert (await stage.task(f"{run_id}:a")).state == "pending"

@@ -1,6 +1,7 @@
 """The strict profile: what it refuses and how that is worded, and what of ours it leaves alone."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_lineage_is_checked_by_the_chosen_rule(
     assert refused(EXTERNAL, command) is None
 
 
-BOTH = {"timer": "true", "target": r.OTHER}
+BOTH: dict[str, Any] = {"timer": "true", "target": r.OTHER}
 NO_TIMER = "resonate:timer and resonate:target exclude each other: a timer has no task"
 
 
@@ -204,7 +205,8 @@ def test_a_promise_stays_what_it_was_born_as() -> None:
         compat.ok(r.promise("t:1", SOON))
         compat.ok(r.claimed("t"))
         compat.ok(r.suspend("t", 1, "t:1"))
-        strict.store.state, compat.store.state = compat.store.dump(), strict.store.dump()
+        stores: list[Any] = [strict.store, compat.store]
+        stores[0].state, stores[1].state = compat.store.dump(), strict.store.dump()
         strict.ok(c.RegisterListener(awaited="t:1", address=r.WORKER))
         strict.tick(SOON)
         assert strict.task("t").state == "pending"

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core.changes import Changes
-from layby.core.commands import Command, ResetDebug, SnapDebug
+from layby.core.commands import Command, Query, ResetDebug, SnapDebug
 from layby.core.model import Millis
-from layby.core.replies import Reply
 from layby.core.rows import Footprint, Rows, Settings
 from layby.core.state import State
 from layby.errors import StoreUnavailable
@@ -253,7 +252,7 @@ def test_protocol_scripts_are_equal(seed: int) -> None:
     """The model's scripts too give one result, however they are cut and wherever they run."""
     chance = random.Random(seed)
     requests = ((decode_data(kind, encoded(data)), now) for kind, data, now in seeded_script(seed))
-    script: Script = [(each, now) for each, now in requests if not isinstance(each, Reply)]
+    script: Script = [(each, now) for each, now in requests if isinstance(each, Command | Query)]
     assert_equal_every_way(script, [chance.randint(1, 20) for _ in range(5)])
 
 

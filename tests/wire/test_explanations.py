@@ -1,5 +1,7 @@
 """Over the wire people are told the same as in the process."""
 
+from typing import Any
+
 import pytest
 
 from layby.core import commands as c
@@ -15,8 +17,8 @@ def test_every_reason_survives_the_wire(seed: int) -> None:
     world, _ = prepared(seed)
     for key in world.dump().promises:
         request = c.ExplainPromise(id=key)
-        reply = world.engine.call(request, NOW)
-        across = read(request, encode(request.kind, "0", reply)).data
+        reply: Any = world.engine.call(request, NOW)
+        across: Any = read(request, encode(request.kind, "0", reply)).data
         assert reason_of(across, NOW) == reason_of(reply.data, NOW)
         assert (across.workers, across.able_workers) == (
             reply.data.workers,
@@ -29,8 +31,8 @@ def test_every_page_of_what_waits_survives_the_wire(seed: int) -> None:
     """In its order, with its cursor."""
     world, _ = prepared(seed)
     request = c.ListWaiting(limit=7)
-    reply = world.engine.call(request, NOW)
-    across = read(request, encode(request.kind, "0", reply)).data
+    reply: Any = world.engine.call(request, NOW)
+    across: Any = read(request, encode(request.kind, "0", reply)).data
     assert across.cursor == reply.data.cursor
     assert [reason_of(each, NOW) for each in across.entries] == [
         reason_of(each, NOW) for each in reply.data.entries

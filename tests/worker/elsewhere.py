@@ -29,7 +29,8 @@ class Elsewhere:
         return self.meddler.url
 
     def runner(self, **options: Any) -> Runner:
-        return Runner(self.url, **{"lease": 0.6} | options)
+        options.setdefault("lease", 0.6)
+        return Runner(self.url, **options)
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)

@@ -14,6 +14,7 @@ from layby.core import commands as c
 from layby.runner import remote
 from layby.worker import worker as workers
 from layby.worker.heart import Heart
+from tests.client.stage import Trouble
 from tests.worker.elsewhere import Elsewhere, play, server_elsewhere, soon
 from tests.worker.world import flow_of
 
@@ -287,7 +288,8 @@ def test_a_heart_stops_though_nobody_answers(elsewhere: Elsewhere, trouble: str)
         runner = elsewhere.runner(lease=1.2)
         await runner.__aenter__()
         if trouble == "hang":
-            elsewhere.meddler.trouble(BEAT, *["hang"] * 10)
+            hanging: list[Trouble] = ["hang"] * 10
+            elsewhere.meddler.trouble(BEAT, *hanging)
             await soon(lambda: elsewhere.count(BEAT))
         else:
             await elsewhere.ask(elsewhere.meddler.down())

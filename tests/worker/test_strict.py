@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.worker.world import flow_of, promises
 async def strict_runner() -> AsyncGenerator[Runner]:
     """An embedded Runner whose store has the rules of `layby serve --strict`."""
     async with Runner("memory:", slots=1) as runner:
-        store = runner.engine._store
+        store: Any = runner.engine._store
         store._settings = Settings.strict()
         yield runner
         assert check(store.dump(), runner.now()) == []
