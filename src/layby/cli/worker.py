@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import signal
+from contextlib import suppress
 from types import ModuleType
 
 import click
 
 from layby.cli.loading import calls_in, flows_in, load_module
-from layby.errors import UsageError
+from layby.errors import StoreUnavailable, UsageError
 from layby.runner import Runner
 from layby.wire import durations
 
@@ -57,11 +58,36 @@ async def work(runner: Runner, code: ModuleType, where: str) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with runner:
-        click.echo(
-            f"layby works for {where}: {register(runner, code)}  (Ctrl-C stops it)", err=True
-        )
-        await stop.wait()
+    working = asyncio.ensure_future(_work(runner, code, where))
+    await asyncio.wait(
+        (working, asyncio.ensure_future(stop.wait())), return_when=asyncio.FIRST_COMPLETED
+    )
+    if not working.done():
+        working.cancel()
+    with suppress(asyncio.CancelledError):
+        await working
+
+
+async def _work(runner: Runner, code: ModuleType, where: str) -> None:
+    """A worker may be started before its server: it says so, and waits."""
+    click.echo(f"layby looks for {where} …", err=True)
+    while not await _entered(runner):
+        pass
+    try:
+        told = register(runner, code)
+        click.echo(f"layby works for {where}: {told}  (Ctrl-C stops it)", err=True)
+        await asyncio.Event().wait()
+    finally:
+        await runner.close()
+
+
+async def _entered(runner: Runner) -> bool:
+    try:
+        await runner.__aenter__()
+    except StoreUnavailable as failure:
+        logger.warning("%s; trying again", failure)
+        return False
+    return True
 
 
 def register(runner: Runner, code: ModuleType) -> str:
