@@ -32,7 +32,7 @@ KINDS = (
     *("task.suspend",) * 6,
     *("task.fence",) * 3,
     *("task.release",) * 3,
-    *("task.heartbeat",) * 2,
+    *("task.heartbeat",) * 6,
     *("task.fulfill", "task.halt"),
     *("task.continue",) * 3,
 )
@@ -103,7 +103,7 @@ class Hammer:
         return f"{self._family}-{self._pick('pq')}"
 
     def _ttl(self) -> int:
-        return self._pick((20, 60, 200, 60_000))
+        return self._pick((20, 40, 60, 60, 60_000))
 
     def _create_data(self, promise_id: str) -> Data:
         now = wall_ms(time.monotonic_ns())

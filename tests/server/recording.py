@@ -160,9 +160,10 @@ class Ear:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR if politely else socket.SHUT_RDWR)
 
-    def stop(self) -> None:
+    def stop(self, *, politely: bool = True) -> None:
+        """Leave for good."""
         self._is_stopped.set()
-        self.leave(politely=True)
+        self.leave(politely=politely)
         self._thread.join()
 
     def _run(self) -> None:
