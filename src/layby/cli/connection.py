@@ -7,7 +7,6 @@ that is just starting; only a write opens it with an engine of our own, for a mo
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,7 +28,7 @@ from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.reads import read
 from layby.errors import LaybyError, StoreOwned, StoreUnavailable, UsageError
-from layby.store.ownership import socket_of
+from layby.store.ownership import is_served, socket_of
 from layby.store.sqlite import SqliteReader, SqliteStore
 
 T = TypeVar("T")
@@ -100,16 +99,6 @@ async def reach(place: Place) -> AsyncGenerator[Client]:
         raise unreachable(place, error) from error
     finally:
         await client.close()
-
-
-def is_served(file: Path) -> bool:
-    """Whether a living process listens beside the file; a socket left behind does not count."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(socket_of(file)))
-        except OSError:
-            return False
-        return True
 
 
 class FileClient:

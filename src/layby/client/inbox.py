@@ -62,20 +62,19 @@ class Inbox:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self.is_open = asyncio.Event()
+        self.is_down = asyncio.Event()
 
     def start(self) -> None:
-        self._listening = self._spawn(
-            listen(self._events, self._hear, self._opened, self.is_open.clear)
-        )
+        self._listening = self._spawn(listen(self._events, self._hear, self._opened, self._closed))
         self._spawn(self._repeat())
 
     def reopen(self) -> None:
         """This process is known to the server as another one now: nothing it asked for counts."""
         if self._listening is not None and not self._is_closed:
             self._listening.cancel()
-            self.is_open.clear()
+            self._closed()
             self._listening = self._spawn(
-                listen(self._events, self._hear, self._opened, self.is_open.clear)
+                listen(self._events, self._hear, self._opened, self._closed)
             )
 
     async def close(self) -> None:
@@ -154,8 +153,13 @@ class Inbox:
         async for event in self._transport.events(self._group, self._pid, incarnation):
             yield event
 
+    def _closed(self) -> None:
+        self.is_open.clear()
+        self.is_down.set()
+
     def _opened(self) -> None:
         self.is_open.set()
+        self.is_down.clear()
         self._renew(list(self._waiting))
 
     async def _repeat(self) -> None:

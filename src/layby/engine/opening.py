@@ -39,10 +39,12 @@ def check_address(address: object) -> str:
     return address
 
 
-def open_store(address: str, durability: Durability, settings: Settings) -> Store:
+def open_store(
+    address: str, durability: Durability, settings: Settings, *, is_server: bool = False
+) -> Store:
     if address == "memory:":
         return MemoryStore(settings, next_after)
-    return SqliteStore(path_of(address), settings, next_after, durability)
+    return SqliteStore(path_of(address), settings, next_after, durability, is_server=is_server)
 
 
 def is_file(address: str) -> bool:

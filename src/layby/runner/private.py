@@ -3,19 +3,24 @@
 import asyncio
 import importlib
 import logging
-import socket
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from layby.client.local import LocalClient
+from layby.errors import StoreOpenHere, StoreOwned
 from layby.server.routing import Router
-from layby.store.ownership import socket_of
+from layby.store.ownership import is_served, socket_of
+
+if TYPE_CHECKING:
+    from layby.runner.embedded import EmbeddedLink
+    from layby.runner.guest import GuestLink
 
 logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 0.5
 PATIENCE_S: Final = 3.0
-"""An owner that has just opened the file needs a moment until it listens."""
 LOOK_EVERY_S: Final = 0.05
 
 
@@ -34,35 +39,40 @@ class PrivateSocket:
         await asyncio.wait([self._opening])
         if self._front is not None:
             await self._front.close(GRACE_S)
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # what is in its way was there before
+                self.path.unlink(missing_ok=True)
 
     async def _open(self) -> None:
         """What serves HTTP is slow to load, so a thread does that."""
         loop = asyncio.get_running_loop()
-        module = await loop.run_in_executor(None, importlib.import_module, "layby.server.front")
-        self._front = module.Front(self._client, self._router)
         try:
+            module = await loop.run_in_executor(None, importlib.import_module, "layby.server.front")
+            self._front = module.Front(self._client, self._router)
             await self._front.listener.listen_on_path(self.path)
+        except ImportError as error:
+            needed = "other processes can use this file only with layby[server] installed"
+            logger.info("%s (%s)", needed, error)
         except OSError as error:
             logger.warning("other processes cannot reach this one: %s: %s", self.path, error)
 
 
-async def owner_url(database: Path) -> str | None:
-    """Where the owner of this file listens; None when it does not."""
-    path = socket_of(database)
+async def own_or_visit(
+    file: Path, own: "Callable[[], EmbeddedLink]", *, may_visit: bool
+) -> "EmbeddedLink | GuestLink":
+    """This process owns the file, or speaks to the one that does.
+
+    An owner that has just opened the file needs a moment until it listens, and may be gone by then.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE_S
-    while not _answers(path):
-        if loop.time() > until:
-            return None
-        await asyncio.sleep(LOOK_EVERY_S)
-    return f"unix:{path}"
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    while True:
         try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
+            return own()
+        except StoreOwned as owned:
+            if not may_visit or isinstance(owned, StoreOpenHere) or loop.time() > until:
+                raise
+        if is_served(file):
+            from layby.runner.guest import GuestLink  # noqa: PLC0415 - HTTP is slow to load
+
+            return GuestLink(file, own)
+        await asyncio.sleep(LOOK_EVERY_S)

@@ -29,12 +29,12 @@ from layby.core.model import NEVER, Millis, Promise, PromiseState
 from layby.core.replies import PromiseData, Reply, RowPage, RunData
 from layby.core.rows import Settings
 from layby.engine.engine import Engine
-from layby.engine.opening import check_address, is_url, path_of
-from layby.errors import EngineStopped, StoreOpenHere, StoreOwned, UsageError, WorkflowError
+from layby.engine.opening import check_address, is_file, is_url, path_of
+from layby.errors import EngineStopped, UsageError, WorkflowError
 from layby.runner import schedule as scheduling
 from layby.runner.counts import at_least_one
 from layby.runner.embedded import EmbeddedLink
-from layby.runner.private import owner_url
+from layby.runner.private import own_or_visit
 from layby.runner.run import Run
 from layby.runner.schedule import Schedule
 from layby.store.sqlite import Durability
@@ -78,7 +78,7 @@ class Runner:
     (`gc.freeze`), which would otherwise stop everything to visit them.
 
     A process that opens a file owns it. Others that open it speak to the owner through a private
-    socket beside the file, unless `socket` is False.
+    socket beside the file, unless `socket` is False; when it ends one of them takes its place.
 
     With the `http://…` address of a server, `token` is for that server, and the tasks of this
     process go to others when it has not been heard of for `lease` seconds.
@@ -134,23 +134,21 @@ class Runner:
         return self
 
     async def _open_link(self) -> "EmbeddedLink | RemoteLink":
-        """This process owns the file, or speaks to the one that does."""
         if is_url(self._address):
             return _remote(self._address, self._token)
-        try:
-            return EmbeddedLink(
-                self._address,
-                self._durability,
-                self._settings,
-                self._switch_interval,
-                socket=self._socket,
-            )
-        except StoreOwned as owned:
-            may_share = self._socket and not isinstance(owned, StoreOpenHere)
-            url = await owner_url(path_of(self._address)) if may_share else None
-            if url is None:
-                raise
-            return _remote(url, None)
+        if not is_file(self._address):
+            return self._own()
+        file = path_of(self._address)
+        return await own_or_visit(file, self._own, may_visit=self._socket)
+
+    def _own(self) -> EmbeddedLink:
+        return EmbeddedLink(
+            self._address,
+            self._durability,
+            self._settings,
+            self._switch_interval,
+            socket=self._socket,
+        )
 
     async def _start_worker(self) -> None:
         """A new holder each time: one that has left is gone for good."""

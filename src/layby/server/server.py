@@ -54,7 +54,7 @@ class Server:
         self._metrics = Metrics(self._stats)
         self._pusher = self._new_pusher()
         self.router = Router(self._pusher, self._metrics.delivery, woke=self._metrics.woke)
-        store = open_store(config.db, config.durability, config.settings)
+        store = open_store(config.db, config.durability, config.settings, is_server=True)
         engine_config = EngineConfig(debug=config.debug)
         self.engine = Engine(store, SystemClock(), self.router, engine_config, self._metrics)
         try:

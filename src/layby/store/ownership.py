@@ -28,7 +28,8 @@ MAX_SOCKET_PATH = 100
 class Ownership:
     """Held from construction to `release`."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, *, is_server: bool = False) -> None:
+        """A server that is gone is expected back: nobody else takes the file meanwhile."""
         real = database.resolve()  # two names of one file are one file
         self._path = real.with_name(real.name + ".lock")
         if self._path in _owned_here:
@@ -43,7 +44,7 @@ class Ownership:
         _owned_here.add(self._path)
         self._is_held = True
         with suppress(OSError):  # on a full disk the lock holds without a name
-            self._sign()
+            self._sign(is_server=is_server)
 
     def release(self) -> None:
         if self._is_held:
@@ -52,9 +53,13 @@ class Ownership:
             os.ftruncate(self._file, 0)
             os.close(self._file)
 
-    def _sign(self) -> None:
-        command = " ".join(sys.argv)[:200]
-        signature = {"pid": os.getpid(), "host": socket.gethostname(), "command": command}
+    def _sign(self, *, is_server: bool) -> None:
+        signature = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "command": " ".join(sys.argv)[:200],
+            "is_server": is_server,
+        }
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps(signature).encode(), 0)
 
@@ -67,6 +72,29 @@ def socket_of(database: Path) -> Path:
         return beside
     short = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"layby-{os.getuid()}-{short}.sock"
+
+
+def is_served(database: Path) -> bool:
+    """Whether a living owner listens there; a socket left behind, or a stranger's, does not count.
+
+    Where paths are too long the socket is in a folder for everybody.
+    """
+    path = socket_of(database)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            if path.stat().st_uid not in (os.getuid(), database.stat().st_uid):
+                return False
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def is_owned_by_server(database: Path) -> bool:
+    path = database.resolve().with_name(database.resolve().name + ".lock")
+    if path in _owned_here:
+        return False  # and not looked at: closing it would give up our own lock
+    return bool(_read_owner(path).get("is_server"))
 
 
 def _opened(path: Path, database: Path) -> int:

@@ -31,10 +31,12 @@ class SqliteStore(SqlStore):
         calendar: Calendar,
         durability: Durability = "full",
         busy_ms: Millis = 5_000,
+        *,
+        is_server: bool = False,
     ) -> None:
         """`busy_ms`: how long to wait for another program that has locked the file."""
         self.path = Path(path)
-        self._ownership = Ownership(self.path)
+        self._ownership = Ownership(self.path, is_server=is_server)
         try:
             connection = _connect(self.path, durability, busy_ms)
             super().__init__(connection, _DIALECT, settings, calendar, str(self.path))

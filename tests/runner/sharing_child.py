@@ -1,0 +1,53 @@
+"""A process on a file that others use as well: `python sharing_child.py FILE MODE [NAME]`.
+
+`own`   opens it, works, and goes on until SIGTERM
+`mute`  the same, and lets nobody else in
+`run`   runs one run called NAME, and ends
+"""
+
+# ruff: noqa: T201 - it speaks by printing
+
+import asyncio
+import os
+import signal
+import sys
+
+from layby import Runner, Workflow, task
+
+
+@task
+async def works(context):
+    await asyncio.sleep(0.02)
+    context["pid"] = os.getpid()
+
+
+@task
+async def waits(context, handle):
+    context["answer"] = await handle.wait_for("event")
+
+
+shared = Workflow("shared", tasks=[works])
+waiting = Workflow("waiting", tasks=[waits])
+
+
+async def own(runner: Runner) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    runner.register(shared)
+    runner.register(waiting)
+    kind = "owner" if runner._link.is_embedded else "guest"
+    print(f"{kind} {os.getpid()}", flush=True)
+    await stop.wait()
+
+
+async def main(file: str, mode: str, *name: str) -> None:
+    async with Runner(f"sqlite:{file}", slots=1, socket=mode != "mute") as runner:
+        if mode != "run":
+            await own(runner)
+            return
+        result = await runner.execute(shared, run_id=name[0])
+        print(f"result {result['pid']}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
