@@ -2,21 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import uvloop
 
-from layby.server import listener as listening
+from layby.server import listener as module
 from layby.server.listener import MAX_HEAD_BYTES, Limits, Listener
+from tests.server.places import LOOPS, PATIENCE_S, ListenerPlace, listening
 from tests.server.raw import Line, get, post
 
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-PATIENCE_S = 20
 SHORT = Limits(read_timeout=0.2)
 
 
@@ -71,45 +69,20 @@ async def _respond(send: Any, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class Place:
-    """A listener in a thread and loop of its own."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.echo: Echo
-        self.listener: Listener
-        self.port = 0
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
-
-    async def open(self, limits: Limits | None) -> None:
-        self.echo = Echo()
-        self.listener = Listener(self.echo, limits)
-        self.port = await self.listener.listen("127.0.0.1", 0)
-
-    @property
-    def connections(self) -> int:
-        return len(self.listener._state.connections)
-
-
 @contextmanager
-def place(limits: Limits | None = None, loop: str = "uvloop") -> Generator[Place]:
-    place = Place(LOOPS[loop]())
-    thread = threading.Thread(target=place.loop.run_forever)
-    thread.start()
-    try:
-        place.run(place.open(limits))
-        yield place
-        place.run(place.listener.close(0))
-    finally:
-        place.loop.call_soon_threadsafe(place.loop.stop)
-        thread.join()
-        place.loop.close()
+def place(limits: Limits | None = None, loop: str = "uvloop") -> Generator[ListenerPlace]:
+    with listening(Echo, limits, loop) as here:
+        yield here
+
+
+def echo_of(here: ListenerPlace) -> Echo:
+    app = here.listener._config.app
+    assert isinstance(app, Echo)
+    return app
 
 
 @pytest.fixture(scope="module", params=LOOPS)
-def here(request: pytest.FixtureRequest) -> Generator[Place]:
+def here(request: pytest.FixtureRequest) -> Generator[ListenerPlace]:
     with place(loop=request.param) as here:
         yield here
 
@@ -169,16 +142,16 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_http_is_refused(here: Place, name: str) -> None:
+def test_what_is_no_http_is_refused(here: ListenerPlace, name: str) -> None:
     """Two readings of one request are how requests are smuggled: there is only one, or none."""
-    before = len(here.echo.asked)
+    before = len(echo_of(here).asked)
     with Line(here.port) as line:
         line.send(BROKEN[name])
         refused(line, 405 if name == "a proxy's request" else 400)
-    assert len(here.echo.asked) <= before + 1
+    assert len(echo_of(here).asked) <= before + 1
 
 
-def test_a_good_request_is_answered_before_a_bad_one_behind_it(here: Place) -> None:
+def test_a_good_request_is_answered_before_a_bad_one_behind_it(here: ListenerPlace) -> None:
     """Else its caller would take the refusal for its own, and it may have been carried out."""
     for bad in (b"garbage\r\n\r\n", BROKEN["a chunk of no number"]):
         with Line(here.port) as line:
@@ -187,7 +160,7 @@ def test_a_good_request_is_answered_before_a_bad_one_behind_it(here: Place) -> N
             assert line.ends()
 
 
-def test_a_request_may_come_in_any_pieces(here: Place) -> None:
+def test_a_request_may_come_in_any_pieces(here: ListenerPlace) -> None:
     """Byte by byte, and several in one."""
     request = post(b"hello")
     with Line(here.port) as line:
@@ -198,7 +171,7 @@ def test_a_request_may_come_in_any_pieces(here: Place) -> None:
         assert [length_of(line) for _ in range(50)] == [5] * 50
 
 
-def test_chunks_may_come_in_any_pieces(here: Place) -> None:
+def test_chunks_may_come_in_any_pieces(here: ListenerPlace) -> None:
     head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     body = b"5;why=not\r\nhello\r\n" * 200 + b"0\r\nmore: later\r\n\r\n"
     with Line(here.port) as line:
@@ -206,7 +179,7 @@ def test_chunks_may_come_in_any_pieces(here: Place) -> None:
         assert length_of(line) == 1_000
 
 
-def test_a_large_body_behind_another_request_is_no_large_head(here: Place) -> None:
+def test_a_large_body_behind_another_request_is_no_large_head(here: ListenerPlace) -> None:
     """Also when the first packet ends in the middle of it."""
     large = post(b"x" * 3 * MAX_HEAD_BYTES)
     with Line(here.port) as line:
@@ -217,7 +190,7 @@ def test_a_large_body_behind_another_request_is_no_large_head(here: Place) -> No
 
 
 @pytest.mark.parametrize("upgrade", ["h2c", "websocket", "TLS/1.0"])
-def test_offers_of_another_protocol_are_passed_over(here: Place, upgrade: str) -> None:
+def test_offers_of_another_protocol_are_passed_over(here: ListenerPlace, upgrade: str) -> None:
     """Some clients make them with every first request, and expect it to be answered."""
     headers = ("connection: Upgrade, HTTP2-Settings", f"upgrade: {upgrade}", "http2-settings: AAMA")
     with Line(here.port) as line:
@@ -226,7 +199,7 @@ def test_offers_of_another_protocol_are_passed_over(here: Place, upgrade: str) -
         assert length_of(line) == 5
 
 
-def test_old_http_is_answered_and_closed(here: Place) -> None:
+def test_old_http_is_answered_and_closed(here: ListenerPlace) -> None:
     for version in (b"HTTP/1.0", b"HTTP/0.9"):
         with Line(here.port) as line:
             line.send(b"POST / %b\r\ncontent-length: 5\r\n\r\nhello" % version)
@@ -234,7 +207,7 @@ def test_old_http_is_answered_and_closed(here: Place) -> None:
             assert line.ends()
 
 
-def test_who_waits_to_be_asked_for_the_body_is_asked(here: Place) -> None:
+def test_who_waits_to_be_asked_for_the_body_is_asked(here: ListenerPlace) -> None:
     head, body = post(b"hello", "expect: 100-continue").split(b"\r\n\r\n")
     with Line(here.port) as line:
         line.send(head + b"\r\n\r\n")
@@ -253,16 +226,16 @@ def test_who_waits_to_be_asked_for_the_body_is_asked(here: Place) -> None:
         pytest.param(get("/", *("x: x" for _ in range(500_000))), id="headers"),
     ],
 )
-def test_a_head_has_an_end(here: Place, head: bytes) -> None:
+def test_a_head_has_an_end(here: ListenerPlace, head: bytes) -> None:
     """Long before it fills the memory. Who goes on sending hears nothing but the end."""
-    asked = len(here.echo.asked)
+    asked = len(echo_of(here).asked)
     with Line(here.port) as line:
         line.send(head[: 2 * MAX_HEAD_BYTES])
         with suppress(ConnectionError):
             for start in range(2 * MAX_HEAD_BYTES, len(head), 65_536):
                 line.send(head[start : start + 65_536])
         assert line.ends() or line.answer().status == 431
-    assert len(here.echo.asked) == asked
+    assert len(echo_of(here).asked) == asked
 
 
 class Wire(asyncio.Transport):
@@ -301,7 +274,7 @@ async def _tell_of_large_head() -> None:
     protocol.connection_lost(None)
 
 
-def test_a_body_nobody_reads_is_passed_over(here: Place) -> None:
+def test_a_body_nobody_reads_is_passed_over(here: ListenerPlace) -> None:
     """The answer arrives though the request does not end, and the next request is served."""
     with Line(here.port) as line:
         line.send(post(b"x" * 10_000_000, path="/early"))
@@ -314,7 +287,7 @@ def test_a_body_nobody_reads_is_passed_over(here: Place) -> None:
 
 
 @pytest.fixture(scope="module", params=LOOPS)
-def brisk(request: pytest.FixtureRequest) -> Generator[Place]:
+def brisk(request: pytest.FixtureRequest) -> Generator[ListenerPlace]:
     """Has little patience."""
     with place(SHORT, request.param) as brisk:
         yield brisk
@@ -329,14 +302,14 @@ def brisk(request: pytest.FixtureRequest) -> Generator[Place]:
         pytest.param(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhe", id="a chunk"),
     ],
 )
-def test_a_request_that_does_not_go_on_is_given_up(brisk: Place, beginning: bytes) -> None:
+def test_a_request_that_does_not_go_on_is_given_up(brisk: ListenerPlace, beginning: bytes) -> None:
     with Line(brisk.port) as line:
         line.send(beginning)
         refused(line, 408, "did not arrive in time")
 
 
 @pytest.mark.parametrize("request_", [get("/", *["x: y"] * 10_000), post(b"x" * 100_000)])
-def test_a_request_that_drips_is_given_up(brisk: Place, request_: bytes) -> None:
+def test_a_request_that_drips_is_given_up(brisk: ListenerPlace, request_: bytes) -> None:
     """However diligently: what counts is that it is whole in time."""
     with Line(brisk.port) as line, pytest.raises(ConnectionError):
         drip(line, request_[:2_000])
@@ -349,12 +322,12 @@ def drip(line: Line, data: bytes) -> None:
         pause.wait(0.005)
 
 
-def test_who_says_nothing_is_hung_up_on(brisk: Place) -> None:
+def test_who_says_nothing_is_hung_up_on(brisk: ListenerPlace) -> None:
     with Line(brisk.port) as line:
         assert line.ends()
 
 
-def test_blank_lines_are_no_request(brisk: Place) -> None:
+def test_blank_lines_are_no_request(brisk: ListenerPlace) -> None:
     """Between two requests they may come, but they buy no time."""
     with Line(brisk.port) as line:
         line.send(post(b"hello"))
@@ -363,7 +336,7 @@ def test_blank_lines_are_no_request(brisk: Place) -> None:
         assert line.ends()
 
 
-def test_the_rest_of_a_body_nobody_reads_has_its_time_too(brisk: Place) -> None:
+def test_the_rest_of_a_body_nobody_reads_has_its_time_too(brisk: ListenerPlace) -> None:
     with Line(brisk.port) as line:
         line.send(post(b"hello", path="/early")[:-1])
         assert length_of(line) == 0
@@ -374,7 +347,7 @@ def test_idle_connections_are_kept_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not for ever: neither after an answer, nor after one that came before the request's end."""
-    monkeypatch.setattr(listening, "KEEP_ALIVE_S", 0.2)
+    monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.2)
     with place(Limits(read_timeout=PATIENCE_S)) as here:
         for path in ("/", "/early"):
             with Line(here.port) as line:
@@ -388,7 +361,7 @@ def test_idle_connections_are_kept_for_a_while(
                 assert line.ends()
 
 
-def test_a_request_behind_one_that_takes_long_is_not_late(brisk: Place) -> None:
+def test_a_request_behind_one_that_takes_long_is_not_late(brisk: ListenerPlace) -> None:
     """We do not read it yet, so its peer cannot be blamed."""
     with Line(brisk.port) as line:
         large = post(b"x" * 1_000_000)
@@ -397,53 +370,53 @@ def test_a_request_behind_one_that_takes_long_is_not_late(brisk: Place) -> None:
         sender.start()
         with Line(brisk.port) as other:
             assert other.ends()  # the patience with somebody else is over
-        brisk.loop.call_soon_threadsafe(brisk.echo.gate.set)
+        brisk.soon(echo_of(brisk).gate.set)
         assert line.answer().json["path"] == "/gate"
         assert length_of(line) == 1_000_000
         sender.join()
 
 
-def test_a_slow_stream_is_no_slow_request(brisk: Place) -> None:
+def test_a_slow_stream_is_no_slow_request(brisk: ListenerPlace) -> None:
     with Line(brisk.port) as line:
         line.send(get("/stream"))
         assert line.head()[0] == 200
         with Line(brisk.port) as other:
             assert other.ends()
-        assert brisk.echo.streams == 1
+        assert echo_of(brisk).streams == 1
 
 
 # --- gone ------------------------------------------------------------------------------------
 
 
-def close(line: Line) -> None:
+def leave_in_order(line: Line) -> None:
     line.socket.close()
 
 
-@pytest.mark.parametrize("leave", [close, Line.vanish])
+@pytest.mark.parametrize("leave", [leave_in_order, Line.vanish])
 def test_a_stream_hears_at_once_that_its_reader_is_gone(
-    here: Place, leave: Callable[[Line], None]
+    here: ListenerPlace, leave: Callable[[Line], None]
 ) -> None:
     line = Line(here.port)
     line.send(get("/stream"))
     assert line.head()[0] == 200
-    here.echo.has_lost_one.clear()
+    echo_of(here).has_lost_one.clear()
     leave(line)
-    assert here.echo.has_lost_one.wait(PATIENCE_S)
+    assert echo_of(here).has_lost_one.wait(PATIENCE_S)
 
 
-def test_a_stream_hears_it_also_with_a_request_sent_behind_it(here: Place) -> None:
+def test_a_stream_hears_it_also_with_a_request_sent_behind_it(here: ListenerPlace) -> None:
     """That request can never be answered; but the stream must not outlive its reader."""
     line = Line(here.port)
     line.send(get("/stream") + get("/"))
     assert line.head()[0] == 200
-    here.echo.has_lost_one.clear()
+    echo_of(here).has_lost_one.clear()
     line.vanish()
-    assert here.echo.has_lost_one.wait(PATIENCE_S)
+    assert echo_of(here).has_lost_one.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("piece", [0, 1, 30, -1])
-def test_who_goes_away_in_the_middle_leaves_nothing(here: Place, piece: int) -> None:
-    for leave in (close, Line.vanish):
+def test_who_goes_away_in_the_middle_leaves_nothing(here: ListenerPlace, piece: int) -> None:
+    for leave in (leave_in_order, Line.vanish):
         line = Line(here.port)
         line.send(post(b"hello", path="/gone")[:piece])
         leave(line)
@@ -472,7 +445,7 @@ def test_there_are_only_so_many_connections(loop: str) -> None:
             line.socket.close()
 
 
-def until_connected(here: Place, lines: list[Line]) -> None:
+def until_connected(here: ListenerPlace, lines: list[Line]) -> None:
     """The place of who has gone is free as soon as that is known."""
     while True:
         lines.append(Line(here.port))
@@ -490,13 +463,13 @@ def test_stopping_answers_what_is_under_way(loop: str) -> None:
     with place(loop=loop) as here, Line(here.port) as idle, Line(here.port) as busy:
         assert length_of(idle.send(post(b"hello"))) == 5
         busy.send(post(b"hello", path="/gate"))
-        assert here.echo.is_at_the_gate.wait(PATIENCE_S)
+        assert echo_of(here).is_at_the_gate.wait(PATIENCE_S)
         stopping = asyncio.run_coroutine_threadsafe(here.listener.close(PATIENCE_S), here.loop)
         assert idle.ends()
         with pytest.raises(ConnectionError):
             Line(here.port)
         assert not stopping.done()
-        here.loop.call_soon_threadsafe(here.echo.gate.set)
+        here.soon(echo_of(here).gate.set)
         answer = busy.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         assert busy.ends()

@@ -182,7 +182,10 @@ class Application:
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         incarnation = (asked.get("incarnation") or [""])[0]
         check = CheckHolder(pid=pid, incarnation=incarnation, group=own)
-        reply = await self._client.send(check)
+        try:
+            reply = await self._client.send(check)
+        except LaybyError as failure:
+            return refuse(503, str(failure))
         return None if reply.is_ok else reply
 
     # --- probes --------------------------------------------------------------------------
