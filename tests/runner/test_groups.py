@@ -7,7 +7,7 @@ import pytest
 
 from layby import Context, Runner, Workflow, task
 from layby.errors import WorkflowError
-from layby.runner.private import owner_url
+from layby.store.ownership import is_served, socket_of
 
 
 @task
@@ -32,8 +32,9 @@ def test_a_task_with_a_group_waits_for_a_worker_of_that_group(tmp_path: Path):
 async def in_two_groups(path: Path) -> Context:
     async with Runner(f"sqlite:{path}", group="default") as runner:
         run = await runner.start(FLOW, run_id="r")
-        url = await owner_url(path)
-        assert url is not None
+        while not is_served(path):  # noqa: ASYNC110 - it listens in a moment, and tells nobody
+            await asyncio.sleep(0.01)
+        url = f"unix:{socket_of(path)}"
         async with Runner(url, group="gpu", slots=1) as other:
             other.register(FLOW)
             return await run.result(20)
