@@ -1,7 +1,12 @@
 """Who is told what, and that nobody is told twice or not at all when streams come and go."""
 
 import asyncio
+import random
+import re
+from collections.abc import Sequence
 from typing import Any, cast
+
+import pytest
 
 from layby.client.local import LocalClient
 from layby.core.commands import (
@@ -11,7 +16,7 @@ from layby.core.commands import (
     RegisterListener,
     SettlePromise,
 )
-from layby.core.model import Message, Promise
+from layby.core.model import NEVER, Message, MessageKey, Promise
 from layby.core.replies import OK, Reply, ok
 from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
@@ -21,7 +26,7 @@ from layby.server.front import Front
 from layby.server.poll import PollConnection
 from layby.server.routing import Router
 from tests.server.receivers import on_loop
-from tests.worlds import World
+from tests.worlds import BACKENDS, Backend, World
 
 
 class Outbox:
@@ -30,6 +35,10 @@ class Outbox:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.forgetting: list[asyncio.Future[Reply]] = []
+        self.forgotten: list[MessageKey] = []
+
+    def forget(self, keys: Sequence[MessageKey]) -> None:
+        self.forgotten += keys
 
     def ask(self, request: object) -> "asyncio.Future[Reply]":
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -50,12 +59,20 @@ class Wire:
         self.poll = PollConnection("g", name, router, "http://here", buffer)
         self.carried = b""
         self.is_cut = False
+        self._grown = asyncio.Event()
         self._stream = asyncio.ensure_future(self.poll.stream(self._write, 60, 60))
 
     async def _write(self, chunk: bytes) -> None:
         if self.is_cut:
             raise ConnectionResetError
         self.carried += chunk
+        self._grown.set()
+
+    async def until(self, count: int) -> None:
+        """It has carried so many."""
+        while self.told < count:
+            self._grown.clear()
+            await self._grown.wait()
 
     async def end(self) -> None:
         self.poll.close()
@@ -64,6 +81,10 @@ class Wire:
     @property
     def told(self) -> int:
         return self.carried.count(b"data: ")
+
+    @property
+    def ids(self) -> list[bytes]:
+        return re.findall(rb'"id":"([^"]*)"', self.carried)
 
 
 def new_router(outbox: Outbox, choose: Any = lambda receivers: receivers[0]) -> Router:
@@ -210,3 +231,159 @@ async def opened(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     writer.write(b"GET /poll/g/a HTTP/1.1\r\nhost: here\r\n\r\n")
     assert b"200" in await reader.readuntil(b"\r\n\r\n")
     return reader, writer
+
+
+# --- who it is -------------------------------------------------------------------------------
+
+
+class Ear:
+    """A receiver in this process, with room for as much as it is given."""
+
+    def __init__(self, router: Router, name: str, group: str = "g", room: int = 1_000) -> None:
+        self.group = group
+        self.id = name
+        self.room = room
+        self.heard: list[str] = []
+        router.connect(self)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.heard) < self.room
+
+    def receive(self, outgoing: Outgoing) -> None:
+        self.heard.append(outgoing.message.id)
+
+
+def about(name: str, address: str) -> Outgoing:
+    return Outgoing(Message(name, "execute", address))
+
+
+@on_loop
+async def test_an_address_may_name_one_receiver() -> None:
+    """`uni` is for that one alone, `any` prefers it; case counts, a query does not."""
+    router = new_router(Outbox())
+    a, b, other = Ear(router, "a"), Ear(router, "b"), Ear(router, "a", group="G")
+    for number, address in enumerate(
+        (
+            "poll://uni@g/b",
+            "poll://any@g/b",
+            "poll://any@g/b?x=y",
+            "poll://uni@g/B",
+            "poll://any@G/zzz",
+            "poll://any@g/zzz",
+            "poll://uni@h/a",
+        )
+    ):
+        router._take([about(str(number), address)], [])
+    assert (a.heard, b.heard, other.heard) == (["5"], ["0", "1", "2"], ["4"])
+
+
+@on_loop
+async def test_everybody_in_a_group_is_chosen_alike() -> None:
+    router = new_router(Outbox(), choose=random.Random(7).choice)
+    ears = [Ear(router, str(number)) for number in range(5)]
+    router._take([about(str(number), "poll://any@g") for number in range(1_000)], [])
+    assert all(150 < len(ear.heard) < 250 for ear in ears)
+
+
+@on_loop
+async def test_who_has_come_again_is_told_where_it_is_now() -> None:
+    """Its older stream may be dead already, and nobody knows."""
+    router = new_router(Outbox())
+    older, newer = Ear(router, "a"), Ear(router, "a")
+    router._take([about("t", "poll://uni@g/a")], [])
+    assert (older.heard, newer.heard) == ([], ["t"])
+    router.disconnect(newer)
+    assert older.heard == ["t"]
+
+
+@on_loop
+async def test_one_that_is_full_is_passed_by() -> None:
+    """A preference is none for a reader that does not read."""
+    router = new_router(Outbox())
+    full, roomy = Ear(router, "full", room=1), Ear(router, "roomy")
+    for number in range(4):
+        router._take([about(str(number), "poll://any@g/full")], [])
+    router._take([about("4", "poll://any@g")], [])
+    assert (full.heard, roomy.heard) == (["0"], ["1", "2", "3", "4"])
+
+
+@on_loop
+async def test_what_is_for_one_that_is_full_waits_for_it() -> None:
+    router = new_router(Outbox())
+    full, roomy = Ear(router, "full", room=0), Ear(router, "roomy")
+    message = about("t", "poll://uni@g/full")
+    router._take([message], [])
+    assert (full.heard, roomy.heard) == ([], [])
+    full.room = 1
+    router._take_offered([message])
+    assert full.heard == ["t"]
+
+
+@on_loop
+async def test_those_who_go_together_leave_nothing_to_each_other() -> None:
+    """At the end of a server thousands go: a message must not travel past them all."""
+    router = new_router(Outbox())
+    going, staying = [Ear(router, str(number)) for number in range(50)], Ear(router, "x", "h")
+    for number in range(50):
+        router._take([about(str(number), f"poll://any@g/{number}")], [])
+    router.disconnect(*going)
+    assert all(ear.heard == [ear.id] for ear in going)
+    assert staying.heard == []
+    assert not any(
+        about(str(number), f"poll://any@g/{number}").key in router._under_way
+        for number in range(50)
+    )
+
+
+@pytest.mark.parametrize(
+    "address", ["poll://uni@g", "gcps://project/topic", "bash://", "bash://docker/image"]
+)
+def test_what_leads_nowhere_is_dropped_and_counted(address: str) -> None:
+    """Nobody will ever take it: it must not stay in the outbox for good."""
+
+    @on_loop
+    async def scene() -> None:
+        counted: list[tuple[str, str]] = []
+        outbox = Outbox()
+        router = Router(count=lambda kind, status: counted.append((kind, status)))
+        router.attach(cast("Engine", outbox), cast("LocalClient", outbox))
+        Ear(router, "a")
+        router._take([about("t", address)], [])
+        assert counted == [("execute", "dropped")]
+        assert outbox.forgotten == [("t", "execute", address)]
+
+    scene()
+
+
+# --- what waits ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("buffer", [1, 7, 100, 1_000])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_that_waits_is_told_once_to_who_comes(backend: Backend, buffer: int) -> None:
+    """Page by page, whatever fits into its buffer, while more is coming."""
+
+    @on_loop
+    async def scene() -> None:
+        router = Router()
+        with World(backend, threaded=True, paused=False, now=1, delivery=router) as world:
+            client = LocalClient(world.engine)
+            router.attach(world.engine, client)
+            for number in range(250):
+                world.ok(called(f"before{number}"))
+            wire = Wire(router, "a", buffer)
+            for number in range(50):
+                await client.send(called(f"after{number}"))
+            await wire.until(300)
+            await settled()
+            assert len(set(wire.ids)) == wire.told == 300
+            await wire.end()
+            await client.close()
+
+    scene()
+
+
+def called(promise_id: str) -> CreatePromise:
+    tags = {"resonate:target": "poll://any@g"}
+    return CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
