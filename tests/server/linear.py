@@ -91,15 +91,23 @@ class Search:
     def _next(self, point: Point) -> Iterator[Point]:
         window = list(self._window(point))
         until = min(self._operations[n].latest for n in window if self._certain >> n & 1)
+        last_chance = self._last_chance(window)
         found: list[Point] = []
         for n in sorted(window, key=self._likelihood):
+            operation = self._operations[n]
+            is_harmless = operation.only_looks and operation.call.invoked_at <= last_chance
             for after in self._done(point, n, until):
-                if after.now == point.now and self._operations[n].only_looks:
+                if is_harmless and after.now == point.now:
                     yield after  # it is in nobody's way: no other order can do better
                     return
                 found.append(after)
         yield from found
         yield from self._passed(point, until)
+
+    def _last_chance(self, window: Iterable[int]) -> float:
+        """What is sent later than this makes it too late for something that was not answered."""
+        unsure = (self._operations[n] for n in window if not self._certain >> n & 1)
+        return min((each.call.returned_at for each in unsure), default=float("inf"))
 
     def _likelihood(self, n: int) -> tuple[bool, int]:
         """What was answered first was done first, as a rule; the unanswered only if need be."""

@@ -192,6 +192,16 @@ def test_a_write_without_an_answer_is_done_before_its_caller_knows(stage: Stage)
     assert stage.problem is not None
 
 
+def test_what_was_not_answered_may_show_much_later(stage: Stage) -> None:
+    """Those who came in between need not have noticed."""
+    stage.call("task.create", task_create(create("t", FAR, target=ANY)))
+    halted = stage.call("task.halt", {"id": "t"})
+    stage.call("task.acquire", acquire("t", 1))
+    stage.call("task.get", {"id": "t"})
+    stage.lie(halted, answer=None)
+    assert stage.problem is None
+
+
 # --- time ------------------------------------------------------------------------------------
 
 
