@@ -1,14 +1,24 @@
 """`layby worker` and `layby dev` as people start and stop them."""
 
+import asyncio
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from layby import Workflow, task
+from layby.client.http import HttpClient
+from layby.core.model import NEVER
+from layby.workflow import plan
 from tests.cli.desk import Desk, typed
+from tests.runner.processes import Process
 from tests.server.processes import PATIENCE_S, ServerProcess
 
 FLOWS = """
@@ -90,11 +100,105 @@ def test_dev_is_a_server_and_a_worker(desk: Desk, tmp_path: Path):
 
 
 def test_code_that_cannot_be_worked_on_is_named(desk: Desk, tmp_path: Path):
+    """Before anybody looks for a server."""
     (tmp_path / "empty.py").write_text("x = 1\n")
+    (tmp_path / "flows.py").write_text(FLOWS)
     typed("worker", "nowhere.flows").complains(2, "no module 'nowhere.flows'", "path/to/file.py")
     typed("worker", "nowhere.py").complains(2, "there is no file nowhere.py")
+    typed("worker", "empty.py").complains(2, "empty has nothing to work on: write flow = Workflow")
+    typed("dev", "empty.py", "--db", "memory:", "--port", "0").complains(2, "nothing to work on")
+    typed("worker", "flows.py", "--lease", "soon").complains(2, "'soon' is no duration")
+    typed("worker", "flows.py", "--slots", "0").complains(2, "slots")
+    typed("worker", "flows.py", "--url", "ftp://x").complains(2, "ftp://x")
+
+
+def test_a_worker_that_is_refused_says_so(desk: Desk, tmp_path: Path):
+    """It does not try again and again with a token that does not fit."""
+    (tmp_path / "flows.py").write_text(FLOWS)
+    (tmp_path / "layby.toml").write_text('[auth]\npublic_key = "none"\n')
     with ServerProcess(tmp_path) as server:
         url = f"http://127.0.0.1:{server.port}"
-        with layby(tmp_path, "worker", "empty.py", "--url", url) as here:
-            heard(here, "empty has nothing to work on: write flow = Workflow")
+        with layby(tmp_path, "worker", "flows.py", "--url", url, "--token", "nonsense") as here:
+            heard(here, f"layby: the server at {url} refused this worker: Unauthorized")
             assert here.wait(PATIENCE_S) == 2
+
+
+def test_a_worker_that_finds_no_server_can_be_stopped(desk: Desk, tmp_path: Path):
+    """At once, though it is looking."""
+    (tmp_path / "flows.py").write_text(FLOWS)
+    with layby(tmp_path, "worker", "flows.py", "--url", "http://127.0.0.1:1") as here:
+        heard(here, "layby looks for")
+        began = time.monotonic()
+        assert ended(here) == 0
+        assert time.monotonic() - began < 5
+
+
+STUBBORN = """
+import asyncio, threading
+from layby import Workflow, task
+
+@task
+def thread(context):
+    print("@begun", flush=True)
+    threading.Event().wait(600)
+
+@task
+async def deaf(context):
+    print("@begun", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            pass
+
+blocking, stubborn = Workflow("blocking", tasks=[thread]), Workflow("stubborn", tasks=[deaf])
+"""
+
+
+@pytest.mark.parametrize("flow", ["blocking", "stubborn"])
+def test_a_body_that_does_not_end_does_not_keep_its_worker(flow: str, desk: Desk, tmp_path: Path):
+    """Its task has been handed back; what it still does counts for nothing."""
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    with ServerProcess(tmp_path) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with Process(
+            ["-m", "layby.cli", "worker", str(tmp_path / "stubborn.py"), "--url", url]
+        ) as here:
+            here.hear("layby works for")
+            asyncio.run(started(url, flow))
+            here.hear("@begun")
+            assert here.stop() < 10
+            here.hear("though a task body goes on")
+        held = typed("tasks", "search", "--state", "acquired", "--url", url, "--json").json
+        assert held["tasks"] == []
+
+
+async def started(url: str, flow: str) -> None:
+    """By somebody who has no code for it."""
+    name = {"blocking": "thread", "stubborn": "deaf"}[flow]
+
+    async def body(context: Any) -> None: ...
+
+    command = plan.plan(Workflow(flow, tasks=[task(body, id=name)]), "r", {}, "default", NEVER)
+    client = HttpClient(url)
+    assert (await client.send(command)).is_ok
+    await client.close()
+
+
+def test_asked_twice_a_worker_ends_at_once(desk: Desk, tmp_path: Path):
+    """Whoever presses Ctrl-C again means it."""
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    with ServerProcess(tmp_path) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with Process(
+            ["-m", "layby.cli", "worker", str(tmp_path / "stubborn.py"), "--url", url]
+        ) as here:
+            here.hear("layby works for")
+            asyncio.run(started(url, "stubborn"))
+            here.hear("@begun")
+            here.send(signal.SIGTERM)
+            here.hear("layby stops")
+            began = time.monotonic()
+            here.send(signal.SIGTERM)
+            assert here.end() == 130
+            assert time.monotonic() - began < 1

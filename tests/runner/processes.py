@@ -68,16 +68,19 @@ class Process:
         self._process.kill()
         self.end()
 
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def pause(self, seconds: float) -> None:
         """It stands still and does not know it."""
-        self._process.send_signal(signal.SIGSTOP)
+        self.send(signal.SIGSTOP)
         threading.Event().wait(seconds)
-        self._process.send_signal(signal.SIGCONT)
+        self.send(signal.SIGCONT)
 
     def stop(self) -> float:
         """Ask it to; how many seconds it took, and it must end well."""
         began = time.monotonic()
-        self._process.send_signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         assert self.end() == 0, self.tail
         return time.monotonic() - began
 

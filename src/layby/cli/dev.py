@@ -8,7 +8,7 @@ import click
 
 from layby.cli.loading import load_module
 from layby.cli.serve import tell
-from layby.cli.worker import work
+from layby.cli.worker import Code, end_soon, work
 from layby.runner import Runner
 from layby.server import config, logs
 from layby.server.config import ServerConfig
@@ -46,7 +46,7 @@ async def _dev(loaded: ServerConfig, module: str | None, slots: int) -> None:
     if module is None:
         await serve(loaded, tell)
         return
-    code = load_module(module)
+    code = Code(load_module(module))
     server = Server(loaded)
     await server.start()
     tell(server)
@@ -54,3 +54,4 @@ async def _dev(loaded: ServerConfig, module: str | None, slots: int) -> None:
         await work(Runner(server.url, slots=slots), code, server.url)
     finally:
         await server.stop()
+        end_soon()

@@ -22,7 +22,7 @@ def load_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
+        if not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there; what it imports is not
         raise UsageError(
             f"there is no module '{name}' (looked in {Path.cwd()} and the Python path): "

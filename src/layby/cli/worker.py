@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
+import os
 import signal
+import threading
 from contextlib import suppress
 from types import ModuleType
+from typing import Final
 
 import click
 
@@ -14,6 +17,9 @@ from layby.runner import Runner
 from layby.wire import durations
 
 logger = logging.getLogger(__name__)
+
+LAST_S: Final = 2.0
+"""How long a worker that has handed everything back waits for bodies that go on."""
 
 EPILOG = """
 \b
@@ -47,35 +53,69 @@ SIGTERM and Ctrl-C hand running tasks back at once; other workers go on with the
 def worker(module: str, url: str, token: str | None, group: str, slots: int, lease: str) -> None:
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    code = load_module(module)
+    code = Code(load_module(module))
     seconds = durations.parse(lease) / 1000
     runner = Runner(url, token=token, group=group, slots=slots, lease=seconds)
-    asyncio.run(work(runner, code, url))
+    asyncio.run(_work_and_end(runner, code, url))
 
 
-async def work(runner: Runner, code: ModuleType, where: str) -> None:
-    """Until SIGTERM or SIGINT."""
+class Code:
+    """What there is to work on in a module."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.flows, self.calls = flows_in(module), calls_in(module)
+        if not self.flows and not self.calls:
+            raise UsageError(
+                f"{module.__name__} has nothing to work on: write flow = Workflow('name', "
+                "tasks=[...]) or a @task(rpc='name') at its top"
+            )
+
+    def __str__(self) -> str:
+        told = [f"workflow {flow.name}" for flow in self.flows]
+        return ", ".join(told + [f"call {call.rpc}" for call in self.calls])
+
+
+async def work(runner: Runner, code: Code, where: str) -> None:
+    """Until SIGTERM or SIGINT; a second one of them ends it at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _asked, stop)
     working = asyncio.ensure_future(_work(runner, code, where))
-    await asyncio.wait(
-        (working, asyncio.ensure_future(stop.wait())), return_when=asyncio.FIRST_COMPLETED
-    )
-    if not working.done():
-        working.cancel()
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    working.cancel()
     with suppress(asyncio.CancelledError):
         await working
 
 
-async def _work(runner: Runner, code: ModuleType, where: str) -> None:
+def end_soon() -> None:
+    """Bodies that do not end, in threads for instance, do not keep the process from ending."""
+    timer = threading.Timer(LAST_S, _end_anyway)
+    timer.daemon = True
+    timer.start()
+
+
+def _end_anyway() -> None:
+    click.echo("layby ends, though a task body goes on: its task has been handed back", err=True)
+    os._exit(0)
+
+
+async def _work_and_end(runner: Runner, code: Code, where: str) -> None:
+    try:
+        await work(runner, code, where)
+    finally:
+        end_soon()
+
+
+async def _work(runner: Runner, code: Code, where: str) -> None:
     """A worker may be started before its server: it says so, and waits."""
     click.echo(f"layby looks for {where} …", err=True)
     while not await _entered(runner):
         pass
     try:
-        told = register(runner, code)
-        click.echo(f"layby works for {where}: {told}  (Ctrl-C stops it)", err=True)
+        for each in (*code.flows, *code.calls):
+            runner.register(each)
+        click.echo(f"layby works for {where}: {code}  (Ctrl-C stops it)", err=True)
         await asyncio.Event().wait()
     finally:
         await runner.close()
@@ -90,15 +130,8 @@ async def _entered(runner: Runner) -> bool:
     return True
 
 
-def register(runner: Runner, code: ModuleType) -> str:
-    """Give the Runner everything it can run of this module; what that is, for people."""
-    flows, calls = flows_in(code), calls_in(code)
-    if not flows and not calls:
-        raise UsageError(
-            f"{code.__name__} has nothing to work on: write flow = Workflow('name', tasks=[...]) "
-            "or a @task(rpc='name') at its top"
-        )
-    for each in (*flows, *calls):
-        runner.register(each)
-    told = [f"workflow {flow.name}" for flow in flows]
-    return ", ".join(told + [f"call {call.rpc}" for call in calls])
+def _asked(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        os._exit(130)
+    stop.set()
+    click.echo("layby stops: its tasks are handed back", err=True)
