@@ -1,7 +1,7 @@
 """What waits in the outbox for one receiver, page by page, as fast as that makes room for it.
 
-A page is offered again when there was no room for some of it, and all of it once more when
-something may have been passed by meanwhile: what is under way by then is passed over quickly.
+When there was no room for some of it, or something came while there was none, all is offered once
+more; what is under way by then is passed over quickly.
 """
 
 import asyncio
@@ -67,11 +67,8 @@ class Offering:
             self._made_room.clear()
 
     async def _next(self, page: OfferMessages) -> OfferMessages | None:
-        """The page to offer after this one; this one, when there was no room for all of it."""
-        before = self._times_full
+        """The page to offer after this one, or None."""
         told = (await self._client.send(page)).data
-        if before != self._times_full or not self._receiver.has_room:
-            return page
         return told if isinstance(told, OfferMessages) and told.after != FIRST_PAGE else None
 
 
