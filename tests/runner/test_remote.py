@@ -1,0 +1,279 @@
+"""A Runner whose engine is behind a server: the same verbs, and a network in between."""
+
+import asyncio
+import functools
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from layby import RunCancelled, RunFailed, Runner, Workflow, task
+from layby.client.http import HttpClient
+from layby.core import commands as c
+from layby.errors import StoreUnavailable, UsageError
+from layby.runner import remote
+from layby.server.server import Server
+from tests.client.stage import Meddler, play, served, soon
+
+
+@task
+async def double(context):
+    context["n"] *= 2
+
+
+@task(dependencies=[double])
+async def ask(context, handle):
+    context["answer"] = await handle.wait_for(f"event-{context['n']}")
+
+
+@task
+async def fails(context):
+    raise ValueError("no")
+
+
+FLOW = Workflow("asking", tasks=[double, ask])
+FAILING = Workflow("failing", tasks=[fails])
+
+
+class Place:
+    """A server, trouble in front of it, and Runners that go through that."""
+
+    def __init__(self, server: Server, meddler: Meddler) -> None:
+        self.server = server
+        self.meddler = meddler
+
+    def runner(self, **options: Any) -> Runner:
+        return Runner(self.meddler.url, **options)
+
+    async def ok(self, request: c.Command | c.Query) -> Any:
+        reply = await self.server.client.send(request)
+        assert reply.is_ok, reply
+        return reply.data
+
+
+def at_a_place(
+    scene: Callable[[Place], Awaitable[None]], flags: dict[str, object] | None = None
+) -> None:
+    async def run() -> None:
+        async with served(flags) as server, Meddler(server.port) as meddler:
+            await scene(Place(server, meddler))
+        assert [each.name for each in threading.enumerate() if "heart" in each.name] == []
+
+    play(run)
+
+
+# --- the same verbs --------------------------------------------------------------------------
+
+
+def test_runs_are_started_watched_and_steered_as_in_one_process():
+    """Only where the engine runs is different."""
+
+    async def scene(place: Place) -> None:
+        async with place.runner(slots=2) as runner:
+            run = await runner.start(FLOW, {"n": 2}, run_id="a")
+            await soon(lambda: place.server.engine.free_slots == 2)  # it is parked
+            status = await run.status()
+            assert (status.tasks["double"].status, status.tasks["ask"].sub_status) == (
+                "Completed",
+                "Deferred",
+            )
+            await runner.halt("a", "ask")
+            assert (await run.status()).tasks["ask"].status == "Halted"
+            await runner.continue_("a", "ask")
+            await runner.resolve("event-4", "yes")
+            assert (await run.result()).to_dict() == {"n": 4, "answer": "yes"}
+            assert (await (await runner.get("a")).result())["answer"] == "yes"
+            assert [each.id for each in await runner.list(state="Completed")] == ["a"]
+
+    at_a_place(scene)
+
+
+def test_what_goes_wrong_goes_wrong_in_the_same_way():
+    """Failed, cancelled, rejected, unknown, refused."""
+
+    async def scene(place: Place) -> None:
+        async with place.runner() as runner:
+            with pytest.raises(RunFailed, match="ValueError: no"):
+                await runner.execute(FAILING)
+            run = await runner.start(FLOW, {"n": 1}, run_id="a")
+            await runner.cancel("a", by="ada")
+            with pytest.raises(RunCancelled, match="by ada"):
+                await run.result()
+            run = await runner.start(FLOW, {"n": 3}, run_id="b")
+            await runner.reject("event-6", "never")
+            with pytest.raises(RunFailed, match="never"):
+                await run.result()
+            with pytest.raises(UsageError, match="run 'none'"):
+                await runner.get("none")
+            with pytest.raises(UsageError, match="another run id"):
+                await runner.start(FAILING, run_id="a")
+            with pytest.raises(UsageError, match="runs in another process"):
+                _ = runner.engine
+
+    at_a_place(scene)
+
+
+def test_many_wait_for_one_event_in_two_processes_worth_of_workers():
+    """Each is woken once, wherever it is parked."""
+
+    @task
+    async def waits(context, handle):
+        context["answer"] = await handle.wait_for("event")
+
+    flow = Workflow("waiting", tasks=[waits])
+
+    async def scene(place: Place) -> None:
+        async with place.runner(slots=2) as one, place.runner(slots=2) as other:
+            other.register(flow)
+            runs = [await one.start(flow, run_id=f"r{number}") for number in range(200)]
+            await soon(lambda: len(one.worker.attempts) + len(other.worker.attempts) == 200)
+            await other.resolve("event", 7)
+            assert {(await run.result())["answer"] for run in runs} == {7}
+            listeners = [data for kind, data in place.meddler.came if "listener" in kind]
+            shared = [each for each in listeners if each["awaited"] == "event"]
+            assert len(shared) <= 4  # one for each process, and once more when a stream opens
+
+    at_a_place(scene)
+
+
+def test_a_large_context_travels():
+    """Up to what a context may hold."""
+
+    async def scene(place: Place) -> None:
+        async with place.runner() as runner:
+            large = "x" * 900_000
+            run = await runner.start(FLOW, {"n": 1, "large": large})
+            await runner.resolve("event-2", "y" * 900_000)
+            with pytest.raises(RunFailed, match="large"):
+                await run.result()  # both together are too much: the keys are named
+            run = await runner.start(FLOW, {"n": 2, "large": large})
+            await runner.resolve("event-4", "small")
+            assert (await run.result())["large"] == large
+
+    at_a_place(scene)
+
+
+# --- a network in between --------------------------------------------------------------------
+
+
+def test_a_body_that_ends_while_no_server_is_there_is_reported_later(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """However long that is: a worker is more patient than whoever waits for an answer."""
+    monkeypatch.setattr(remote, "HttpClient", functools.partial(HttpClient, patience=0.1))
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @task
+    async def works(context, handle):
+        begun.set()
+        await gate.wait()
+        context["try"] = handle.try_number
+
+    async def scene(place: Place) -> None:
+        async with place.runner() as runner:
+            run = await runner.start(Workflow("w", tasks=[works]), run_id="a")
+            await begun.wait()
+            await place.meddler.down()
+            gate.set()
+            await asyncio.sleep(0.5)
+            with pytest.raises(StoreUnavailable, match="is it running"):
+                await runner.resolve("event")
+            await place.meddler.up()
+            assert (await run.result())["try"] == 1
+
+    at_a_place(scene)
+
+
+def test_starting_a_run_whose_answer_is_lost_starts_it_once():
+    """The second copy finds it there; its tasks run, all of them once."""
+
+    async def scene(place: Place) -> None:
+        async with place.runner(lease=0.6) as runner:
+            place.meddler.trouble("layby.run.start", "lose")
+            run = await runner.start(FLOW, {"n": 5}, run_id="a")
+            await runner.resolve("event-10", 1)
+            assert (await run.result())["n"] == 10
+
+    at_a_place(scene)
+
+
+def test_a_worker_registers_with_the_lease_it_was_given():
+    """After that long without a sign of life others take over."""
+
+    async def scene(place: Place) -> None:
+        async with place.runner(lease=7, group="g"):
+            kinds = [(kind, data) for kind, data in place.meddler.came if "take" in kind]
+            assert kinds[0][1]["ttl"] == 7_000
+            assert kinds[0][1]["group"] == "g"
+
+    at_a_place(scene)
+
+
+# --- opening and closing ---------------------------------------------------------------------
+
+
+def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):
+    """After a while, with its address; nothing is left open."""
+    monkeypatch.setattr(remote, "HttpClient", functools.partial(HttpClient, patience=0.1))
+
+    async def scene() -> None:
+        with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:1 .*is it running"):
+            async with Runner("http://127.0.0.1:1"):
+                pass
+
+    play(scene)
+
+
+def test_a_token_that_does_not_fit_is_told_at_once():
+    """Nobody tries again with it."""
+
+    async def scene(place: Place) -> None:
+        with pytest.raises(UsageError, match="refused this worker: Unauthorized"):
+            async with place.runner(token="nonsense"):
+                pass
+        assert len(place.meddler.came) == 1
+
+    at_a_place(scene, {"auth.public_key": "none"})
+
+
+def test_whoever_gives_up_while_it_opens_leaves_nothing():
+    """Cancelled at any moment of it."""
+
+    async def scene(place: Place) -> None:
+        for turns in range(0, 60, 3):
+            opening = asyncio.ensure_future(place.runner().__aenter__())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            opening.cancel()
+            [end] = await asyncio.gather(opening, return_exceptions=True)
+            if isinstance(end, Runner):
+                await end.close()
+
+    at_a_place(scene)
+
+
+def test_closing_in_the_middle_of_everything_leaves_nothing():
+    """Bodies that run, that are parked, that are being loaded; callers that wait for results."""
+    started = asyncio.Event()
+
+    @task
+    async def holds(context):
+        started.set()
+        await asyncio.sleep(60)
+
+    async def scene(place: Place) -> None:
+        runner = place.runner(slots=3)
+        await runner.__aenter__()
+        runs = [await runner.start(FLOW, {"n": number}) for number in range(30)]
+        runs.append(await runner.start(Workflow("h", tasks=[holds])))
+        waiting = [asyncio.ensure_future(run.result()) for run in runs]
+        starting = [asyncio.ensure_future(runner.start(FLOW, {"n": 0})) for _ in range(30)]
+        await started.wait()
+        await runner.close()
+        ends = await asyncio.gather(*waiting, *starting, return_exceptions=True)
+        assert all(not isinstance(end, TimeoutError) for end in ends)
+        held = await place.ok(c.SearchTasks(state="acquired"))
+        assert held.tasks == []
+
+    at_a_place(scene)
