@@ -197,10 +197,21 @@ def test_an_embedded_holder_needs_no_heartbeat(world: World) -> None:
     world.ok(r.run(a=""))
     world.ok(r.take(embedded=True))
     assert holder(world).expires_at == NEVER
-    world.ok(r.take(1, pid="remote", ttl=NEVER))
-    world.ok(c.ExpireHolders(pids=("p", "remote"), embedded=True))
+    world.ok(c.ExpireHolders(pids=("p",), opening=True))
     assert holder(world).standing == "lost"
-    assert holder(world, "remote").is_alive
+
+
+def test_a_lease_begins_anew_when_the_store_is_opened(world: World) -> None:
+    """Nobody could hear its holder meanwhile; one that is gone stays gone."""
+    world.ok(r.take(1, ttl=1_000))
+    world.ok(r.take(1, pid="gone", ttl=1_000))
+    world.ok(c.LeaveWorker(pid="gone", incarnation="1"))
+    world.clock.advance(5_000)
+    world.ok(c.ExpireHolders(pids=("p", "gone"), opening=True))
+    assert (holder(world).standing, holder(world).expires_at) == ("alive", world.now + 1_000)
+    assert holder(world, "gone").standing == "left"
+    world.tick(1_000)
+    assert holder(world).standing == "lost"
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from layby import Runner, Workflow, task
 from layby.client.http import HttpClient
 from layby.client.transport import StreamRefused
 from layby.core import commands as c
@@ -53,5 +55,32 @@ def test_it_may_stop_as_soon_as_it_has_started():
         for _ in range(5):
             async with served():
                 pass
+
+    play(scene)
+
+
+def test_nobody_is_blamed_for_the_time_it_was_away(tmp_path: Path):
+    """Workers could not be heard: their leases begin anew, and what they run goes on."""
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @task
+    async def works(context, handle):
+        begun.set()
+        await gate.wait()
+        context["try"] = handle.try_number
+
+    async def scene() -> None:
+        place: dict[str, object] = {"db": f"sqlite:{tmp_path / 'layby.db'}"}
+        async with served(place) as server:
+            runner = await Runner(server.url, lease=0.6).__aenter__()
+            run = await runner.start(Workflow("w", tasks=[works]), run_id="a")
+            await begun.wait()
+        await asyncio.sleep(1.0)
+        async with served(place | {"server.port": server.port}) as server:
+            await asyncio.sleep(0.3)  # some heartbeats
+            gate.set()
+            assert (await run.result())["try"] == 1
+            assert (await run.status()).tasks["works"].crashes == 0
+            await runner.close()
 
     play(scene)

@@ -112,8 +112,10 @@ def test_a_long_lease_is_renewed_too(elsewhere: Elsewhere, monkeypatch: pytest.M
     play(scene)
 
 
-def test_a_server_that_is_away_for_less_than_the_lease_is_waited_for(elsewhere: Elsewhere):
-    """The body goes on meanwhile, and is not run again."""
+def test_a_server_that_is_away_for_less_than_the_lease_is_waited_for(
+    elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+):
+    """The body goes on meanwhile, and is not run again; that it is away is said once."""
 
     async def scene() -> None:
         bodies = Bodies()
@@ -128,6 +130,7 @@ def test_a_server_that_is_away_for_less_than_the_lease_is_waited_for(elsewhere: 
         assert bodies.ended == ["done"]
 
     play(scene)
+    assert caplog.text.count("heartbeats are not answered") == 1
 
 
 # --- leases that are lost --------------------------------------------------------------------

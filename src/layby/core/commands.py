@@ -478,15 +478,17 @@ class FinishSettlement(Tick, frozen=True):
 
 
 class ExpireHolders(Tick, frozen=True):
-    """`embedded`: void every embedded holder whatever its deadline (its process has died)."""
+    """`opening`: embedded holders have died with the last owner of the store; others could not be
+    heard while it was closed, so their leases begin anew.
+    """
 
     kind = "tick.expire_holders"
     pids: tuple[str, ...]
-    embedded: bool = False
+    opening: bool = False
 
     def footprint(self, into: Footprint) -> None:
         into.pids.update(self.pids)
-        if self.embedded:
+        if self.opening:
             into.leases_of.update(self.pids)
 
 

@@ -1,6 +1,7 @@
 """What the passing of time does. Each handler checks again: late or double firing is harmless."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from layby.core import values
 from layby.core.address import inbox_of
@@ -57,14 +58,16 @@ def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
 
 
 def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
-    for pid in c.pids:
-        for holder in d.holders_of(pid):
-            dead = holder.embedded if c.embedded else holder.expires_at <= d.now
-            if holder.is_alive and dead:
-                d.put_holder(holder.gone("lost"))
-                d.silence(inbox_of(holder.group, pid))
-        if c.embedded:
-            _free_leases(d, pid)
+    for holder in chain.from_iterable(map(d.holders_of, c.pids)):
+        if not holder.is_alive:
+            continue
+        if c.opening and not holder.embedded:
+            d.put_holder(holder.renewed(d.now, holder.ttl))
+        elif c.opening or holder.expires_at <= d.now:
+            d.put_holder(holder.gone("lost"))
+            d.silence(inbox_of(holder.group, holder.pid))
+        if c.opening and holder.embedded:
+            _free_leases(d, holder.pid)
     return OK
 
 

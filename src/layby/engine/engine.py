@@ -172,8 +172,8 @@ class Engine:
 
     def _open(self) -> None:
         self._advance()
-        if pids := self._store.embedded_pids():
-            self._commit([(ExpireHolders(pids=pids, embedded=True), self._last_now)])
+        if pids := self._store.living_pids():
+            self._commit([(ExpireHolders(pids=pids, opening=True), self._last_now)])
         self._repair()
 
     def _loop(self) -> None:

@@ -70,8 +70,8 @@ class Store(Protocol):
 
     def stats(self, now: Millis) -> StatsData: ...
 
-    def embedded_pids(self) -> tuple[str, ...]:
-        """Pids of living embedded holders: they died with the last owner of this store."""
+    def living_pids(self) -> tuple[str, ...]:
+        """Pids of holders that are not known to be gone."""
         ...
 
     def messages(self, offer: OfferMessages) -> list[Message]:

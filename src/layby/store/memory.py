@@ -260,8 +260,8 @@ class MemoryStore:
                 yield 0
         yield from (schedule.next_run_at for schedule in self.state.schedules.values())
 
-    def embedded_pids(self) -> tuple[str, ...]:
-        return tuple(h.pid for h in self.state.holders.values() if h.is_alive and h.embedded)
+    def living_pids(self) -> tuple[str, ...]:
+        return tuple(holder.pid for holder in self.state.holders.values() if holder.is_alive)
 
     # --- reads that are not by id --------------------------------------------------------
 

@@ -353,8 +353,8 @@ class SqlStore:
         found: Sequence[int | None] = self._connection.execute(self._sql.earliest).fetchone()
         return min((each for each in found if each is not None), default=FAR)
 
-    def embedded_pids(self) -> tuple[str, ...]:
-        return tuple(self._one(self._sql.embedded_pids, _texts))
+    def living_pids(self) -> tuple[str, ...]:
+        return tuple(self._one(self._sql.living_pids, _texts))
 
     # --- reads that are not by id --------------------------------------------------------
 

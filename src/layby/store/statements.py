@@ -54,9 +54,7 @@ class Statements:
         pairs = f"SELECT awaited, awaiter FROM {self.dialect.rows(('awaited', 'awaiter'))}"
         self.standing_waits = self._select(WAITS, f"(awaited, awaiter) IN ({pairs})")
         self.schedules = self._select(SCHEDULES, f"id IN {any_of}")
-        self.embedded_pids = (
-            "SELECT json_group_array(pid) FROM holders WHERE standing = 'alive' AND embedded"
-        )
+        self.living_pids = "SELECT json_group_array(pid) FROM holders WHERE standing = 'alive'"
         self.outbox = self._all(
             self.dialect.packed(MESSAGES.columns, "m"),
             """(SELECT * FROM messages

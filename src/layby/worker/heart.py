@@ -42,6 +42,7 @@ class Heart:
         self._loop = asyncio.get_running_loop()
         self._turned_at = monotonic()
         self._was_blocked = False
+        self._is_heard = True
         self._is_stopping = False
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -78,15 +79,18 @@ class Heart:
             await client.close()
 
     async def _is_answered(self, client: Client) -> bool:
+        was_heard, self._is_heard = self._is_heard, False
         try:
             await self._beat(client)
+            self._is_heard = True
         except LaybyError as failure:
-            logger.warning("a heartbeat was not answered: %s", failure)
-            return False
+            if was_heard:  # said once, however long it lasts
+                logger.warning("heartbeats are not answered: %s", failure)
         except Exception:
             logger.exception("a heartbeat failed")
-            return False
-        return True
+        if self._is_heard and not was_heard:
+            logger.info("heartbeats are answered again")
+        return self._is_heard
 
     async def _beat(self, client: Client) -> None:
         worker = self._worker
