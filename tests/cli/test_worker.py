@@ -175,12 +175,12 @@ def test_a_body_that_does_not_end_does_not_keep_its_worker(flow: str, desk: Desk
 
 async def started(url: str, flow: str) -> None:
     """By somebody who has no code for it."""
-    name = {"blocking": "thread", "stubborn": "deaf"}[flow]
 
+    @task(id={"blocking": "thread", "stubborn": "deaf"}[flow])
     async def body(context: Any) -> None: ...
 
-    command = plan.plan(Workflow(flow, tasks=[task(body, id=name)]), "r", {}, "default", NEVER)
     client = HttpClient(url)
+    command = plan.plan(Workflow(flow, tasks=[body]), "r", {}, "default", NEVER)
     assert (await client.send(command)).is_ok
     await client.close()
 

@@ -55,8 +55,11 @@ def test_requests_of_one_turn_leave_together(threaded: bool) -> None:
 
 
 @inline_or_threaded
+@pytest.mark.parametrize("moment", ["under way", "just answered"])
 @pytest.mark.parametrize("kind", ["take", "run", "finish", "fail", "acquire", "create"])
-def test_claims_of_a_cancelled_caller_are_handed_back(threaded: bool, kind: str) -> None:
+def test_claims_of_a_cancelled_caller_are_handed_back(
+    threaded: bool, kind: str, moment: str
+) -> None:
     """Whatever claimed them: released, never forgotten, and somebody else gets them."""
     taker = r.take()
     requests: dict[str, tuple[c.Command, str]] = {
@@ -77,6 +80,8 @@ def test_claims_of_a_cancelled_caller_are_handed_back(threaded: bool, kind: str)
             await client.send(r.run("run/a", a=""))
         sending = asyncio.ensure_future(client.send(request))
         await asyncio.sleep(0)  # it has left the caller, and nobody has answered yet
+        if moment == "just answered":
+            await soon_answered(sending)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await client.send(c.GetTask(id=claimed))  # has been answered, so the claim has too
@@ -87,6 +92,13 @@ def test_claims_of_a_cancelled_caller_are_handed_back(threaded: bool, kind: str)
         task = world.task(claimed)
         assert (task.state, task.version) == ("pending", 1)
         world.check()
+
+
+async def soon_answered(sending: "asyncio.Future[Any]") -> None:
+    """Until its answer is there, and it has not gone on with it yet."""
+    waited: Any = sending
+    while not waited._fut_waiter.done():  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0)
 
 
 @inline_or_threaded

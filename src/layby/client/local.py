@@ -68,7 +68,13 @@ class LocalClient:
         self._sink = self._receive if engine.is_inline else self._receive_from_thread
 
     async def send(self, request: Command | Query, now: Millis | None = None) -> Reply:
-        return await self.ask(request, now)
+        future = self.ask(request, now)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._hand_back(future.result())  # answered, and cancelled before it could go on
+            raise
 
     def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
         """Post it in the order of the calls; `now` is for who may say what time it is."""
