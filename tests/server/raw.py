@@ -96,8 +96,7 @@ class Line:
 
     def _chunks(self) -> Iterable[bytes]:
         while size := int(self._until(b"\r\n"), 16):
-            yield self._take(size)
-            self._take(2)
+            yield self._take(size + 2)[:-2]
         self._take(2)
 
     def _until(self, mark: bytes) -> bytes:

@@ -374,11 +374,11 @@ class Engine:
     def _offer(self, offer: OfferMessages) -> OfferMessages:
         """Deliver a page of the outbox; the next page, or the first one after the last."""
         with self._store.transaction():
-            outgoing = stored_outbox(self._store, offer, self._last_now)
+            outgoing, has_more = stored_outbox(self._store, offer, self._last_now)
         if outgoing and not self._is_paused:
             with _delivering():
                 self._delivery.offered(outgoing)
-        if len(outgoing) < offer.limit:
+        if not has_more:
             return replace(offer, after=OfferMessages().after)
         last = outgoing[-1].message
         return replace(offer, after=(last.address, last.id, last.kind))

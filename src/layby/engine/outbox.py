@@ -1,7 +1,7 @@
 """The outbox: messages written with the change that caused them, and what is offered of it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -10,6 +10,9 @@ from layby.core.commands import OfferMessages
 from layby.core.model import Message, MessageKey, Millis, Promise
 from layby.core.rows import Footprint
 from layby.store.api import Store
+
+PAGE_CHARS: Final = 4 * 2**20
+AT_ONCE: Final = 10
 
 
 class Outgoing(Struct, frozen=True):
@@ -51,15 +54,32 @@ def withdrawn_by(changes: Changes) -> list[MessageKey]:
     return [key for key, message in changes.messages.items() if message is None]
 
 
-def stored_outbox(store: Store, offer: OfferMessages, now: Millis) -> list[Outgoing]:
-    """A page of undelivered messages, with the promises their unblocks are about."""
+def stored_outbox(store: Store, offer: OfferMessages, now: Millis) -> tuple[list[Outgoing], bool]:
+    """A page of undelivered messages with what they are about, and whether there is more.
+
+    It is shorter than it might be when that is much: a value may have megabytes.
+    """
     messages = store.messages(offer)
+    outgoing: list[Outgoing] = []
+    for start in range(0, len(messages), AT_ONCE):
+        outgoing += _with_promises(store, messages[start : start + AT_ONCE], now)
+        if sum(map(_size, outgoing)) > PAGE_CHARS and len(outgoing) < len(messages):
+            return outgoing, True
+    return outgoing, len(messages) == offer.limit
+
+
+def _with_promises(store: Store, messages: Sequence[Message], now: Millis) -> list[Outgoing]:
     about = {message.id for message in messages if message.kind == "unblock"}
     promises = store.load(Footprint(ids=about), now).promises if about else {}
     return [
         Outgoing(message, promises.get(message.id) if message.kind == "unblock" else None)
         for message in messages
     ]
+
+
+def _size(outgoing: Outgoing) -> int:
+    promise = outgoing.promise
+    return 0 if promise is None else len(promise.param) + len(promise.value)
 
 
 class Nobody:

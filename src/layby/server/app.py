@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
@@ -28,6 +31,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain; charset=utf-8"
+UNREAD_BYTES: Final = 65_536
 LEGACY: Final = ("promises", "schedules", "tasks")
 PROBES: Final = ("/health", "/ready", "/metrics")
 ALLOWED: Final = {"/": ("POST",)} | dict.fromkeys(PROBES, ("GET", "HEAD"))
@@ -153,15 +157,20 @@ class Application:
             hung_up.cancel()
 
     async def _stream(
-        self, poll: PollConnection, send: Send, transport: Any, hung_up: Awaitable[None]
+        self,
+        poll: PollConnection,
+        send: Send,
+        transport: asyncio.Transport,
+        hung_up: Awaitable[None],
     ) -> None:
         surface = self._surface
+        _let_unread_be_few(transport)
         await send(_stream_start())
         write = _writer(send, transport)
         if await poll.stream(write, surface.ping_every, surface.poll_patience):
             await send({"type": "http.response.body", "body": b""})
         else:
-            transport.abort()  # closing would wait for a reader that takes nothing
+            _hang_up(transport)
             await hung_up
 
     async def _refused(self, scope: Scope, group: str, receiver_id: str) -> Reply | None:
@@ -228,6 +237,22 @@ def _header(scope: Scope, name: bytes) -> str | None:
 async def _hung_up(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _let_unread_be_few(transport: asyncio.Transport) -> None:
+    """The kernel would take megabytes for a reader that does not read, and hide that from us."""
+    _set_option(transport, socket.SO_SNDBUF, UNREAD_BYTES)
+
+
+def _hang_up(transport: asyncio.Transport) -> None:
+    """Closing would wait for a reader that takes nothing; so would the kernel, if it were let."""
+    _set_option(transport, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def _set_option(transport: asyncio.Transport, option: int, value: int | bytes) -> None:
+    with suppress(OSError, ValueError):  # the connection is gone: then it does not matter
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, value)
 
 
 def _writer(send: Send, transport: asyncio.BaseTransport) -> Callable[[bytes], Awaitable[None]]:

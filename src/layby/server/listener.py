@@ -32,8 +32,6 @@ KEEP_ALIVE_S: Final = 75
 MAX_HEAD_BYTES: Final = 65_536
 USER_TIMEOUT_MS: Final = 30_000
 """How long the kernel waits for a vanished peer to confirm what was sent to it."""
-UNSENT_BYTES: Final = 65_536
-"""The kernel would take megabytes for a peer that reads nothing, and nobody would notice."""
 _OF_UPGRADES: Final = (b"connection", b"upgrade", b"http2-settings")
 
 
@@ -235,7 +233,7 @@ def _private_socket(path: Path) -> socket.socket:
 
 
 def _watch_peer(connection: socket.socket | None) -> None:
-    """Let the kernel notice a peer that vanished without a word, and us one that does not read."""
+    """Let the kernel notice a peer that vanished without a word."""
     if connection is None or connection.family == socket.AF_UNIX:
         return
     options: Iterable[tuple[int, str, int]] = (
@@ -245,7 +243,6 @@ def _watch_peer(connection: socket.socket | None) -> None:
         (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
         (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
         (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
-        (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", UNSENT_BYTES),
     )
     for level, name, value in options:
         if (option := getattr(socket, name, None)) is not None:

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from layby.client.local import LocalClient
 from layby.core.commands import GetPromise, OfferMessages
 from layby.core.model import Message
@@ -18,6 +20,7 @@ from layby.engine.opening import is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
 from layby.server import config as configuration
+from layby.server import open_files
 from layby.server.app import Surface
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
@@ -187,12 +190,21 @@ async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None
         loop.add_signal_handler(number, _asked, asked_to_stop)
     for warning in configuration.warnings(config, os.environ):
         logger.warning(warning)
-    server = Server(config)
+    server = Server(_with_files_for_all(config))
     await server.start()
     on_ready(server)
     await asked_to_stop.wait()
     logger.info("stopping: answering what is under way")
     await server.stop()
+
+
+def _with_files_for_all(config: ServerConfig) -> ServerConfig:
+    wanted = config.server.max_connections
+    allowed = open_files.allow(wanted)
+    if allowed < wanted:
+        why = "there may be more when the limit of open files is raised (ulimit -Hn)"
+        logger.info("at most %d connections, not %d: %s", allowed, wanted, why)
+    return replace(config, server=replace(config.server, max_connections=allowed))
 
 
 async def _listen(listener: Listener, host: str, port: int, flag: str) -> int:
