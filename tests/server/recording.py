@@ -97,6 +97,7 @@ class Caller:
 
     def __init__(self, name: str, server: ServerProcess, record: Record) -> None:
         self.name = name
+        self.hang_ups = 0
         self._server = server
         self._record = record
         self._peer = self._connected()
@@ -112,6 +113,7 @@ class Caller:
             answer = None
         self._record.add(Call(self.name, kind, data, invoked_at, time.monotonic_ns(), answer))
         if answer is None:
+            self.hang_ups += 1
             self._peer.close()
             self._peer = self._connected()
         return answer

@@ -152,11 +152,13 @@ class Taker(Hand):
 
     def run(self) -> None:
         while not self.site.is_done.is_set():
+            hang_ups = self.caller.hang_ups
             answer = self.caller.ask("layby.worker.take", self._take() | {"waitMs": 100})
-            if answer is not None and answer.status == 200:
+            is_alive = answer is not None and answer.status == 200
+            if answer is not None and is_alive:
                 self._work_on(answer.data["claims"])
-            else:  # nobody knows what we hold, or we took too long
-                self._vanish("", 0)
+            if not is_alive or self.caller.hang_ups > hang_ups:
+                self._vanish("", 0)  # it cannot know any more what it holds
 
     def _take(self) -> Data:
         who = {"pid": self.caller.name, "incarnation": self._incarnation, "ttl": 500}
