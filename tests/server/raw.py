@@ -70,7 +70,7 @@ class Line:
         if not has_body:
             return HttpAnswer(status, headers, b"")
         if headers.get("transfer-encoding") == "chunked":
-            return HttpAnswer(status, headers, b"".join(self._chunks()))
+            return HttpAnswer(status, headers, b"".join(self.chunks()))
         return HttpAnswer(status, headers, self._take(int(headers["content-length"])))
 
     def head(self) -> tuple[int, dict[str, str]]:
@@ -81,7 +81,7 @@ class Line:
     def events(self) -> Iterable[Any]:
         """Messages of a stream whose head was read, until it ends."""
         rest = b""
-        for chunk in self._chunks():
+        for chunk in self.chunks():
             *whole, rest = (rest + chunk).split(b"\n\n")
             for each in whole:
                 if each.startswith(b"data: "):
@@ -94,7 +94,8 @@ class Line:
             return self._unread == b"" and self.socket.recv(1) == b""
         return True
 
-    def _chunks(self) -> Iterable[bytes]:
+    def chunks(self) -> Iterable[bytes]:
+        """The pieces of a body whose head was read."""
         while size := int(self._until(b"\r\n"), 16):
             yield self._take(size + 2)[:-2]
         self._take(2)

@@ -11,7 +11,7 @@ from layby.wire.decode import MAX_BATCH, VERSION
 from layby.wire.kinds import KINDS
 from tests.server.processes import ServerProcess
 from tests.server.quiet import served
-from tests.server.raw import HttpAnswer, Line
+from tests.server.raw import HttpAnswer, Line, envelope, post
 from tests.server.samples import SAMPLES, Data
 from tests.server.spoiling import at, changed, paths
 
@@ -402,6 +402,26 @@ def test_what_waits_cannot_stand_in_a_batch(line: Line) -> None:
     replies = batch(line, *waiting).json["data"]["replies"]
     assert [each["head"]["status"] for each in replies] == [400, 400]
     assert all("cannot stand in a batch" in each["data"] for each in replies)
+
+
+def test_what_may_be_much_cannot_stand_in_a_batch(line: Line) -> None:
+    """A thousand searches would be a thousand pages, all at once."""
+    searches = [ask(kind, {}) for kind in ("promise.search", "task.search", "layby.run.list")]
+    replies = batch(line, *searches).json["data"]["replies"]
+    assert [each["head"]["status"] for each in replies] == [400, 400, 400]
+    assert all("a search cannot stand in a batch" in each["data"] for each in replies)
+
+
+def test_a_batch_that_asks_for_much_is_answered_in_pieces(line: Line) -> None:
+    """A hundred megabytes leave as they are read; the server never has them all."""
+    data = {"id": "megabytes", "timeoutAt": 2**53 - 2, "param": {"data": "x" * 2_000_000}}
+    assert line.ask("promise.create", data).status == 200
+    many = {"requests": [ask("promise.get", {"id": "megabytes"})] * 60}
+    status, headers = line.send(post(envelope("layby.batch", many))).head()
+    assert (status, headers["transfer-encoding"]) == (200, "chunked")
+    told = b"".join(piece.replace(b"x" * 1_000, b"") for piece in line.chunks())
+    replies = msgspec.json.decode(told)["data"]["replies"]
+    assert [each["data"]["promise"]["id"] for each in replies] == ["megabytes"] * 60
 
 
 @pytest.mark.parametrize("wrong", [{}, {"requests": None}, {"requests": {}}, {"requests": "x"}])

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
@@ -30,6 +31,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON: Final = b"application/json"
+STREAM: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 TEXT: Final = b"text/plain; charset=utf-8"
 UNREAD_BYTES: Final = 65_536
 LEGACY: Final = ("promises", "schedules", "tasks")
@@ -109,7 +111,7 @@ class Application:
             return
         token = bearer(_header(scope, b"authorization"))
         answer = await self._rpc.answer(body, token, lambda: self._gone(receive))
-        await _respond(send, answer.status, answer.body)
+        await _respond_in_pieces(send, answer.status, iter(answer.body))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | Reply:
         limit = self._surface.max_body
@@ -165,7 +167,7 @@ class Application:
     ) -> None:
         surface = self._surface
         _let_unread_be_few(transport)
-        await send(_stream_start())
+        await send(_start(200, *STREAM))
         write = _writer(send, transport)
         if await poll.stream(write, surface.ping_every, surface.poll_patience):
             await send({"type": "http.response.body", "body": b""})
@@ -266,9 +268,8 @@ def _writer(send: Send, transport: asyncio.BaseTransport) -> Callable[[bytes], A
     return write
 
 
-def _stream_start() -> MutableMapping[str, Any]:
-    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-    return {"type": "http.response.start", "status": 200, "headers": headers}
+def _start(status: int, *headers: tuple[bytes, bytes]) -> MutableMapping[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": headers}
 
 
 async def _tell(send: Send, status: int, why: str, allow: str = "") -> None:
@@ -276,9 +277,21 @@ async def _tell(send: Send, status: int, why: str, allow: str = "") -> None:
     await _respond(send, status, msgspec.json.encode({"error": why}), JSON, *more)
 
 
+async def _respond_in_pieces(send: Send, status: int, pieces: Iterator[bytes]) -> None:
+    """Each when the reader has taken those before it; most answers are one."""
+    first, second = next(pieces), next(pieces, None)
+    if second is None:
+        await _respond(send, status, first)
+        return
+    await send(_start(status, (b"content-type", JSON)))
+    for piece in chain((first, second), pieces):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
 async def _respond(
     send: Send, status: int, body: bytes, sort: bytes = JSON, *more: tuple[bytes, bytes]
 ) -> None:
-    headers = [(b"content-type", sort), (b"content-length", b"%d" % len(body)), *more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    length = b"%d" % len(body)
+    await send(_start(status, (b"content-type", sort), (b"content-length", length), *more))
     await send({"type": "http.response.body", "body": body})

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ BUSY = refuse(503, "The server is shutting down: try again at once, elsewhere or
 
 class Answer(NamedTuple):
     status: int
-    body: bytes
+    body: Iterable[bytes]
+    """In pieces, made when they are wanted: a batch may ask a thousand times for megabytes."""
 
 
 class Rpc:
@@ -68,11 +69,12 @@ class Rpc:
         began = perf_counter()
         requests = [decode(bytes(each)) for each in batch.requests]
         asked = [_refused(each) or self._ask(each, who) for each in requests]
-        answers = [
-            self._counted(request, each if isinstance(each, Reply) else await _reply(each), began)
-            for request, each in zip(requests, asked, strict=True)
-        ]
-        return Answer(200, encode_batch(outer.corr_id, [each.body for each in answers]))
+        replies = [each if isinstance(each, Reply) else await _reply(each) for each in asked]
+        answers = (
+            b"".join(self._counted(request, reply, began).body)
+            for request, reply in zip(requests, replies, strict=True)
+        )
+        return Answer(200, encode_batch(outer.corr_id, answers))
 
     def _ask(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
         refused = self._gate.permit(who, request.kind, request.body)
@@ -100,7 +102,7 @@ class Rpc:
 
 def _answer(request: Request, reply: object) -> Answer:
     assert isinstance(reply, Reply)
-    return Answer(reply.status, encode(request.kind, request.corr_id, reply))
+    return Answer(reply.status, (encode(request.kind, request.corr_id, reply),))
 
 
 def _refused(request: Request) -> Reply | None:
@@ -109,6 +111,8 @@ def _refused(request: Request) -> Reply | None:
         return refuse(400, "Invalid request: a batch cannot contain a batch")
     if _may_wait(request):
         return refuse(400, "Invalid request: a request that waits cannot stand in a batch")
+    if isinstance(request.body, Query) and not isinstance(request.body, DeclineTasks):
+        return refuse(400, "Invalid request: a search cannot stand in a batch")
     return None
 
 

@@ -1,7 +1,7 @@
 """Replies as the wire shows them: exact records, omitted keys omitted, never null."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -12,6 +12,7 @@ from layby.core.replies import Reply
 from layby.core.state import State
 from layby.wire.decode import BATCH, VERSION
 
+PIECE_BYTES: Final = 2**20
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,11 +56,18 @@ def encode(kind: str, corr_id: str, reply: Reply) -> bytes:
     return _encode({"kind": kind, "head": head, "data": shown(reply, corr_id)})
 
 
-def encode_batch(corr_id: str, replies: Sequence[bytes]) -> bytes:
-    """The answer to a batch: the answers to its requests, in their order."""
+def encode_batch(corr_id: str, answers: Iterable[bytes]) -> Iterator[bytes]:
+    """The answer to a batch: those to its requests, in their order; in pieces when it is large."""
     head = {"corrId": corr_id, "status": 200, "version": VERSION}
-    data = {"replies": [Raw(each) for each in replies]}
-    return _encode({"kind": BATCH, "head": head, "data": data})
+    piece = bytearray(_encode({"kind": BATCH, "head": head})[:-1])
+    separator = b',"data":{"replies":['
+    for answer in answers:
+        piece += separator + answer
+        separator = b","
+        if len(piece) > PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece) + (b"]}}" if separator == b"," else separator + b"]}}")
 
 
 def encode_message(row: Message, about: Promise | None, server_url: str) -> bytes:
