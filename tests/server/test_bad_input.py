@@ -341,6 +341,33 @@ def test_a_value_has_a_size(line: Line) -> None:
     assert line.ask("promise.get", {"id": "larger"}).status == 404
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "much"),
+    [
+        ("promise.create", "tags", {f"t{number}": "" for number in range(257)}),
+        ("promise.create", "tags", {"t": "x" * 2**16}),
+        ("promise.search", "tags", {f"t{number}": "" for number in range(257)}),
+        ("schedule.create", "promiseTags", {f"t{number}": "" for number in range(300_000)}),
+        ("layby.worker.take", "names", [f"n{number}" for number in range(400_000)]),
+        ("layby.run.start", "nodes", [{"id": str(n), "name": "f"} for n in range(200_000)]),
+        (
+            "layby.run.start",
+            "nodes",
+            [
+                {"id": str(n), "name": "f", "after": [str(each) for each in range(min(n, 400))]}
+                for n in range(1_000)
+            ],
+        ),
+    ],
+)
+def test_there_may_not_be_too_many_of_anything(
+    line: Line, kind: str, field: str, much: Any
+) -> None:
+    """Each is a row, or a piece of a query, that would hold up everyone else."""
+    data = SAMPLES[kind]("much/") | {field: much}
+    assert read(line.ask(kind, data), kind).status == 400
+
+
 def test_the_largest_body_is_read(line: Line) -> None:
     """Exactly the limit is a request like any other."""
     body = GOOD.replace('"id":"x"', '"id":"nobody","y":""')

@@ -11,8 +11,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from layby.core.model import NEVER, MessageKey, Millis, PromiseState, TaskState
 from layby.core.rows import Footprint, TakeKey
 
+MAX_TAGS = 256
+MAX_NAMES = 10_000
+MAX_NODES = 10_000
+
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Tags = dict[str, str]
+Tags = Annotated[dict[str, str], Meta(max_length=MAX_TAGS)]
 
 if TYPE_CHECKING:
     Unread = Any
@@ -249,7 +253,7 @@ class Take(Command, frozen=True):
     pid: str
     incarnation: str
     group: str
-    names: tuple[str, ...]
+    names: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMES)]
     free: Int64
     ttl: Int64 = 60_000
     embedded: bool = False
@@ -400,13 +404,16 @@ class Node(Struct, frozen=True, rename="camel"):
     param: Value = NOTHING
 
 
+Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
+
+
 class StartRun(ById, frozen=True):
     """Create the root and all nodes at once; an existing run is answered as it is."""
 
     kind = "layby.run.start"
     name: str
     group: str
-    nodes: tuple[Node, ...]
+    nodes: Nodes
     timeout_at: Int64
     param: Value = NOTHING
     take: Take | None = None
@@ -432,7 +439,7 @@ class CreateRunSchedule(ScheduleCommand, frozen=True):
     cron: str
     name: str
     group: str
-    nodes: tuple[Node, ...]
+    nodes: Nodes
     timeout: Int64 = NEVER
     param: Value = NOTHING
     timezone: str = "UTC"

@@ -7,6 +7,9 @@ from typing import Any
 
 from layby.core import address, birth, commands
 from layby.core.commands import (
+    MAX_NAMES,
+    MAX_NODES,
+    MAX_TAGS,
     AcquireTask,
     AnnotateTask,
     Command,
@@ -52,6 +55,8 @@ MAX_VALUE_CHARS = 4 * 2**20
 SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")
 MAX_PAGE = 1000
 MAX_FREE = 100_000
+MAX_TAGS_CHARS = 2**16
+MAX_DEPENDENCIES = 100_000
 
 
 def problems(request: Command | Query) -> str | None:
@@ -115,6 +120,15 @@ def _size(value: Value, what: str) -> Problems:
         yield f"{what} has {size:,} characters, more than {MAX_VALUE_CHARS:,}: {remedy}"
 
 
+def _count(count: int, most: int, what: str) -> Problems:
+    """Each is a row or a piece of a query: very many would hold up everyone else for long.
+
+    From the wire so many do not even come here; from this process they do.
+    """
+    if count > most:
+        yield f"{what}: {count:,} are more than {most:,}"
+
+
 def _create(c: CreatePromise) -> Problems:
     yield from _id(c.id, "Promise ID")
     yield from _size(c.param, "param")
@@ -122,8 +136,15 @@ def _create(c: CreatePromise) -> Problems:
         yield "timeoutAt must be non-negative"
     if c.tags:
         yield from _delay(c)
-        yield from _target(c.tags)
-        yield from _columns(c.tags)
+        yield from _tags(c.tags)
+
+
+def _tags(tags: Tags) -> Problems:
+    yield from _target(tags)
+    yield from _columns(tags)
+    yield from _count(len(tags), MAX_TAGS, "tags")
+    size = sum(len(key) + len(value) for key, value in tags.items())
+    yield from _count(size, MAX_TAGS_CHARS, "characters of tags")
 
 
 def _delay(c: CreatePromise) -> Problems:
@@ -242,8 +263,7 @@ def _create_schedule(c: CreateSchedule) -> Problems:
         yield "promiseTimeout must be non-negative"
     if birth.TARGET not in c.promise_tags:
         yield "promiseTags must include a resonate:target tag"
-    yield from _target(c.promise_tags)
-    yield from _columns(c.promise_tags)
+    yield from _tags(c.promise_tags)
 
 
 def _search(
@@ -286,6 +306,7 @@ def _take(c: Take) -> Problems:
     yield from _claim(c)
     yield from _id(c.incarnation, "Incarnation")
     yield from _group(c.group)
+    yield from _count(len(c.names), MAX_NAMES, "names")
     if not 0 <= c.free <= MAX_FREE:
         yield f"free must be between 0 and {MAX_FREE}"
 
@@ -357,7 +378,12 @@ def _plan(c: StartRun | CreateRunSchedule, run_id: str) -> Problems:
     yield from _id(c.name, f"Name of run '{c.id}'")
     yield from _group(c.group)
     yield from _size(c.param, "param")
-    yield from _nodes(c, run_id)
+    dependencies = sum(len(node.after) for node in c.nodes)
+    too_many = [
+        *_count(len(c.nodes), MAX_NODES, "nodes"),
+        *_count(dependencies, MAX_DEPENDENCIES, "dependencies of nodes"),
+    ]
+    yield from too_many or _nodes(c, run_id)
 
 
 def _nodes(c: StartRun | CreateRunSchedule, run_id: str) -> Problems:
@@ -371,7 +397,7 @@ def _nodes(c: StartRun | CreateRunSchedule, run_id: str) -> Problems:
         yield from _id(f"{run_id}:{node.id}" if node.id else "", "Node ID")
         yield from _id(node.name, f"Name of node '{node.id}'")
         yield from _group(node.group) if node.group is not None else ()
-        for unknown in sorted(set(node.after).difference(ids)):
+        for unknown in sorted({each for each in node.after if each not in ids}):
             yield f"Node '{node.id}' depends on unknown node '{unknown}'"
     yield from _cycle(c)
 
