@@ -96,6 +96,7 @@ def test_long_strict_scripts_agree(strict: Peer, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @given(script=scripts(max_steps=120))
 @settings(max_examples=600, suppress_health_check=ONE_SERVER)
 def test_many_random_scripts_agree(compat: Peer, script: Script) -> None:
@@ -103,6 +104,7 @@ def test_many_random_scripts_agree(compat: Peer, script: Script) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @given(script=strict_scripts(max_steps=120))
 @settings(max_examples=300, suppress_health_check=ONE_SERVER)
 def test_many_random_strict_scripts_agree(strict: Peer, script: Script) -> None:
