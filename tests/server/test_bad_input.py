@@ -328,6 +328,16 @@ def test_millions_of_values_cost_no_memory(line: Line, value: str) -> None:
     refused(answer, "Invalid request: ", "task.fulfill", "c")
 
 
+def test_ten_megabytes_are_too_many(line: Line) -> None:
+    """By their length, or by how many have come."""
+    chunk = b"%x\r\n%b\r\n" % (100_000, b"x" * 100_000)
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    for request in (post(b"x" * 10_000_000), head + chunk * 100 + b"0\r\n\r\n"):
+        answer = read(line.send(request).answer(), corr_id="0")
+        assert answer.status == 413
+        assert answer.json["data"] == f"Request body is larger than {MAX_BODY} bytes"
+
+
 def test_a_value_has_a_size(line: Line) -> None:
     """The largest that may be stored is stored and given back, one more character is refused."""
     data: Data = {"id": "large", "timeoutAt": 2**53 - 2, "param": {"data": "x" * 4 * 2**20}}

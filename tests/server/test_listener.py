@@ -476,6 +476,20 @@ def test_stopping_answers_what_is_under_way(loop: str) -> None:
         stopping.result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_stopping_does_not_wait_for_requests_that_are_still_coming(loop: str) -> None:
+    with place(loop=loop) as here, Line(here.port) as late, Line(here.port) as early:
+        late.send(post(b"hello", path="/late")[:-1])
+        early.send(get("/gate") + post(b"hello", path="/late")[:-1])
+        assert echo_of(here).is_at_the_gate.wait(PATIENCE_S)
+        stopping = asyncio.run_coroutine_threadsafe(here.listener.close(PATIENCE_S), here.loop)
+        refused(late, 503, "shutting down")
+        here.soon(echo_of(here).gate.set)
+        assert early.answer().json["path"] == "/gate"
+        assert early.ends()
+        stopping.result(PATIENCE_S)
+
+
 # --- in the file system ----------------------------------------------------------------------
 
 

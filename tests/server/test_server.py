@@ -289,6 +289,38 @@ def is_served(server: ServerProcess) -> bool:
     return False
 
 
+def test_slow_peers_are_no_burden(tmp_path: Path) -> None:
+    """Hundreds of them drip: each is given up in its time, and nobody else waits for them."""
+    with served(tmp_path, "--read-timeout", "400ms") as server, ExitStack() as all_:
+        slow = [all_.enter_context(Line(server.port)) for _ in range(300)]
+        line, endless = all_.enter_context(Line(server.port)), post(b"x" * 100_000)
+        began, sent = time.monotonic(), 0
+        while time.monotonic() - began < 0.8:
+            for each in slow:
+                with suppress(ConnectionError):
+                    each.send(endless[sent : sent + 1])
+            sent += 1
+            assert line.ask("promise.get", {"id": "x"}).status == 404
+        assert all(is_given_up(each) for each in slow)
+
+
+def is_given_up(line: Line) -> bool:
+    with suppress(ConnectionError, EOFError):
+        return line.answer().status == 408
+    return True
+
+
+def test_connections_beyond_the_limit_are_told_so(tmp_path: Path) -> None:
+    with served(tmp_path, "--max-connections", "5") as server, ExitStack() as all_:
+        lines = [all_.enter_context(Line(server.port)) for _ in range(5)]
+        assert {line.ask("promise.get", {"id": "x"}).status for line in lines} == {404}
+        with Line(server.port) as surplus:
+            answer = surplus.ask("promise.get", {"id": "x"})
+            assert (answer.status, answer.json["head"]["status"]) == (503, 503)
+            assert "Too many connections" in answer.json["data"]
+        assert {line.ask("promise.get", {"id": "x"}).status for line in lines} == {404}
+
+
 # --- who outlives it -------------------------------------------------------------------------
 
 
@@ -337,16 +369,41 @@ def write_on(port: int, name: str, acknowledged: list[str]) -> None:
             acknowledged.append(f"{name}.{number}")
 
 
+@pytest.mark.parametrize("patience", ["100ms", "1h"])
+def test_nobody_holds_up_its_end(tmp_path: Path, patience: str) -> None:
+    """Neither who does not read, nor who does not go on writing, nor who waits."""
+    with (
+        ServerProcess(tmp_path, *QUIET, "--poll-patience", patience) as server,
+        ExitStack() as all_,
+    ):
+        line = all_.enter_context(Line(server.port))
+        stuck = all_.enter_context(opened(server, "stuck", receive_buffer=4_096))
+        create_many(line, (f"{number}{'x' * 900}" for number in range(1_000)))
+        late = all_.enter_context(Line(server.port))
+        late.send(post(b"hello")[:-1])
+        waiting = all_.enter_context(Line(server.port))
+        assert waiting.ask("layby.promise.ensure", {"id": "p"}).status == 200
+        waiting.send(post(envelope("layby.promise.watch", {"id": "p"})))
+        assert line.ask("promise.get", {"id": "p"}).status == 200
+        assert ended(server) < 1.5
+        assert (late.answer().status, waiting.answer().status) == (503, 503)
+        assert hung_up(stuck)
+
+
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    """Even with a request under way that takes all the time in the world."""
-    server = ServerProcess(tmp_path, *QUIET, "--read-timeout", "1h", "--shutdown-timeout", "1h")
+    """Even with an answer under way that nobody reads."""
+    server = ServerProcess(tmp_path, *QUIET, "--shutdown-timeout", "1h")
     server.start()
-    with Line(server.port) as line:
-        line.send(post(b"hello")[:-1])
-        with Line(server.port) as other:
-            assert other.ask("promise.get", {"id": "x"}).status == 404
+    with Line(server.port) as line, Line(server.port, receive_buffer=4_096) as slow:
+        large = {"id": "large", "timeoutAt": NEVER, "param": {"data": "x" * 2_000_000}}
+        assert line.ask("promise.create", large).status == 200
+        one = {"kind": "promise.get", "head": {"corrId": "i", "version": VERSION}}
+        ask = one | {"data": {"id": "large"}}
+        slow.send(post(envelope("layby.batch", {"requests": [ask] * 20})))
+        assert slow.head()[0] == 200
         server._process.send_signal(signal.SIGTERM)
         until(lambda: not is_served(server))
+        assert server._process.poll() is None
         server._end(server._process.terminate)
 
 
@@ -431,12 +488,3 @@ def write_until_refused(line: Line, disk: FullDisk, server: ServerProcess) -> se
 
 def everything(line: Line) -> Iterable[dict[str, Any]]:
     return line.ask("promise.search", {"limit": 1_000}).json["data"]["promises"]
-
-
-def test_memory_stays_where_it_was(tmp_path: Path) -> None:
-    """Through a good deal of ordinary traffic."""
-    with served(tmp_path, peak=150) as server, Line(server.port) as line:
-        for round_ in range(5):
-            ids = [f"r{round_}.{number}" for number in range(2_000)]
-            create_many(line, ids, "poll://any@nobody")
-        assert peak_mb(server) < 120

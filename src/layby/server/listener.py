@@ -120,6 +120,12 @@ class BoundedProtocol(HttpToolsProtocol):
             each.disconnected = True
             each.message_event.set()
 
+    def shutdown(self) -> None:
+        """What has come whole is answered; what is still coming is not waited for."""
+        super().shutdown()
+        if any(each.more_body for each in self._unanswered()):
+            self._refuse(503, "The server is shutting down: try again at once, elsewhere or here")
+
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         if self._deadline is None:
