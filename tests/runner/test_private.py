@@ -15,6 +15,7 @@ import pytest
 from layby import Runner
 from layby.errors import StoreOwned
 from layby.runner import private
+from layby.runner.embedded import EmbeddedLink
 from layby.runner.remote import RemoteLink
 from layby.store.ownership import is_served, socket_of
 from tests.client.stage import play
@@ -230,6 +231,27 @@ def test_a_guest_succeeds_its_owner(file: Path, end: Callable[[Process], object]
             with await asyncio.to_thread(child, file, "run", "r") as another:
                 assert await asyncio.to_thread(another.end) == 0, another.tail
         assert not socket_of(file).exists()
+
+    with opened(file) as owner:
+        play(scene)
+
+
+def test_a_guest_succeeds_an_owner_that_leaves_before_it_is_let_in(file: Path):
+    """It had found it listening, and not yet said a word."""
+
+    async def scene() -> None:
+        runner = Runner(f"sqlite:{file}")
+        link = await runner._open_link()
+        await asyncio.to_thread(owner.stop)
+
+        async def found() -> EmbeddedLink | RemoteLink:
+            return link
+
+        runner._open_link = found
+        async with asyncio.timeout(10):
+            await runner.__aenter__()
+            await runner.execute(shared, run_id="r")
+            await runner.close()
 
     with opened(file) as owner:
         play(scene)

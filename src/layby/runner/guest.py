@@ -34,8 +34,8 @@ class GuestLink(RemoteLink):
         self._waiting: asyncio.Task[None] | None = None
 
     async def join(self, worker: Worker) -> None:
-        await super().join(worker)
         self._waiting = asyncio.create_task(self._succeed())
+        await super().join(worker)
 
     async def close(self) -> None:
         if self._waiting is not None:
@@ -47,14 +47,14 @@ class GuestLink(RemoteLink):
 
     async def _succeed(self) -> None:
         """Only while nothing is heard of the owner can the file be free."""
-        assert self._inbox is not None
+        is_server = is_owned_by_server(self._file)
         while self._estate is None:
-            is_server = is_owned_by_server(self._file)
-            await self._inbox.is_down.wait()
-            while self._inbox.is_down.is_set() and self._estate is None:
-                await asyncio.sleep(LOOK_EVERY_S)
-                if not is_server and not is_served(self._file):
-                    self._try_to_own()
+            if self._inbox is not None and self._inbox.is_open.is_set():
+                is_server = is_owned_by_server(self._file)
+                await self._inbox.is_down.wait()
+            await asyncio.sleep(LOOK_EVERY_S)
+            if not is_server and not is_served(self._file):
+                self._try_to_own()
 
     def _try_to_own(self) -> None:
         try:
