@@ -1,0 +1,49 @@
+"""Pages of the outbox with what they are about: all of it, once, and never too much at a time."""
+
+import pytest
+
+from layby.core.commands import CreatePromise, OfferMessages, RegisterListener, SettlePromise, Value
+from layby.core.model import NEVER
+from layby.engine.outbox import AT_ONCE, PAGE_CHARS, stored_outbox
+from tests.worlds import BACKENDS, Backend, World
+
+
+def filled(backend: Backend, count: int, chars: int) -> World:
+    """So many settled promises that somebody wants to hear of."""
+    world = World(backend)
+    for number in range(count):
+        world.ok(CreatePromise(id=f"p{number}", timeout_at=NEVER))
+        world.ok(RegisterListener(awaited=f"p{number}", address="poll://uni@g/w"))
+        value = Value(data="x" * chars)
+        world.ok(SettlePromise(id=f"p{number}", state="resolved", value=value))
+    return world
+
+
+def pages(world: World, limit: int) -> list[list[str]]:
+    found: list[list[str]] = []
+    page, has_more = OfferMessages(limit=limit), True
+    while has_more:
+        with world.store.transaction():
+            outgoing, has_more = stored_outbox(world.store, page, world.now)
+        found.append([each.promise.id for each in outgoing if each.promise is not None])
+        if outgoing:
+            last = outgoing[-1].message
+            page = OfferMessages(limit=limit, after=(last.address, last.id, last.kind))
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("limit", [1, AT_ONCE, 35, 1_000])
+@pytest.mark.parametrize("chars", [1, PAGE_CHARS // AT_ONCE])
+def test_pages_hold_everything_once(backend: Backend, limit: int, chars: int) -> None:
+    with filled(backend, 35, chars) as world:
+        told = [each for page in pages(world, limit) for each in page]
+        assert sorted(told) == sorted(f"p{number}" for number in range(35))
+
+
+def test_a_page_of_large_values_is_short() -> None:
+    """A hundred of them, each of megabytes, are not read at once."""
+    with filled("sqlite", 4 * AT_ONCE, PAGE_CHARS // AT_ONCE) as world:
+        assert [len(page) for page in pages(world, 1_000)] == [AT_ONCE] * 4
+    with filled("sqlite", 4 * AT_ONCE, 1) as world:
+        assert [len(page) for page in pages(world, 1_000)] == [4 * AT_ONCE]
