@@ -18,7 +18,7 @@ from layby.wire import durations
 
 logger = logging.getLogger(__name__)
 
-LAST_S: Final = 2.0
+LAST_S: Final = 1.0
 """How long a worker that has handed everything back waits for bodies that go on."""
 
 EPILOG = """

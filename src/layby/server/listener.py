@@ -225,8 +225,8 @@ async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 def _private_socket(path: Path) -> socket.socket:
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     path.unlink(missing_ok=True)  # of an owner that is no more
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(OSError):
             os.fchmod(listening.fileno(), 0o600)  # Linux takes it over when it binds
