@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from concurrent.futures import Future
 from itertools import repeat
 from pathlib import Path
@@ -48,6 +49,11 @@ class Said(NamedTuple):
         if not self.err.startswith("Usage:"):
             assert self.err.startswith("layby: ")
             assert self.err.count("\n") == 1, self.err
+
+
+def heed_interrupts() -> None:
+    """For a child: whoever runs the tests in the background has told all below to ignore them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def typed(*arguments: object, **env: str) -> Said:

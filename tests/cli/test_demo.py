@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from layby.engine.clock import SystemClock
+from tests.cli.desk import heed_interrupts
 from tests.cli.test_main import run
 
 
@@ -79,7 +80,11 @@ def test_an_interrupted_demo_says_so_and_cleans_up():
     """Ctrl-C while everything waits: one line, exit code 130, no process and no folder left."""
     command = [sys.executable, "-m", "layby.cli", "demo"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - the child has one thread
     ) as demo:
         assert demo.stdout is not None
         assert demo.stderr is not None

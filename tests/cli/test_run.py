@@ -12,7 +12,7 @@ import pytest
 
 from layby.cli.run import read_context
 from layby.errors import UsageError
-from tests.cli.desk import typed
+from tests.cli.desk import heed_interrupts, typed
 
 FLOWS = Path(__file__).with_name("flows.py")
 
@@ -137,11 +137,6 @@ def test_bad_options(folder):
     assert "is no duration" in typed("run", str(FLOWS), "--deadline", "1").err
     assert "not in the range" in typed("run", str(FLOWS), "--slots", "0").err
     typed("run", f"{FLOWS}:flow", "--id", "a:b").complains(2, "run id 'a:b'", "use 'a-b'")
-
-
-def heed_interrupts() -> None:
-    """Whoever runs the tests in the background has told all below to ignore them."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_interrupted_it_says_how_to_go_on_and_does(folder):
