@@ -24,6 +24,7 @@ Count = Callable[[str, int, float], None]
 """Told kind, status and seconds of every answer."""
 
 EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
+SEARCH = refuse(400, "Invalid request: a search cannot stand in a batch")
 BUSY = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
 
 
@@ -68,13 +69,22 @@ class Rpc:
         """All leave in one turn of the loop, so they share a commit and keep their order."""
         began = perf_counter()
         requests = [decode(bytes(each)) for each in batch.requests]
-        asked = [_refused(each) or self._ask(each, who) for each in requests]
+        asked = [
+            _refused(each)
+            or self._gate.permit(who, each.kind, each.body)
+            or self._ask_in_batch(each, who)
+            for each in requests
+        ]
         replies = [each if isinstance(each, Reply) else await _reply(each) for each in asked]
         answers = (
             b"".join(self._counted(request, reply, began).body)
             for request, reply in zip(requests, replies, strict=True)
         )
         return Answer(200, encode_batch(outer.corr_id, answers))
+
+    def _ask_in_batch(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
+        is_search = isinstance(request.body, Query) and not isinstance(request.body, DeclineTasks)
+        return SEARCH if is_search else self._ask(request, who)
 
     def _ask(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
         refused = self._gate.permit(who, request.kind, request.body)
@@ -111,8 +121,6 @@ def _refused(request: Request) -> Reply | None:
         return refuse(400, "Invalid request: a batch cannot contain a batch")
     if _may_wait(request):
         return refuse(400, "Invalid request: a request that waits cannot stand in a batch")
-    if isinstance(request.body, Query) and not isinstance(request.body, DeclineTasks):
-        return refuse(400, "Invalid request: a search cannot stand in a batch")
     return None
 
 
