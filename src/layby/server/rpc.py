@@ -86,6 +86,10 @@ class Rpc:
         is_search = isinstance(request.body, Query) and not isinstance(request.body, DeclineTasks)
         return SEARCH if is_search else self._ask(request, who)
 
+    def _ask_in_batch(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
+        forbidden = self._gate.permit(who, request.kind, request.body)
+        return forbidden or _refused(request) or self._ask(request, who)
+
     def _ask(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
         refused = self._gate.permit(who, request.kind, request.body)
         if refused is not None:
