@@ -17,38 +17,71 @@ from tests.model.scripts import (
     suspend,
     task_create,
 )
+from tests.server.processes import Answer
 from tests.server.recording import Call, Caller, Data, Ear, wall_ms
 
 GROUP = "hammer"
 TARGET = f"poll://any@{GROUP}"
-KINDS = (
+ANYTHING = (
     *("promise.create",) * 4,
-    *("promise.settle",) * 5,
+    *("promise.settle",) * 4,
     *("promise.register_callback",) * 2,
-    *("promise.register_listener",) * 2,
+    *("promise.register_listener",) * 3,
     *("promise.get", "task.get") * 2,
-    *("task.create",) * 4,
-    *("task.acquire",) * 6,
-    *("task.suspend",) * 6,
-    *("task.fence",) * 3,
-    *("task.release",) * 3,
-    *("task.heartbeat",) * 6,
-    *("task.fulfill", "task.halt"),
-    *("task.continue",) * 3,
+    *("task.create", "task.acquire", "task.suspend", "task.fence", "task.release") * 2,
+    *("task.heartbeat", "task.fulfill", "task.halt", "task.continue"),
 )
+FITTING = {
+    "pending": ("task.acquire", "task.acquire", "task.create"),
+    "acquired": (
+        *("task.suspend", "task.release", "task.fence", "task.heartbeat") * 2,
+        *("task.acquire", "task.halt"),
+    ),
+    "suspended": ("promise.settle", "promise.settle", "promise.register_callback", "task.acquire"),
+    "halted": ("task.continue", "task.continue", "task.acquire"),
+    "fulfilled": ("task.get",),
+}
+LEADS_TO = {
+    "task.release": "pending",
+    "task.suspend": "suspended",
+    "task.halt": "halted",
+    "task.continue": "pending",
+    "task.fulfill": "fulfilled",
+}
+
+
+class Seen:
+    """What any client knows of the tasks: mostly right, for a moment."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] = {}
+        self._versions: dict[str, int] = {}
+
+    def state(self, task_id: str) -> str:
+        return self._states.get(task_id, "pending")
+
+    def version(self, task_id: str) -> int:
+        return self._versions.get(task_id, 0)
+
+    def answered(self, kind: str, data: Data, answer: Answer) -> None:
+        if answer.status == 200 and "task" in answer.data:
+            task = answer.data["task"]
+            self._states[task["id"]] = task["state"]
+            self._versions[task["id"]] = max(task["version"], self.version(task["id"]))
+        elif answer.status == 200 and kind in LEADS_TO:
+            self._states[data["id"]] = LEADS_TO[kind]
+        elif answer.status == 409 and self.state(data.get("id", "")) == "acquired":
+            self._states[data["id"]] = "pending"  # its lease has run out, perhaps
 
 
 class Hammer:
     """One client. Its choices follow from its seed and from what it was answered."""
 
-    def __init__(
-        self, caller: Caller, seed: str, ears: Sequence[Ear], versions: dict[str, int]
-    ) -> None:
-        """`versions`: the newest of each task that any client has seen."""
+    def __init__(self, caller: Caller, seed: str, ears: Sequence[Ear], seen: Seen) -> None:
         self._caller = caller
         self._random = random.Random(seed)
         self._ears = ears
-        self._versions = versions
+        self._seen = seen
 
     def strike_all(self, families: int, times: int) -> None:
         for family in range(families):
@@ -57,46 +90,39 @@ class Hammer:
     def strike(self, family: str, times: int) -> None:
         """A family's ids are never named together with those of another."""
         self._family = family
-        self._tasks = _tasks(family)
-        self._claim = held(self._tasks[0], 1)
         for turn in range(times):
             self._all_plain = _plain(family, turn)
             self._plain = self._all_plain[-3:]
-            kind = self._pick(KINDS)
-            build: Callable[[], Data] = getattr(self, "_" + kind.replace(".", "_"))
-            answer = self._caller.ask(kind, build())
-            if answer is not None and answer.status == 200 and "task" in answer.data:
-                self._see(answer.data["task"], is_ours=kind in ("task.create", "task.acquire"))
+            self._task = self._pick(_tasks(family))
+            self._strike(self._kind())
 
-    def _see(self, task: Data, *, is_ours: bool) -> None:
-        self._versions[task["id"]] = max(task["version"], self._version(task["id"]))
-        if is_ours:
-            self._claim = held(task["id"], task["version"])
+    def _strike(self, kind: str) -> None:
+        build: Callable[[], Data] = getattr(self, "_" + kind.replace(".", "_"))
+        data = build()
+        answer = self._caller.ask(kind, data)
+        if answer is not None:
+            self._seen.answered(kind, data, answer)
 
     # --- choices ---
 
     def _pick(self, options: Sequence[Any]) -> Any:
         return self._random.choice(options)
 
-    def _task(self) -> str:
-        return self._pick(self._tasks)
+    def _kind(self) -> str:
+        """What may do something, or anything at all."""
+        fitting = FITTING[self._seen.state(self._task)]
+        return self._pick(fitting if self._random.random() < 0.6 else ANYTHING)
 
     def _any(self) -> str:
-        return self._pick((*self._tasks, *self._plain, *self._plain))
+        return self._pick((self._task, *self._plain, *self._plain))
 
-    def _other(self, task_id: str) -> str:
-        return self._pick([*self._plain, *self._plain, *(t for t in self._tasks if t != task_id)])
-
-    def _version(self, task_id: str) -> int:
-        return self._versions.get(task_id, 0)
+    def _other(self) -> str:
+        others = [each for each in _tasks(self._family) if each != self._task]
+        return self._pick([*self._plain, *self._plain, *others])
 
     def _held(self) -> Data:
-        """What we have claimed, or what somebody else may have."""
-        if self._random.random() < 0.3:
-            return self._claim
-        task_id = self._task()
-        is_old = self._random.random() < 0.2
-        return held(task_id, max(0, self._version(task_id) - is_old))
+        is_old = self._random.random() < 0.1
+        return held(self._task, max(0, self._seen.version(self._task) - is_old))
 
     def _pid(self) -> str:
         """Of its family: a heartbeat without names must not reach another."""
@@ -108,9 +134,10 @@ class Hammer:
     def _create_data(self, promise_id: str) -> Data:
         now = wall_ms(time.monotonic_ns())
         tags = {"branch": self._family} | self._pick(({}, {"timer": "true"}))
-        if promise_id in self._tasks:
+        is_task = promise_id == self._task
+        if is_task:
             tags |= {"target": TARGET}
-        is_short = self._random.random() < (0.03 if promise_id in self._tasks else 0.4)
+        is_short = self._random.random() < (0.02 if is_task else 0.4)
         lifetime = self._pick((100, 20, 0)) if is_short else 3_600_000
         return create(promise_id, now + lifetime, **tags)
 
@@ -129,24 +156,22 @@ class Hammer:
     def _promise_settle(self) -> Data:
         """Older ones too, since somebody may wait for them, and the newest in its time."""
         is_task = self._random.random() < 0.01
-        return self._settle_data(self._pick(self._tasks if is_task else self._all_plain[:-1]))
+        return self._settle_data(self._task if is_task else self._pick(self._all_plain[:-1]))
 
     def _promise_register_callback(self) -> Data:
-        task_id = self._task()
-        return callback(self._other(task_id), task_id)
+        return callback(self._other(), self._task)
 
     def _promise_register_listener(self) -> Data:
         return listener(self._any(), self._pick(self._ears).address)
 
     def _task_get(self) -> Data:
-        return {"id": self._task()}
+        return {"id": self._task}
 
     def _task_create(self) -> Data:
-        return task_create(self._create_data(self._task()), self._pid(), self._ttl())
+        return task_create(self._create_data(self._task), self._pid(), self._ttl())
 
     def _task_acquire(self) -> Data:
-        task_id = self._task()
-        return acquire(task_id, self._version(task_id), self._pid(), self._ttl())
+        return acquire(self._task, self._seen.version(self._task), self._pid(), self._ttl())
 
     def _task_release(self) -> Data:
         return self._held()
@@ -160,7 +185,7 @@ class Hammer:
 
     def _task_suspend(self) -> Data:
         data = self._held()
-        newest, other = self._plain[-1], self._other(data["id"])
+        newest, other = self._plain[-1], self._other()
         awaited = self._pick(([newest], [newest], [newest, other], [other]))
         return suspend(data["id"], data["version"], *awaited)
 
@@ -175,10 +200,10 @@ class Hammer:
         return {"pid": self._pid(), "tasks": self._pick(([], [self._held()]))}
 
     def _task_halt(self) -> Data:
-        return {"id": self._task()}
+        return {"id": self._task}
 
     def _task_continue(self) -> Data:
-        return {"id": self._task()}
+        return {"id": self._task}
 
 
 def settle_all(caller: Caller, families: int, times: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from layby.cli.doctor import examine
 from layby.core.rows import Settings
 from tests.server import judging, linear
-from tests.server.hammering import GROUP, Hammer, family_of, settle_all
+from tests.server.hammering import GROUP, Hammer, Seen, family_of, settle_all
 from tests.server.processes import ServerProcess
 from tests.server.recording import Call, Meeting, together
 from tests.server.working import Meddler, Settler, Site, Starter, Taker, Worker
@@ -76,9 +76,9 @@ def hammered(
     with Meeting(server) as meeting:
         steady, restless = meeting.ear("ears", "steady"), meeting.ear("ears", "restless")
         worker, _ = meeting.ear(GROUP, "one"), meeting.ear(GROUP, "another")
-        versions: dict[str, int] = {}
+        seen = Seen()
         hammers = [
-            Hammer(meeting.caller(f"c{n}"), f"{seed}/{n}", (steady, restless), versions)
+            Hammer(meeting.caller(f"c{n}"), f"{seed}/{n}", (steady, restless), seen)
             for n in range(clients)
         ]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from layby import RunCancelled, Runner, task
+from layby.client.http import HttpClient
 from layby.core import commands as c
 from layby.runner import remote
 from layby.worker import worker as workers
@@ -303,6 +304,38 @@ def test_a_heart_stops_though_nobody_answers(elsewhere: Elsewhere, trouble: str)
         assert time.monotonic() - began < 3
         assert not [each for each in threading.enumerate() if each.name == "layby-heart"]
 
+    play(scene)
+
+
+def test_a_heart_that_stops_by_itself_closes_its_connection(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+):
+    """Who stops it at that very moment does not interrupt it."""
+    closing, closed = threading.Event(), threading.Event()
+
+    async def scene() -> None:
+        runner = elsewhere.runner(lease=0.15)
+        await runner.__aenter__()
+        heart: Any = runner._link._heart  # type: ignore[union-attr]
+        heart._is_stopping = True
+        await soon(closing.is_set)
+        await runner.close()
+        assert closed.is_set()
+
+    def connect(link: Any, within: float) -> Any:
+        client: Any = HttpClient(link._url, patience=0, answer_within=within)
+        close = client.close
+
+        async def close_slowly() -> None:
+            closing.set()
+            await asyncio.sleep(0.1)
+            await close()
+            closed.set()
+
+        client.close = close_slowly
+        return client
+
+    monkeypatch.setattr(remote.RemoteLink, "_connect", connect)
     play(scene)
 
 

@@ -1,7 +1,6 @@
 """One request in, one answer out: decode, ask who it is, ask the engine, encode."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
 from typing import NamedTuple
@@ -16,15 +15,12 @@ from layby.server.routing import Router
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
 
-logger = logging.getLogger(__name__)
-
 Gone = Callable[[], Awaitable[None]]
 """Returns when the caller has hung up."""
 Count = Callable[[str, int, float], None]
 """Told kind, status and seconds of every answer."""
 
 EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
-SEARCH = refuse(400, "Invalid request: a search cannot stand in a batch")
 BUSY = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
 
 
@@ -69,12 +65,7 @@ class Rpc:
         """All leave in one turn of the loop, so they share a commit and keep their order."""
         began = perf_counter()
         requests = [decode(bytes(each)) for each in batch.requests]
-        asked = [
-            _refused(each)
-            or self._gate.permit(who, each.kind, each.body)
-            or self._ask_in_batch(each, who)
-            for each in requests
-        ]
+        asked = [self._ask_in_batch(each, who) for each in requests]
         replies = [each if isinstance(each, Reply) else await _reply(each) for each in asked]
         answers = (
             b"".join(self._counted(request, reply, began).body)
@@ -83,17 +74,14 @@ class Rpc:
         return Answer(200, encode_batch(outer.corr_id, answers))
 
     def _ask_in_batch(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
-        is_search = isinstance(request.body, Query) and not isinstance(request.body, DeclineTasks)
-        return SEARCH if is_search else self._ask(request, who)
-
-    def _ask_in_batch(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
         forbidden = self._gate.permit(who, request.kind, request.body)
-        return forbidden or _refused(request) or self._ask(request, who)
+        return forbidden or _out_of_place(request) or self._ask_permitted(request, who)
 
     def _ask(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
-        refused = self._gate.permit(who, request.kind, request.body)
-        if refused is not None:
-            return refused
+        forbidden = self._gate.permit(who, request.kind, request.body)
+        return forbidden or self._ask_permitted(request, who)
+
+    def _ask_permitted(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
         body = request.body
         if (take := reach.take_in(body)) is not None and take.embedded:
             return EMBEDDED
@@ -119,12 +107,15 @@ def _answer(request: Request, reply: object) -> Answer:
     return Answer(reply.status, (encode(request.kind, request.corr_id, reply),))
 
 
-def _refused(request: Request) -> Reply | None:
-    """What cannot stand in a batch: it would keep the answers of all others waiting."""
-    if isinstance(request.body, Batch):
+def _out_of_place(request: Request) -> Reply | None:
+    """What cannot stand in a batch: the others would wait for it, or its answer be too much."""
+    body = request.body
+    if isinstance(body, Batch):
         return refuse(400, "Invalid request: a batch cannot contain a batch")
     if _may_wait(request):
         return refuse(400, "Invalid request: a request that waits cannot stand in a batch")
+    if isinstance(body, Query) and not isinstance(body, DeclineTasks):
+        return refuse(400, "Invalid request: a search cannot stand in a batch")
     return None
 
 

@@ -62,21 +62,22 @@ class Heart:
     # --- in its own thread ---------------------------------------------------------------
 
     def _run(self) -> None:
-        with suppress(asyncio.CancelledError):
-            asyncio.run(self._beat_on())
+        asyncio.run(self._live())
 
-    async def _beat_on(self) -> None:
-        self._beating = asyncio.current_task()
-        self._own_loop = asyncio.get_running_loop()
+    async def _live(self) -> None:
+        """Who stops the heart cancels its beating, never the closing of its connection."""
         client = self._connect(self._every / 2)
+        self._beating = asyncio.create_task(self._beat_on(client))
+        self._own_loop = asyncio.get_running_loop()
+        await asyncio.wait([self._beating])
+        await client.close()
+
+    async def _beat_on(self, client: Client) -> None:
         pause = self._every
-        try:
-            while not self._is_stopping:
-                await asyncio.sleep(pause)
-                is_heard = self._is_blocked() or await self._is_answered(client)
-                pause = self._every if is_heard else self._every / 4
-        finally:
-            await client.close()
+        while not self._is_stopping:
+            await asyncio.sleep(pause)
+            is_heard = self._is_blocked() or await self._is_answered(client)
+            pause = self._every if is_heard else self._every / 4
 
     async def _is_answered(self, client: Client) -> bool:
         was_heard, self._is_heard = self._is_heard, False
