@@ -31,9 +31,9 @@ def line(here: FrontPlace) -> Generator[Line]:
         yield line
 
 
-def asked(line: Line, method: str, path: str) -> HttpAnswer:
+def asked(line: Line, method: str, path: str, *headers: str) -> HttpAnswer:
     body = "content-length: 0" if method in ("POST", "PUT", "PATCH") else "x: y"
-    return line.send(get(path, body, method=method)).answer(has_body=method != "HEAD")
+    return line.send(get(path, body, *headers, method=method)).answer(has_body=method != "HEAD")
 
 
 # --- paths -----------------------------------------------------------------------------------
@@ -214,23 +214,31 @@ def test_there_are_only_so_many_streams(here: FrontPlace) -> None:
 def test_our_groups_are_for_registered_holders(line: Line, here: FrontPlace) -> None:
     """Others would hear what is not for them, and take it away."""
     take = {"pid": "w", "incarnation": "sesame", "group": "g", "names": [], "free": 0}
-    assert asked(line, "GET", "/poll/layby%2Eg/w?incarnation=sesame").status == 409
+    sesame, other = "layby-incarnation: sesame", "layby-incarnation: other"
+    assert asked(line, "GET", "/poll/layby%2Eg/w", sesame).status == 409
     assert line.ask("layby.worker.take", take).status == 200
-    for path in (
-        "/poll/layby.g/w",
-        "/poll/layby.g/w?incarnation=",
-        "/poll/layby.g/w?incarnation=other",
-        "/poll/layby.g/w?incarnation=other&incarnation=sesame",
-        "/poll/layby.h/w?incarnation=sesame",
-        "/poll/layby.g/v?incarnation=sesame",
+    for path, *headers in (
+        ("/poll/layby.g/w",),
+        ("/poll/layby.g/w", "layby-incarnation:"),
+        ("/poll/layby.g/w", other),
+        ("/poll/layby.g/w", other, sesame),
+        ("/poll/layby.h/w", sesame),
+        ("/poll/layby.g/v", sesame),
     ):
-        answer = asked(line, "GET", path)
-        assert answer.status in (400, 409), path
+        answer = asked(line, "GET", path, *headers)
+        assert answer.status in (400, 409), (path, headers)
         assert answer.headers["content-type"].startswith("text/plain")
-    opened(here.port, "/poll/layby.g/w?incarnation=sesame").socket.close()
+    opened(here.port, "/poll/layby.g/w", sesame).socket.close()
     left = {"pid": "w", "incarnation": "sesame"}
     assert line.ask("layby.worker.leave", left).status == 200
-    assert asked(line, "GET", "/poll/layby.g/w?incarnation=sesame").status == 409
+    assert asked(line, "GET", "/poll/layby.g/w", sesame).status == 409
+
+
+def test_the_key_to_a_stream_does_not_count_in_the_url(line: Line) -> None:
+    """Proxies write URLs to their logs: who reads those must not open the streams of others."""
+    take = {"pid": "u", "incarnation": "sesame", "group": "g", "names": [], "free": 0}
+    assert line.ask("layby.worker.take", take).status == 200
+    assert asked(line, "GET", "/poll/layby.g/u?incarnation=sesame").status in (400, 409)
 
 
 # --- requests that wait ----------------------------------------------------------------------
@@ -345,7 +353,7 @@ def test_a_store_that_fails_is_told_as_it_is() -> None:
             assert answer.json["data"] == "the disk is gone: look for it"
         assert asked(line, "GET", "/ready")[::2] == (503, b"")
         assert asked(line, "GET", "/health").status == 200
-        answer = asked(line, "GET", "/poll/layby.g/w?incarnation=i")
+        answer = asked(line, "GET", "/poll/layby.g/w", "layby-incarnation: i")
         assert answer[::2] == (503, b"the disk is gone: look for it")
         store.is_sick = False
         assert asked(line, "GET", "/ready").status == 200
@@ -392,7 +400,8 @@ def test_named_origins_are_served() -> None:
         assert answer.status == 200
         assert answer.headers["access-control-allow-origin"] == "https://app.example.org"
         assert "POST" in answer.headers["access-control-allow-methods"]
-        assert "Authorization" in answer.headers["access-control-allow-headers"]
+        for header in ("Authorization", "Layby-Incarnation"):
+            assert header in answer.headers["access-control-allow-headers"]
         answer = line.send(post(GOOD, ORIGIN)).answer()
         assert answer.headers["access-control-allow-origin"] == "https://app.example.org"
         stranger = "origin: https://evil.example.org"

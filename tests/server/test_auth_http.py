@@ -88,11 +88,13 @@ class Server:
         assert answer["head"]["corrId"] == head["corrId"]
         return Answer(response.status, answer["kind"], answer["head"]["corrId"], answer["data"])
 
-    def get(self, path: str, header: str | None = None, method: str = "GET") -> tuple[int, str]:
+    def get(
+        self, path: str, header: str | None = None, method: str = "GET", **headers: str
+    ) -> tuple[int, str]:
         """The status, and the body unless it is a stream."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
-            connection.request(method, path, headers=_authorization(header))
+            connection.request(method, path, headers=_authorization(header) | headers)
             response = connection.getresponse()
             if response.headers["content-type"] == "text/event-stream":
                 return response.status, "a stream"
@@ -411,11 +413,11 @@ def test_our_groups_are_polled_by_their_registered_holders(server: Server) -> No
     for name in KNOWN:
         header = f"Bearer {TOKENS[name]}"
         polled = (200, "a stream") if name in POLLING else (403, "Forbidden")
-        assert server.get(f"{place}?incarnation=sesame", header) == polled
-        for wrong in ("", "?incarnation=", "?incarnation=open"):
+        assert server.get(place, header, **{"Layby-Incarnation": "sesame"}) == polled
+        for wrong in ({}, {"Layby-Incarnation": ""}, {"Layby-Incarnation": "open"}):
             refusals = (400, 409) if name in POLLING else (403,)
-            assert server.get(place + wrong, header)[0] in refusals
-    assert server.get(f"{place}?incarnation=sesame") == (401, "Unauthorized")
+            assert server.get(place, header, **wrong)[0] in refusals
+    assert server.get(place, **{"Layby-Incarnation": "sesame"}) == (401, "Unauthorized")
 
 
 @pytest.mark.parametrize("name", ["no token", "nonsense", "expired", "a prefix", "an admin"])

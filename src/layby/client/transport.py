@@ -10,6 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from layby.errors import StoreUnavailable, UsageError
+from layby.wire import ask
 
 CONNECT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 60.0
@@ -69,11 +70,9 @@ class Transport:
         place = f"{self._base}/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
-        asked = {"incarnation": incarnation} if incarnation else {}
+        headers |= {ask.INCARNATION: incarnation} if incarnation else {}
         try:
-            async with self._open().get(
-                place, params=asked, timeout=timeout, headers=headers
-            ) as answer:
+            async with self._open().get(place, timeout=timeout, headers=headers) as answer:
                 if answer.status != 200:
                     raise StreamRefused(answer.status, await answer.text())
                 yield b""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +22,7 @@ from layby.server.auth import Gate, bearer
 from layby.server.poll import PollConnection
 from layby.server.routing import Router
 from layby.server.rpc import Rpc
+from layby.wire.ask import INCARNATION
 from layby.wire.encode import encode
 
 logger = logging.getLogger(__name__)
@@ -190,8 +191,7 @@ class Application:
         own = own_group(group)
         if own is None:
             return None
-        asked = parse_qs(scope["query_string"].decode("latin-1"))
-        incarnation = (asked.get("incarnation") or [""])[0]
+        incarnation = _header(scope, INCARNATION.lower().encode()) or ""
         check = CheckHolder(pid=pid, incarnation=incarnation, group=own)
         try:
             reply = await self._client.send(check)

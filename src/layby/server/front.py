@@ -10,9 +10,10 @@ from layby.server.auth_config import AuthConfig
 from layby.server.listener import Limits, Listener
 from layby.server.routing import Router
 from layby.server.rpc import Count, Rpc
+from layby.wire.ask import INCARNATION
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-HEADERS: Final = ("Origin", "Content-Length", "Content-Type", "Authorization")
+HEADERS: Final = ("Origin", "Content-Length", "Content-Type", "Authorization", INCARNATION)
 
 
 class Front:

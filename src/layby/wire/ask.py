@@ -1,13 +1,16 @@
 """Requests as a client sends them: the envelope around a command."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from layby.core.commands import Command, FenceTask, Query
 from layby.wire.decode import BATCH, VERSION
+
+INCARNATION: Final = "Layby-Incarnation"
+"""The header that opens a worker's stream: a key in the URL would stand in the logs of proxies."""
 
 _encode = msgspec.json.Encoder().encode
 
