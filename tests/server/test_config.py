@@ -165,6 +165,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         ("cors.origins", ["*"], ("*",)),
         ("push.allow", "localhost,10.0.0.0/8,::1", ("localhost", "10.0.0.0/8", "::1")),
         ("push.allow", "", ()),
+        ("push.token_hosts", "*.example.org, [::1]:80", ("*.example.org", "[::1]:80")),
     ],
 )
 def test_values_are_read_from_text_and_from_toml(key, raw, value):
@@ -210,6 +211,8 @@ def test_values_are_read_from_text_and_from_toml(key, raw, value):
         ("push.allow", "10.0.0.0/99", "a host, an address or a network such as 10.0.0.0/8"),
         ("push.allow", "http://localhost", "a host"),
         ("push.allow", "1.2.3", "a host"),
+        ("push.token_hosts", "https://hooks.example.org/path", "a host such as hooks.example.org"),
+        ("push.token_hosts", ["hooks.example.org:0"], "a host such as hooks.example.org"),
         ("push.header", "X: y", "the name of a header"),
     ],
 )
@@ -233,6 +236,11 @@ def test_a_value_that_cannot_be_is_told_with_place_and_remedy(key, raw, allowed)
         ({"server.port": 9, "server.metrics_port": 9}, "server.metrics_port is server.port"),
         ({"push.auth": "bearer"}, "push.auth is bearer and there is no push.token"),
         ({"push.token": "env:TOKEN"}, "push.token is not used unless push.auth is bearer"),
+        (
+            {"push.auth": "bearer", "push.token": "env:TOKEN"},
+            "push.token would be for nobody: list in push.token_hosts who gets it",
+        ),
+        ({"push.token_hosts": ["a.org"]}, "push.token_hosts is not used unless push.auth"),
         ({"auth.issuer": "me"}, "auth.issuer protects nothing without auth.public_key"),
     ],
 )
@@ -303,7 +311,8 @@ def secret_file(tmp_path):
 def test_a_secret_is_read_from_where_it_is_kept(secret_file):
     """From a variable or a file, without the newline of an editor."""
     for place in ("env:MY_TOKEN", f"file:{secret_file}"):
-        config = load({"push.auth": "bearer", "push.token": place}, {"MY_TOKEN": "hush"})
+        flags = {"push.auth": "bearer", "push.token": place, "push.token_hosts": "*"}
+        config = load(flags, {"MY_TOKEN": "hush"})
         token = config.push.token
         assert token is not None
         assert (token.reveal(), token.reference) == ("hush", place)
@@ -343,10 +352,12 @@ def test_no_secret_is_shown(tmp_path):
         [push]
         auth = "bearer"
         token = "env:MY_TOKEN"
+        token_hosts = ["hooks.example.org"]
         """,
     )
     config = load(environ={"MY_TOKEN": "hush"}, cwd=tmp_path)
-    assert config.push == PushConfig(auth="bearer", token=config.push.token)
+    hosts = ("hooks.example.org",)
+    assert config.push == PushConfig(auth="bearer", token=config.push.token, token_hosts=hosts)
     for text in (repr(config), str(config), str(dict(config.__rich_repr__()))):
         assert "hush" not in text
         assert KEY not in text

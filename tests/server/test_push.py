@@ -589,7 +589,7 @@ def test_a_token_is_sent_in_the_header_and_said_nowhere(header, caplog):
 
     @on_loop
     async def push():
-        options = {"auth": "bearer", "token": token, "header": header}
+        options = {"auth": "bearer", "token": token, "token_hosts": HERE, "header": header}
         async with Receiver(401, 200) as receiver, Pushing(**options) as (pusher, told):
             pusher.push(execute(receiver.url))
             await told.delivered.until(1)
@@ -603,12 +603,32 @@ def test_a_token_is_sent_in_the_header_and_said_nowhere(header, caplog):
 @on_loop
 async def test_a_password_in_an_address_does_not_meet_the_token():
     """One header cannot carry both: the owner's token goes, and whoever named the address knows."""
-    options = {"auth": "bearer", "token": Secret("env:TOKEN", "t0ken")}
+    options = {"auth": "bearer", "token": Secret("env:TOKEN", "t0ken"), "token_hosts": HERE}
     async with Receiver() as receiver, Pushing(**options) as (pusher, told):
         pusher.push(execute(f"http://me:passw0rd@127.0.0.1:{receiver.port}/"))
         await told.counted.until(1)
         assert told.delivered == ["t1"]
         assert receiver.headers[0].getall("Authorization") == ["Bearer t0ken"]
+
+
+def test_a_host_that_is_not_listed_gets_no_token(caplog):
+    """Whoever may create a promise could collect it. One that asks for it is told of."""
+
+    @on_loop
+    async def push():
+        listed, other = Receiver(), Receiver(401, 200)
+        async with listed, other:
+            options = {"token_hosts": (f"127.0.0.1:{listed.port}",), "auth": "bearer"}
+            async with Pushing(token=Secret("env:TOKEN", "t0ken"), **options) as (pusher, told):
+                pusher.push(execute(other.url, "other"))
+                pusher.push(execute(listed.url, "listed"))
+                await told.delivered.until(2)
+            assert listed.headers[0]["Authorization"] == "Bearer t0ken"
+            assert not any("t0ken" in str(headers) for headers in other.headers)
+            assert len(other.headers) == 2
+
+    push()
+    assert "it answered 401, and is not in push.token_hosts" in caplog.text
 
 
 @pytest.mark.parametrize("answer", [500, NONSENSE])

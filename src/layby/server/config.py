@@ -34,6 +34,7 @@ from layby.server.config_values import (
     Url,
     YesNo,
 )
+from layby.server.push_token import FORMS, read_place
 from layby.server.secret import Secret
 
 Durability = Literal["full", "normal"]
@@ -178,11 +179,20 @@ class PushConfig(Struct, frozen=True, kw_only=True):
     request_timeout: Annotated[float, Setting(Duration(), "How long one push may take")] = 180.0
     auth: Annotated[
         PushAuth,
-        Setting(Choice(("none", "bearer")), "`bearer` sends `push.token` along"),
+        Setting(
+            Choice(("none", "bearer")), "`bearer` sends `push.token` along to `push.token_hosts`"
+        ),
     ] = "none"
     token: Annotated[
         Secret | None, Setting(SecretText(), "Where the token is kept: `env:NAME` or `file:PATH`")
     ] = None
+    token_hosts: Annotated[
+        tuple[str, ...],
+        Setting(
+            Texts(FORMS, read_place),
+            "Hosts that get it: `a.example`, `*.example:8443`, `https://a.example`; `*` for all",
+        ),
+    ] = ()
     header: Annotated[
         str,
         Setting(
@@ -333,6 +343,13 @@ def _misfits(config: ServerConfig) -> Iterator[str | UsageError]:
         yield "push.auth is bearer and there is no push.token: give env:NAME or file:PATH"
     if config.push.auth == "none" and config.push.token is not None:
         yield "push.token is not used unless push.auth is bearer: give both or none"
+    if config.push.auth == "bearer" and not config.push.token_hosts:
+        yield (
+            "push.token would be for nobody: list in push.token_hosts who gets it "
+            "(* is whoever a promise names, also people who only want the token)"
+        )
+    if config.push.auth == "none" and config.push.token_hosts:
+        yield "push.token_hosts is not used unless push.auth is bearer: give both or none"
     try:
         auth_config.check(config.auth)
     except UsageError as error:

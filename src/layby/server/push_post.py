@@ -23,11 +23,13 @@ from yarl import URL
 from layby.client.outbound import Lookup, OutboundRefused, OutboundResolver, OutboundRules, look_up
 from layby.errors import UsageError
 from layby.server.config import PushConfig
+from layby.server.push_token import TokenHosts
 from layby.server.push_turns import Host
 
 _TRY_SOON: Final = frozenset({408, 425, 429})
 _KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers hang up
 _MAX_ANSWER: Final = 64 * 1024
+_HEADERS: Final = {"Content-Type": "application/json", "User-Agent": "layby"}
 
 
 class Outcome(Struct, frozen=True):
@@ -48,7 +50,8 @@ class Poster:
     ) -> None:
         self._config = config
         self._connected = connected
-        self._headers = _headers(config)
+        self._token_header = _token_header(config)
+        self._token_hosts = TokenHosts(config.token_hosts)
         self._rules = OutboundRules(config.allow)
         self._resolver = OutboundResolver(self._rules, lookup)
         self._session: ClientSession | None = None
@@ -70,14 +73,20 @@ class Poster:
 
     async def _post(self, url: URL, body: bytes, host: Host) -> Outcome:
         self._session = self._session or self._open_session()
-        if self._config.auth != "none":
+        token = self._token_header if url in self._token_hosts else {}
+        if token:
             url = url.with_user(None)  # aiohttp refuses two ways to say who we are
         # A redirect would be followed with our token to a place nobody has judged.
         async with self._session.post(
-            url, data=body, allow_redirects=False, trace_request_ctx=host
+            url, data=body, headers=token, allow_redirects=False, trace_request_ctx=host
         ) as response:
             await _read_to_end(response)
-            return _judge(response.status)
+            return self._judge(response.status, has_token=bool(token))
+
+    def _judge(self, status: int, *, has_token: bool) -> Outcome:
+        if status == 401 and self._token_header and not has_token:
+            return Outcome("refused", "it answered 401, and is not in push.token_hosts")
+        return _judge(status)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -93,7 +102,7 @@ class Poster:
         return ClientSession(
             connector=TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=_KEEP_ALIVE),
             timeout=ClientTimeout(total=config.request_timeout, connect=config.connect_timeout),
-            headers=self._headers,
+            headers=_HEADERS,
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
             trace_configs=[trace],
@@ -103,14 +112,13 @@ class Poster:
         self._connected(context.trace_request_ctx)
 
 
-def _headers(config: PushConfig) -> dict[str, str]:
-    headers = {"Content-Type": "application/json", "User-Agent": "layby"}
+def _token_header(config: PushConfig) -> dict[str, str]:
     if config.auth == "none":
-        return headers
+        return {}
     token = config.token.reveal() if config.token is not None else ""
     if not token or not (token.isascii() and token.isprintable()):
         raise UsageError("push.auth is bearer: let push.token name a secret that a header can hold")
-    return {**headers, config.header: f"Bearer {token}"}
+    return {config.header: f"Bearer {token}"}
 
 
 def _judge(status: int) -> Outcome:

@@ -1,0 +1,58 @@
+"""Which hosts a push brings its token: whoever names an address may have one of their own."""
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
+
+from msgspec import Struct
+from yarl import URL
+
+FORMS: Final = "a host such as hooks.example.org, *.example.org, 10.0.0.5:8080 or * for every host"
+_FORM: Final = re.compile(
+    r"((?P<scheme>https?)://)?"
+    r"(?P<host>\*|(\*\.)?[\w-]+(\.[\w-]+)*|\[[0-9A-Fa-f:.]+\])"
+    r"(:(?P<port>[1-9][0-9]{0,4}))?",
+    re.ASCII,
+)
+
+
+class Place(Struct, frozen=True):
+    """One entry of `push.token_hosts`: what it leaves out does not matter."""
+
+    host: str
+    port: int | None = None
+    scheme: str | None = None
+
+    def fits(self, url: URL) -> bool:
+        if self.scheme not in (None, url.scheme) or self.port not in (None, url.port):
+            return False
+        host = _plain(url.raw_host or "")
+        if self.host.startswith("*"):
+            return host.endswith(self.host[1:])
+        return host == self.host
+
+
+class TokenHosts:
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._places = [place for place in map(read_place, hosts) if place is not None]
+
+    def __contains__(self, url: URL) -> bool:
+        return any(place.fits(url) for place in self._places)
+
+
+def read_place(text: str) -> Place | None:
+    """None for what is none."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        return None
+    port = None if found["port"] is None else int(found["port"])
+    return Place(_plain(found["host"].strip("[]")), port, found["scheme"])
+
+
+def _plain(host: str) -> str:
+    """An address has many spellings, a name two."""
+    try:
+        return ip_address(host).compressed
+    except ValueError:
+        return host.lower().rstrip(".")
