@@ -377,6 +377,7 @@ def test_the_kind_of_a_wait() -> None:
     for about, expected_kind in (
         ((promise, None), "promise"),
         ((replace(promise, timer=True), None), None),
+        ((replace(promise, timer=True), task), None),
         ((promise.timed_out(), task.fulfilled()), None),
         ((promise, task), "worker"),
         ((promise, replace(task, ready_at=6)), "sleep"),

@@ -72,6 +72,18 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "settles by itself in 1 min (1970-01-01 00:02:40 UTC)",
         "",
     ),
+    "a sleep of an SDK": (
+        explained(FOREIGN, promise=promise("foo.1", timer=True, timeout_at=160_000)),
+        "settles by itself in 1 min (1970-01-01 00:02:40 UTC)",
+        "",
+    ),
+    "a sleep that a worker of an SDK has taken": (
+        explained(
+            replace(FOREIGN, **HELD), promise=promise("foo.1", timer=True, timeout_at=160_000)
+        ),
+        "settles by itself in 1 min (1970-01-01 00:02:40 UTC)",
+        "",
+    ),
     "resolved": (
         explained(None, promise=promise("p").settled("resolved", "{}", 40_000)),
         "is settled: resolved 1 min ago",
@@ -297,6 +309,7 @@ def test_what_to_look_at_next(case, awaited):
         ("run/r:t.promise.ok", None, False, "promise run/r:t.promise.ok"),
         ("foo.1", FOREIGN, False, "task foo.1"),
         ("foo.2", None, True, "timer foo.2"),
+        ("foo.1", FOREIGN, True, "timer foo.1"),
         ("run/r", None, False, "promise run/r"),
     ],
 )

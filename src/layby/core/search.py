@@ -64,10 +64,10 @@ def matches_waiting(query: ListWaiting, promise: Promise, task: Task | None, now
 
 def wait_kind(promise: Promise, task: Task | None, now: Millis) -> str | None:
     """What sort of thing a row waits for; None when it does not wait, or only for its deadline."""
-    if not promise.is_pending:
+    if not promise.is_pending or promise.timer:
         return None
     if task is None:
-        return None if promise.timer else "promise"
+        return "promise"
     if not task.is_waiting:
         return None
     if task.state == "halted":

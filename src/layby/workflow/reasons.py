@@ -65,8 +65,10 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
     promise, task = about.promise, about.task
     if not promise.is_pending:
         return _settled(about, now)
+    if promise.timer:  # SDKs give their sleeps a task, which nobody has to take
+        return _timer(about, now)
     if task is None:
-        return _timer(about, now) if promise.timer else _open(about)
+        return _open(about)
     if task.state == "acquired":
         return _held(about, now)
     if task.state == "halted":
@@ -83,8 +85,10 @@ def subject_of(promise: Promise, task: Task | None) -> str:
     node = plan.parse_node_id(promise.id)
     if node is not None and task is not None and task.is_ours:
         return f"task '{node.task_id}' of run '{node.run_id}'"
+    if promise.timer:
+        return f"timer {promise.id}"
     if task is None:
-        return f"timer {promise.id}" if promise.timer else f"promise {promise.id}"
+        return f"promise {promise.id}"
     call = read_call(promise)
     return f"task {promise.id}" if call is None else f"call {promise.id} of {call.func}()"
 
