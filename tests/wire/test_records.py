@@ -176,7 +176,7 @@ def test_our_own_kinds_show_claims() -> None:
         failed = data_of(world, r.fail("run/a:b", retry_at=5))
         assert '"state":"suspended"' in failed
         beat = data_of(world, c.HeartbeatWorker(pid="p", incarnation="1", held=0))
-        assert beat == '{"lost":[],"agrees":true}'
+        assert beat == '{"lost":[],"agrees":true,"now":0}'
         world.ok(c.HaltTask(id="run/a:b"))
         assert data_of(world, r.take()) == '{"claims":[]}'
         held = data_of(world, c.ListHeld(pid="p", incarnation="1"))

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from layby.core.model import Holder, Message, Promise, Schedule, Task
+from layby.core.model import Holder, Message, Millis, Promise, Schedule, Task
 
 
 class Reply(Struct, frozen=True):
@@ -95,10 +95,14 @@ class RunData(Struct, frozen=True):
 
 
 class HeartbeatData(Struct, frozen=True):
-    """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides count alike."""
+    """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides count alike.
+
+    `now` is the store's time: what workers say about times is meant in it.
+    """
 
     lost: Sequence[Message]
     agrees: bool
+    now: Millis | None = None
 
 
 class PromisePage(Struct, frozen=True):

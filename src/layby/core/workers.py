@@ -54,7 +54,8 @@ def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     lost = d.rows.notices[c.pid]
     for notice in lost:
         d.unsend(notice.key)
-    return ok(HeartbeatData(lost, agrees=c.held is None or c.held == holder.held))
+    agrees = c.held is None or c.held == holder.held
+    return ok(HeartbeatData(lost, agrees, d.now))
 
 
 def check(d: Draft, c: CheckHolder) -> Reply:

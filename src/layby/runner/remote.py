@@ -9,6 +9,7 @@ from layby.core.model import Millis
 from layby.engine.clock import SystemClock
 from layby.errors import EngineStopped, StoreUnavailable, UsageError
 from layby.worker.heart import Heart
+from layby.worker.server_clock import ServerClock
 from layby.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ class RemoteLink:
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url
         self._token = token
-        self._clock = SystemClock()
+        self._clock = ServerClock(SystemClock())
         self.client = HttpClient(url, token)
         self._inbox: Inbox | None = None
         self._heart: Heart | None = None
@@ -33,6 +34,7 @@ class RemoteLink:
     async def join(self, worker: Worker) -> None:
         """Make this worker known to the server, listen to it, and keep its leases."""
         await self._register(worker)
+        await self._clock.beat(self.client, worker.heartbeat())
         config = worker.config
         self._inbox = Inbox(
             self.client.transport,
@@ -48,7 +50,7 @@ class RemoteLink:
         worker.calls.line = ExecuteStream(
             self.client.transport, self.client.send, config.group, config.pid, worker.calls.heard
         )
-        self._heart = Heart(worker, self._connect)
+        self._heart = Heart(worker, self._connect, self._clock)
         self._heart.start()
 
     async def close(self) -> None:

@@ -169,6 +169,7 @@ class Answer(Struct, frozen=True):
     rows: tuple[Row, ...] = ()
     lost: tuple[LostRecord, ...] = ()
     agrees: bool = True
+    now: int | None = None
     created: bool = False
     cursor: str | None = None
 
@@ -300,7 +301,7 @@ def _annotated(answer: Answer) -> replies.AnnotateData:
 
 def _heard(answer: Answer) -> replies.HeartbeatData:
     lost = [Message(each.id, "lost", "", each.version) for each in answer.lost]
-    return replies.HeartbeatData(lost, answer.agrees)
+    return replies.HeartbeatData(lost, answer.agrees, answer.now)
 
 
 def _promise(answer: Answer) -> Promise:

@@ -276,6 +276,7 @@ _SHOWN: dict[type[Any], Callable[[Any], Any]] = {
     replies.HeartbeatData: lambda d: {
         "lost": [{"id": m.id, "version": m.version} for m in d.lost],
         "agrees": d.agrees,
+        "now": d.now,
     },
     replies.Explanation: _explanation,
     replies.WaitingPage: lambda d: _page(

@@ -13,9 +13,9 @@ from time import monotonic
 from typing import Final
 
 from layby.client.api import Client
-from layby.core.commands import HeartbeatWorker
 from layby.core.replies import HeartbeatData, Reply
 from layby.errors import LaybyError
+from layby.worker.server_clock import ServerClock
 from layby.worker.stock import Stock
 from layby.worker.worker import Worker
 
@@ -31,10 +31,15 @@ class Heart:
     """`connect` makes a client for the thread's own event loop; it is told how long to wait."""
 
     def __init__(
-        self, worker: Worker, connect: Callable[[float], Client], max_block: float = MAX_BLOCK_S
+        self,
+        worker: Worker,
+        connect: Callable[[float], Client],
+        clock: ServerClock,
+        max_block: float = MAX_BLOCK_S,
     ) -> None:
         self._worker = worker
         self._connect = connect
+        self._clock = clock
         lease = worker.config.ttl / 1000
         self._every = min(lease / BEATS_PER_LEASE, max_block / LOOKS_PER_BLOCK)
         self._max_block = max_block
@@ -95,11 +100,8 @@ class Heart:
 
     async def _beat(self, client: Client) -> None:
         worker = self._worker
-        incarnation = worker.incarnation
-        beat = HeartbeatWorker(
-            pid=worker.config.pid, incarnation=incarnation, held=len(worker.holds)
-        )
-        self._call(self._heard, incarnation, await client.send(beat))
+        beat = worker.heartbeat()
+        self._call(self._heard, beat.incarnation, await self._clock.beat(client, beat))
         for call_beat in worker.calls.beats():  # their leases are their own
             await client.send(call_beat)
         self._call(self._look_after_calls)

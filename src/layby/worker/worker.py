@@ -23,6 +23,7 @@ from layby.client.api import Client
 from layby.core.commands import (
     FailTask,
     FinishTask,
+    HeartbeatWorker,
     LeaveWorker,
     StartRun,
     Take,
@@ -244,6 +245,12 @@ class Worker:
     def registration(self) -> Take:
         """Takes nothing: makes this worker a holder, or renews its lease."""
         return replace(self.take(0), names=())
+
+    def heartbeat(self) -> HeartbeatWorker:
+        """May be asked for from any thread."""
+        return HeartbeatWorker(
+            pid=self.config.pid, incarnation=self.incarnation, held=len(self.holds)
+        )
 
     def _ask(self) -> None:
         """Give calls that wait here their share of the room, and offer the rest.

@@ -1,0 +1,37 @@
+"""What time it is where the store is, for a worker whose own clock may be wrong.
+
+Every absolute time that a worker sends (when a sleep ends, when to try again) is compared with
+the server's clock, so it has to be told in the server's time. Each heartbeat's answer says what
+that was, at some moment between asking and hearing. As long as the correction agrees with that it
+stays as it is: clocks that agree are left alone, and time does not waver with the network.
+"""
+
+from layby.client.api import Client
+from layby.core.commands import HeartbeatWorker
+from layby.core.model import Millis
+from layby.core.replies import HeartbeatData, Reply
+from layby.engine.clock import Clock
+
+
+class ServerClock:
+    def __init__(self, own: Clock) -> None:
+        self._own = own
+        self._ahead_ms = 0
+        """How far the server's clock is ahead of this one; below 0 when it is behind."""
+
+    def now(self) -> Millis:
+        return self._own.now() + self._ahead_ms
+
+    async def beat(self, client: Client, beat: HeartbeatWorker) -> Reply:
+        """Send a heartbeat, and learn from its answer. Only one is under way at a time."""
+        asked_at = self._own.now()
+        reply = await client.send(beat)
+        if isinstance(reply.data, HeartbeatData) and reply.data.now is not None:
+            self._learn(asked_at, reply.data.now, self._own.now())
+        return reply
+
+    def _learn(self, asked_at: Millis, told: Millis, heard_at: Millis) -> None:
+        """Either clock may be a millisecond further than it says."""
+        least, most = told - heard_at - 1, told - asked_at + 1
+        if not least <= self._ahead_ms <= most:
+            self._ahead_ms = (least + most) // 2
