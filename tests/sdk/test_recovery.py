@@ -4,6 +4,7 @@ import pytest
 
 from tests.sdk.conftest import World
 from tests.sdk.peers import Peer
+from tests.sdk.servers import until
 
 pytestmark = pytest.mark.sdk
 
@@ -57,6 +58,16 @@ def test_a_call_made_before_its_worker_is_there(world: World):
     assert client.hear("result")["at"] - worker.hear("connected")["at"] < 3
 
 
+def test_a_call_that_its_worker_has_no_function_for(world: World):
+    """It is given back, and not tried all the time; a worker that has the function does it."""
+    client = world.client()
+    client.rpc("rolled-out", "hello", "new release", target="clients")
+    until(lambda: tries(world, "rolled-out") >= 4, lambda: "it was not tried")
+    world.worker(group="clients")
+    assert client.result("rolled-out") == "Hello, new release!"
+    assert tries(world, "rolled-out") < 30
+
+
 def test_a_server_killed_while_work_waits(world: World):
     """Both sides connect again by themselves; the answer given then reaches the client."""
     worker, client = world.worker(), world.client()
@@ -104,6 +115,11 @@ def test_a_step_that_ends_while_no_server_is_there(world: World):
         world.worker()
     assert client.result("takes") is None
     assert 1 <= world.effects().count("ended") <= 2
+
+
+def tries(world: World, call: str) -> int:
+    answer = world.server.ask("task.get", id=call)
+    return answer.data["task"]["version"] if answer.status == 200 else 0
 
 
 def restart_server(world: World, *peers: Peer) -> None:

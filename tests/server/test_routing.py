@@ -244,6 +244,7 @@ class Ear:
         self.id = name
         self.room = room
         self.heard: list[str] = []
+        self.rung = asyncio.Event()
         router.connect(self)
 
     @property
@@ -252,6 +253,7 @@ class Ear:
 
     def receive(self, outgoing: Outgoing) -> None:
         self.heard.append(outgoing.message.id)
+        self.rung.set()
 
 
 def about(name: str, address: str) -> Outgoing:
@@ -354,6 +356,45 @@ def test_what_leads_nowhere_is_dropped_and_counted(address: str) -> None:
         assert outbox.forgotten == [("t", "execute", address)]
 
     scene()
+
+
+# --- what is given back ------------------------------------------------------------------------
+
+
+def taken_and_given_back(router: Router, times: int) -> Outgoing:
+    """The last execute that follows, sent as often as it is taken and given back at once."""
+    message = about("t", "poll://any@g")
+    for version in range(1, times + 1):
+        router._take([], [message.key])
+        router.give_back("t", version)
+        message = Outgoing(Message("t", "execute", "poll://any@g", version))
+        router._take([message], [])
+    return message
+
+
+@on_loop
+async def test_what_a_lone_worker_gives_back_again_and_again_is_told_after_a_pause() -> None:
+    """It would be busy with nothing else; a page of the outbox tells it no sooner."""
+    router = new_router(Outbox())
+    ear = Ear(router, "a")
+    message = taken_and_given_back(router, 2)
+    assert ear.heard == ["t"]
+    router._take_offered([message])
+    assert ear.heard == ["t"]
+    ear.rung.clear()
+    await ear.rung.wait()
+    assert message.key in router._under_way
+
+
+@on_loop
+async def test_what_is_taken_meanwhile_is_not_told_after_its_pause() -> None:
+    router = new_router(Outbox())
+    ear = Ear(router, "a")
+    message = taken_and_given_back(router, 2)
+    [pause] = router._paused.values()
+    router._take([], [message.key])
+    assert pause.cancelled()
+    assert (ear.heard, router._paused) == (["t"], {})
 
 
 # --- what waits ------------------------------------------------------------------------------

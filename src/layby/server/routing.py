@@ -18,10 +18,11 @@ from typing import Protocol, TypeVar
 from layby.client.local import LocalClient
 from layby.core.address import PollAddress, parse_poll
 from layby.core.commands import ForgetMessages
-from layby.core.model import MessageKey
+from layby.core.model import Message, MessageKey
 from layby.core.replies import Reply
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
+from layby.server.given_back import GivenBack
 from layby.server.offering import Offering
 from layby.server.under_way import Receiver, UnderWay
 
@@ -64,6 +65,8 @@ class Router:
         self._declined: dict[MessageKey, set[Receiver]] = {}
         """Who is not to be asked again for a message, until it is sent anew."""
         self._offerings: dict[Receiver, Offering] = {}
+        self._given_back = GivenBack()
+        self._paused: dict[MessageKey, asyncio.TimerHandle] = {}
 
     def attach(self, engine: Engine, client: LocalClient) -> None:
         self._engine = engine
@@ -134,6 +137,10 @@ class Router:
             self._declined.setdefault(key, set()).add(under.receiver)
             self._send(under.outgoing)
 
+    def give_back(self, task_id: str, version: int) -> None:
+        """Somebody is about to release the task: the `execute` that follows may have to wait."""
+        self._given_back.note(task_id, version)
+
     def is_current(self, outgoing: Outgoing, receiver: Receiver) -> bool:
         """Whether this one is still to tell it: not withdrawn, not replaced, not sent elsewhere."""
         under = self._under_way.get(outgoing.key)
@@ -156,19 +163,45 @@ class Router:
         for key in withdrawn:
             self._under_way.drop(key)
             self._declined.pop(key, None)
+            self._end_pause(key)
             if self._push is not None:
                 self._push.withdraw(key)
         for each in outgoing:
             self._declined.pop(each.key, None)
-            self._send(each)
+            self._end_pause(each.key)
+            self._send_in_time(each)
 
     def _take_offered(self, outgoing: Sequence[Outgoing]) -> None:
         long_ago = self._engine.clock.now() - KEPT_MS
         for each in outgoing:
             if each.promise is not None and (each.promise.settled_at or 0) < long_ago:
                 self._drop(each)
-            elif each.key not in self._under_way and each.key not in self._told:
+            elif not self._is_known(each.key):
                 self._send(each)
+
+    def _is_known(self, key: MessageKey) -> bool:
+        return key in self._under_way or key in self._told or key in self._paused
+
+    def _send_in_time(self, outgoing: Outgoing) -> None:
+        if pause := self._pause_before(outgoing.message):
+            self._paused[outgoing.key] = self._loop.call_later(pause, self._send_late, outgoing)
+        else:
+            self._send(outgoing)
+
+    def _pause_before(self, message: Message) -> float:
+        if message.kind != "execute" or message.id not in self._given_back:
+            return 0.0
+        address = parse_poll(message.address)
+        mates = () if address is None else self._receivers.get(address.group, ())
+        return self._given_back.pause_before(message.id, message.version, len(mates))
+
+    def _send_late(self, outgoing: Outgoing) -> None:
+        del self._paused[outgoing.key]
+        self._send(outgoing)
+
+    def _end_pause(self, key: MessageKey) -> None:
+        if (paused := self._paused.pop(key, None)) is not None:
+            paused.cancel()
 
     def _send(self, outgoing: Outgoing) -> None:
         address = parse_poll(outgoing.message.address)

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from layby.client.local import LocalClient
-from layby.core.commands import Command, DeclineTasks, Query, Take, WatchPromise
+from layby.core.commands import Command, DeclineTasks, Query, ReleaseTask, Take, WatchPromise
 from layby.core.replies import OK, Reply, refuse
 from layby.errors import EngineStopped, StoreError
 from layby.server import reach
@@ -89,6 +89,8 @@ class Rpc:
             for each in body.tasks:
                 self._router.decline(each.id, each.version, each.target, body.pid)
             return OK
+        if isinstance(body, ReleaseTask):
+            self._router.give_back(body.id, body.version)
         if isinstance(body, Command | Query):
             now = request.debug_time if self._debug else None
             return self._client.ask(self._gate.bounded(who, body), now)
