@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -85,6 +86,22 @@ async def test_large_messages_leave_one_by_one() -> None:
     await settled()
     assert reader.told == [f"p{number}" for number in range(5)]
     assert len(reader.chunks) == 5
+    assert await reader.end()
+
+
+@on_loop
+async def test_a_stream_has_no_letters_that_a_reader_might_cut_in_two() -> None:
+    """All beyond ASCII is escaped: what is cut anywhere, by bytes or lines, is still whole."""
+    router = new_router(Outbox())
+    reader = Reader(router)
+    await settled()
+    promise_id, value = "größe\u2028\x85😀", '{"data":"ü"}'
+    promise = Promise(promise_id, "p", value, "{}", 9, 0, state="resolved", settled_at=1)
+    router.committed([Outgoing(Message(promise_id, "unblock", "poll://uni@g/a"), promise)], [])
+    [chunk] = await reader.chunks.until(1)
+    [told] = chunk.decode("ascii").splitlines()[:-1]
+    shown = json.loads(told.removeprefix("data: "))["data"]["promise"]
+    assert (shown["id"], shown["param"]) == (promise_id, {"data": "ü"})
     assert await reader.end()
 
 

@@ -1,6 +1,7 @@
 """Streams of messages to workers: server-sent events, one connection each."""
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final
@@ -98,7 +99,13 @@ class PollConnection:
             self._writing = None
 
     def _event(self, outgoing: Outgoing) -> bytes:
-        return b"data: %b\n\n" % encode_message(outgoing.message, outgoing.promise, self._url)
+        text = encode_message(outgoing.message, outgoing.promise, self._url)
+        return b"data: %b\n\n" % (text if text.isascii() else _escaped(text))
+
+
+def _escaped(text: bytes) -> bytes:
+    """Some SDKs drop a piece that ends within a letter, and take U+2028 for the end of a line."""
+    return json.dumps(json.loads(text), separators=(",", ":")).encode()
 
 
 def _pieces(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
