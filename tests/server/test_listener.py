@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from layby.server import listener as module
-from layby.server.listener import MAX_HEAD_BYTES, Limits, Listener
+from layby.server.listener import MAX_HEAD_BYTES, MAX_UNANSWERED, Limits, Listener
 from tests.server.places import LOOPS, PATIENCE_S, ListenerPlace, listening
 from tests.server.raw import Line, get, post
 
@@ -197,6 +197,18 @@ def test_offers_of_another_protocol_are_passed_over(here: ListenerPlace, upgrade
         line.send(post(b"hello", *headers) + post(b"again"))
         assert length_of(line) == 5
         assert length_of(line) == 5
+
+
+@pytest.mark.parametrize("headers", [(), ("connection: upgrade", "upgrade: h2c")])
+def test_only_so_many_requests_are_sent_ahead(
+    here: ListenerPlace, headers: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Thousands fit into one packet: to keep them all would cost everybody's memory and time."""
+    with Line(here.port) as line:
+        line.send(post(b"hello", *headers) * 1_500)
+        assert [length_of(line) for _ in range(MAX_UNANSWERED)] == [5] * MAX_UNANSWERED
+        assert line.ends()
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 def test_old_http_is_answered_and_closed(here: ListenerPlace) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S: Final = 75
 MAX_HEAD_BYTES: Final = 65_536
+MAX_UNANSWERED: Final = 100
+"""Requests one connection may send ahead of their answers: each costs more memory than bytes."""
 USER_TIMEOUT_MS: Final = 30_000
 """How long the kernel waits for a vanished peer to confirm what was sent to it."""
 _OF_UPGRADES: Final = (b"connection", b"upgrade", b"http2-settings")
@@ -104,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._is_in_head = False
-        self._under_way: list[RequestResponseCycle] = []
+        self._under_way: deque[RequestResponseCycle] = deque()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -147,9 +150,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         if not self.parser.should_upgrade():
+            if len(self._unanswered()) >= MAX_UNANSWERED:
+                raise _TooMany(f"more than {MAX_UNANSWERED} requests before their answers")
             self.scope.setdefault("state", {})["transport"] = self.transport
             super().on_headers_complete()
-            self._under_way = [*self._unanswered(), self.cycle]
+            self._under_way.append(self.cycle)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -160,29 +165,42 @@ class BoundedProtocol(HttpToolsProtocol):
             self.on_response_complete()
 
     def _parse(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = self._feed(rest)
+        except HttpParserError as error:
+            why = error.__context__ if isinstance(error.__context__, _TooMany) else error
+            logger.info("a connection sent what is no HTTP: %s", why)
+            self._refuse(400, f"Invalid HTTP: {why}")
+
+    def _feed(self, data: memoryview) -> memoryview:
+        """What is left of it, behind an offer to speak another protocol."""
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self._stay(data[upgrade.args[0] :])
-        except HttpParserError as error:
-            logger.info("a connection sent what is no HTTP: %s", error)
-            self._refuse(400, f"Invalid HTTP: {error}")
+            return data[upgrade.args[0] :] if self._stay() else data[:0]
+        return data[:0]
 
-    def _stay(self, rest: bytes) -> None:
-        """Somebody offers to speak another protocol: read the request as if they had not."""
+    def _stay(self) -> bool:
+        """Read the head of the request again, as if it offered nothing; False if that is all."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(405, "This is not a proxy")
-            return
+            return False
         kept = ((name, value) for name, value in self.headers if name not in _OF_UPGRADES)
         lines = (b"%b %b HTTP/1.1" % (method, self.url), *(b"%b: %b" % each for each in kept))
         self.parser = HttpRequestParser(self)
-        self._parse(b"\r\n".join((*lines, b"", rest)))
+        self.parser.feed_data(b"\r\n".join((*lines, b"", b"")))
+        return True
 
     # --- bounds --------------------------------------------------------------------------
 
-    def _unanswered(self) -> list[RequestResponseCycle]:
-        return [each for each in self._under_way if not each.response_complete]
+    def _unanswered(self) -> deque[RequestResponseCycle]:
+        """In the order they came, which is that of their answers."""
+        while self._under_way and self._under_way[0].response_complete:
+            self._under_way.popleft()
+        return self._under_way
 
     def _expect_request(self) -> None:
         self._deadline = self.loop.call_later(self._limits.read_timeout, self._give_up)
@@ -214,6 +232,10 @@ class BoundedProtocol(HttpToolsProtocol):
             last = b"connection: close\r\n\r\n"
             self.transport.write(b"".join((STATUS_LINE[status], head, last, body)))
             self.transport.close()
+
+
+class _TooMany(Exception):
+    """Raised through the parser, which reads on otherwise."""
 
 
 async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
