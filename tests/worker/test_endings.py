@@ -422,3 +422,31 @@ async def test_what_cannot_be_loaded_fails_instead_of_hanging():
         with pytest.raises(RunFailed, match=r"LookupError: .*no such code"):
             await run.result(timeout=60)
         assert runner.worker.credit == 4
+
+
+# --- errors that a thread may not hand on ----------------------------------------------------
+
+
+def stops_iterating(*_):
+    return next(iter(()))
+
+
+def in_its_first_check(context, handle):
+    handle.defer_until(stops_iterating, max_errors=0)
+
+
+def in_a_checkpoint(context, handle):
+    handle.checkpoint("key", stops_iterating)
+
+
+@pytest.mark.parametrize("body", [stops_iterating, in_its_first_check, in_a_checkpoint])
+def test_a_stop_iteration_ends_a_body_in_a_thread_like_any_error(body):
+    """No future takes it: the body would seem to run for ever, and keep its slot."""
+
+    async def scene() -> None:
+        async with Runner("memory:") as runner:
+            with pytest.raises(RunFailed, match="raised StopIteration"):
+                await runner.execute(flow_of(task(id="a")(body)), timeout=10)
+            assert (runner.worker.pool.held, runner.worker.stuck) == (0, ())
+
+    asyncio.run(scene())

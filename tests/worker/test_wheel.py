@@ -709,13 +709,14 @@ def test_a_slow_plain_condition_is_named_once_and_moved_to_a_thread(caplog):
     assert len(set(threads[1:])) <= 2
 
 
-def test_errors_and_truth_in_threads_count_the_same():
+@pytest.mark.parametrize("error", [OSError("down"), StopIteration()])
+def test_errors_and_truth_in_threads_count_the_same(error: Exception):
     """A slow condition that raises in its thread is tolerated, then ends the wait."""
     pause = threading.Event()
 
     def raises():
         pause.wait(0.06)
-        raise OSError("down")
+        raise error
 
     async def main():
         wheel = Wheel()

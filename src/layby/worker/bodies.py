@@ -17,6 +17,7 @@ from layby.worker.attempt import Attempt
 from layby.worker.blocking import BlockingHandle
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
+from layby.worker.thread_call import thread_call
 from layby.worker.wheel import Wheel
 
 
@@ -83,7 +84,7 @@ class Bodies:
         context.run(enter_handle, blocking)
         call = attempt.job.body(blocking)
         work.begin()
-        running = asyncio.wrap_future(self._thread_pool().submit(context.run, call))
+        running = asyncio.wrap_future(self._thread_pool().submit(context.run, thread_call, call))
         running.add_done_callback(lambda _: work.end())
         try:
             return await asyncio.shield(running)

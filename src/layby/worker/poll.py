@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layby.errors import ConditionError, DeferTimeout, UsageError
+from layby.worker.thread_call import thread_call
 from layby.worker.wake import Wake
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ def check_pace(
 async def first_check(condition: Condition, *, in_thread: bool) -> tuple[bool, Exception | None]:
     """What a plain `def` waits for may block as well: it is not asked on the loop."""
     try:
-        found = await asyncio.to_thread(condition) if in_thread else condition()
+        found = await asyncio.to_thread(thread_call, condition) if in_thread else condition()
         return bool(await found if inspect.isawaitable(found) else found), None
     except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
         return False, error

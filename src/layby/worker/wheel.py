@@ -33,6 +33,7 @@ from layby.worker.poll import (
     check_pace,
     code_of,
 )
+from layby.worker.thread_call import thread_call
 from layby.worker.wake import Bells, Wake, check_wake
 
 __all__ = ["Condition", "Poll", "Wake", "Wheel"]
@@ -310,7 +311,7 @@ class Wheel:
         assert self._loop is not None
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._max_threads, "layby-condition")
-        question = partial(_question_in, poll.context, poll.condition)
+        question = partial(thread_call, _question_in, poll.context, poll.condition)
         self._await_answer(poll, self._loop.run_in_executor(self._threads, question))
 
     def _await_answer(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
