@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.cli.loading import calls_in, find_flow, flows_in, load_module
+from layby.cli.loading import BrokenCode, calls_in, find_flow, flows_in, load_module
 from layby.errors import UsageError
 
 FLOWS = """
@@ -75,8 +75,35 @@ def test_what_the_code_itself_misses_is_its_own_error(missing: str, folder: Path
     """The module is there; what it imports is not, whatever that is called."""
     (folder / "shopping.py").write_text(f"import {missing}\n")
     for name in ("shopping", "shopping.py"):
-        with pytest.raises(ModuleNotFoundError, match=missing):
+        with pytest.raises(BrokenCode, match=f"{name} cannot be loaded(.|\n)*named '{missing}"):
             load_module(name)
+
+
+@pytest.mark.parametrize("name", ["shopping", "shopping.py"])
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("from layby import Workflow; Workflow('w', tasks=[])", "WorkflowError: "),
+    ],
+)
+def test_code_that_raises_is_shown_from_where_it_is_the_users(name, line, told, folder: Path):
+    """The file and the line, and nothing of who has loaded it."""
+    (folder / "shopping.py").write_text(f"x = 1\n{line}\n")
+    with pytest.raises(BrokenCode) as caught:
+        load_module(name)
+    head, *said = str(caught.value).splitlines()
+    assert head == f"{name} cannot be loaded"
+    assert f'{folder / "shopping.py"}", line 2' in next(each for each in said if "File" in each)
+    assert told in said[-1]
+
+
+@pytest.mark.parametrize("name", [".", "", "shop.", "shop/flows", "flows.py:one"])
+def test_what_can_be_no_module(name: str, folder: Path):
+    """Said instead of what `import` would say."""
+    with pytest.raises(UsageError, match="is no module: give"):
+        load_module(name)
 
 
 def test_one_flow_is_found_by_its_variable_or_its_name(folder: Path):
@@ -93,7 +120,7 @@ def test_a_flow_that_is_not_there_is_told_with_what_is(folder: Path):
     for name, told in {
         "flows.py:secnd": "did you mean flows.py:second",
         "flows.py:work": "no workflow 'work'; it has first, second",
-        "flows.py": "several workflows: write flows.py:first",
+        "flows.py": r"several workflows \(first, second\): write flows.py:first",
         "empty.py": "empty.py has no workflow: write",
         "empty.py:flow": "empty.py has no workflow: write",
     }.items():

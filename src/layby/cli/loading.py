@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import traceback
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -12,22 +13,22 @@ from layby.errors import UsageError
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import Workflow
 
+FORMS = "package.module or path/to/file.py"
+
+
+class BrokenCode(UsageError):
+    """The code was found and raises: its own traceback says where."""
+
 
 def load_module(name: str) -> ModuleType:
     """Import it as `python -m` would: the current folder counts."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    if name.endswith(".py"):
-        return _load_file(Path(name))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there; what it imports is not
+    if ":" in name:
         raise UsageError(
-            f"there is no module '{name}' (looked in {Path.cwd()} and the Python path): "
-            "give package.module or path/to/file.py"
-        ) from None
+            f"{name!r} is no module: give {name.partition(':')[0]} without what follows"
+        )
+    return _load_file(Path(name)) if name.endswith(".py") else _import(name)
 
 
 def find_flow(name: str) -> Workflow:
@@ -59,24 +60,63 @@ def calls_in(module: ModuleType) -> list[TaskDefinition[..., Any]]:
     return list(dict.fromkeys(each for each in found if each.rpc is not None))
 
 
+def _import(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(f"{name!r} is no module: give {FORMS}")
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        if not _is_missing(name, error):
+            raise _broken(name, error) from error
+        raise UsageError(
+            f"there is no module '{name}' (looked in {Path.cwd()} and the Python path): "
+            f"give {FORMS}"
+        ) from None
+
+
+def _is_missing(name: str, error: Exception) -> bool:
+    """The module itself, not what it imports."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return missing is not None and f"{name}.".startswith(f"{missing}.")
+
+
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UsageError(f"there is no file {path}: give package.module or path/to/file.py")
+        raise UsageError(f"there is no file {path}: give {FORMS}")
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # so that processes and pickles find it by name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _broken(str(path), error) from error
     return module
+
+
+def _broken(name: str, error: Exception) -> BrokenCode:
+    """Shown from where the code is the user's, not ours."""
+    return BrokenCode(f"{name} cannot be loaded\n{_traceback(error)}")
+
+
+def _traceback(error: Exception) -> str:
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+
+
+def _is_ours(file: str) -> bool:
+    return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")
 
 
 def _no_flow(module: str, wanted: str, there: list[str]) -> str:
     if not there:
         return f"{module} has no workflow: write flow = Workflow('name', tasks=[...]) in it"
     if not wanted:
-        return f"{module} has several workflows: write {module}:{there[0]} (or {', '.join(there)})"
+        return f"{module} has several workflows ({', '.join(there)}): write {module}:{there[0]}"
     close = get_close_matches(wanted, there, 1)
     hint = f": did you mean {module}:{close[0]}?" if close else f"; it has {', '.join(there)}"
     return f"{module} has no workflow '{wanted}'{hint}"
