@@ -130,6 +130,19 @@ def test_too_large_a_body_is_refused(line: Line, size: int, how: Any) -> None:
     assert line.post(GOOD).status == 404
 
 
+@pytest.mark.parametrize("line_of", ["HTTP/1.1\r\nconnection: close", "HTTP/1.0"])
+@pytest.mark.parametrize("size", [MAX_BODY + 1_000, 10_000_000])
+@pytest.mark.parametrize("how", [lambda size: post(b"x" * size), large_chunks])
+def test_who_closes_after_one_answer_hears_that_a_body_is_too_large(
+    line: Line, how: Any, size: int, line_of: str
+) -> None:
+    """Closing while it still sends would take the answer away with the connection."""
+    request = how(size).replace(b"HTTP/1.1", line_of.encode(), 1)
+    answer = line.send(request).answer()
+    assert (answer.status, answer.headers["connection"]) == (413, "close")
+    assert line.ends()
+
+
 def test_too_large_a_body_is_refused_before_it_comes(line: Line) -> None:
     """By its length alone; who waits to be asked for it is not asked."""
     head = f"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {2**62}\r\n"

@@ -116,19 +116,21 @@ class Application:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | Reply:
         limit = self._surface.max_body
-        too_large = refuse(413, f"Request body is larger than {limit} bytes")
-        if int(_header(scope, b"content-length") or 0) > limit:
-            return too_large
+        is_too_large = int(_header(scope, b"content-length") or 0) > limit
         body = bytearray()
-        while True:
+        while not (is_too_large and _hears_at_once(scope)):
             message = await receive()
             if message["type"] == "http.disconnect":
                 return refuse(400, "The request ended early")
             body += message["body"]
             if len(body) > limit:
-                return too_large
+                is_too_large = True
+                body.clear()
             if not message.get("more_body"):
-                return bytes(body)
+                break
+        if is_too_large:
+            return refuse(413, f"Request body is larger than {limit} bytes")
+        return bytes(body)
 
     async def _gone(self, receive: Receive) -> None:
         """Returns when the peer has hung up, or the server is about to."""
@@ -234,6 +236,14 @@ def _poll_place(scope: Scope) -> tuple[str, str] | None:
 def _header(scope: Scope, name: bytes) -> str | None:
     found: list[bytes] = [value for key, value in scope["headers"] if key == name]
     return found[0].decode("latin-1") if found else None
+
+
+def _hears_at_once(scope: Scope) -> bool:
+    """False if the connection ends with the answer: who still sends then would not hear it."""
+    if _header(scope, b"expect") is not None:
+        return True
+    closes = "close" in (_header(scope, b"connection") or "").lower()
+    return scope["http_version"] == "1.1" and not closes
 
 
 async def _hung_up(receive: Receive) -> None:
