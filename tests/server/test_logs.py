@@ -120,6 +120,14 @@ def test_requests_are_told_at_debug_only(form):
     else:
         [told] = objects(stream)
         assert (told["kind"], told["status"], told["ms"]) == ("promise.get", 200, 1.234)
+        assert "why" not in told
+
+
+def test_of_a_refusal_the_reason_is_told():
+    """Some SDKs show their users the status only."""
+    stream = logged("text", "debug")
+    logs.log_request("promise.create", 400, 0.0012345, "Promise ID is required")
+    assert stream.getvalue().endswith('status=400 ms=1.234 why="Promise ID is required"\n')
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -194,7 +194,8 @@ def test_a_server_counts_what_happens_in_it(caplog):
     """Wired: requests, commits, connections and the store's own numbers, in one scrape."""
     caplog.set_level("DEBUG", "layby.requests")
     told = asyncio.run(_told_by_a_server())
-    assert [record.__dict__["kind"] for record in caplog.records] == ["promise.get"]
+    [logged] = [record.__dict__ for record in caplog.records]
+    assert (logged["kind"], logged["why"]) == ("promise.get", "Promise not found")
     for line in (
         "layby_poll_connections 0.0",
         "layby_free_slots 0.0",

@@ -24,7 +24,7 @@ class Front:
         surface: Surface | None = None,
         *,
         gate: Gate | None = None,
-        count: Count = lambda _kind, _status, _seconds: None,
+        count: Count = lambda _kind, _status, _seconds, _why: None,
         metrics: Callable[[], Awaitable[bytes]] | None = None,
         limits: Limits | None = None,
         debug: bool = False,

@@ -45,11 +45,11 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
     logging.captureWarnings(capture=True)
 
 
-def log_request(kind: str, status: int, seconds: float) -> None:
-    """One line for each request, for those who ask for debug."""
+def log_request(kind: str, status: int, seconds: float, why: str = "") -> None:
+    """One line for each request, for those who ask for debug: some SDKs hide why one is refused."""
     if requests.isEnabledFor(logging.DEBUG):
         about = {"kind": kind, "status": status, "ms": round(seconds * 1000, 3)}
-        requests.debug("answered", extra=about)
+        requests.debug("answered", extra=about | {"why": why} if why else about)
 
 
 class TextFormatter(logging.Formatter):

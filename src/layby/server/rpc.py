@@ -17,8 +17,8 @@ from layby.wire.encode import encode, encode_batch
 
 Gone = Callable[[], Awaitable[None]]
 """Returns when the caller has hung up."""
-Count = Callable[[str, int, float], None]
-"""Told kind, status and seconds of every answer."""
+Count = Callable[[str, int, float, str], None]
+"""Told kind, status and seconds of every answer; of a refusal, why."""
 
 EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
 BUSY = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
@@ -100,7 +100,8 @@ class Rpc:
     def _counted(self, request: Request, reply: Reply, began: float | None = None) -> Answer:
         seconds = 0.0 if began is None else perf_counter() - began
         if request.has_envelope:
-            self._count(request.kind, reply.status, seconds)
+            why = str(reply.data) if reply.status >= 400 else ""
+            self._count(request.kind, reply.status, seconds, why)
         return _answer(request, reply)
 
 

@@ -168,9 +168,9 @@ class Server:
             raise StoreUnavailable(f"the store was not counted: {data}")
         return data
 
-    def _count(self, kind: str, status: int, seconds: float) -> None:
+    def _count(self, kind: str, status: int, seconds: float, why: str) -> None:
         self._metrics.request(kind, status, seconds)
-        log_request(kind, status, seconds)
+        log_request(kind, status, seconds, why)
 
     def _watch(self) -> None:
         self._metrics.watch("poll_connections", self._polls)
