@@ -214,6 +214,25 @@ def test_secrets_are_crossed_out_wherever_they_stand(form, secret):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    "piece", ["eyJ-", "eyJa.", "://a:", "://", "bearer ", "basic\t", "layby_-"]
+)
+def test_whoever_writes_what_is_logged_holds_up_nobody(form, piece):
+    """To look for secrets takes time in proportion, not hours for a megabyte."""
+    stream = logged(form)
+    logger.info("%s", piece * (1_000_000 // len(piece)) + "!")
+    assert stream.getvalue().endswith(("!\n", '!"}\n', "***\n", '***"}\n'))
+
+
+def test_a_kind_of_megabytes_is_not_told_whole():
+    """It is what a stranger sent."""
+    stream = logged("json", "debug")
+    logs.log_request("x" * 1_000_000, 400, 0.0)
+    [told] = objects(stream)
+    assert told["kind"] == "x" * logs.MAX_KIND
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
 def test_fields_named_like_secrets_are_not_told(form):
     """Whatever is in them; others with similar names are."""
     stream = logged(form)

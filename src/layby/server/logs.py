@@ -23,10 +23,11 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 _SECRET_NAMES: Final = re.compile(
     r"(?i)(^|_)(auth|authorization|token|secret|password|cookie|api_?key)s?(_|$)"
 )
-_SECRETS: Final = (
+MAX_KIND: Final = 100
+_SECRETS: Final = (  # each looks at a text once: whoever writes it must not hold up the server
     (re.compile(r"(://[^/@:\s]*):[^/@\s]*@"), r"\1:***@"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',]+"), r"\1 ***"),
-    (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), "***"),
+    (re.compile(r"(?<![\w-])eyJ[\w-]+\.[\w-]+\.[\w-]*"), "***"),
     (re.compile(r"\blayby_[\w-]{40,}"), "***"),
 )
 _BARE: Final = re.compile(r"[^\s\"=\\]+")
@@ -48,7 +49,7 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
 def log_request(kind: str, status: int, seconds: float, why: str = "") -> None:
     """One line for each request, for those who ask for debug: some SDKs hide why one is refused."""
     if requests.isEnabledFor(logging.DEBUG):
-        about = {"kind": kind, "status": status, "ms": round(seconds * 1000, 3)}
+        about = {"kind": kind[:MAX_KIND], "status": status, "ms": round(seconds * 1000, 3)}
         requests.debug("answered", extra=about | {"why": why} if why else about)
 
 
