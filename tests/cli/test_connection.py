@@ -8,6 +8,7 @@ import pytest
 from layby.cli.connection import Place, find_place, is_served, socket_of
 from layby.errors import UsageError
 from tests.cli.desk import Desk, typed
+from tests.cli.test_runs import start
 from tests.core import requests as r
 
 URL = "http://127.0.0.1:8001"
@@ -54,6 +55,7 @@ def test_a_file_in_this_folder_comes_before_a_server(tmp_path):
         ({"db": "postgresql://h/d"}, {}, "later release"),
         ({"db": "mysql://h/d"}, {}, "write for instance sqlite:layby.db"),
         ({"db": "sqlite:"}, {}, "write for instance sqlite:layby.db"),
+        ({"db": "memory:"}, {}, "memory: keeps nothing"),
     ],
 )
 def test_what_is_no_place_is_refused(tmp_path, flags, environ, said):
@@ -121,6 +123,10 @@ def test_a_server_that_is_not_there(tmp_path, monkeypatch):
     url = f"http://127.0.0.1:{closed_port()}"
     typed("runs", "--url", url).complains(2, url, "nobody listens there", "is it running")
     typed("runs", LAYBY_URL=url).complains(2, url)
+    said = typed("runs", "--url", url.replace("http", "https"))
+    assert said.err.count("https://") == said.err.count("is it running") == 1, said.err
+    said = typed("runs", "--url", "http://nobody.invalid:1")
+    assert said.err.count("http://") == said.err.count("is it running") == 1, said.err
 
 
 def test_who_names_nothing_hears_what_was_tried(tmp_path, monkeypatch):
@@ -129,3 +135,14 @@ def test_who_names_nothing_hears_what_was_tried(tmp_path, monkeypatch):
     url = f"http://127.0.0.1:{closed_port()}"
     monkeypatch.setattr("layby.cli.connection.DEFAULT_URL", url)
     typed("runs").complains(2, url, "no layby.db in this folder", "layby serve", "--db")
+
+
+def test_what_may_be_pasted_means_the_same_place(desk: Desk):
+    """A command that is told carries the flags that were typed; a worker's its address."""
+    desk.do(r.promise("x"), start("o-7"))
+    resolve, worker = "  $ layby resolve x --value JSON", "  $ layby worker MODULE --group default"
+    assert typed("why", "x").lines[1] == resolve
+    assert typed("why", "x", "--db", "layby.db").lines[1] == f"{resolve} --db layby.db"
+    assert typed("why", "o-7").lines[1] == f"{worker} --url sqlite:layby.db"
+    (row,) = typed("waiting", "--db", "sqlite:layby.db").lines[1:]
+    assert row.endswith(f"{worker.strip(' $')} --url sqlite:layby.db")

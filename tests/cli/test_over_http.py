@@ -80,7 +80,7 @@ def test_what_people_read(server):
         r"until 20.* UTC at most \(in .*\); whoever settles it can unblock it",
         sentence,
     )
-    assert command == "  $ layby resolve p1 --value JSON"
+    assert command == f"  $ layby resolve p1 --value JSON --url {url_of(server)}"
     table = typed("waiting", "--kind", "manual", "--url", url_of(server)).lines
     assert "is halted by anna (look first) until somebody continues it" in table[1]
 

@@ -143,6 +143,7 @@ def test_interrupted_it_says_how_to_go_on_and_does(folder):
     """Ctrl-C hands everything back; the same id goes on where it was."""
     target = f"{FLOWS}:asking"
     command = [sys.executable, "-m", "layby.cli", "run", target, "--context", "question=q-1"]
+    command += ["--db", "o.db"]
     clean = {name: text for name, text in os.environ.items() if not name.startswith("LAYBY_")}
     with subprocess.Popen(
         [*command, "--id", "r-1"],
@@ -159,10 +160,10 @@ def test_interrupted_it_says_how_to_go_on_and_does(folder):
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130
-    assert f"the run 'r-1' is kept; go on with: layby run {target} --id r-1" in said
+    assert f"the run 'r-1' is kept; go on with: layby run {target} --id r-1 --db o.db" in said
     assert said.endswith("layby: interrupted\n")
-    typed("resolve", "q-1", "--value", "7")
-    done = typed("run", target, "--id", "r-1", "--json").json
+    typed("resolve", "q-1", "--value", "7", "--db", "o.db")
+    done = typed("run", target, "--id", "r-1", "--json", "--db", "o.db").json
     assert done["result"] == {"question": "q-1", "answer": 7}
 
 

@@ -7,6 +7,7 @@ that is just starting; only a write opens it with an engine of our own, for a mo
 
 import asyncio
 import os
+import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -48,11 +49,19 @@ class Place(Struct, frozen=True):
     file: Path | None = None
     is_default: bool = False
     """Nobody named it."""
+    flags: str = ""
+    """What was typed to name it."""
 
     @property
     def address(self) -> str:
         """As a Runner takes it."""
         return f"sqlite:{self.file}" if self.file is not None else self.url or DEFAULT_URL
+
+    def sent_here(self, command: str) -> str:
+        """The command as somebody may paste it, so that it means this place, too."""
+        is_for_worker = command.startswith("layby worker") and self.file is not None
+        flags = f"--url {shlex.quote(self.address)}" if is_for_worker else self.flags
+        return f"{command} {flags}".rstrip()
 
 
 def find_place(
@@ -180,8 +189,7 @@ def unreachable(place: Place, error: StoreUnavailable) -> LaybyError:
         return StoreUnavailable(
             f"{nobody}: {where}; start one with `layby serve`, or give --db or --url"
         )
-    is_refused = "Connect call failed" in str(error)
-    why = "nobody listens there" if is_refused else str(error)
+    why = "nobody listens there" if "Connect call failed" in error.why else error.why
     return StoreUnavailable(f"{nobody} ({why}): is it running, and is this its address?")
 
 
@@ -196,6 +204,8 @@ def _file(db: str) -> Path:
     scheme, colon, rest = db.partition(":")
     if scheme in ("http", "https"):
         raise UsageError(f"--db {db}: this is a server; give it as --url")
+    if db == "memory:":
+        raise UsageError("--db memory: keeps nothing, and nobody else can see it: name a file")
     if scheme in ("postgres", "postgresql"):
         raise UsageError(f"--db {db}: PostgreSQL comes with a later release")
     path = rest.removeprefix("//") if colon and scheme == "sqlite" else db

@@ -2,12 +2,14 @@
 
 import functools
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from layby.cli.connection import find_place
 from layby.core.commands import Tags
@@ -30,9 +32,15 @@ def reaching(command: Function) -> Function:
     )
     @functools.wraps(command)
     def reached(url: str | None, token: str | None, db: str | None, **given: Any) -> Any:
-        return command(place=find_place(url, token, db), **given)
+        place = replace(find_place(url, token, db), flags=_typed(url, db))
+        return command(place=place, **given)
 
     return reached
+
+
+def _typed(url: str | None, db: str | None) -> str:
+    named = (("--url", url), ("--db", db))
+    return " ".join(f"{flag} {shlex.quote(text)}" for flag, text in named if text is not None)
 
 
 def as_json(command: Function) -> Function:

@@ -77,7 +77,7 @@ def run(
         raise Refused(str(error)) from None
     except KeyboardInterrupt:
         if watch.run_id:
-            again = f"layby run {target} --id {watch.run_id}"
+            again = place.sent_here(f"layby run {target} --id {watch.run_id}")
             click.echo(f"the run '{watch.run_id}' is kept; go on with: {again}", err=True)
         raise
     showing.print_json(_document(watch, result, None) if as_json else result.to_dict())

@@ -47,7 +47,7 @@ def waiting(
         showing.print_json({"waiting": [reason_json(each) for each in reasons]})
     elif reasons:
         headings = ("WAITING", "WHAT", "WHY", "DEADLINE", "WHO CAN UNBLOCK IT")
-        showing.print_table(headings, (_columns(each, now) for each in reasons))
+        showing.print_table(headings, (_columns(each, place, now) for each in reasons))
     else:
         since = "" if older_than is None else f" for {durations.shown(older_than)} or longer"
         showing.print_line(f"nothing{f' of kind {kind}' if kind else ''} waits{since}")
@@ -66,13 +66,14 @@ def reason_json(reason: Reason) -> dict[str, Any]:
     }
 
 
-def _columns(reason: Reason, now: Millis) -> tuple[Any, ...]:
+def _columns(reason: Reason, place: Place, now: Millis) -> tuple[Any, ...]:
+    command = reason.command and place.sent_here(reason.command)
     return (
         "-" if reason.since is None else span(now - reason.since),
         showing.plain(short_id(reason.id)),
         showing.plain(_sentence(reason)),
         showing.coming(reason.deadline, now),
-        showing.plain(reason.command or reason.unblock or "time"),
+        showing.plain(command or reason.unblock or "time"),
     )
 
 

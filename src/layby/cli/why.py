@@ -39,7 +39,8 @@ def why(place: Place, asked: str, *, as_json: bool) -> None:
         return
     showing.print_line(told(found, now))
     if found.cause.command is not None:
-        showing.new_console().print(f"  {showing.dim('$')} {showing.bold(found.cause.command)}")
+        command = showing.bold(place.sent_here(found.cause.command))
+        showing.new_console().print(f"  {showing.dim('$')} {command}")
 
 
 async def _find(client: Client, asked: str, now: Millis) -> Why:

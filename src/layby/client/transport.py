@@ -29,6 +29,7 @@ class Unreachable(StoreUnavailable):
 
     def __init__(self, url: str, why: str, *, may_have_arrived: bool) -> None:
         super().__init__(f"the server at {url} does not answer ({why}): is it running?")
+        self.why = why
         self.may_have_arrived = may_have_arrived
 
 
