@@ -36,6 +36,8 @@ class Host(Protocol):
 
     def why_not_park(self) -> str | None: ...
 
+    def begun(self, attempt: "Attempt") -> None: ...
+
     def cancel_body(self, attempt: "Attempt") -> None: ...
 
     def give_up(self, attempt: "Attempt") -> None: ...
@@ -98,7 +100,7 @@ class Attempt:
         self.is_open = True
         self.is_reported = False
         self.reason: str | None = None
-        """Why the body is being ended from outside: timeout, lost, shutdown; None while it runs."""
+        """Why the body is being ended from outside: timeout, lost, …; None while it runs."""
         self._shown: Shown | None = None
         self._tellings = 0
         self._left = job.timeout
@@ -141,6 +143,7 @@ class Attempt:
 
     def begin(self) -> None:
         """The body starts: it has its slot now."""
+        self._host.begun(self)
         self.job.history.started(self.now())
         self._start_clock()
 
@@ -149,8 +152,8 @@ class Attempt:
         if self.is_open and self.reason is None:
             self._stop_clock()
             self.reason = reason
-            self._host.cancel_body(self)
             self._again_in(CLEAN_UP_S)
+            self._host.cancel_body(self)  # one that has not begun is closed in this call
 
     def close(self) -> None:
         """The body has ended: its handle is of no use any more."""

@@ -26,6 +26,7 @@ from layby.core.commands import (
     HeartbeatWorker,
     LeaveWorker,
     StartRun,
+    ReleaseTask,
     Take,
     TaskVersion,
     Value,
@@ -49,6 +50,7 @@ from layby.executors import (
     TaskExecutorConfig,
 )
 from layby.worker.attempt import Attempt
+from layby.worker.ahead import Ahead
 from layby.worker.bodies import Bodies
 from layby.worker.calls import Calls
 from layby.worker.encoding import error_value
@@ -122,6 +124,7 @@ class Worker:
         self._asking = False
         self._stopping = False
         self._was_full = False
+        self._ahead = Ahead(self._is_full, self._give_back, self.credit_changed)
         self.calls = Calls(self, program, config.pid, config.ttl, beats=config.embedded)
 
     # --- life ----------------------------------------------------------------------------
@@ -192,7 +195,9 @@ class Worker:
         if self._stopping or self.why_not_park() is not None:
             return 0
         claimed = self.pool.held + self.pool.waiting + self._loading + self._riding
-        return self.config.slots - claimed
+        # A call's lease is its own, and who sent it may have others to ask: none is taken ahead.
+        ahead = 0 if self._program.functions else self._ahead.tasks
+        return self.config.slots + ahead - claimed
 
     def why_not_park(self) -> str | None:
         """Why no task may be parked or taken now; None when one may."""
@@ -399,6 +404,25 @@ class Worker:
     def cancel_body(self, attempt: Attempt) -> None:
         if attempt.task_number:
             self._executor.cancel(attempt.task_number)
+        self._ahead.stand(attempt)
+
+    def begun(self, attempt: Attempt) -> None:
+        self._ahead.leave(attempt)
+
+    def _is_full(self) -> bool:
+        return self.pool.held >= self.config.slots
+
+    def _give_back(self, line: Sequence[Attempt]) -> None:
+        """They have waited for a slot here for too long: others may have one."""
+        ours = [each for each in line if self.holds.get(each.id) == each.version]
+        for attempt in ours:
+            attempt.end("handed back")
+        self.spawn(self._release(ours))
+
+    async def _release(self, ours: Sequence[Attempt]) -> None:
+        await self._offers.at_most(self._room)  # or they would come back at once
+        releases = (ReleaseTask(id=each.id, version=each.version) for each in ours)
+        await asyncio.gather(*map(self._patiently, releases))
 
     def give_up(self, attempt: Attempt) -> None:
         """The body goes on though it must not: report now, and let it keep its slot."""
@@ -427,6 +451,9 @@ class Worker:
         if self.attempts.get(attempt.id) is attempt:
             del self.attempts[attempt.id]
         self._report_end(attempt, completion)
+        self._ahead.leave(attempt)
+        if completion is not None:
+            self._ahead.ended()
         self.credit_changed()
 
     # --- classify and report -------------------------------------------------------------
