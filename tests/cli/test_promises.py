@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from layby.core.commands import CreatePromise
+from layby.core.commands import CreatePromise, SettlePromise
 from layby.core.model import NEVER
+from layby.worker import encoding
 from layby.worker.encoding import to_value
 from tests.cli.desk import Desk, typed
 from tests.core import requests as r
@@ -48,6 +49,22 @@ def test_a_promise_for_people(desk: Desk):
     assert [line for line in lines if line.startswith("created  just now (20")]
     assert "tag      b=[x]" in lines
     assert 'param    {"func":"f"}' in lines
+
+
+def test_where_an_error_was_raised_stands_apart(desk: Desk):
+    """Line by line for people, whole for programs."""
+    error = encoding.named_error_value(
+        "ValueError", "no", stack="Traceback:\n  File x\nValueError\n"
+    )
+    desk.do(r.promise("p"), SettlePromise(id="p", state="rejected", value=error))
+    assert typed("promises", "get", "p").lines[-4:] == [
+        'value    {"__type":"error","name":"ValueError","message":"no"}',
+        "stack    Traceback:",
+        "           File x",
+        "         ValueError",
+    ]
+    assert "Traceback" not in typed("promises", "search").out
+    assert "Traceback" in typed("promises", "get", "p", "--json").json["promise"]["value"]["stack"]
 
 
 def test_a_deadline_is_relative_and_absolute(desk: Desk):

@@ -60,6 +60,16 @@ def test_a_run_that_fails_names_its_tasks(folder):
     assert re.search(r"layby: run '\w+' failed: task 'check' failed: ValueError", said.err)
 
 
+def test_a_run_that_fails_says_where(folder):
+    """The traceback of each task that failed, up to a few; programs read it elsewhere."""
+    said = typed("run", f"{FLOWS}:flow", "--context", "n=99")
+    assert "task 'check':\nTraceback (most recent call last):" in said.err
+    assert f'File "{FLOWS}", line ' in said.err
+    assert said.err.splitlines()[-2] == "ValueError: too much"
+    said = typed("run", f"{FLOWS}:flow", "--context", "n=99", "--json")
+    assert "Traceback" not in said.err
+
+
 def test_a_failed_run_as_json(folder):
     """The document has it all, the exit code the verdict."""
     said = typed("run", f"{FLOWS}:flow", "--context", '{"n": 99}', "--json")
@@ -108,7 +118,7 @@ def test_a_context_from_a_file(folder):
     assert read_context(("@c.json",)) == {"n": 5}
 
 
-@pytest.mark.parametrize("text", ["n", "=1", "[1]"])
+@pytest.mark.parametrize("text", ["n", "=1", "[1]", '{"n"', "@nowhere"])
 def test_what_is_no_context(text):
     """Said before anything is started."""
     with pytest.raises(UsageError, match="--context"):
@@ -139,8 +149,9 @@ def test_bad_options(folder):
     typed("run", f"{FLOWS}:flow", "--id", "a:b").complains(2, "run id 'a:b'", "use 'a-b'")
 
 
-def test_interrupted_it_says_how_to_go_on_and_does(folder):
-    """Ctrl-C hands everything back; the same id goes on where it was."""
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_says_how_to_go_on_and_does(folder, asked):
+    """Ctrl-C, or who stops services, hands everything back; the same id goes on where it was."""
     target = f"{FLOWS}:asking"
     command = [sys.executable, "-m", "layby.cli", "run", target, "--context", "question=q-1"]
     command += ["--db", "o.db"]
@@ -157,7 +168,7 @@ def test_interrupted_it_says_how_to_go_on_and_does(folder):
         for line in process.stderr:
             if "Deferred: waiting for promise q-1" in line:
                 break
-        process.send_signal(signal.SIGINT)
+        process.send_signal(asked)
         said = process.stderr.read()
     assert process.returncode == 130
     assert f"the run 'r-1' is kept; go on with: layby run {target} --id r-1 --db o.db" in said

@@ -9,6 +9,7 @@ import pytest
 from layby.cli.tree import Branch, call_branches, call_of
 from layby.core.commands import CreatePromise, FailTask, Take
 from layby.core.model import NEVER, Promise
+from layby.worker import encoding
 from layby.worker.call_format import Call
 from layby.workflow.plan import plan
 from layby.workflow.task import task
@@ -60,6 +61,27 @@ def test_a_run_is_drawn_once_and_whole(diamond: Desk):
     assert lines[1] == "└── fetch  Completed"
     assert "backs off" in lines[2]
     assert "join  Pending  after left, right; waits for 'left', 'right'" in lines[4]
+
+
+def test_what_is_told_stays_in_its_line(diamond: Desk):
+    """An error of several lines does not tear the drawing."""
+    error = encoding.named_error_value("ValueError", "the bank\nsays no")
+    desk_take = Take(pid="w", incarnation="1", group="default", names=("diamond/right",), free=1)
+    diamond.do(desk_take, FailTask(id="run/d:right", version=1, error=error))
+    assert "right  Failed  ValueError: the bank says no" in typed("tree", "d").out
+
+
+def test_a_deep_run_is_drawn_whole_on_a_narrow_terminal(desk: Desk, monkeypatch):
+    """The terminal folds lines that are too long: nothing is left out."""
+    tasks = [
+        task(id=f"t{n}", dependencies=[f"t{n - 1}"] if n else [])(fetch.call) for n in range(40)
+    ]
+    desk.do(plan(Workflow("deep", tasks=tasks), "deep", {}, "default", NEVER))
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    drawn = typed("tree", "deep").out
+    assert "\x1b" in drawn
+    assert [f"t{n}  " in drawn for n in range(40)] == [True] * 40
 
 
 def test_records_are_shown_on_request(diamond: Desk):

@@ -45,6 +45,8 @@ def promise_fields(promise: Promise, now: Millis) -> Fields:
     yield from _tag_fields(promise.tags)
     yield "param", showing.plain(showing.value(promise.param))
     yield "value", showing.plain(showing.value(promise.value))
+    if stack := showing.stack(promise.value):
+        yield "stack", showing.plain(stack)
     for name, text in headers_of(promise.value).items():
         yield name, showing.plain(text)
 

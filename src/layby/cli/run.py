@@ -1,6 +1,7 @@
 """`layby run`: start a run of a workflow and watch it to its end."""
 
 import asyncio
+import signal
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,15 +18,21 @@ from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
 from layby.cli.loading import find_flow
 from layby.cli.options import DURATION, Json, as_json, loosely, reaching
 from layby.cli.refusals import Refused
+from layby.client.api import Client
+from layby.core.commands import GetPromise
+from layby.core.replies import PromiseData
 from layby.errors import RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
 from layby.runner.runner import Runner
+from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.workflow import Workflow
 
 LOOK_S = 0.2
 """How often the tasks are looked at while a person watches."""
+TRACEBACKS = 3
+"""Of a run in which everything failed, nobody reads all."""
 
 
 @click.command(
@@ -91,9 +98,15 @@ async def _executed(
     deadline: float | None,
     watch: "_Watch",
 ) -> Context:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     async with runner:
         started = await runner.start(flow, context, run_id=run_id, deadline=deadline)
-        return await watch.follow(started)
+        try:
+            return await watch.follow(started)
+        except RunFailed as failed:
+            await watch.say_where(runner.client, failed)
+            raise
 
 
 class _Watch:
@@ -126,6 +139,14 @@ class _Watch:
             self._learn(await run.status())
             await asyncio.wait((result,), timeout=LOOK_S)
         self._learn(await run.status())
+
+    async def say_where(self, client: Client, failed: RunFailed) -> None:
+        """The first few tracebacks: an error's name alone sends people searching."""
+        for task_id in [] if self._quiet else list(failed.failed)[:TRACEBACKS]:
+            reply = await client.send(GetPromise(id=plan.node_id(failed.run_id, task_id)))
+            found = reply.data.promise.value if isinstance(reply.data, PromiseData) else ""
+            if stack := showing.stack(found):
+                click.echo(f"task '{task_id}':\n{stack}", err=True)
 
     def _learn(self, status: RunStatus) -> None:
         self.status = status
@@ -219,7 +240,10 @@ def read_context(given: tuple[str, ...]) -> dict[str, Any]:
 
 def _part(text: str) -> dict[str, Any]:
     if text.startswith(("{", "@", "[")):
-        found = Json().convert(text, None, None)
+        try:
+            found = Json().convert(text, None, None)
+        except click.BadParameter as error:
+            raise UsageError(f"--context: {error.message}") from None
         if not isinstance(found, dict):
             raise UsageError(f"--context {text}: a context is a JSON object, {{...}}")
         return found  # pyright: ignore[reportUnknownVariableType] - JSON is what it is

@@ -21,6 +21,7 @@ from layby.workflow.outcome import moment
 
 WIDE: Final = 100_000
 """A pipe has no width."""
+STACK: Final = "stack"
 STYLES: Final = {
     "pending": "yellow",
     "acquired": "cyan",
@@ -72,6 +73,11 @@ def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:
     _print(console, grid)
 
 
+def print_wide(shown: RenderableType) -> None:
+    """Never cut: a terminal that is too narrow folds the lines by itself."""
+    Console(highlight=False, width=WIDE).print(shown)
+
+
 def _print(console: Console, shown: RenderableType) -> None:
     """On a terminal as it is; into a pipe without the spaces that fill up its lines."""
     if console.is_terminal:
@@ -120,9 +126,18 @@ def instant(at: Millis | None, now: Millis) -> Text:
 
 
 def value(text: str) -> str:
-    """A param or value, decoded; what is not ours as the text it is."""
+    """A param or value, decoded, in one line; what is not ours as the text it is."""
     found = encoding.from_text(text)
+    if stack(text):
+        found = {key: each for key, each in found.items() if key != STACK}
     return "-" if found is None else msgspec.json.encode(found).decode()
+
+
+def stack(text: str) -> str:
+    """Where an error was raised, if its worker has told: many lines, so they stand apart."""
+    found = encoding.from_text(text)
+    told: Any = found.get(STACK) if isinstance(found, dict) and "__type" in found else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - JSON is what it is
+    return told.rstrip() if isinstance(told, str) else ""
 
 
 def times(**instants: Millis | None) -> dict[str, Any]:

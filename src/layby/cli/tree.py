@@ -57,7 +57,7 @@ def tree(place: Place, asked: str, *, everything: bool, as_json: bool) -> None:
     if as_json:
         showing.print_json({"tree": drawn})
     else:
-        showing.new_console().print(_rendered(drawn))
+        showing.print_wide(_rendered(drawn))
 
 
 async def _drawn(client: Client, asked: str, *, everything: bool) -> Branch:
@@ -224,7 +224,8 @@ def _line(branch: Branch, top: str) -> Text:
     """In a run the tasks' own ids are enough."""
     name = branch.id.removeprefix(f"{top}:") if top else branch.id
     line = Text.assemble(name, "  ", (branch.state, showing.STYLES.get(branch.state, "")))
-    return line.append(f"  {branch.told}", "dim") if branch.told else line
+    told = " ".join(branch.told.split())
+    return line.append(f"  {told}", "dim") if told else line
 
 
 def _value(promise: Promise) -> str:
