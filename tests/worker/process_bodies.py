@@ -33,3 +33,15 @@ def endless(context):
 @task(process=True, retries=1)
 def raises(context):
     raise ValueError("in the child")
+
+
+TOLD: list[tuple[str, dict[str, int]]] = []
+
+
+def tell(task_id, context):
+    TOLD.append((task_id, dict(context)))
+
+
+@task(process=True, on_success=tell)
+def tells(context):
+    context["doubled"] = context["n"] * 2

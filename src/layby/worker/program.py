@@ -59,6 +59,10 @@ class Job(Protocol):
 
     def failed(self, error: BaseException, failures: int) -> "Failure": ...
 
+    def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
+        """What to call when it is recorded that this try ended well, or with this error."""
+        ...
+
 
 class Failure(Struct, frozen=True):
     """How a try failed: what to store, and when to try again (None: never)."""

@@ -52,6 +52,7 @@ from layby.executors import (
 from layby.worker.attempt import Attempt
 from layby.worker.ahead import Ahead
 from layby.worker.bodies import Bodies
+from layby.worker.callbacks import Callback, Callbacks
 from layby.worker.calls import Calls
 from layby.worker.encoding import error_value
 from layby.worker.offers import Offers
@@ -118,6 +119,7 @@ class Worker:
         """Versions of the tasks it has been given and not given back, as far as it knows."""
         self._stuck: dict[int, str] = {}
         self._background: set[asyncio.Task[Any]] = set()
+        self._callbacks = Callbacks()
         self._loading = 0
         self._riding = 0
         self._offers = Offers(self._patiently, self._answered, self.spawn)
@@ -140,7 +142,7 @@ class Worker:
         for attempt in list(self.attempts.values()):
             attempt.end("shutdown")
         await self._leave(leased)
-        await self._executor.shutdown(timeout=grace)
+        await asyncio.gather(self._executor.shutdown(timeout=grace), self._callbacks.finish(grace))
         self._wheel.close()
         self._bodies.close()
         self._sight.close()
@@ -480,7 +482,8 @@ class Worker:
             return
         attempt.job.history.completed(self.now())
         history = attempt.job.history.text
-        self.spawn(self._settle(attempt, "resolved", value, history))
+        then = attempt.job.callback(None)
+        self.spawn(self._settle(attempt, "resolved", value, history, then))
 
     def _report_failure(self, attempt: Attempt, error: BaseException) -> None:
         failure = attempt.job.failed(error, attempt.failures + 1)
@@ -488,23 +491,40 @@ class Worker:
         retry_at = None if delay is None else self.now() + round(delay * 1000)
         attempt.job.history.failed(self.now(), f"{type(error).__name__}: {error}", retry_at)
         history = attempt.job.history.text
-        self.spawn(self._fail(attempt, failure.error, retry_at, history))
+        then = attempt.job.callback(error)
+        self.spawn(self._fail(attempt, failure.error, retry_at, history, then))
 
     async def _settle(
-        self, task: Task | Attempt, state: str, value: Value, history: str | None = None
+        self,
+        task: Task | Attempt,
+        state: str,
+        value: Value,
+        history: str | None = None,
+        then: Callback | None = None,
     ) -> None:
         finish = FinishTask(
             id=task.id, version=task.version, state=state, value=value, history=history
         )
-        self._go_on(await self._report(finish))
+        await self._report_and_call(finish, then)
 
     async def _fail(
-        self, task: Attempt, error: Value, retry_at: Millis | None, history: str
+        self,
+        task: Attempt,
+        error: Value,
+        retry_at: Millis | None,
+        history: str,
+        then: Callback | None,
     ) -> None:
         fail = FailTask(
             id=task.id, version=task.version, error=error, retry_at=retry_at, history=history
         )
-        self._go_on(await self._report(fail))
+        await self._report_and_call(fail, then)
+
+    async def _report_and_call(self, command: FinishTask | FailTask, then: Callback | None) -> None:
+        reply = await self._report(command)
+        self._go_on(reply)
+        if then is not None and reply is not None and reply.is_ok:
+            await self._callbacks.call(then, command.id)
 
     async def _report(self, command: FinishTask | FailTask) -> Reply | None:
         """The slot that has just become free is offered in the same command."""

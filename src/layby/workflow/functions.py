@@ -100,6 +100,9 @@ class FunctionJob:
         delay = self._definition.retry.next_delay(failures, error, self._random)
         return Failure(encoding.error_value(error), delay)
 
+    def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
+        return self._definition.callback(self._context, error)
+
 
 def context_of(call: Call) -> Context:
     values = dict(call.kwargs)

@@ -214,6 +214,9 @@ class FlowJob:
         delay = self._definition.retry.next_delay(failures, error, self._random)
         return Failure(encoding.error_value(error), delay)
 
+    def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
+        return self._definition.callback(self._context, error)
+
     def _adopt(self, after: dict[str, Any]) -> None:
         """The context as the child process left it."""
         for key in [key for key in self._context if key not in after]:

@@ -7,6 +7,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from layby.errors import WorkflowError
 from layby.worker.program import Mode
+from layby.workflow.context import Context
 from layby.workflow.durations import Duration, positive_seconds
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
@@ -14,6 +15,9 @@ from layby.workflow.rules import Rule, check_rule
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+OnSuccess = Callable[[str, Context], object]
+OnFailure = Callable[[str, BaseException, Context], object]
 
 HANDLE_NAMES = ("handle", "task_handle")
 ONCE = RetryPolicy()
@@ -37,6 +41,8 @@ class TaskDefinition(Generic[P, R]):
         group: str | None = None,
         process: bool = False,
         rpc: str | None = None,
+        on_success: OnSuccess | None = None,
+        on_failure: OnFailure | None = None,
     ) -> None:
         functools.update_wrapper(cast("Any", self), function)
         self.function = function
@@ -49,6 +55,8 @@ class TaskDefinition(Generic[P, R]):
         self.process = process
         self.rpc = rpc
         """What callers in other languages call it; None when it serves no calls."""
+        self.on_success = on_success
+        self.on_failure = on_failure
         self.is_async = is_async(function)
         self.handle_name = _handle_name(function, task_id)
 
@@ -69,6 +77,14 @@ class TaskDefinition(Generic[P, R]):
         """Call the function as a worker does, with a handle if it asks for one."""
         call = cast("Callable[..., Any]", self.function)
         return call(context, **{self.handle_name: handle}) if self.handle_name else call(context)
+
+    def callback(
+        self, context: Context, error: BaseException | None
+    ) -> Callable[[], object] | None:
+        """What to call after a try that ended well, or with this error."""
+        if error is None:
+            return self.on_success and functools.partial(self.on_success, self.id, context)
+        return self.on_failure and functools.partial(self.on_failure, self.id, error, context)
 
     def __repr__(self) -> str:
         return f"<task '{self.id}'>"
@@ -95,6 +111,8 @@ def task(
     group: str | None = None,
     process: bool = False,
     rpc: str | None = None,
+    on_success: OnSuccess | None = None,
+    on_failure: OnFailure | None = None,
 ) -> Callable[[Callable[P, R]], TaskDefinition[P, R]]: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -109,6 +127,8 @@ def task(
     group: str | None = None,
     process: bool = False,
     rpc: str | None = None,
+    on_success: OnSuccess | None = None,
+    on_failure: OnFailure | None = None,
 ) -> Any:
     """Make a function a task, bare or with options.
 
@@ -117,6 +137,8 @@ def task(
     with a slot held. `group` names workers other than those of the run that are to run it.
     `process=True` runs a module-level plain `def` in a process of its own.
     `rpc` is a name under which Resonate SDKs and `handle.rpc` can call the function.
+    `on_success(task_id, context)` is called when it is recorded that a try ended well,
+    `on_failure(task_id, error, context)` after every one that failed.
     """
 
     def define(function: Callable[..., Any]) -> TaskDefinition[..., Any]:
@@ -133,6 +155,8 @@ def task(
             group=None if group is None else check_name(group, f"group of task '{task_id}':"),
             process=process,
             rpc=None if rpc is None else _function_name(rpc, task_id),
+            on_success=_callback(on_success, "on_success(task_id, context)", task_id),
+            on_failure=_callback(on_failure, "on_failure(task_id, error, context)", task_id),
         )
 
     return define if function is None else define(function)
@@ -163,6 +187,22 @@ def _function_name(name: object, task_id: str) -> str:
             f"rpc of task '{task_id}' must be the name of a function to callers, got {name!r}"
         )
     return name
+
+
+def _callback(function: Any, form: str, task_id: str) -> Any:
+    """Checked now: later nobody could be told, only a log."""
+    if function is None:
+        return None
+    if not callable(function):
+        raise WorkflowError(f"task '{task_id}': {function!r} is no function {form}")
+    arguments = form.partition("(")[2].split(",")
+    try:
+        _signature(function, task_id).bind(*arguments)
+    except TypeError as error:
+        raise WorkflowError(
+            f"task '{task_id}': {function!r} is called as {form}: {error}"
+        ) from None
+    return function
 
 
 def _dependency_ids(dependencies: object, task_id: str) -> tuple[str, ...]:

@@ -1,0 +1,56 @@
+"""What authors want called when a try has ended: `on_success` and `on_failure`.
+
+They are called once the end is recorded, so none of them tells of an end that did not come about;
+a process that dies in between calls none. They hold no slot, and nothing depends on them.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from layby.worker.real_work import real_work
+from layby.worker.thread_call import thread_call
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[[], Any]
+
+
+class Callbacks:
+    def __init__(self) -> None:
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def call(self, callback: Callback, task_execution_id: str) -> None:
+        """Plain functions in a thread; an error is told, and changes nothing."""
+        calling = asyncio.current_task()
+        assert calling is not None
+        self._under_way.add(calling)
+        try:
+            await _called(callback)
+        except (Exception, SystemExit):
+            logger.exception("%s: a callback failed; the task stays as it is", task_execution_id)
+        finally:
+            self._under_way.discard(calling)
+
+    async def finish(self, within: float) -> None:
+        if self._under_way:
+            await asyncio.wait(list(self._under_way), timeout=within)
+
+
+async def _called(callback: Callback) -> None:
+    result = callback() if _is_async(callback) else await _called_in_thread(callback)
+    if inspect.isawaitable(result):
+        await result
+
+
+async def _called_in_thread(callback: Callback) -> Any:
+    with real_work().busy():
+        return await asyncio.to_thread(thread_call, callback)
+
+
+def _is_async(callback: Callback) -> bool:
+    function = callback.func if isinstance(callback, partial) else callback
+    return inspect.iscoroutinefunction(function)
