@@ -407,6 +407,34 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         server._end(server._process.terminate)
 
 
+def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
+    """SIGHUP would end it where it stands, with requests under way."""
+    server = ServerProcess(tmp_path, *QUIET)
+    server.start()
+    with Line(server.port) as line:
+        assert line.ask("layby.promise.ensure", {"id": "p"}).status == 200
+        line.send(post(envelope("layby.promise.watch", {"id": "p"})))
+        server._process.send_signal(signal.SIGHUP)
+        assert line.answer().status == 503
+    server._end(lambda: None)
+    assert server._process.returncode == 0
+
+
+def test_who_started_it_with_nohup_may_close_the_terminal(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server = ServerProcess(tmp_path, *QUIET)
+        server.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with Line(server.port) as line:
+        server._process.send_signal(signal.SIGHUP)
+        server._process.send_signal(signal.SIGHUP)
+        assert line.ask("layby.promise.ensure", {"id": "p"}).status == 200
+        assert is_served(server)
+    server._end(server._process.terminate)
+
+
 # --- its disk --------------------------------------------------------------------------------
 
 

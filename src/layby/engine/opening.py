@@ -44,7 +44,10 @@ def open_store(
 ) -> Store:
     if address == "memory:":
         return MemoryStore(settings, next_after)
-    return SqliteStore(path_of(address), settings, next_after, durability, is_server=is_server)
+    path = path_of(address)
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: give the path of a file in it")
+    return SqliteStore(path, settings, next_after, durability, is_server=is_server)
 
 
 def is_file(address: str) -> bool:

@@ -1,10 +1,11 @@
 """A whole server: an engine on its store, with everything that listens and delivers."""
 
 import asyncio
+import errno
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from layby.core.replies import PromiseData
 from layby.core.stats import GetStats, StatsData
 from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine, EngineConfig
-from layby.engine.opening import is_file, open_store, path_of
+from layby.engine.opening import is_file, is_url, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
 from layby.server import config as configuration
@@ -25,6 +26,7 @@ from layby.server.app import Surface
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
 from layby.server.config import ServerConfig
+from layby.server.config_values import without_password
 from layby.server.front import Front
 from layby.server.listener import Limits, Listener
 from layby.server.logs import log_request
@@ -33,6 +35,7 @@ from layby.server.metrics_app import MetricsApp
 from layby.server.offering import FIRST_PAGE
 from layby.server.push import Pusher
 from layby.server.routing import Router
+from layby.store.api import Store
 from layby.store.ownership import socket_of
 from layby.wire.encode import encode_message
 
@@ -57,7 +60,7 @@ class Server:
         self._metrics = Metrics(self._stats)
         self._pusher = self._new_pusher()
         self.router = Router(self._pusher, self._metrics.delivery, woke=self._metrics.woke)
-        store = open_store(config.db, config.durability, config.settings, is_server=True)
+        store = _open_store(config)
         engine_config = EngineConfig(debug=config.debug)
         self.engine = Engine(store, SystemClock(), self.router, engine_config, self._metrics)
         try:
@@ -183,10 +186,10 @@ class Server:
 
 
 async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
-    """Serve until SIGTERM or SIGINT; a second one of them ends it at once."""
+    """Serve until a signal says stop; a second one ends it at once."""
     loop = asyncio.get_running_loop()
     asked_to_stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _stop_signals():
         loop.add_signal_handler(number, _asked, asked_to_stop)
     for warning in configuration.warnings(config, os.environ):
         logger.warning(warning)
@@ -196,6 +199,24 @@ async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None
     await asked_to_stop.wait()
     logger.info("stopping: answering what is under way")
     await server.stop()
+
+
+def _stop_signals() -> Iterator[signal.Signals]:
+    """A terminal that is closed says SIGHUP, unless it was told not to (nohup)."""
+    yield from (signal.SIGTERM, signal.SIGINT)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        yield signal.SIGHUP
+
+
+def _open_store(config: ServerConfig) -> Store:
+    """What looks like a URL would be taken for a path, and a file be made of that name."""
+    db = config.db
+    if is_url(db) or ("://" in db and not db.startswith("sqlite:")):
+        raise UsageError(
+            f"db cannot be {without_password(db)}: a server keeps everything in a file, "
+            "so write for instance sqlite:layby.db"
+        )
+    return open_store(db, config.durability, config.settings, is_server=True)
 
 
 def _with_files_for_all(config: ServerConfig) -> ServerConfig:
@@ -211,9 +232,12 @@ async def _listen(listener: Listener, host: str, port: int, flag: str) -> int:
     try:
         return await listener.listen(host, port)
     except OSError as error:
+        remedy = {
+            errno.EADDRINUSE: f"stop what listens there, or choose another with {flag}",
+            errno.EACCES: f"choose one above 1023 with {flag}, or give it the right to",
+        }.get(error.errno or 0, "give an address of this machine with --host")
         raise UsageError(
-            f"cannot listen on {host} port {port} ({error.strerror}): "
-            f"stop what listens there, or choose another with {flag}"
+            f"cannot listen on {host} port {port} ({error.strerror}): {remedy}"
         ) from error
 
 

@@ -1,0 +1,55 @@
+"""What keeps a server from starting is told together with the remedy."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from layby.errors import UsageError
+from layby.server.config import HttpConfig, ServerConfig
+from layby.server.server import Server
+
+
+def refusal(config: ServerConfig) -> str:
+    with pytest.raises(UsageError) as refused:
+        asyncio.run(Server(config).start())
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("db", ["postgresql://me:hush@host/db", "http://host:8001", "unix:/a.sock"])
+def test_an_address_of_another_kind_is_no_file(
+    db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be taken for the path of one; and its password is not repeated."""
+    monkeypatch.chdir(tmp_path)
+    told = refusal(ServerConfig(db=db))
+    assert told.startswith(f"db cannot be {db.replace('hush', '***')}: ")
+    assert told.endswith("write for instance sqlite:layby.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    """Nor does it get a lock beside it; the root of all has not even a name."""
+    for folder in (tmp_path, Path("/")):
+        told = refusal(ServerConfig(db=f"sqlite:{folder}"))
+        assert told == f"{folder} is a folder: give the path of a file in it"
+    assert not tmp_path.with_name(f"{tmp_path.name}.lock").exists()
+
+
+def test_a_port_in_use_is_told_with_its_flag() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = refusal(ServerConfig(db="memory:", server=HttpConfig(port=port)))
+        assert told.startswith(f"cannot listen on 127.0.0.1 port {port} (")
+        assert told.endswith(": stop what listens there, or choose another with --port")
+        http = HttpConfig(port=0, metrics_port=port)
+        assert refusal(ServerConfig(db="memory:", server=http)).endswith("with --metrics-port")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
+def test_an_address_that_is_not_ours_is_told_with_its_flag(host: str) -> None:
+    """Another port would not help."""
+    told = refusal(ServerConfig(db="memory:", server=HttpConfig(host=host, port=0)))
+    assert told.startswith(f"cannot listen on {host} port 0 (")
+    assert told.endswith(": give an address of this machine with --host")
