@@ -15,11 +15,17 @@ from tests.cli.test_schedules import NIGHTLY
 from tests.server.processes import Peer, ServerProcess
 
 KEY = "layby_test_key_of_the_command_line"
+CI_KEY = "layby_test_key_of_the_nightly_build"
 AUTH = f"""
 [[auth.api_keys]]
 name = "desk"
 key = "{KEY}"
 role = "admin"
+
+[[auth.api_keys]]
+name = "ci"
+key = "{CI_KEY}"
+prefix = "run/ci-"
 """
 
 
@@ -170,7 +176,7 @@ def test_a_server_with_keys(tmp_path):
     with ServerProcess(tmp_path) as server:
         url = url_of(server)
         typed("runs", "--url", url).complains(2, "give --token, or set LAYBY_TOKEN")
-        typed("runs", "--url", url, "--token", "wrong").complains(2, "token")
+        typed("runs", "--url", url, "--token", "wrong").complains(2, "a token that it knows")
         assert typed("runs", "--url", url, "--token", KEY).code == 0
         assert typed("runs", LAYBY_URL=url, LAYBY_TOKEN=KEY).code == 0
         refused = typed("doctor", "--url", url)
@@ -179,6 +185,17 @@ def test_a_server_with_keys(tmp_path):
         well = typed("doctor", "--url", url, "--token", KEY)
         assert well.code == 0
         assert "invariants that can be asked for hold" in well.out
+
+
+def test_a_token_with_a_prefix_steers_what_it_covers(tmp_path):
+    """By the names that people type: that needs no explanations and no searches."""
+    (tmp_path / "layby.toml").write_text(AUTH)
+    with ServerProcess(tmp_path) as server:
+        here = ("--url", url_of(server), "--token", CI_KEY)
+        typed("promises", "create", "run/ci-1", *here)
+        assert typed("cancel", "ci-1", *here).lines == ["ci-1 is cancelled"]
+        typed("cancel", "ci-2", *here).complains(1, "there is no run, task or promise 'ci-2'")
+        typed("cancel", "other", *here).complains(2, "the token does not allow this")
 
 
 def test_a_doctor_needs_one_patient(tmp_path):

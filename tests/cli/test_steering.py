@@ -42,7 +42,27 @@ def test_the_first_outcome_stays(desk: Desk):
     typed("resolve", "paid", "--value", "1", *ANNA)
     typed("resolve", "paid", "--value", "2", *ANNA).complains(1, "settled before", "with 1")
     typed("reject", "paid", *ANNA).complains(1, "it stays resolved")
+    typed("resolve", "empty", *ANNA)
+    assert typed("reject", "empty", *ANNA).err.endswith("before: it stays resolved\n")
     assert typed("resolve", "paid", "--value", "1", *ANNA).code == 0
+
+
+@pytest.mark.parametrize(("verb", "state"), [("resolve", "resolved"), ("reject", "rejected")])
+def test_what_a_task_has_made_is_known_without_its_prefix(desk: Desk, verb, state):
+    """Only an id that is not there at all is a new event's, whatever it looks like."""
+    desk.do(start("o-7"), r.promise("run/o-7:first.promise.ok"), r.promise("a:b"))
+    typed(verb, "o-7:first.promise.ok")
+    typed(verb, "a:b")
+    typed(verb, "o-7:first.promise.other")
+    found = typed("promises", "search", "--state", state, "--json").json["promises"]
+    ids = {each["id"] for each in found}
+    assert ids == {"run/o-7:first.promise.ok", "a:b", "o-7:first.promise.other"}
+
+
+def test_a_promise_without_a_task_cannot_be_halted(desk: Desk):
+    """It says what is missing."""
+    desk.do(r.promise("p"))
+    typed("halt", "p").complains(1, "promise 'p' has no task that could be halted")
 
 
 def test_runs_are_not_made_by_resolving(desk: Desk):
@@ -72,7 +92,9 @@ def test_halt_and_continue_a_run(desk: Desk):
     assert typed("halt", "o-7", *ANNA).lines == ["o-7 is halted", "o-7:second is halted"]
     assert "is halted by anna (asked for)" in typed("why", "o-7").out
     assert typed("continue", "o-7", "--json").json == {"continued": ["run/o-7", "run/o-7:second"]}
-    typed("continue", "o-7").complains(1, "none of its tasks can be continued")
+    typed("continue", "o-7").complains(1, "none of its tasks can be continued: none is halted")
+    typed("halt", "o-7")
+    typed("halt", "o-7").complains(1, "all have settled or are halted")
 
 
 def test_halt_and_continue_a_task(desk: Desk):

@@ -102,6 +102,12 @@ def test_an_unknown_task(desk: Desk, arguments):
     typed("tasks", *arguments).complains(1, "there is no task 'tsk-7'", "did you mean 'task-7'")
 
 
+def test_a_promise_without_a_task(desk: Desk):
+    """Nobody is asked whether they meant what they have typed."""
+    desk.do(r.promise("p"))
+    typed("tasks", "get", "p").complains(1, "promise 'p' has no task")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -9,13 +9,15 @@ from layby.cli.refusals import NotAllowed, Refused
 from layby.client.api import Client
 from layby.core.commands import (
     ExplainPromise,
+    GetPromise,
     ListRuns,
     ListWaiting,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
 )
-from layby.core.replies import Explanation, PromisePage, Reply
+from layby.core.model import Promise
+from layby.core.replies import Explanation, PromiseData, PromisePage, Reply
 from layby.errors import LaybyError
 from layby.workflow.names import close_match
 from layby.workflow.plan import ROOT_PREFIX
@@ -34,10 +36,27 @@ def expect(reply: Reply, kind: type[T], what: str) -> T:
         return reply.data
     text = f"{what}: {_lowered(str(reply.data))}"
     if reply.status == 401:
-        raise NotAllowed(f"{text}: the server wants a token; give --token, or set LAYBY_TOKEN")
+        wanted = "the server wants a token that it knows; give --token, or set LAYBY_TOKEN"
+        raise NotAllowed(f"{text}: {wanted}")
     if reply.status == 403:
         raise NotAllowed(f"{text}: the token does not allow this")
     raise Refused(text) if reply.status in (404, 409, 422) else LaybyError(text)
+
+
+async def found(client: Client, asked: str) -> Promise:
+    """The promise of this id, or of the run or task without the prefix.
+
+    Unlike an explanation, that is something a token with a prefix may ask for.
+    """
+    refused: list[Reply] = []
+    for each in (asked, f"{ROOT_PREFIX}{asked}"):
+        reply = await client.send(GetPromise(id=each))
+        if isinstance(reply.data, PromiseData):
+            return reply.data.promise
+        refused.append(reply)
+    if any(reply.status == 404 for reply in refused):
+        raise await unknown(client, asked)
+    return expect(refused[0], PromiseData, asked).promise
 
 
 async def explained(client: Client, asked: str) -> Explanation:
@@ -52,6 +71,8 @@ async def explained(client: Client, asked: str) -> Explanation:
 async def unknown(client: Client, asked: str, what: str = "run, task or promise") -> Refused:
     """That there is no such id, and which one may have been meant."""
     known = [id_ for each in (asked, f"{ROOT_PREFIX}{asked}") for id_ in await _like(client, each)]
+    if asked in known:  # of tasks only: a promise need not have one
+        return Refused(f"promise '{asked}' has no {what}")
     shown = [*known, *(short_id(each) for each in known)]
     hint = close_match(asked, shown) or ": look with `layby runs` or `layby promises search`"
     return Refused(f"there is no {what} '{asked}'{hint}")
@@ -65,7 +86,7 @@ async def pages(
     while True:
         asked = replace(query, limit=PAGE if left is None else min(PAGE, left))
         reply = await client.send(asked)
-        page: Any = expect(reply, object, query.kind)
+        page: Any = expect(reply, object, "the list")
         rows: Sequence[Any] = getattr(page, page.__struct_fields__[0])
         left = None if left is None else left - len(rows)
         is_last = page.cursor is None or left == 0

@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from layby.cli import records, showing
-from layby.cli.answers import expect, explained
+from layby.cli.answers import expect, found
 from layby.cli.connection import Place, ask
 from layby.cli.options import JSON, as_json, reaching
 from layby.cli.refusals import Refused
@@ -17,13 +17,14 @@ from layby.core.commands import (
     CancelPromise,
     Command,
     ContinueTask,
+    GetPromise,
     GetRun,
     HaltTask,
     ResolvePromise,
     Value,
 )
 from layby.core.model import Promise
-from layby.core.replies import PromiseData, RowPage
+from layby.core.replies import PromiseData, Reply, RowPage
 from layby.worker import encoding
 from layby.workflow import plan
 from layby.workflow.reasons import short_id
@@ -102,10 +103,10 @@ def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> 
     """Cancel a run with all its tasks, one task, or any promise."""
 
     async def work(client: Client) -> Promise:
-        about = await explained(client, asked)
-        if not about.promise.is_pending:
-            raise Refused(f"{asked} is settled already: {about.promise.state}")
-        reply = await client.send(CancelPromise(id=about.promise.id, by=by, reason=reason))
+        promise = await found(client, asked)
+        if not promise.is_pending:
+            raise Refused(f"{asked} is settled already: {promise.state}")
+        reply = await client.send(CancelPromise(id=promise.id, by=by, reason=reason))
         return expect(reply, PromiseData, asked).promise
 
     print_outcome(ask(place, work), "is cancelled", as_json=as_json)
@@ -151,13 +152,23 @@ def print_outcome(promise: Promise, told: str, *, as_json: bool) -> None:
 
 def _settle(place: Place, command: ResolvePromise, promise_id: str, *, as_json: bool) -> None:
     async def work(client: Client) -> Promise:
-        return expect(await client.send(command), PromiseData, f"promise '{promise_id}'").promise
+        reply = await client.send(replace(command, id=await _meant(client, promise_id)))
+        return expect(reply, PromiseData, f"promise '{promise_id}'").promise
 
     promise = ask(place, work)
     if promise.value != _text(command.value) or promise.state != command.state:
-        told = f"it stays {promise.state} with {showing.value(promise.value)}"
+        value = showing.value(promise.value)
+        told = f"it stays {promise.state}" + ("" if value == "-" else f" with {value}")
         raise Refused(f"promise '{promise_id}' was settled before: {told}")
     print_outcome(promise, f"is {promise.state}", as_json=as_json)
+
+
+async def _meant(client: Client, promise_id: str) -> str:
+    """What a task has made may be typed without `run/`; any other id is an event's, as it is."""
+    full = f"{plan.ROOT_PREFIX}{promise_id}"
+    if ":" not in promise_id or (await client.send(GetPromise(id=promise_id))).status != 404:
+        return promise_id
+    return full if (await client.send(GetPromise(id=full))).is_ok else promise_id
 
 
 def _steer(
@@ -166,21 +177,28 @@ def _steer(
     """One task with its refusal; of a run, all tasks it applies to."""
 
     async def work(client: Client) -> list[str]:
-        about = await explained(client, asked)
-        ids = await _steered(client, about.promise.id, command)
+        promise = await found(client, asked)
+        ids = await _steered(client, promise.id, command)
         replies = [(each, await client.send(replace(command, id=each))) for each in ids]
         if len(replies) == 1:
-            expect(replies[0][1], object, asked)
+            _expect_task(replies[0][1], asked, told)
         return [each for each, reply in replies if reply.is_ok]
 
     done = ask(place, work)
     if not done:
-        raise Refused(f"{asked}: none of its tasks can be {told}")
+        why = "all have settled or are halted" if told == "halted" else "none is halted"
+        raise Refused(f"{asked}: none of its tasks can be {told}: {why}")
     if as_json:
         showing.print_json({told: done})
     else:
         for each in done:
             showing.print_line(f"{short_id(each)} is {told}")
+
+
+def _expect_task(reply: Reply, asked: str, told: str) -> None:
+    if reply.status == 404:
+        raise Refused(f"promise '{asked}' has no task that could be {told}")
+    expect(reply, object, asked)
 
 
 async def _steered(client: Client, promise_id: str, command: Command) -> list[str]:
@@ -190,15 +208,15 @@ async def _steered(client: Client, promise_id: str, command: Command) -> list[st
     wanted = (
         ("halted",) if isinstance(command, ContinueTask) else ("pending", "acquired", "suspended")
     )
-    found: list[str] = []
+    ids: list[str] = []
     cursor: str | None = None
     while True:
         reply = await client.send(GetRun(id=promise_id, cursor=cursor))
         page = expect(reply, RowPage, promise_id)
-        found += [t.id for _, t in page.rows if t is not None and t.kind and t.state in wanted]
+        ids += [t.id for _, t in page.rows if t is not None and t.kind and t.state in wanted]
         cursor = page.cursor
         if cursor is None:
-            return found
+            return ids
 
 
 def _signed(value: Value, by: str, reason: str) -> Value:
