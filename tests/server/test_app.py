@@ -11,6 +11,8 @@ from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
 from layby.errors import StoreUnavailable
 from layby.server.app import GONE, Surface
+from layby.server.auth_config import ApiKey, AuthConfig
+from layby.server.pages import STRANGER
 from layby.store.api import Store
 from tests.server.places import LOOPS, FrontPlace, fronting
 from tests.server.raw import HttpAnswer, Line, envelope, get, post
@@ -406,6 +408,36 @@ def test_web_pages_from_elsewhere_are_not_served_by_default(line: Line) -> None:
     assert not any(name.startswith("access-control") for name in answer.headers)
 
 
+FOREIGN = (
+    (ORIGIN,),
+    ("origin: null",),
+    ("sec-fetch-site: cross-site",),
+    ("sec-fetch-site: same-site",),
+)
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_a_page_from_elsewhere_has_nothing_done(
+    line: Line, here: FrontPlace, headers: tuple[str, ...]
+) -> None:
+    """Whether it may see the answer is for the browser to say, and too late."""
+    body = envelope("promise.create", {"id": "forged", "timeoutAt": NEVER})
+    answer = line.send(post(body, "content-type: text/plain", *headers)).answer()
+    assert (answer.status, answer.json["data"]) == (403, STRANGER)
+    assert asked(line, "GET", "/poll/g/w", *headers)[::2] == (403, STRANGER.encode())
+    assert line.ask("promise.get", {"id": "forged"}).status == 404
+    opened(here.port, "/poll/g/w", "sec-fetch-site: none").socket.close()
+
+
+def test_where_tokens_are_asked_for_a_page_needs_nothing_else() -> None:
+    """It has none unless it was given one."""
+    key = "layby_0123456789abcdef0123"
+    auth = AuthConfig(api_keys=(ApiKey("a", key=key, role="admin"),))
+    with fronting(auth=auth) as here, Line(here.port) as line:
+        assert line.send(post(GOOD, ORIGIN)).answer().status == 401
+        assert line.send(post(GOOD, ORIGIN, f"authorization: Bearer {key}")).answer().status == 404
+
+
 def test_named_origins_are_served() -> None:
     surface = Surface(origins=("https://app.example.org", "https://other.example.org"))
     with fronting(surface=surface) as here, Line(here.port) as line:
@@ -415,13 +447,15 @@ def test_named_origins_are_served() -> None:
         assert "POST" in answer.headers["access-control-allow-methods"]
         for header in ("Authorization", "Layby-Incarnation"):
             assert header in answer.headers["access-control-allow-headers"]
-        answer = line.send(post(GOOD, ORIGIN)).answer()
+        answer = line.send(post(GOOD, ORIGIN, "sec-fetch-site: cross-site")).answer()
+        assert answer.status == 404
         assert answer.headers["access-control-allow-origin"] == "https://app.example.org"
         stranger = "origin: https://evil.example.org"
         answer = line.send(get("/", stranger, *PREFLIGHT, method="OPTIONS")).answer()
         assert answer.status == 400
         assert "access-control-allow-origin" not in answer.headers
         answer = line.send(post(GOOD, stranger)).answer()
+        assert answer.status == 403
         assert "access-control-allow-origin" not in answer.headers
 
 

@@ -19,6 +19,7 @@ from layby.core.commands import CheckHolder, GetPromise
 from layby.core.replies import Reply, refuse
 from layby.errors import LaybyError
 from layby.server.auth import Gate, bearer
+from layby.server.pages import STRANGER, is_stranger
 from layby.server.poll import PollConnection
 from layby.server.routing import Router
 from layby.server.rpc import Rpc
@@ -104,7 +105,7 @@ class Application:
     # --- requests ------------------------------------------------------------------------
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await self._body(scope, receive)
+        body = self._refused_page(scope) or await self._body(scope, receive)
         if isinstance(body, Reply):
             # Who still sends is listened to, or would not hear this; who waits to be asked is not.
             more = () if _header(scope, b"expect") is None else ((b"connection", b"close"),)
@@ -178,7 +179,16 @@ class Application:
             _hang_up(transport)
             await hung_up
 
+    def _refused_page(self, scope: Scope) -> Reply | None:
+        """Who needs a token to be let in needs nothing else."""
+        if not self._gate.is_open:
+            return None
+        is_refused = is_stranger(scope["headers"], self._surface.origins, self.url)
+        return refuse(403, STRANGER) if is_refused else None
+
     async def _refused(self, scope: Scope, group: str, receiver_id: str) -> Reply | None:
+        if (stranger := self._refused_page(scope)) is not None:
+            return stranger
         who = self._gate.identify(bearer(_header(scope, b"authorization")))
         if isinstance(who, Reply):
             return who
