@@ -291,3 +291,10 @@ def test_a_broken_demo_file_would_be_an_error():
     """`examine` raises only what layby raises on purpose."""
     with pytest.raises(LaybyError):
         examine(Path("/nowhere/at/all.db"), limit=0)
+
+
+def test_a_limit_is_no_less_than_none(file):
+    """Exit code 2, as for every list."""
+    code, _, said = doctor(file, "--limit", -1)
+    assert code == 2
+    assert "not in the range" in said

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from layby.cli.main import SECTIONS, cli
 from tests.cli.desk import typed
@@ -95,3 +96,19 @@ def test_completion_scripts(shell):
 def test_completion_for_another_shell():
     """Those there are, are listed."""
     assert "'bash', 'zsh', 'fish'" in typed("completion", "cmd").err
+
+
+@pytest.mark.parametrize("command", ["run", "worker", "dev"])
+def test_shells_complete_modules_as_paths(command):
+    """As they complete what other commands take."""
+    asked = {"COMP_WORDS": f"layby {command} or", "COMP_CWORD": "2"}
+    said = CliRunner().invoke(
+        cli, prog_name="layby", env=asked | {"_LAYBY_COMPLETE": "bash_complete"}
+    )
+    assert said.output == "file,or\n"
+
+
+@pytest.mark.parametrize("group", ["promises", "tasks", "schedules"])
+def test_no_line_of_a_list_is_cut(group):
+    """Whoever reads it knows what each is for."""
+    assert "..." not in typed(group, "--help").out.partition("Commands:")[2]

@@ -130,6 +130,17 @@ def test_waiting_for_a_call_that_is_rejected(server):
     said.complains(1, "call 'c4' is rejected: Oops: no")
 
 
+def test_waiting_for_a_call_that_nobody_answers(server):
+    """What has become of it, in words."""
+    url = url_of(server)
+    said = typed("invoke", "c5", "-f", "hello", "--timeout", "1ms", "--wait", "--url", url)
+    said.complains(1, "call 'c5' has timed out: nobody has answered it")
+    typed("invoke", "c6", "-f", "hello", "--url", url)
+    typed("promises", "cancel", "c6", "--url", url)
+    said = typed("invoke", "c6", "-f", "hello", "--wait", "--url", url)
+    said.complains(1, "call 'c6' was cancelled\n")
+
+
 # --- the doctor --------------------------------------------------------------------------
 
 

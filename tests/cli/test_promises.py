@@ -104,12 +104,16 @@ def test_search_by_state_tag_and_prefix(desk: Desk):
     assert [each["id"] for each in found] == ["a1", "a2"]
     tagged = typed("promises", "search", "--tag", "resonate:timer=true", "--json").json
     assert [each["id"] for each in tagged["promises"]] == ["a1"]
+    assert typed("promises", "search", "--state", "rejected").lines == ["no such promises here"]
 
 
 def test_limits_are_kept_and_0_means_all(desk: Desk):
     """Through as many pages as it takes."""
     desk.do(*(r.promise(f"p{number:04}") for number in range(1_203)))
-    assert len(typed("promises", "search").lines) == 101
+    said = typed("promises", "search")
+    assert said.out.count("\n") == 101
+    assert said.err == "... and more than these 100 (--limit 0 lists all)\n"
+    assert len(typed("promises", "search", "--limit", 1_203).lines) == 1_204
     assert len(typed("promises", "search", "--limit", 700, "--json").json["promises"]) == 700
     assert len(typed("promises", "search", "--limit", 0, "--json").json["promises"]) == 1_203
 

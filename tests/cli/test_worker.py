@@ -105,11 +105,23 @@ def test_code_that_cannot_be_worked_on_is_named(desk: Desk, tmp_path: Path):
     (tmp_path / "flows.py").write_text(FLOWS)
     typed("worker", "nowhere.flows").complains(2, "no module 'nowhere.flows'", "path/to/file.py")
     typed("worker", "nowhere.py").complains(2, "there is no file nowhere.py")
-    typed("worker", "empty.py").complains(2, "empty has nothing to work on: write flow = Workflow")
+    typed("worker", "empty.py").complains(
+        2, "empty.py has nothing to work on: write flow = Workflow"
+    )
     typed("dev", "empty.py", "--db", "memory:", "--port", "0").complains(2, "nothing to work on")
+    typed("worker", "flows.py:flow").complains(2, "give flows.py without what follows")
     typed("worker", "flows.py", "--lease", "soon").complains(2, "'soon' is no duration")
+    typed("worker", "flows.py", "--lease", "1ms").complains(2, "at least 100ms")
     typed("worker", "flows.py", "--slots", "0").complains(2, "slots")
-    typed("worker", "flows.py", "--url", "ftp://x").complains(2, "ftp://x")
+    typed("dev", "flows.py", "--slots", "0").complains(2, "slots")
+    for url in ("ftp://x", "localhost:8001", "layby.db"):
+        typed("worker", "flows.py", "--url", url).complains(2, url, "http://127.0.0.1:8001")
+    typed("worker", "flows.py", "--group", "layby.x").complains(2, "cannot serve calls in group")
+    (tmp_path / "twice.py").write_text(
+        FLOWS + FLOWS.replace("2 *", "3 *").replace("flow =", "two =")
+    )
+    typed("worker", "twice.py").complains(2, "workflow 'doubling' is already", "another name")
+    assert [each.name for each in tmp_path.glob("*.db")] == ["layby.db"]
 
 
 def test_a_worker_that_is_refused_says_so(desk: Desk, tmp_path: Path):

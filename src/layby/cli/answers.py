@@ -81,7 +81,7 @@ async def unknown(client: Client, asked: str, what: str = "run, task or promise"
 async def pages(
     client: Client, query: Paged, limit: int
 ) -> AsyncIterator[tuple[Sequence[Any], bool]]:
-    """Pages of what is listed, at most `limit` in all (0: all), and whether that was the last."""
+    """Pages of what is listed, at most `limit` in all (0: all), and whether there are more."""
     left = limit or None
     while True:
         asked = replace(query, limit=PAGE if left is None else min(PAGE, left))
@@ -89,9 +89,8 @@ async def pages(
         page: Any = expect(reply, object, "the list")
         rows: Sequence[Any] = getattr(page, page.__struct_fields__[0])
         left = None if left is None else left - len(rows)
-        is_last = page.cursor is None or left == 0
-        yield rows, is_last
-        if is_last:
+        yield rows, page.cursor is not None
+        if page.cursor is None or left == 0:
             return
         query = replace(query, cursor=page.cursor)
 

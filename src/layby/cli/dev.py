@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from layby.cli.loading import load_module
+from layby.cli.loading import complete_files, load_module
+from layby.cli.options import slotted
 from layby.cli.serve import tell
 from layby.cli.worker import Code, end_soon, work
 from layby.runner import Runner
@@ -24,10 +25,10 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("module", required=False)
+@click.argument("module", required=False, shell_complete=complete_files)
 @click.option("--db", help="Where data is stored.  [default: sqlite:layby.db]")
 @click.option("--port", help="Port to listen on.  [default: 8001]")
-@click.option("--slots", default=4, show_default=True, help="Bodies that run at a time.")
+@slotted
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), help="Read this file, not ./layby.toml."
 )
@@ -39,19 +40,17 @@ def dev(
     flags = {name: value for name, value in given.items() if value is not None}
     loaded = config.load(flags, os.environ, file)
     logs.configure(loaded.log)
-    asyncio.run(_dev(loaded, module, slots))
+    code = None if module is None else Code(load_module(module), module)
+    asyncio.run(serve(loaded, tell) if code is None else _dev(loaded, code, slots))
 
 
-async def _dev(loaded: ServerConfig, module: str | None, slots: int) -> None:
-    if module is None:
-        await serve(loaded, tell)
-        return
-    code = Code(load_module(module))
+async def _dev(loaded: ServerConfig, code: Code, slots: int) -> None:
     server = Server(loaded)
     await server.start()
     tell(server)
     try:
-        await work(Runner(server.url, slots=slots), code, server.url)
+        token = os.environ.get("LAYBY_TOKEN")
+        await work(Runner(server.url, slots=slots, token=token), code, server.url)
     finally:
         await server.stop()
         end_soon()

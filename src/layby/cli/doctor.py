@@ -17,6 +17,7 @@ from rich.progress import Progress as ProgressBar
 from layby.cli import checkup
 from layby.cli.connection import Place, find_place, unreachable
 from layby.cli.inspection import Counts, Inspection, PageReader, Progress
+from layby.cli.options import limited
 from layby.core.invariants import INVARIANTS, Violation
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
@@ -54,9 +55,7 @@ Examples:
 @click.option("--url", metavar="URL", help="Check this server.  [env: LAYBY_URL]")
 @click.option("--token", metavar="TOKEN", help="The server's token.  [env: LAYBY_TOKEN]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--limit", default=100, show_default=True, help="List at most so many violations; 0 for all."
-)
+@limited(100)
 @click.pass_context
 def doctor(
     ctx: click.Context,

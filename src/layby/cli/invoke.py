@@ -79,7 +79,8 @@ async def _called(client: Client, command: CreatePromise, *, wait: bool) -> Prom
     what = f"call '{command.id}'"
     promise = expect(await client.send(command), PromiseData, what).promise
     if wait and promise.is_pending:
-        watched = await client.send(WatchPromise(id=command.id))
+        with showing.new_console(stderr=True).status(f"waiting for {what} ..."):
+            watched = await client.send(WatchPromise(id=command.id))
         promise = expect(watched, PromiseData, what).promise
     return promise
 
@@ -91,9 +92,18 @@ def _show(promise: Promise, *, wait: bool, as_json: bool) -> None:
     if as_json or not wait:
         print_promise(promise, as_json=as_json)
     if wait and promise.state != "resolved":
-        raise Refused(
-            f"call '{promise.id}' is {promise.state}: {encoding.read_error(promise.value)}"
-        )
+        raise Refused(f"call '{promise.id}' {_how_it_ended(promise)}")
+
+
+def _how_it_ended(promise: Promise) -> str:
+    if promise.state == "rejected_timedout":
+        return "has timed out: nobody has answered it by its deadline"
+    told = "was cancelled" if promise.state == "rejected_canceled" else "is rejected"
+    return (
+        told
+        if showing.value(promise.value) == "-"
+        else f"{told}: {encoding.read_error(promise.value)}"
+    )
 
 
 def _arguments(args: tuple[str, ...], json_args: Any) -> list[Any]:

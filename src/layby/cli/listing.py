@@ -1,6 +1,6 @@
 """Long lists: read page by page, with a word on how far it is when somebody is looking."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from layby.cli.answers import Paged, pages
 from layby.cli.connection import Place, ask
@@ -8,21 +8,27 @@ from layby.cli.showing import new_console
 from layby.client.api import Client
 
 
-def listed(place: Place, query: Paged, limit: int) -> list[Any]:
+class Listed(NamedTuple):
+    rows: list[Any]
+    is_cut: bool
+    """There are more than were asked for."""
+
+
+def listed(place: Place, query: Paged, limit: int) -> Listed:
     """Everything the query finds, at most `limit` (0: all)."""
     return ask(place, lambda client: gathered(client, query, limit))
 
 
-async def gathered(client: Client, query: Paged, limit: int) -> list[Any]:
+async def gathered(client: Client, query: Paged, limit: int) -> Listed:
     found: list[Any] = []
     status = new_console(stderr=True).status("")
     try:
-        async for rows, is_last in pages(client, query, limit):
+        async for rows, has_more in pages(client, query, limit):
             found += rows
-            if is_last:  # a short list is there before anybody has read a word on it
-                break
+            if not has_more or len(found) == limit:  # a short list is there before one can read
+                return Listed(found, has_more)
             status.update(f"{len(found):,} found, reading on ...")
             status.start()
     finally:
         status.stop()
-    return found
+    return Listed(found, is_cut=False)

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from click.shell_completion import CompletionItem
+
 from layby.errors import UsageError
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import Workflow
@@ -58,6 +60,11 @@ def calls_in(module: ModuleType) -> list[TaskDefinition[..., Any]]:
         each for each in vars(module).values() if isinstance(each, TaskDefinition)
     ]
     return list(dict.fromkeys(each for each in found if each.rpc is not None))
+
+
+def complete_files(_ctx: object, _param: object, incomplete: str) -> list[CompletionItem]:
+    """A shell completes MODULE as it completes paths."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def _import(name: str) -> ModuleType:

@@ -54,7 +54,7 @@ SECTIONS: Final[dict[str, tuple[Place, ...]]] = {
     "By the protocol": (
         Place("promises", "promises", "Promises: get, create, settle, search, register."),
         Place("tasks", "tasks", "Tasks: what a worker does, by hand."),
-        Place("schedules", "schedules", "Cron rules that create promises."),
+        Place("schedules", "schedules", "Cron rules that create promises, or start runs."),
     ),
     "Operate": (
         Place("serve", "serve", "Serve many processes and languages over HTTP."),

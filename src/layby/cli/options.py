@@ -47,6 +47,15 @@ def as_json(command: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
 
+slotted = click.option(
+    "--slots",
+    default=4,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Task bodies that run at a time.",
+)
+
+
 def limited(default: int) -> Callable[[Function], Function]:
     return click.option(
         "--limit",

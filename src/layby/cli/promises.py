@@ -69,7 +69,14 @@ def create(
 
 
 def _settling(name: str, state: str, told: str) -> None:
-    @promises.command(name, help=told, epilog=f"Example:  layby promises {name} paid-7 --value 42")
+    short = f"{name.capitalize()} a promise that exists."
+
+    @promises.command(
+        name,
+        help=told,
+        short_help=short,
+        epilog=f"Example:  layby promises {name} paid-7 --value 42",
+    )
     @click.argument("promise_id", metavar="ID")
     @click.option("--value", "given", type=JSON, help="The outcome, as JSON or @FILE.")
     @reaching
@@ -100,12 +107,14 @@ def search(
 ) -> None:
     """List promises by id."""
     query = SearchPromises(state=state, tags=tags_of(tags), prefix=prefix)
-    found: list[Promise] = listed(place, query, limit)
+    rows, is_cut = listed(place, query, limit)
+    found: list[Promise] = rows
     if as_json:
         showing.print_json({"promises": [records.promise_json(each) for each in found]})
         return
     now = SystemClock().now()
-    showing.print_table(
+    showing.print_found(
+        "promises",
         ("PROMISE", "STATE", "CREATED", "SETTLED", "DEADLINE", "VALUE"),
         (
             (
@@ -118,10 +127,14 @@ def search(
             )
             for each in found
         ),
+        cut_at=limit if is_cut else None,
     )
 
 
-@promises.command(epilog="Example:  layby promises register-callback paid-7 order-7")
+@promises.command(
+    short_help="Let a task resume when a promise settles.",
+    epilog="Example:  layby promises register-callback paid-7 order-7",
+)
 @click.argument("awaited")
 @click.argument("awaiter")
 @reaching
@@ -131,7 +144,10 @@ def register_callback(place: Place, awaited: str, awaiter: str, *, as_json: bool
     show(place, RegisterCallback(awaited=awaited, awaiter=awaiter), awaited, as_json=as_json)
 
 
-@promises.command(epilog="Example:  layby promises register-listener paid-7 http://me:9000/told")
+@promises.command(
+    short_help="Let an address be told when a promise settles.",
+    epilog="Example:  layby promises register-listener paid-7 http://me:9000/told",
+)
 @click.argument("awaited")
 @click.argument("address")
 @reaching

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from layby.cli import showing
 from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
-from layby.cli.loading import find_flow
-from layby.cli.options import DURATION, Json, as_json, loosely, reaching
+from layby.cli.loading import complete_files, find_flow
+from layby.cli.options import DURATION, Json, as_json, loosely, reaching, slotted
 from layby.cli.refusals import Refused
 from layby.client.api import Client
 from layby.core.commands import GetPromise
@@ -42,7 +42,7 @@ Examples:
   layby run shop.flows:order --context '{"order": 7}' --id order-7 --deadline 2h
   layby run orders.py:flow --context @order.json --db sqlite:orders.db --json"""
 )
-@click.argument("target", metavar="MODULE:FLOW")
+@click.argument("target", metavar="MODULE:FLOW", shell_complete=complete_files)
 @click.option(
     "--context",
     "given",
@@ -51,9 +51,7 @@ Examples:
 )
 @click.option("--id", "run_id", help="The run's id; the same id is the same run.")
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
-@click.option(
-    "--slots", default=4, show_default=True, type=click.IntRange(min=1), help="Tasks at once."
-)
+@slotted
 @reaching
 @as_json
 def run(

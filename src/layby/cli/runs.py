@@ -7,7 +7,7 @@ import click
 
 from layby.cli import showing
 from layby.cli.connection import Place
-from layby.cli.listing import listed
+from layby.cli.listing import Listed, listed
 from layby.cli.options import as_json, limited, reaching
 from layby.core.commands import ListRuns
 from layby.core.model import Millis, Promise, PromiseState, Task
@@ -40,25 +40,29 @@ Examples:
 @as_json
 def runs(place: Place, state: str | None, flow: str | None, limit: int, *, as_json: bool) -> None:
     """List runs, the newest first."""
-    rows = _newest(place, state, flow, limit)
+    found = _newest(place, state, flow, limit)
+    rows: list[Row] = found.rows
     now = SystemClock().now()
     if as_json:
         showing.print_json({"runs": [run_json(*row) for row in rows]})
     elif rows:
         headings = ("RUN", "WORKFLOW", "STATE", "TASKS", "STARTED", "TOOK")
         showing.print_table(headings, (_columns(*row, now) for row in rows))
+        showing.tell_cut(limit if found.is_cut else None)
     else:
         what = " ".join(each for each in (state, flow and f"'{flow}'") if each)
         showing.print_line(f"no {what} runs here" if what else "no runs here yet")
 
 
-def _newest(place: Place, state: str | None, flow: str | None, limit: int) -> list[Row]:
+def _newest(place: Place, state: str | None, flow: str | None, limit: int) -> Listed:
     """A state people name may be several of the store's."""
-    found: list[Row] = []
-    for each in STATES[state] if state is not None else (None,):
-        found += listed(place, ListRuns(state=each, name=flow, newest_first=True), limit)
+    states = STATES[state] if state is not None else (None,)
+    queries = (ListRuns(state=each, name=flow, newest_first=True) for each in states)
+    lists = [listed(place, query, limit) for query in queries]
+    found: list[Row] = [row for each in lists for row in each.rows]
     found.sort(key=lambda row: (row[0].created_at, row[0].id), reverse=True)
-    return found[:limit] if limit else found
+    kept = found[:limit] if limit else found
+    return Listed(kept, len(kept) < len(found) or any(each.is_cut for each in lists))
 
 
 def run_json(root: Promise, task: Task | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from layby.workflow.names import close_match
 
 @click.group(cls=Named)
 def schedules() -> None:
-    """Schedules: cron rules that create promises."""
+    """Schedules: cron rules that create promises, or start runs."""
 
 
 @schedules.command(epilog="Example:  layby schedules get nightly")
@@ -104,12 +104,14 @@ def delete(place: Place, schedule_id: str, *, as_json: bool) -> None:
 @as_json
 def search(place: Place, tags: Any, limit: int, *, as_json: bool) -> None:
     """List schedules by id."""
-    found: list[Schedule] = listed(place, SearchSchedules(tags=tags_of(tags)), limit)
+    rows, is_cut = listed(place, SearchSchedules(tags=tags_of(tags)), limit)
+    found: list[Schedule] = rows
     if as_json:
         showing.print_json({"schedules": [records.schedule_json(each) for each in found]})
         return
     now = SystemClock().now()
-    showing.print_table(
+    showing.print_found(
+        "schedules",
         ("SCHEDULE", "CRON", "NEXT", "LAST", "CREATES"),
         (
             (
@@ -121,6 +123,7 @@ def search(place: Place, tags: Any, limit: int, *, as_json: bool) -> None:
             )
             for each in found
         ),
+        cut_at=limit if is_cut else None,
     )
 
 

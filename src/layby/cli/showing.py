@@ -62,6 +62,27 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]
     _print(console, table)
 
 
+def print_found(
+    what: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]],
+    *,
+    cut_at: int | None,
+) -> None:
+    """A table of what was searched for, or the word that there is none."""
+    if found := list(rows):
+        print_table(headings, found)
+        tell_cut(cut_at)
+    else:
+        print_line(f"no such {what} here")
+
+
+def tell_cut(at: int | None) -> None:
+    """Who reads a list must not believe that this is all."""
+    if at is not None:
+        click.echo(f"... and more than these {at} (--limit 0 lists all)", err=True)
+
+
 def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:
     """A thing by itself, a line for each thing to know of it."""
     grid = Table.grid(padding=(0, 2, 0, 0))

@@ -147,7 +147,10 @@ def heartbeat(place: Place, pid: str, held: tuple[str, ...], *, as_json: bool) -
     _do(place, command, "", f"renewed for {pid}", as_json=as_json)
 
 
-@tasks.command(epilog="Example:  layby tasks suspend job-7 --version 1 --on job-7.1 --on job-7.2")
+@tasks.command(
+    short_help="Let a task wait until one of some promises settles.",
+    epilog="Example:  layby tasks suspend job-7 --version 1 --on job-7.1 --on job-7.2",
+)
 @click.argument("task_id", metavar="ID")
 @versioned
 @click.option("--on", "awaited", multiple=True, required=True, help="A promise to wait for.")
@@ -230,11 +233,13 @@ def search(
 ) -> None:
     """List tasks by id."""
     query = SearchTasks(state=state, target=target, tags=tags_of(tags))
-    found: list[Task] = listed(place, query, limit)
+    rows, is_cut = listed(place, query, limit)
+    found: list[Task] = rows
     if as_json:
         showing.print_json({"tasks": [records.task_json(each) for each in found]})
         return
-    showing.print_table(
+    showing.print_found(
+        "tasks",
         ("TASK", "STATE", "VERSION", "PID"),
         (
             (
@@ -245,6 +250,7 @@ def search(
             )
             for each in found
         ),
+        cut_at=limit if is_cut else None,
     )
 
 

@@ -42,12 +42,13 @@ def waiting(
     now = SystemClock().now()
     until = None if older_than is None else now - older_than
     found = listed(place, ListWaiting(until=until, wait_kind=kind), limit)
-    reasons = [reason_of(each, now) for each in found]
+    reasons = [reason_of(each, now) for each in found.rows]
     if as_json:
         showing.print_json({"waiting": [reason_json(each) for each in reasons]})
     elif reasons:
         headings = ("WAITING", "WHAT", "WHY", "DEADLINE", "WHO CAN UNBLOCK IT")
         showing.print_table(headings, (_columns(each, place, now) for each in reasons))
+        showing.tell_cut(limit if found.is_cut else None)
     else:
         since = "" if older_than is None else f" for {durations.shown(older_than)} or longer"
         showing.print_line(f"nothing{f' of kind {kind}' if kind else ''} waits{since}")

@@ -3,18 +3,21 @@
 import asyncio
 import logging
 import os
+import random
 import signal
 import threading
 from contextlib import suppress
 from types import ModuleType
-from typing import Final
+from typing import Final, cast
 
 import click
 
-from layby.cli.loading import calls_in, flows_in, load_module
+from layby.cli.loading import calls_in, complete_files, flows_in, load_module
+from layby.cli.options import Duration, slotted
+from layby.client.api import Client
 from layby.errors import StoreUnavailable, UsageError
-from layby.runner import Runner
-from layby.wire import durations
+from layby.runner.runner import Runner, serving
+from layby.workflow.program import FlowProgram
 
 logger = logging.getLogger(__name__)
 
@@ -33,46 +36,65 @@ SIGTERM and Ctrl-C hand running tasks back at once; other workers go on with the
 
 
 @click.command(epilog=EPILOG)
-@click.argument("module")
+@click.argument("module", shell_complete=complete_files)
 @click.option(
     "--url",
     default="http://127.0.0.1:8001",
     show_default=True,
     envvar="LAYBY_URL",
-    help="The server (or a file: sqlite:PATH).",
+    help="The server (or a file: sqlite:PATH).  [env: LAYBY_URL]",
 )
 @click.option("--token", envvar="LAYBY_TOKEN", help="The server's token; better in LAYBY_TOKEN.")
 @click.option("--group", default="default", show_default=True, help="Workers that share work.")
-@click.option("--slots", default=4, show_default=True, help="Bodies that run at a time.")
+@slotted
 @click.option(
     "--lease",
+    type=Duration(least=100),
     default="15s",
     show_default=True,
     help="After this long without a sign of life others take over.",
 )
-def worker(module: str, url: str, token: str | None, group: str, slots: int, lease: str) -> None:
+def worker(module: str, url: str, token: str | None, group: str, slots: int, lease: int) -> None:
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    code = Code(load_module(module))
-    seconds = durations.parse(lease) / 1000
-    runner = Runner(url, token=token, group=group, slots=slots, lease=seconds)
+    code = Code(load_module(module), module, group)
+    runner = Runner(_checked(url), token=token, group=group, slots=slots, lease=lease / 1000)
     asyncio.run(_work_and_end(runner, code, url))
 
 
 class Code:
     """What there is to work on in a module."""
 
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, name: str, group: str = "default") -> None:
         self.flows, self.calls = flows_in(module), calls_in(module)
         if not self.flows and not self.calls:
             raise UsageError(
-                f"{module.__name__} has nothing to work on: write flow = Workflow('name', "
+                f"{name} has nothing to work on: write flow = Workflow('name', "
                 "tasks=[...]) or a @task(rpc='name') at its top"
             )
+        self._check(group)
+
+    def _check(self, group: str) -> None:
+        """What a Runner would refuse is refused before anybody is connected to."""
+        program = FlowProgram(cast("Client", None), random.random)
+        for flow in self.flows:
+            program.register(flow)
+        for call in self.calls:
+            program.register_function(serving(call, group))
 
     def __str__(self) -> str:
         told = [f"workflow {flow.name}" for flow in self.flows]
         return ", ".join(told + [f"call {call.rpc}" for call in self.calls])
+
+
+def _checked(url: str) -> str:
+    """A Runner takes a plain path, too: here that would be a mistyped URL, and a new file."""
+    if not url.startswith(("http://", "https://", "unix:", "sqlite:")):
+        raise UsageError(
+            f"{url!r} is no address of a server: write for instance http://127.0.0.1:8001, "
+            "or sqlite:PATH to work beside the process that owns a file"
+        )
+    return url
 
 
 async def work(runner: Runner, code: Code, where: str) -> None:

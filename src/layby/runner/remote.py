@@ -75,7 +75,14 @@ class RemoteLink:
         if reply.status == 409:
             worker.start_over(incarnation, reply)
         if reply.status in (401, 403):
-            raise UsageError(f"the server at {self._url} refused this worker: {reply.data}")
+            wanted = (
+                "give a token that it knows"
+                if reply.status == 401
+                else f"its token does not grant the group '{worker.config.group}'"
+            )
+            raise UsageError(
+                f"the server at {self._url} refused this worker: {reply.data}: {wanted}"
+            )
         if not reply.is_ok:
             raise StoreUnavailable(f"this worker was not registered: {reply.data}")
         return incarnation

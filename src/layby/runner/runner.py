@@ -231,7 +231,7 @@ class Runner:
             self._register_flow(code)
             return
         self._check_open()
-        if self._program.register_function(_serving(code, self._config.group)):
+        if self._program.register_function(serving(code, self._config.group)):
             self.worker.code_changed()
 
     def _register_flow(self, flow: Workflow) -> None:
@@ -242,7 +242,7 @@ class Runner:
             )
         for definition in flow.tasks.values():
             if definition.rpc is not None:
-                _serving(definition, self._config.group)
+                serving(definition, self._config.group)
         if self._program.register(flow):
             self.worker.code_changed()
 
@@ -434,7 +434,7 @@ def _remote(url: str, token: str | None) -> "RemoteLink":
     return RemoteLink(url, token)
 
 
-def _serving(definition: AnyTask, group: str) -> AnyTask:
+def serving(definition: AnyTask, group: str) -> AnyTask:
     """A task that can serve calls in this group."""
     if definition.rpc is None:
         raise UsageError(
