@@ -25,7 +25,7 @@ from layby.errors import StoreBusy
 from layby.server.front import Front
 from layby.server.poll import PollConnection
 from layby.server.routing import Router
-from tests.server.receivers import on_loop
+from tests.server.receivers import Seen, on_loop
 from tests.worlds import BACKENDS, Backend, World
 
 
@@ -361,24 +361,41 @@ def test_what_leads_nowhere_is_dropped_and_counted(address: str) -> None:
 # --- what is given back ------------------------------------------------------------------------
 
 
-def taken_and_given_back(router: Router, times: int) -> Outgoing:
-    """The last execute that follows, sent as often as it is taken and given back at once."""
-    message = about("t", "poll://any@g")
-    for version in range(1, times + 1):
-        router._take([], [message.key])
-        router.give_back("t", version)
-        message = Outgoing(Message("t", "execute", "poll://any@g", version))
+def taken_and_given_back(router: Router, message: Outgoing) -> Outgoing:
+    """By whoever was told of it: the execute that follows."""
+    version = message.message.version + 1
+    router._take([], [message.key])
+    router.give_back(message.message.id, version)
+    follower = Outgoing(Message(message.message.id, "execute", message.message.address, version))
+    router._take([follower], [])
+    return follower
+
+
+@pytest.mark.parametrize("address", ["poll://any@g", "poll://any@g/a", "poll://any@g/c"])
+def test_who_gives_a_task_back_is_asked_last(address: str) -> None:
+    """Whoever has its function is found before anybody is asked twice."""
+
+    @on_loop
+    async def scene() -> None:
+        router = new_router(Outbox(), choose=random.Random(7).choice)
+        ears = [Ear(router, name) for name in "abcde"]
+        message = about("t", address)
         router._take([message], [])
-    return message
+        for _ in range(4):
+            message = taken_and_given_back(router, message)
+        assert [ear.heard for ear in ears] == [["t"]] * 5
+
+    scene()
 
 
 @on_loop
-async def test_what_a_lone_worker_gives_back_again_and_again_is_told_after_a_pause() -> None:
-    """It would be busy with nothing else; a page of the outbox tells it no sooner."""
+async def test_what_everybody_has_given_back_is_told_again_after_a_pause() -> None:
+    """They would be busy with nothing else; a page of the outbox tells it no sooner."""
     router = new_router(Outbox())
     ear = Ear(router, "a")
-    message = taken_and_given_back(router, 2)
-    assert ear.heard == ["t"]
+    message = about("t", "poll://any@g")
+    router._take([message], [])
+    message = taken_and_given_back(router, message)
     router._take_offered([message])
     assert ear.heard == ["t"]
     ear.rung.clear()
@@ -390,11 +407,51 @@ async def test_what_a_lone_worker_gives_back_again_and_again_is_told_after_a_pau
 async def test_what_is_taken_meanwhile_is_not_told_after_its_pause() -> None:
     router = new_router(Outbox())
     ear = Ear(router, "a")
-    message = taken_and_given_back(router, 2)
+    message = about("t", "poll://uni@g/a")
+    router._take([message], [])
+    message = taken_and_given_back(router, message)
     [pause] = router._paused.values()
     router._take([], [message.key])
     assert pause.cancelled()
     assert (ear.heard, router._paused) == (["t"], {})
+
+
+@on_loop
+async def test_who_gave_a_task_back_is_asked_again_when_the_others_decline() -> None:
+    """It may have been a passing failure, and nobody waits half a minute for that."""
+    router = new_router(Outbox())
+    taker, message = Ear(router, "a"), about("t", "poll://any@g")
+    router._take([message], [])
+    other = Ear(router, "b")
+    message = taken_and_given_back(router, message)
+    assert other.heard == ["t"]
+    taker.rung.clear()
+    router.decline("t", 1, "poll://any@g", "b")
+    await taker.rung.wait()
+    assert (taker.heard, other.heard) == (["t", "t"], ["t"])
+
+
+def test_what_is_pushed_and_given_back_is_pushed_again_after_a_pause() -> None:
+    pushed = Seen()
+
+    class Pushes:
+        def push(self, outgoing: Outgoing) -> None:
+            pushed.add(outgoing.message.version)
+
+        def withdraw(self, key: MessageKey) -> None:
+            del key
+
+    @on_loop
+    async def scene() -> None:
+        router = Router(push=Pushes())
+        router.attach(cast("Engine", Outbox()), cast("LocalClient", Outbox()))
+        message = about("t", "http://there/hook")
+        router._take([message], [])
+        taken_and_given_back(router, message)
+        assert pushed == [0]
+        assert await pushed.until(2) == [0, 1]
+
+    scene()
 
 
 # --- what waits ------------------------------------------------------------------------------

@@ -1,38 +1,65 @@
-"""Tasks that workers take and give back at once, again and again.
+"""Tasks that workers take and give back: SDKs do when they have no such function, for example.
 
-SDKs give a task back when they have no such function, or cannot store its result. Told of it at
-once each time, a lone worker would do nothing else, hundreds of times a second.
+Everybody else in the group is asked first. When all have given it back they are asked again, after
+a pause: told at once, a lone worker would do nothing else, hundreds of times a second.
 """
 
-from typing import Final
+from typing import Final, TypeVar
+
+from msgspec import Struct, field
 
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 1.0
 MOST_DOUBLINGS: Final = 10
 REMEMBERED: Final = 10_000
 
+T = TypeVar("T")
+
+
+class Returns(Struct):
+    """Of one task."""
+
+    version: int
+    rounds: int = 0
+    tried: set[str] = field(default_factory=set)
+    """Who has given it back in this round."""
+
 
 class GivenBack:
-    """How often in a row each task was given back. The oldest are forgotten."""
+    """The oldest are forgotten: then somebody is asked once too often, or too soon."""
 
     def __init__(self) -> None:
-        self._times: dict[str, tuple[int, int]] = {}
+        self._takers: dict[str, str] = {}
+        self._returns: dict[str, Returns] = {}
 
-    def __contains__(self, task_id: str) -> bool:
-        return task_id in self._times
+    def took(self, task_id: str, worker: str) -> None:
+        _remember(self._takers, task_id, worker)
 
     def note(self, task_id: str, version: int) -> None:
         """In a row when it was taken only once since, so that it cannot have waited meanwhile."""
-        last_version, times = self._times.pop(task_id, (version, 0))
-        is_in_a_row = last_version in (version, version - 1)
-        self._times[task_id] = version, times + 1 if is_in_a_row else 1
-        if len(self._times) > REMEMBERED:
-            del self._times[next(iter(self._times))]
+        returns = self._returns.get(task_id)
+        if returns is None or returns.version not in (version, version - 1):
+            returns = Returns(version)
+        returns.version = version
+        returns.tried.add(self._takers.pop(task_id, ""))
+        _remember(self._returns, task_id, returns)
 
-    def pause_before(self, task_id: str, version: int, workers: int) -> float:
-        """How many seconds to wait before anybody is told; not while another worker may want it."""
-        last_version, times = self._times.get(task_id, (version, 0))
-        free = 2 * max(workers, 1)
-        if version != last_version or times < free:
-            return 0.0
-        return min(FIRST_PAUSE * 2 ** min(times - free, MOST_DOUBLINGS), LONGEST_PAUSE)
+    def tried(self, task_id: str, version: int) -> set[str]:
+        """Who need not be asked; empty when it was not given back at this version."""
+        returns = self._returns.get(task_id)
+        return set() if returns is None or returns.version != version else returns.tried
+
+    def next_round(self, task_id: str) -> float:
+        """Everybody may be asked again, after so many seconds."""
+        returns = self._returns[task_id]
+        returns.tried.clear()
+        doublings = min(returns.rounds, MOST_DOUBLINGS)
+        returns.rounds += 1
+        return min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE)
+
+
+def _remember(known: dict[str, T], task_id: str, what: T) -> None:
+    known.pop(task_id, None)
+    known[task_id] = what
+    if len(known) > REMEMBERED:
+        del known[next(iter(known))]

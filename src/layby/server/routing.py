@@ -161,15 +161,23 @@ class Router:
 
     def _take(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
         for key in withdrawn:
-            self._under_way.drop(key)
-            self._declined.pop(key, None)
-            self._end_pause(key)
-            if self._push is not None:
-                self._push.withdraw(key)
+            self._withdraw(key)
         for each in outgoing:
             self._declined.pop(each.key, None)
             self._end_pause(each.key)
-            self._send_in_time(each)
+            self._send(each)
+
+    def _withdraw(self, key: MessageKey) -> None:
+        """Mostly because its task was taken, and then by whoever was told of it."""
+        task_id, kind, _ = key
+        under = self._under_way.get(key)
+        if under is not None and kind == "execute":
+            self._given_back.took(task_id, under.receiver.id)
+        self._under_way.drop(key)
+        self._declined.pop(key, None)
+        self._end_pause(key)
+        if self._push is not None:
+            self._push.withdraw(key)
 
     def _take_offered(self, outgoing: Sequence[Outgoing]) -> None:
         long_ago = self._engine.clock.now() - KEPT_MS
@@ -182,18 +190,10 @@ class Router:
     def _is_known(self, key: MessageKey) -> bool:
         return key in self._under_way or key in self._told or key in self._paused
 
-    def _send_in_time(self, outgoing: Outgoing) -> None:
-        if pause := self._pause_before(outgoing.message):
-            self._paused[outgoing.key] = self._loop.call_later(pause, self._send_late, outgoing)
-        else:
-            self._send(outgoing)
-
-    def _pause_before(self, message: Message) -> float:
-        if message.kind != "execute" or message.id not in self._given_back:
-            return 0.0
-        address = parse_poll(message.address)
-        mates = () if address is None else self._receivers.get(address.group, ())
-        return self._given_back.pause_before(message.id, message.version, len(mates))
+    def _send_again(self, outgoing: Outgoing) -> None:
+        """All who could be asked have given it back: they are asked again, but not at once."""
+        pause = self._given_back.next_round(outgoing.message.id)
+        self._paused[outgoing.key] = self._loop.call_later(pause, self._send_late, outgoing)
 
     def _send_late(self, outgoing: Outgoing) -> None:
         del self._paused[outgoing.key]
@@ -209,33 +209,51 @@ class Router:
             self._send_elsewhere(outgoing)
         elif address.cast == "uni" and address.id is None:
             self._drop(outgoing)
-        elif (receiver := self._receiver_of(outgoing, address)) is not None:
+        else:
+            self._send_to_one_of(outgoing, address)
+
+    def _send_to_one_of(self, outgoing: Outgoing, address: PollAddress) -> None:
+        tried = self._tried(outgoing.message)
+        receiver = self._receiver_of(outgoing, address, tried)
+        if receiver is not None:
             self._under_way.put(outgoing, receiver)
             receiver.receive(outgoing)
+        elif tried:
+            self._send_again(outgoing)
 
     def _send_elsewhere(self, outgoing: Outgoing) -> None:
         is_push = outgoing.message.address.startswith(("http://", "https://"))
-        if is_push and self._push is not None:
-            self._push.push(outgoing)
-        elif not is_push:
+        if not is_push:
             self._drop(outgoing)
+        elif self._tried(outgoing.message):
+            self._send_again(outgoing)
+        elif self._push is not None:
+            self._push.push(outgoing)
+
+    def _tried(self, message: Message) -> set[str]:
+        """Who has just given its task back."""
+        is_execute = message.kind == "execute"
+        return self._given_back.tried(message.id, message.version) if is_execute else set()
 
     def _drop(self, outgoing: Outgoing) -> None:
         """Nobody will ever hear it: an address that is valid and leads nowhere."""
         self._count(outgoing.message.kind, "dropped")
         self._engine.forget([outgoing.key])
 
-    def _receiver_of(self, outgoing: Outgoing, address: PollAddress) -> Receiver | None:
+    def _receiver_of(
+        self, outgoing: Outgoing, address: PollAddress, tried: set[str]
+    ) -> Receiver | None:
         """The one that is named, if it has room; else any other, if that will do."""
         declined = self._declined.get(outgoing.key, ())
         # One that has come again has hung up before, whether that was noticed or not.
         named = self._by_id.get((address.group, address.id or ""), ())[-1:]
-        fit = [each for each in named if each not in declined and each.has_room]
+        fit = [each for each in named if each not in declined and each.id not in tried]
+        fit = [each for each in fit if each.has_room]
         if fit or address.cast == "uni":
             return fit[0] if fit else None
         mates = self._receivers.get(address.group, ())
-        if declined:
-            mates = [each for each in mates if each not in declined]
+        if declined or tried:
+            mates = [each for each in mates if each not in declined and each.id not in tried]
         return self._any_of(mates)
 
     def _any_of(self, mates: Sequence[Receiver]) -> Receiver | None:
