@@ -1,5 +1,6 @@
 """`make bench`: every bar, with its reference loop beside it. Name benches to run only those."""
 
+import argparse
 import os
 import platform
 import sqlite3
@@ -12,6 +13,20 @@ import reference
 from bars import run
 
 
+def asked_for(arguments: list[str], there: list[str]) -> list[str]:
+    """Ends with help, or with what there is, where that is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="Exit code 0: every bar was met; 1: one was not. All of them take minutes, "
+        "and mean something only on a machine that does nothing else.",
+    )
+    parser.add_argument("bench", nargs="*", help=f"one of {', '.join(there)}; all unless given")
+    wanted: list[str] = parser.parse_args(arguments).bench
+    if unknown := sorted(set(wanted) - set(there)):
+        parser.error(f"there is no {', '.join(unknown)}; there are: {', '.join(there)}")
+    return wanted
+
+
 def main(wanted: list[str]) -> int:
     benches = {
         bench.__name__: bench
@@ -21,10 +36,7 @@ def main(wanted: list[str]) -> int:
             *bench_server.BENCHES,
         )
     }
-    unknown = set(wanted) - set(benches)
-    if unknown:
-        print(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(benches)}")
-        return 2
+    wanted = asked_for(wanted, list(benches))
     python, sqlite = platform.python_version(), sqlite3.sqlite_version
     print(
         f"Python {python}, SQLite {sqlite}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

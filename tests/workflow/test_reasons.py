@@ -11,7 +11,9 @@ from layby.core.replies import Explanation
 from layby.worker.call_format import Call
 from layby.worker.encoding import error_value, text_of
 from layby.workflow.history import TaskHistory
+from layby.workflow.outcome import encode_skipped
 from layby.workflow.reasons import reason_of, short_id, subject_of
+from layby.workflow.rules import Skip
 from layby.workflow.waiting import WaitingOn
 
 NOW = 100_000
@@ -19,6 +21,8 @@ OURS = "poll://any@layby.default"
 NODE = Task("run/r:t", OURS, "default", "flow/t", "node", waiting_since=40_000)
 ROOT = Task("run/r", OURS, "default", "flow", "root", "suspended", waits_left=2)
 FOREIGN = Task("foo.1", "poll://any@workers", waiting_since=40_000)
+LONG = text_of(error_value(ValueError("bad\n  and worse")))
+SKIPPED = text_of(encode_skipped(Skip("all_success: 'a' is Failed", blocked=True)))
 FAILED = text_of(error_value(ValueError("bad")))
 HELD = {"state": "acquired", "version": 1, "pid": "w1", "ttl": 60_000, "waiting_since": None}
 
@@ -92,6 +96,16 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
     "rejected": (
         explained(NODE, promise=promise("run/r:t").settled("rejected", FAILED, 99_999)),
         "is settled: rejected just now (ValueError: bad)",
+        "",
+    ),
+    "an error of several lines": (
+        explained(NODE, promise=promise("run/r:t").settled("rejected", LONG, 99_999)),
+        "is settled: rejected just now (ValueError: bad and worse)",
+        "",
+    ),
+    "a task that was skipped": (
+        explained(NODE, promise=promise("run/r:t").settled("resolved", SKIPPED, 40_000)),
+        "is settled: skipped 1 min ago (all_success: 'a' is Failed)",
         "",
     ),
     "rejected with nothing": (

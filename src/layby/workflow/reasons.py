@@ -17,7 +17,7 @@ from layby.worker.call_format import read_call
 from layby.workflow import plan
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
-from layby.workflow.outcome import moment
+from layby.workflow.outcome import moment, read
 from layby.workflow.waiting import WaitingOn, WaitKind, read_waiting_on
 
 ReasonKind = WaitKind | Literal["running", "settled", "circle"]
@@ -97,10 +97,14 @@ def subject_of(promise: Promise, task: Task | None) -> str:
 
 
 def _settled(about: Explanation, now: Millis) -> Reason:
-    promise = about.promise
-    why = "" if promise.state == "resolved" else _error(promise.value)
+    promise, task = about.promise, about.task
+    word, why = _SETTLED[promise.state], ""
+    if promise.state != "resolved":
+        why = _error(promise.value)
+    elif task is not None and task.kind == "node" and (skipped := read(promise)).reason:
+        word, why = "skipped", skipped.reason
     when = ago(promise.settled_at or 0, now)
-    sentence = f"is settled: {_SETTLED[promise.state]} {when}" + (f" ({why})" if why else "")
+    sentence = f"is settled: {word} {when}" + (f" ({why})" if why else "")
     return _reason(about, "settled", sentence, since=promise.settled_at)
 
 
@@ -337,7 +341,7 @@ def _running_since(task: Task) -> Millis | None:
 
 def _error(text: str | None) -> str:
     told = encoding.read_error(text)
-    return "" if told.name == "Error" and not told.message else str(told)
+    return "" if told.name == "Error" and not told.message else " ".join(str(told).split())
 
 
 def _count(number: int, noun: str) -> str:
