@@ -352,8 +352,8 @@ class Sick:
         return getattr(self._store, name)
 
 
-def test_a_store_that_fails_is_told_as_it_is() -> None:
-    """503 for all who ask, until it is well again; nothing else is wrong."""
+def test_a_store_that_fails_is_told_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """503 for all who ask, until it is well again, and a line in the log; nothing else is wrong."""
     with fronting(wrap=Sick) as here, Line(here.port) as line:
         store: Any = here.world.store
         create(line, "before", "poll://any@g")
@@ -366,6 +366,8 @@ def test_a_store_that_fails_is_told_as_it_is() -> None:
             answer = line.ask(kind, data)
             assert (answer.status, answer.json["kind"]) == (503, kind)
             assert answer.json["data"] == "the disk is gone: look for it"
+        told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert told == ["requests are refused: the disk is gone: look for it"]
         assert asked(line, "GET", "/ready")[::2] == (503, b"")
         assert asked(line, "GET", "/health").status == 200
         answer = asked(line, "GET", "/poll/layby.g/w", "layby-incarnation: i")

@@ -227,9 +227,9 @@ def test_whoever_writes_what_is_logged_holds_up_nobody(form, piece):
 def test_a_kind_of_megabytes_is_not_told_whole():
     """It is what a stranger sent."""
     stream = logged("json", "debug")
-    logs.log_request("x" * 1_000_000, 400, 0.0)
+    logs.log_request("x" * 1_000_000, 400, 0.0, "y" * 1_000_000)
     [told] = objects(stream)
-    assert told["kind"] == "x" * logs.MAX_KIND
+    assert (told["kind"], told["why"]) == ("x" * logs.MAX_KIND, "y" * logs.MAX_WHY)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

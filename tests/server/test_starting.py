@@ -1,6 +1,7 @@
 """What keeps a server from starting is told together with the remedy."""
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         told = refusal(ServerConfig(db=f"sqlite:{folder}"))
         assert told == f"{folder} is a folder: give the path of a file in it"
     assert not tmp_path.with_name(f"{tmp_path.name}.lock").exists()
+
+
+def test_a_file_that_may_not_be_written_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by every request. An administrator may write any, so the system's word is made up."""
+    file = tmp_path / "a.db"
+    file.touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (file, os.W_OK))
+    told = refusal(ServerConfig(db=f"sqlite:{file}"))
+    assert told == f"{file} is read-only: give this process write access to it"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_port_in_use_is_told_with_its_flag() -> None:

@@ -1,5 +1,6 @@
 """From an address to an open store."""
 
+import os
 from pathlib import Path
 
 from layby.core.rows import Settings
@@ -47,6 +48,8 @@ def open_store(
     path = path_of(address)
     if path.is_dir():
         raise UsageError(f"{path} is a folder: give the path of a file in it")
+    if path.exists() and not os.access(path, os.W_OK):  # SQLite opens it all the same
+        raise UsageError(f"{path} is read-only: give this process write access to it")
     return SqliteStore(path, settings, next_after, durability, is_server=is_server)
 
 

@@ -24,6 +24,7 @@ _SECRET_NAMES: Final = re.compile(
     r"(?i)(^|_)(auth|authorization|token|secret|password|cookie|api_?key)s?(_|$)"
 )
 MAX_KIND: Final = 100
+MAX_WHY: Final = 1_000
 _SECRETS: Final = (  # each looks at a text once: whoever writes it must not hold up the server
     (re.compile(r"(://[^/@:\s]*):[^/@\s]*@"), r"\1:***@"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',]+"), r"\1 ***"),
@@ -50,7 +51,7 @@ def log_request(kind: str, status: int, seconds: float, why: str = "") -> None:
     """One line for each request, for those who ask for debug: some SDKs hide why one is refused."""
     if requests.isEnabledFor(logging.DEBUG):
         about = {"kind": kind[:MAX_KIND], "status": status, "ms": round(seconds * 1000, 3)}
-        requests.debug("answered", extra=about | {"why": why} if why else about)
+        requests.debug("answered", extra=about | {"why": why[:MAX_WHY]} if why else about)
 
 
 class TextFormatter(logging.Formatter):

@@ -11,6 +11,7 @@ from layby.core.replies import OK, Reply, refuse
 from layby.errors import EngineStopped, StoreError
 from layby.server import reach
 from layby.server.auth import Gate, Identity
+from layby.server.complaints import Complaints
 from layby.server.routing import Router
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
@@ -39,6 +40,7 @@ class Rpc:
         self._gate = gate
         self._count = count
         self._debug = debug
+        self._complaints = Complaints()
 
     async def answer(self, body: bytes, token: str | None, gone: Gone) -> Answer:
         """`token` is what the transport brought; the envelope's own counts more."""
@@ -59,14 +61,14 @@ class Rpc:
             return self._counted(request, asked, began)
         if _may_wait(request):
             await _until(asked, gone)
-        return self._counted(request, await _reply(asked), began)
+        return self._counted(request, await self._reply(asked), began)
 
     async def _answer_batch(self, outer: Request, batch: Batch, who: Identity) -> Answer:
         """All leave in one turn of the loop, so they share a commit and keep their order."""
         began = perf_counter()
         requests = [decode(bytes(each)) for each in batch.requests]
         asked = [self._ask_in_batch(each, who) for each in requests]
-        replies = [each if isinstance(each, Reply) else await _reply(each) for each in asked]
+        replies = [each if isinstance(each, Reply) else await self._reply(each) for each in asked]
         answers = (
             b"".join(self._counted(request, reply, began).body)
             for request, reply in zip(requests, replies, strict=True)
@@ -96,6 +98,20 @@ class Rpc:
             return self._client.ask(self._gate.bounded(who, body), now)
         assert isinstance(body, Reply)
         return body
+
+    async def _reply(self, asked: "asyncio.Future[Reply]") -> Reply:
+        """What a failed store could not answer was not written: 503 says so."""
+        try:
+            return await asked
+        except EngineStopped:
+            return BUSY
+        except StoreError as failure:
+            self._complaints.tell(str(failure))
+            return refuse(503, str(failure))
+        except asyncio.CancelledError:
+            if asked.cancelled():
+                return BUSY  # nobody is there to read it
+            raise
 
     def _counted(self, request: Request, reply: Reply, began: float | None = None) -> Answer:
         seconds = 0.0 if began is None else perf_counter() - began
@@ -136,17 +152,3 @@ async def _until(asked: "asyncio.Future[Reply]", gone: Gone) -> None:
         hung_up.cancel()
         if not asked.done():
             asked.cancel()
-
-
-async def _reply(asked: "asyncio.Future[Reply]") -> Reply:
-    """What a failed store could not answer was not written: 503 says so."""
-    try:
-        return await asked
-    except EngineStopped:
-        return BUSY
-    except StoreError as failure:
-        return refuse(503, str(failure))
-    except asyncio.CancelledError:
-        if asked.cancelled():
-            return BUSY  # nobody is there to read it
-        raise

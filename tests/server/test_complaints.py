@@ -1,0 +1,37 @@
+"""Complaints about what every request meets: in the log, and not as often as there are requests."""
+
+import pytest
+
+from layby.server.complaints import AGAIN_S, Complaints
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_each_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    complaints = Complaints(clock)
+    for why in ("the disk is full", "the disk is full", "it is locked", "the disk is full"):
+        complaints.tell(why)
+    assert [each.getMessage() for each in caplog.records] == [
+        "requests are refused: the disk is full",
+        "requests are refused: it is locked",
+    ]
+    clock.now = AGAIN_S - 1
+    complaints.tell("the disk is full")
+    assert len(caplog.records) == 2
+    clock.now = AGAIN_S
+    complaints.tell("the disk is full")
+    assert len(caplog.records) == 3
+
+
+def test_they_are_not_remembered_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints(Clock())
+    for number in range(1_000):
+        complaints.tell(str(number))
+    assert len(caplog.records) == 1_000
+    assert len(complaints._again_at) <= 100
