@@ -20,7 +20,7 @@ from layby.client.doubt import resolved
 from layby.client.inbox import Inbox
 from layby.client.transport import Transport, Unreachable
 from layby.core.commands import Command, Query, Take, WatchPromise
-from layby.core.replies import Reply
+from layby.core.replies import Reply, refuse
 from layby.errors import EngineStopped, LaybyError, StoreUnavailable, WireError
 from layby.wire import answers
 from layby.wire.ask import ask, ask_all
@@ -35,6 +35,7 @@ BATCH_BYTES: Final = 1_000_000
 LAST_S: Final = 1.0
 """How long a client that is closed lets its line move on."""
 A_DAY_MS: Final = 86_400_000
+NO_TEXT: Final = refuse(400, "Invalid request: a text in it is not valid Unicode")
 
 
 class Letter:
@@ -89,7 +90,10 @@ class HttpClient:
             raise _stopped()
         if isinstance(request, WatchPromise) and self.inbox is not None:
             return await self.inbox.watch(request.id)
-        letter = Letter(request, self._token)
+        try:
+            letter = Letter(request, self._token)
+        except UnicodeEncodeError:
+            return NO_TEXT
         if isinstance(request, Query) or _waits_ms(request):
             return await self._alone(letter)
         self._line_up(letter)

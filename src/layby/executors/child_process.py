@@ -15,6 +15,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
 
 from layby.executors.config import StartMethod
+from layby.executors.records import text_of
 
 Answer = tuple[bool, Any, str]
 """ok, payload, error: what a child sends back for each task."""
@@ -109,4 +110,4 @@ def _answer(request: bytes) -> bytes:
         work = pickle.loads(request)  # noqa: S301 - from our own parent, through a private pipe
         return _packed((True, work(), ""), "return plain data")
     except BaseException as error:  # noqa: BLE001 - work may not end its worker
-        return pickle.dumps((False, None, str(error) or type(error).__name__))
+        return pickle.dumps((False, None, text_of(error)))

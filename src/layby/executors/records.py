@@ -58,7 +58,7 @@ class AdmittedTask:
         return build(TaskCompletion, (self.task_id, True, payload, "", self.metadata))
 
     def failed(self, error: BaseException) -> TaskCompletion:
-        return self.failed_with(str(error) or type(error).__name__)
+        return self.failed_with(text_of(error))
 
     def failed_with(self, error: str) -> TaskCompletion:
         return TaskCompletion(self.task_id, ok=False, error=error, metadata=self.metadata)
@@ -85,3 +85,11 @@ class Task(AdmittedTask):
             return self.completed(self.work())
         except BaseException as error:  # noqa: BLE001 - work may not end its worker
             return self.failed(error)
+
+
+def text_of(error: BaseException) -> str:
+    """What it says; one that cannot be shown still has a name."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide that there was an error
+        return type(error).__name__

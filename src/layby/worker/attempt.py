@@ -235,16 +235,11 @@ class Attempt:
         return await patiently(self._host.client, request)
 
     async def fenced(self, command: FenceTask) -> Reply:
-        reply = await self.send(command)
-        self._heed(reply)
-        self.check_open()
-        return reply
+        return self._accepted(await self.send(command))
 
     async def record(self, record_id: str, value: Value) -> Promise:
         """Store a record and wait until it is: what stands there now, ours or an earlier one."""
-        reply = await self.send(self._annotation(record_id, value))
-        self._heed(reply)
-        self.check_open()
+        reply = self._accepted(await self.send(self._annotation(record_id, value)))
         assert isinstance(reply.data, AnnotateData)
         assert reply.data.record is not None
         return reply.data.record
@@ -282,6 +277,14 @@ class Attempt:
             record_id=record_id,
             record=value or NOTHING,
         )
+
+    def _accepted(self, reply: Reply) -> Reply:
+        """What the body asked for has been done, or it hears why not."""
+        self._heed(reply)
+        self.check_open()
+        if not reply.is_ok:
+            raise UsageError(f"{self.id}: the store refused what it asked for: {reply.data}")
+        return reply
 
     def _heed(self, reply: Reply) -> None:
         """A refused version: somebody else has the task now."""

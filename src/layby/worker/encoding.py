@@ -91,6 +91,11 @@ def error_value(error: BaseException) -> Value:
     return named_error_value(type(error).__name__, _message_of(error), stack=_end_of(stack))
 
 
+def error_text(error: BaseException) -> str:
+    """The error in one line, as text that can be stored whatever it is."""
+    return _clean(f"{type(error).__name__}: {_message_of(error)}")
+
+
 def named_error_value(name: str, message: str, **details: Any) -> Value:
     told = {"__type": "error", "name": _clean(name), "message": _clean(message), **details}
     return wrap(_encoder.encode(told))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layby.errors import ConditionError, DeferTimeout, UsageError
+from layby.worker.encoding import error_text
 from layby.worker.thread_call import thread_call
 from layby.worker.wake import Wake
 
@@ -150,7 +151,7 @@ def count_first(poll: Poll, error: Exception | None) -> None:
     if error is None:
         return
     poll.errors = 1
-    poll.last_error = f"{type(error).__name__}: {error}"
+    poll.last_error = error_text(error)
     if poll.errors > poll.max_errors:
         poll.future.cancel()
         raise poll.failed(error)

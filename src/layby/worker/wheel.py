@@ -25,6 +25,7 @@ from time import perf_counter
 from typing import Any
 
 from layby.errors import UsageError
+from layby.worker.encoding import error_text
 from layby.worker.poll import (
     Condition,
     Poll,
@@ -349,7 +350,7 @@ class Wheel:
         if poll.future.done():
             return
         poll.errors += 1
-        poll.last_error = f"{type(error).__name__}: {error}"
+        poll.last_error = error_text(error)
         if poll.errors > poll.max_errors:
             _finish(poll, poll.failed(error))
             return

@@ -2,10 +2,11 @@
 
 The pipeline of one claim: take → load → run → classify → report. Credit is the number of slots
 that nothing claims: free ones, less the tasks that stand in line, are being loaded, or are asked
-for by a report under way. One take always waits in the engine; when credit changes a new one
-replaces it. A report may take one task as well, but only into room that no take has been offered,
-so that the worker does not hold more tasks than it can run. (Only who starts a run may meet a
-task that became ready in the same moment; that one then stands in line.)
+for by a report under way; and a few more while bodies are short (`Ahead`). One take always waits
+in the engine; when credit changes a new one replaces it. A report may take one task as well, but
+only into room that no take has been offered, so that the worker does not hold more tasks than it
+can run. (Who starts a run may meet a task that became ready in the same moment; that one then
+stands in line, and goes back if it must wait.)
 """
 
 import asyncio
@@ -25,8 +26,8 @@ from layby.core.commands import (
     FinishTask,
     HeartbeatWorker,
     LeaveWorker,
-    StartRun,
     ReleaseTask,
+    StartRun,
     Take,
     TaskVersion,
     Value,
@@ -40,7 +41,7 @@ from layby.core.replies import (
     RunData,
     TakeData,
 )
-from layby.errors import EngineStopped, StoreError, TaskTimeout
+from layby.errors import EngineStopped, StoreError, TaskTimeout, UsageError
 from layby.executors import (
     AsyncTaskExecutor,
     HealthEvent,
@@ -49,12 +50,12 @@ from layby.executors import (
     TaskCompletion,
     TaskExecutorConfig,
 )
-from layby.worker.attempt import Attempt
 from layby.worker.ahead import Ahead
+from layby.worker.attempt import Attempt
 from layby.worker.bodies import Bodies
 from layby.worker.callbacks import Callback, Callbacks
 from layby.worker.calls import Calls
-from layby.worker.encoding import error_value
+from layby.worker.encoding import error_text, error_value
 from layby.worker.offers import Offers
 from layby.worker.patience import patiently, pauses
 from layby.worker.program import Program, Verdict
@@ -67,6 +68,8 @@ logger = logging.getLogger(__name__)
 FOREVER_MS = 3_600_000
 LEAVE_S = 3.0
 """How long a worker that stops tries to hand its tasks back; later they are taken over anyway."""
+UNACCEPTABLE = (400, 413)
+"""Refusals of what was said, not of who says it or when."""
 TURNS_TO_ASK = 3
 """Turns of the loop from a change of credit until the take that offers it has left."""
 
@@ -108,6 +111,9 @@ class Worker:
         self._executor = AsyncTaskExecutor(
             limits, pool=self.pool, on_discard=self._discarded, keep_completions=False
         )
+        self._on_completed = self._completed
+        self._run_body = self._bodies.run
+        """Bound once: a bound method for each parked task would be 64 bytes more."""
         self._context = copy_context()
         """What bodies start in: nothing that one of them sets reaches another."""
         self.incarnation = config.incarnation
@@ -123,10 +129,10 @@ class Worker:
         self._loading = 0
         self._riding = 0
         self._offers = Offers(self._patiently, self._answered, self.spawn)
+        self._ahead = Ahead(self._is_full, self._give_back, self.credit_changed)
         self._asking = False
         self._stopping = False
         self._was_full = False
-        self._ahead = Ahead(self._is_full, self._give_back, self.credit_changed)
         self.calls = Calls(self, program, config.pid, config.ttl, beats=config.embedded)
 
     # --- life ----------------------------------------------------------------------------
@@ -143,6 +149,7 @@ class Worker:
             attempt.end("shutdown")
         await self._leave(leased)
         await asyncio.gather(self._executor.shutdown(timeout=grace), self._callbacks.finish(grace))
+        self._ahead.close()
         self._wheel.close()
         self._bodies.close()
         self._sight.close()
@@ -370,7 +377,7 @@ class Worker:
             return  # taken away meanwhile
         del self._arriving[claim.task.id]
         if isinstance(loaded, Verdict):
-            await self._settle(claim.task, loaded.state, loaded.value)
+            await self._settle(claim.task, loaded)
         elif loaded is not None:
             self._run(loaded)
 
@@ -397,15 +404,11 @@ class Worker:
         if self._stopping:
             return
         submission = self._executor.submit(
-            partial(self._bodies.run, attempt), self._completed, parks=True
+            partial(self._run_body, attempt), self._on_completed, parks=True
         )
         attempt.task_number = submission.task_id
         self._by_number[submission.task_id] = attempt
         self.attempts[attempt.id] = attempt
-
-    def cancel_body(self, attempt: Attempt) -> None:
-        if attempt.task_number:
-            self._executor.cancel(attempt.task_number)
         self._ahead.stand(attempt)
 
     def begun(self, attempt: Attempt) -> None:
@@ -425,6 +428,10 @@ class Worker:
         await self._offers.at_most(self._room)  # or they would come back at once
         releases = (ReleaseTask(id=each.id, version=each.version) for each in ours)
         await asyncio.gather(*map(self._patiently, releases))
+
+    def cancel_body(self, attempt: Attempt) -> None:
+        if attempt.task_number:
+            self._executor.cancel(attempt.task_number)
 
     def give_up(self, attempt: Attempt) -> None:
         """The body goes on though it must not: report now, and let it keep its slot."""
@@ -449,13 +456,13 @@ class Worker:
         if attempt is None:
             return
         attempt.close()
+        self._ahead.leave(attempt)
+        if completion is not None:
+            self._ahead.ended()
         self._stuck.pop(number, None)
         if self.attempts.get(attempt.id) is attempt:
             del self.attempts[attempt.id]
         self._report_end(attempt, completion)
-        self._ahead.leave(attempt)
-        if completion is not None:
-            self._ahead.ended()
         self.credit_changed()
 
     # --- classify and report -------------------------------------------------------------
@@ -480,32 +487,36 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
             self._report_failure(attempt, error)
             return
-        attempt.job.history.completed(self.now())
-        history = attempt.job.history.text
-        then = attempt.job.callback(None)
-        self.spawn(self._settle(attempt, "resolved", value, history, then))
+        self.spawn(self._finish(attempt, value))
 
     def _report_failure(self, attempt: Attempt, error: BaseException) -> None:
         failure = attempt.job.failed(error, attempt.failures + 1)
         delay = failure.delay
         retry_at = None if delay is None else self.now() + round(delay * 1000)
-        attempt.job.history.failed(self.now(), f"{type(error).__name__}: {error}", retry_at)
+        attempt.job.history.failed(self.now(), error_text(error), retry_at)
         history = attempt.job.history.text
         then = attempt.job.callback(error)
         self.spawn(self._fail(attempt, failure.error, retry_at, history, then))
 
-    async def _settle(
-        self,
-        task: Task | Attempt,
-        state: str,
-        value: Value,
-        history: str | None = None,
-        then: Callback | None = None,
-    ) -> None:
+    async def _finish(self, attempt: Attempt, value: Value) -> None:
+        """What the store does not take, a result that is too large for it, is a failure."""
         finish = FinishTask(
-            id=task.id, version=task.version, state=state, value=value, history=history
+            id=attempt.id,
+            version=attempt.version,
+            state="resolved",
+            value=value,
+            history=attempt.job.history.completed(self.now()),
         )
-        await self._report_and_call(finish, then)
+        reply = await self._report_and_call(finish, attempt.job.callback(None))
+        if reply is not None and reply.status in UNACCEPTABLE:
+            error = UsageError(f"the result of {attempt.id} was refused: {reply.data}")
+            self._report_failure(attempt, error)
+
+    async def _settle(self, task: Task, verdict: Verdict) -> None:
+        finish = FinishTask(
+            id=task.id, version=task.version, state=verdict.state, value=verdict.value
+        )
+        self._go_on(await self._report(finish))
 
     async def _fail(
         self,
@@ -520,11 +531,14 @@ class Worker:
         )
         await self._report_and_call(fail, then)
 
-    async def _report_and_call(self, command: FinishTask | FailTask, then: Callback | None) -> None:
+    async def _report_and_call(
+        self, command: FinishTask | FailTask, then: Callback | None
+    ) -> Reply | None:
         reply = await self._report(command)
         self._go_on(reply)
         if then is not None and reply is not None and reply.is_ok:
             await self._callbacks.call(then, command.id)
+        return reply
 
     async def _report(self, command: FinishTask | FailTask) -> Reply | None:
         """The slot that has just become free is offered in the same command."""

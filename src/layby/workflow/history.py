@@ -101,8 +101,9 @@ class ClaimHistory(TaskHistory):
             why = "recovered"
         self._history = started(self._history, self._try_number, why, now, self._queued_at)
 
-    def completed(self, now: Millis) -> None:
-        self.ended(now, "Completed")
+    def completed(self, now: Millis) -> str:
+        """As it is to be kept; a result that is refused is a failure yet."""
+        return ended(self._history, now, "Completed").to_text()
 
     def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None:
         self.ended(now, "Failed", error, retry_at)
