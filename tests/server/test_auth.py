@@ -151,6 +151,20 @@ def test_a_role_that_is_not_admin_grants_nothing(gate: Gate, role: Any) -> None:
 # --- who it is -------------------------------------------------------------------------------
 
 
+def test_who_was_let_in_may_stay_until_the_token_expires(gate: Gate, clock: ManualClock) -> None:
+    """An API key does not expire; a token that hardly does is like one."""
+    who = identity(gate, "a prefix")
+    assert gate.seconds_left(who) == 60
+    clock.advance(59_500)
+    assert gate.seconds_left(who) == 0.5
+    clock.advance(60_000)
+    assert gate.seconds_left(who) == 0
+    far = gate.identify(signed({"exp": 2**53, "prefix": ""}))
+    assert isinstance(far, Identity)
+    for each in (far, identity(gate, "an api key"), auth.ANYONE):
+        assert gate.seconds_left(each) == auth.LONGEST_STAY_S
+
+
 def test_logs_get_a_name_and_no_secret(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     """For tokens their subject, for API keys the name in the configuration."""
     with caplog.at_level(logging.DEBUG):
@@ -158,7 +172,7 @@ def test_logs_get_a_name_and_no_secret(gate: Gate, caplog: pytest.LogCaptureFixt
     assert named["a prefix"].subject == "ann"  # pyright: ignore[reportAttributeAccessIssue]
     assert named["an api key"].subject == "key:ci"  # pyright: ignore[reportAttributeAccessIssue]
     nameless = gate.identify(signed({"exp": EXP, "sub": 7, "prefix": ""}))
-    assert nameless == Identity("a token without sub", prefix="")
+    assert nameless == Identity("a token without sub", prefix="", expires_at=EXP * 1000)
     shown = f"{caplog.text} {named} {gate!r} {vars(gate)} {CONFIG}"
     for secret in (KEY, ADMIN_KEY, *(each for each in TOKENS.values() if each and "." in each)):
         assert secret not in shown

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ import msgspec
 import pytest
 
 from layby.wire.decode import VERSION
-from tests.server.keys import public_pem
+from tests.server.keys import public_pem, signed
+from tests.server.raw import Line, envelope, get, post
 from tests.server.samples import GROUP, SAMPLES
 from tests.server.visitors import (
     ADMIN_KEY,
@@ -418,6 +420,23 @@ def test_our_groups_are_polled_by_their_registered_holders(server: Server) -> No
             refusals = (400, 409) if name in POLLING else (403,)
             assert server.get(place, header, **wrong)[0] in refusals
     assert server.get(place, **{"Layby-Incarnation": "sesame"}) == (401, "Unauthorized")
+
+
+def test_what_waits_ends_when_its_token_expires(server: Server) -> None:
+    """A stolen token would be good for as long as nobody hangs up."""
+    assert server.post("layby.promise.ensure", {"id": "never"}, TOKENS["an admin"]).status == 200
+    with ExitStack() as lines:
+        stream, watch, worker = (lines.enter_context(Line(server.port)) for _ in range(3))
+        soon = signed({"exp": time.time() + 0.7, "role": "admin"})
+        assert stream.send(get("/poll/g/w", f"authorization: Bearer {soon}")).head()[0] == 200
+        watch.send(post(envelope("layby.promise.watch", {"id": "never"}, auth=soon)))
+        waiting = take("nobody's") | {"waitMs": 3_600_000}
+        worker.send(post(envelope("layby.worker.take", waiting, auth=soon)))
+        assert list(stream.events()) == []
+        for each in (watch, worker):
+            assert each.answer().status == 401
+    lasting = f"Bearer {TOKENS['an admin']}"
+    assert server.get("/poll/g/w", lasting) == (200, "a stream")
 
 
 @pytest.mark.parametrize("name", ["no token", "nonsense", "expired", "a prefix", "an admin"])

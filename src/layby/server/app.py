@@ -18,7 +18,7 @@ from layby.core.address import own_group
 from layby.core.commands import CheckHolder, GetPromise
 from layby.core.replies import Reply, refuse
 from layby.errors import LaybyError
-from layby.server.auth import Gate, bearer
+from layby.server.auth import Gate, Identity, bearer
 from layby.server.pages import STRANGER, is_stranger
 from layby.server.poll import PollConnection
 from layby.server.routing import Router
@@ -148,19 +148,21 @@ class Application:
     async def _poll(
         self, scope: Scope, receive: Receive, send: Send, group: str, receiver_id: str
     ) -> None:
-        refused = await self._refused(scope, group, receiver_id)
-        if refused is not None:
-            await _respond(send, refused.status, str(refused.data).encode(), TEXT)
+        who = await self._admitted(scope, group, receiver_id)
+        if isinstance(who, Reply):
+            await _respond(send, who.status, str(who.data).encode(), TEXT)
             return
         poll = PollConnection(group, receiver_id, self._router, self.url, self._surface.poll_buffer)
         self.polls.add(poll)
         hung_up = asyncio.ensure_future(_hung_up(receive))
         hung_up.add_done_callback(lambda _: poll.close())
+        stay = asyncio.get_running_loop().call_later(self._gate.seconds_left(who), poll.close)
         try:
             await self._stream(poll, send, scope["state"]["transport"], hung_up)
         finally:
             self.polls.discard(poll)
             hung_up.cancel()
+            stay.cancel()
 
     async def _stream(
         self,
@@ -186,7 +188,7 @@ class Application:
         is_refused = is_stranger(scope["headers"], self._surface.origins, self.url)
         return refuse(403, STRANGER) if is_refused else None
 
-    async def _refused(self, scope: Scope, group: str, receiver_id: str) -> Reply | None:
+    async def _admitted(self, scope: Scope, group: str, receiver_id: str) -> Identity | Reply:
         if (stranger := self._refused_page(scope)) is not None:
             return stranger
         who = self._gate.identify(bearer(_header(scope, b"authorization")))
@@ -196,7 +198,7 @@ class Application:
         refused = refused or await self._refused_holder(scope, group, receiver_id)
         if self._draining.is_set() or len(self.polls) >= self._surface.max_polls:
             return refused or refuse(503, "Poll registration at capacity")
-        return refused
+        return refused or who
 
     async def _refused_holder(self, scope: Scope, group: str, pid: str) -> Reply | None:
         """A group of our own is for registered holders: the incarnation is their secret."""

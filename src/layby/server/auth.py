@@ -10,10 +10,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layby.core.address import OWN_GROUP
 from layby.core.commands import Command, Query
-from layby.core.model import Millis
+from layby.core.model import NEVER, Millis
 from layby.core.replies import Reply, refuse
 from layby.engine.clock import Clock, SystemClock
 from layby.server import auth_config, reach
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 UNAUTHORIZED: Final = refuse(401, "Unauthorized")
 FORBIDDEN: Final = refuse(403, "Forbidden")
 MAX_TOKEN_LENGTH: Final = 8_192
+LONGEST_STAY_S: Final = 365 * 86_400.0
 _REMEMBERED: Final = 4_096
 
 Body = TypeVar("Body", bound=Command | Query | Reply)
@@ -38,6 +40,7 @@ class Identity(Struct, frozen=True):
     prefix: str | None = None
     groups: frozenset[str] = frozenset()
     """Granted worker groups. They count only for whom is bounded: others could acquire anyway."""
+    expires_at: Millis = NEVER
 
     @property
     def is_bounded(self) -> bool:
@@ -71,6 +74,11 @@ class Gate:
             or UNAUTHORIZED
         )
 
+    def seconds_left(self, who: Identity) -> float:
+        """For so long may who was let in stay, and wait for what comes."""
+        left = (who.expires_at - self._clock.now()) / 1000
+        return min(max(left, 0.0), LONGEST_STAY_S)
+
     def permit(self, who: Identity, kind: str, body: object) -> Reply | None:
         """None when they may. A body that could not be read is judged by its kind alone."""
         if not who.is_bounded:
@@ -102,8 +110,8 @@ class Gate:
         claims = self._verifier.verify(token, now) if self._verifier is not None else None
         if claims is None:
             return None
-        who = _of_claims(claims.by_name)
-        self._remembered.add(digest, who, claims.expires_at)
+        who = replace(_of_claims(claims.by_name), expires_at=claims.expires_at)
+        self._remembered.add(digest, who)
         return who
 
 
@@ -123,21 +131,20 @@ class _Remembered:
     """Tokens whose signatures were good, until they expire; the least used is forgotten first."""
 
     def __init__(self) -> None:
-        self._by_digest: OrderedDict[bytes, tuple[Identity, Millis]] = OrderedDict()
+        self._by_digest: OrderedDict[bytes, Identity] = OrderedDict()
 
     def get(self, digest: bytes, now: Millis) -> Identity | None:
-        known = self._by_digest.get(digest)
-        if known is None:
+        who = self._by_digest.get(digest)
+        if who is None:
             return None
-        who, expires_at = known
-        if expires_at <= now:
+        if who.expires_at <= now:
             del self._by_digest[digest]
             return None
         self._by_digest.move_to_end(digest)
         return who
 
-    def add(self, digest: bytes, who: Identity, expires_at: Millis) -> None:
-        self._by_digest[digest] = (who, expires_at)
+    def add(self, digest: bytes, who: Identity) -> None:
+        self._by_digest[digest] = who
         if len(self._by_digest) > _REMEMBERED:
             self._by_digest.popitem(last=False)
 

@@ -10,7 +10,7 @@ from layby.core.commands import Command, DeclineTasks, Query, ReleaseTask, Take,
 from layby.core.replies import OK, Reply, refuse
 from layby.errors import EngineStopped, StoreError
 from layby.server import reach
-from layby.server.auth import Gate, Identity
+from layby.server.auth import UNAUTHORIZED, Gate, Identity
 from layby.server.complaints import Complaints
 from layby.server.routing import Router
 from layby.wire.decode import Batch, Request, decode
@@ -59,8 +59,8 @@ class Rpc:
         asked = self._ask(request, who)
         if isinstance(asked, Reply):
             return self._counted(request, asked, began)
-        if _may_wait(request):
-            await _until(asked, gone)
+        if _may_wait(request) and not await self._is_over(asked, gone, who):
+            return self._counted(request, UNAUTHORIZED, began)
         return self._counted(request, await self._reply(asked), began)
 
     async def _answer_batch(self, outer: Request, batch: Batch, who: Identity) -> Answer:
@@ -98,6 +98,21 @@ class Rpc:
             return self._client.ask(self._gate.bounded(who, body), now)
         assert isinstance(body, Reply)
         return body
+
+    async def _is_over(self, asked: "asyncio.Future[Reply]", gone: Gone, who: Identity) -> bool:
+        """Wait for the answer or the end of the caller; False when the token expires first.
+
+        Without an answer the request is dropped.
+        """
+        hung_up = asyncio.ensure_future(gone())
+        left = self._gate.seconds_left(who)
+        try:
+            either = asyncio.wait((asked, hung_up), timeout=left, return_when="FIRST_COMPLETED")
+            return bool((await either)[0])
+        finally:
+            hung_up.cancel()
+            if not asked.done():
+                asked.cancel()
 
     async def _reply(self, asked: "asyncio.Future[Reply]") -> Reply:
         """What a failed store could not answer was not written: 503 says so."""
@@ -141,14 +156,3 @@ def _out_of_place(request: Request) -> Reply | None:
 def _may_wait(request: Request) -> bool:
     body = request.body
     return isinstance(body, WatchPromise) or (isinstance(body, Take) and body.wait_ms > 0)
-
-
-async def _until(asked: "asyncio.Future[Reply]", gone: Gone) -> None:
-    """Wait for the answer, and drop the request when its caller hangs up first."""
-    hung_up = asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait((asked, hung_up), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        hung_up.cancel()
-        if not asked.done():
-            asked.cancel()
