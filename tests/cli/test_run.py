@@ -92,6 +92,14 @@ def test_a_deadline_ends_the_run(folder):
     assert "the run's deadline passed" in said.err
 
 
+def test_a_run_belongs_to_a_group(folder):
+    """Its workers share it."""
+    arguments = ("--context", "question=q", "--id", "r-1", "--deadline", "100ms")
+    typed("run", f"{FLOWS}:asking", *arguments, "--group", "gpu")
+    found = typed("tasks", "search", "--target", "poll://any@layby.gpu", "--json").json["tasks"]
+    assert [each["id"] for each in found] == ["run/r-1", "run/r-1:ask"]
+
+
 def test_a_workflow_may_be_named_as_module(folder, monkeypatch):
     """As Python finds it from this folder."""
     (folder / "flows.py").write_text(FLOWS.read_text())

@@ -52,6 +52,7 @@ Examples:
 @click.option("--id", "run_id", help="The run's id; the same id is the same run.")
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
 @slotted
+@click.option("--group", default="default", show_default=True, help="Workers that share the run.")
 @reaching
 @as_json
 def run(
@@ -61,6 +62,7 @@ def run(
     run_id: str | None,
     deadline: int | None,
     slots: int,
+    group: str,
     *,
     as_json: bool,
 ) -> None:
@@ -71,7 +73,7 @@ def run(
     """
     flow = find_flow(target)
     context = read_context(given)
-    runner = Runner(_address(place), slots=slots, token=place.token)
+    runner = Runner(_address(place), slots=slots, group=group, token=place.token)
     seconds = None if deadline is None else deadline / 1000
     watch = _Watch(showing.new_console(stderr=True), quiet=as_json)
     try:
@@ -82,7 +84,8 @@ def run(
         raise Refused(str(error)) from None
     except KeyboardInterrupt:
         if watch.run_id:
-            again = place.sent_here(f"layby run {target} --id {watch.run_id}")
+            in_group = "" if group == "default" else f" --group {group}"
+            again = place.sent_here(f"layby run {target} --id {watch.run_id}{in_group}")
             click.echo(f"the run '{watch.run_id}' is kept; go on with: {again}", err=True)
         raise
     showing.print_json(_document(watch, result, None) if as_json else result.to_dict())
