@@ -125,7 +125,9 @@ class Inbox:
         except LaybyError as failure:  # tried again when the stream is opened anew
             logger.warning("nobody hears of promise %s yet: %s", promise_id, failure)
             return
-        if not isinstance(reply.data, PromiseData) or not reply.data.promise.is_pending:
+        if reply.status == 401:  # as if nobody answered: the token may be known again
+            logger.warning("nobody hears of promise %s yet: %s", promise_id, reply.data)
+        elif not isinstance(reply.data, PromiseData) or not reply.data.promise.is_pending:
             self._tell(promise_id, reply)
 
     def _tell(self, promise_id: str, reply: Reply | BaseException) -> None:

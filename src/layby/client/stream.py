@@ -22,19 +22,21 @@ async def listen(
     closed: Callable[[], None] = lambda: None,
 ) -> None:
     """Until it is cancelled. `events` opens a stream, whose first event is empty."""
-    pause = FIRST_PAUSE_S
+    pause, told = FIRST_PAUSE_S, ""
     while True:
         try:
             async for event in events():
                 if event:
                     _read(event, hear)
                 else:
-                    pause = FIRST_PAUSE_S
+                    pause, told = FIRST_PAUSE_S, ""
                     opened()
         except EngineStopped:
             return
         except LaybyError as failure:
-            logger.warning("the stream of messages is down: %s", failure)
+            if str(failure) != told:  # said once, however long it lasts
+                logger.warning("the stream of messages is down: %s", failure)
+            told = str(failure)
         except Exception:
             logger.exception("the stream of messages is down")
         closed()

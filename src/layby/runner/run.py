@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from layby.runner.runner import Runner
 
 
+UNKNOWN = " is not known: check the id, or start it first"
+
+
 class Run:
     def __init__(self, runner: "Runner", run_id: str) -> None:
         self._runner = runner
@@ -78,21 +81,21 @@ class Run:
                 f"run '{self.id}' has no result after {within:g} s; it goes on: "
                 "ask again, or cancel it"
             ) from None
-        if not isinstance(reply.data, PromiseData):
-            raise UsageError(f"run '{self.id}' is not known: check the id, or start it first")
-        return reply.data.promise
+        if isinstance(reply.data, PromiseData):
+            return reply.data.promise
+        why = UNKNOWN if reply.status == 404 else f" cannot be watched: {reply.data}"
+        raise UsageError(f"run '{self.id}'{why}")
 
     async def _rows(self) -> list[tuple[Promise, Task | None]]:
         found: list[tuple[Promise, Task | None]] = []
         cursor: str | None = None
         while True:
             query = GetRun(id=self.promise_id, cursor=cursor)
-            page = (await self._runner.send(query)).data
-            assert isinstance(page, RowPage)
+            page = await self._runner.page(query, RowPage)
             found += page.rows
             cursor = page.cursor
             if cursor is None:
                 break
         if not found:
-            raise UsageError(f"run '{self.id}' is not known: check the id, or start it first")
+            raise UsageError(f"run '{self.id}'{UNKNOWN}")
         return found

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, get_args
 from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_S = 0.0005
 """The writer's thread must get the interpreter soon, whatever user code computes."""
 
+Page = TypeVar("Page")
 PAGE = 1_000
 EMBEDDED_TTL_MS = 60_000
 
@@ -351,6 +352,13 @@ class Runner:
                 "open one again and ask there; runs go on where they were"
             ) from None
 
+    async def page(self, query: Query, kind: type[Page]) -> Page:
+        """What a query finds; a refusal is raised."""
+        reply = await self.send(query)
+        if not isinstance(reply.data, kind):
+            raise UsageError(f"{query.kind} was refused: {reply.data}")
+        return reply.data
+
     # --- inside --------------------------------------------------------------------------
 
     async def _started(self, command: StartRun, run_id: str) -> RunData:
@@ -392,8 +400,7 @@ class Runner:
         cursor: str | None = None
         while len(found) < limit:
             query = ListRuns(state=state, name=flow, limit=min(limit, PAGE), cursor=cursor)
-            page = (await self.send(query)).data
-            assert isinstance(page, RowPage)
+            page = await self.page(query, RowPage)
             ids = (plan.parse_root_id(promise.id) for promise, _ in page.rows)
             found += [run_id for run_id in ids if run_id is not None]
             cursor = page.cursor

@@ -68,8 +68,7 @@ class Schedule:
         query = ListRuns(schedule=self.id, newest_first=True, limit=min(limit, PAGE))
         found: list[str] = []
         while len(found) < limit:
-            page = (await self._runner.send(query)).data
-            assert isinstance(page, RowPage)
+            page = await self._runner.page(query, RowPage)
             found += [root.id for root, _ in page.rows]
             if page.cursor is None:
                 break
@@ -99,8 +98,7 @@ async def every(runner: "Runner") -> list[Schedule]:
     found: list[model.Schedule] = []
     query = SearchSchedules(limit=PAGE)
     while True:
-        page = (await runner.send(query)).data
-        assert isinstance(page, SchedulePage)
+        page = await runner.page(query, SchedulePage)
         found += [each for each in page.schedules if each.flow is not None]
         if page.cursor is None:
             return [Schedule(runner, each) for each in found]
@@ -113,6 +111,8 @@ async def delete(runner: "Runner", schedule_id: str) -> None:
         known = tuple(each.id for each in await every(runner))
         hint = close_match(schedule_id, known) or "; runner.schedules() lists what there is"
         raise UsageError(f"there is no schedule '{schedule_id}'{hint}")
+    if not reply.is_ok:
+        raise UsageError(f"schedule '{schedule_id}': {reply.data}")
 
 
 def command_for(

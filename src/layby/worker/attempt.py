@@ -16,7 +16,7 @@ from layby.core.model import Millis, Promise
 from layby.core.replies import AnnotateData, Claim, Reply
 from layby.errors import StoreError, UsageError
 from layby.worker.lineage import lineage_of
-from layby.worker.patience import patiently, pauses
+from layby.worker.patience import known, patiently, pauses
 from layby.worker.program import Job
 from layby.worker.replay import Record, Replay, encoded
 from layby.worker.tell import Waiting
@@ -256,7 +256,7 @@ class Attempt:
         command = self._annotation(record_id, value)
         for pause in pauses():
             try:
-                self._heed(await self._host.client.send(command))
+                self._heed(known(await self._host.client.send(command)))
             except StoreError:  # the engine's own log has it
                 await asyncio.sleep(pause)
             else:

@@ -8,7 +8,7 @@ from itertools import chain, repeat
 from layby.client.api import Client
 from layby.core.commands import Command, Query
 from layby.core.replies import Reply
-from layby.errors import StoreError
+from layby.errors import StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +20,18 @@ def pauses() -> Iterator[float]:
     return chain(PAUSES_S, repeat(PAUSES_S[-1]))
 
 
+def known(reply: Reply) -> Reply:
+    """A server that does not know our token (any more) is as good as none: it may know it again."""
+    if reply.status == 401:
+        raise StoreUnavailable(f"the server does not accept the token of this worker: {reply.data}")
+    return reply
+
+
 async def patiently(client: Client, request: Command | Query) -> Reply:
     """Send until the store answers. A failed batch wrote nothing, so it may be sent again."""
     for pause in pauses():
         try:
-            return await client.send(request)
+            return known(await client.send(request))
         except StoreError as failure:
             logger.warning("the store does not answer, trying again: %s", failure)
         await asyncio.sleep(pause)

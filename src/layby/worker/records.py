@@ -10,6 +10,7 @@ from layby.core.commands import GetRecords
 from layby.core.model import Promise, Task
 from layby.core.replies import Claim, RowPage
 from layby.errors import UsageError
+from layby.worker.patience import known
 from layby.worker.replay import CALLS
 
 NONE: Final[Sequence[Promise]] = ()
@@ -27,7 +28,7 @@ async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None
     found: list[tuple[Promise, Task | None]] = []
     cursor: str | None = None
     while True:
-        page = (await client.send(GetRecords(id=task_id, cursor=cursor))).data
+        page = known(await client.send(GetRecords(id=task_id, cursor=cursor))).data
         if not isinstance(page, RowPage):
             raise UsageError(f"the records of {task_id} cannot be read: {page}")
         found += page.rows

@@ -68,6 +68,8 @@ logger = logging.getLogger(__name__)
 FOREVER_MS = 3_600_000
 LEAVE_S = 3.0
 """How long a worker that stops tries to hand its tasks back; later they are taken over anyway."""
+REFUSED_S = 5.0
+"""How long a worker that is refused waits before it asks for tasks again."""
 UNACCEPTABLE = (400, 413)
 """Refusals of what was said, not of who says it or when."""
 TURNS_TO_ASK = 3
@@ -287,9 +289,17 @@ class Worker:
     def _answered(self, take: Take, reply: Reply, is_latest: bool) -> None:  # noqa: FBT001
         if isinstance(reply.data, TakeData):
             self.begin(reply.data.claims)
-        elif is_latest and not self._stopping:
+        elif is_latest and reply.status != 409:
+            self._be_refused(reply)
+            return
+        elif is_latest:
             self.start_over(take.incarnation, reply)
         self.credit_changed()
+
+    def _be_refused(self, reply: Reply) -> None:
+        """Asking again at once would be refused again, and again."""
+        logger.error("this worker is given no tasks, and asks again later: %s", reply.data)
+        asyncio.get_running_loop().call_later(REFUSED_S, self.credit_changed)
 
     def start_over(self, incarnation: str, reply: Reply) -> None:
         """The store gave this worker up: everything it held belongs to others now."""

@@ -16,6 +16,7 @@ from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
 from layby.worker import encoding
 from layby.worker.call_format import Call
+from layby.worker.patience import known
 from layby.worker.program import Failure, Job, Mode, Verdict
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
@@ -157,7 +158,7 @@ class FlowProgram:
             memory.learn(task_id, promise)
 
     async def _read(self, promise_id: str) -> Promise:
-        reply = await self._client.send(GetPromise(id=promise_id))
+        reply = known(await self._client.send(GetPromise(id=promise_id)))
         if not isinstance(reply.data, PromiseData):
             raise UsageError(f"{promise_id}: {reply.data}")
         return reply.data.promise

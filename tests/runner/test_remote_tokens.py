@@ -1,0 +1,130 @@
+"""A Runner whose token the server does not accept any more, or not for everything."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from layby import Workflow, task
+from layby.client import inbox
+from layby.core.replies import Reply
+from layby.errors import UsageError
+from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate
+from layby.worker import patience, worker
+from tests.client.stage import soon
+from tests.runner.test_remote import Place, at_a_place
+
+
+class Rights:
+    """What the server's gate says to everybody, while it says it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refusal: Reply | None = None
+        identify, permit = Gate.identify, Gate.permit
+
+        def identify_or_refuse(gate: Gate, token: str | None) -> Any:
+            return self.refusal if self.refusal is UNAUTHORIZED else identify(gate, token)
+
+        def permit_or_refuse(gate: Gate, *asked: Any) -> Any:
+            return self.refusal if self.refusal is FORBIDDEN else permit(gate, *asked)
+
+        monkeypatch.setattr(Gate, "identify", identify_or_refuse)
+        monkeypatch.setattr(Gate, "permit", permit_or_refuse)
+
+
+@pytest.fixture
+def rights(monkeypatch: pytest.MonkeyPatch) -> Rights:
+    monkeypatch.setattr(worker, "REFUSED_S", 0.1)
+    monkeypatch.setattr(patience, "PAUSES_S", (0.05,))
+    monkeypatch.setattr(inbox, "AGAIN_S", 0.1)
+    return Rights(monkeypatch)
+
+
+@task
+async def works(context): ...
+
+
+@task
+async def waits(context, handle):
+    context["answer"] = await handle.wait_for("event")
+
+
+@pytest.mark.parametrize("refusal", [UNAUTHORIZED, FORBIDDEN], ids=["401", "403"])
+def test_a_worker_that_is_refused_asks_now_and_then(
+    rights: Rights, refusal: Reply, caplog: pytest.LogCaptureFixture
+):
+    """Not thousands of times a second, and not as another worker: it has lost no lease."""
+
+    async def scene(place: Place) -> None:
+        async with place.runner(lease=60) as runner:
+            runner.register(Workflow("works", tasks=[works]))
+            incarnation = runner.worker.incarnation
+            rights.refusal = refusal
+            runner.register(Workflow("others", tasks=[works]))  # a new take
+            before = len(place.meddler.came)
+            await asyncio.sleep(0.6)
+            asked = [kind for kind, _ in place.meddler.came[before:] if kind.endswith("take")]
+            assert 2 <= len(asked) <= 30
+            assert runner.worker.incarnation == incarnation
+            rights.refusal = None
+            await runner.execute(Workflow("works", tasks=[works]), timeout=20)
+
+    with caplog.at_level(logging.WARNING):
+        at_a_place(scene)
+    assert "lost its lease" not in caplog.text
+
+
+def test_what_waits_and_what_ends_meanwhile_is_not_lost(rights: Rights):
+    """A token that is not known for a while is like a server that is away."""
+    begun, gate = asyncio.Event(), asyncio.Event()
+    tries: list[int] = []
+
+    @task
+    async def ends(context, handle):
+        tries.append(handle.try_number)
+        begun.set()
+        await gate.wait()
+        await handle.checkpoint("key", lambda: 1)
+
+    async def scene(place: Place) -> None:
+        async with place.runner(lease=60) as runner:
+            runs = [await runner.start(Workflow(each.id, tasks=[each])) for each in (ends, waits)]
+            results = [asyncio.ensure_future(run.result()) for run in runs]
+            await begun.wait()
+            await soon(lambda: len(place.server.engine._store.dump().listeners) >= 3)
+            rights.refusal = UNAUTHORIZED
+            place.meddler.end_streams()
+            gate.set()
+            await asyncio.sleep(0.5)
+            rights.refusal = None
+            await runner.resolve("event", 1)
+            await asyncio.wait_for(asyncio.gather(*results), 20)
+            assert tries == [1]
+
+    at_a_place(scene)
+
+
+def test_what_may_not_be_done_is_said(rights: Rights):
+    """By every verb, in words."""
+
+    async def refused(what: Any, match: str) -> None:
+        with pytest.raises(UsageError, match=match):
+            await what
+
+    async def scene(place: Place) -> None:
+        async with place.runner() as runner:
+            run = await runner.start(Workflow("waits", tasks=[waits]), run_id="a")
+            schedule = await runner.schedule(Workflow("works", tasks=[works]), "0 0 1 1 *")
+            rights.refusal = FORBIDDEN
+            await refused(run.status(), "layby.run.get was refused: Forbidden")
+            await refused(run.result(), "run 'a' cannot be watched: Forbidden")
+            await refused(runner.list(), "layby.run.list was refused: Forbidden")
+            await refused(runner.schedules(), "schedule.search was refused: Forbidden")
+            await refused(schedule.runs(), "layby.run.list was refused: Forbidden")
+            await refused(schedule.delete(), "schedule 'works': Forbidden")
+            await refused(runner.cancel("a"), "run 'a': Forbidden")
+            await refused(runner.halt("a"), "run 'a': Forbidden")
+            await refused(runner.resolve("event"), "promise 'event': Forbidden")
+
+    at_a_place(scene)
