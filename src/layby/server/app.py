@@ -19,6 +19,7 @@ from layby.core.commands import CheckHolder, GetPromise
 from layby.core.replies import Reply, refuse
 from layby.errors import LaybyError
 from layby.server.auth import Gate, Identity, bearer
+from layby.server.bodies import Bodies, header
 from layby.server.pages import STRANGER, is_stranger
 from layby.server.poll import PollConnection
 from layby.server.routing import Router
@@ -70,6 +71,7 @@ class Application:
         self._rpc = rpc
         self._gate = gate
         self._surface = surface
+        self._bodies = Bodies(surface.max_body)
         self._metrics = metrics
         self._draining = asyncio.Event()
         self.url = ""
@@ -105,33 +107,15 @@ class Application:
     # --- requests ------------------------------------------------------------------------
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._refused_page(scope) or await self._body(scope, receive)
+        body = self._refused_page(scope) or await self._bodies.read(scope, receive)
         if isinstance(body, Reply):
             # Who still sends is listened to, or would not hear this; who waits to be asked is not.
-            more = () if _header(scope, b"expect") is None else ((b"connection", b"close"),)
+            more = () if header(scope, b"expect") is None else ((b"connection", b"close"),)
             await _respond(send, body.status, encode("unknown", "0", body), JSON, *more)
             return
-        token = bearer(_header(scope, b"authorization"))
+        token = bearer(header(scope, b"authorization"))
         answer = await self._rpc.answer(body, token, lambda: self._gone(receive))
         await _respond_in_pieces(send, answer.status, iter(answer.body))
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | Reply:
-        limit = self._surface.max_body
-        is_too_large = int(_header(scope, b"content-length") or 0) > limit
-        body = bytearray()
-        while not (is_too_large and _hears_at_once(scope)):
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return refuse(400, "The request ended early")
-            body += message["body"]
-            if len(body) > limit:
-                is_too_large = True
-                body.clear()
-            if not message.get("more_body"):
-                break
-        if is_too_large:
-            return refuse(413, f"Request body is larger than {limit} bytes")
-        return bytes(body)
 
     async def _gone(self, receive: Receive) -> None:
         """Returns when the peer has hung up, or the server is about to."""
@@ -191,7 +175,7 @@ class Application:
     async def _admitted(self, scope: Scope, group: str, receiver_id: str) -> Identity | Reply:
         if (stranger := self._refused_page(scope)) is not None:
             return stranger
-        who = self._gate.identify(bearer(_header(scope, b"authorization")))
+        who = self._gate.identify(bearer(header(scope, b"authorization")))
         if isinstance(who, Reply):
             return who
         refused = self._gate.permit_poll(who, group)
@@ -205,7 +189,7 @@ class Application:
         own = own_group(group)
         if own is None:
             return None
-        incarnation = _header(scope, INCARNATION.lower().encode()) or ""
+        incarnation = header(scope, INCARNATION.lower().encode()) or ""
         check = CheckHolder(pid=pid, incarnation=incarnation, group=own)
         try:
             reply = await self._client.send(check)
@@ -243,19 +227,6 @@ def _poll_place(scope: Scope) -> tuple[str, str] | None:
         return None
     group, receiver_id = place
     return unquote(group), unquote(receiver_id)
-
-
-def _header(scope: Scope, name: bytes) -> str | None:
-    found: list[bytes] = [value for key, value in scope["headers"] if key == name]
-    return found[0].decode("latin-1") if found else None
-
-
-def _hears_at_once(scope: Scope) -> bool:
-    """False if the connection ends with the answer: who still sends then would not hear it."""
-    if _header(scope, b"expect") is not None:
-        return True
-    closes = "close" in (_header(scope, b"connection") or "").lower()
-    return scope["http_version"] == "1.1" and not closes
 
 
 async def _hung_up(receive: Receive) -> None:
