@@ -162,6 +162,15 @@ def test_internal_kinds_are_no_business_of_clients(line: Line) -> None:
         refused(line.ask(kind, {}), f"Unknown operation: {kind}", kind, "c")
 
 
+@pytest.mark.parametrize("data", [{}, {"time": 1}, {"time": "now"}])
+def test_debugging_that_is_off_is_refused_whatever_is_asked(line: Line, data: Data) -> None:
+    """Nobody needs to know how to ask for it (PROTOCOL 2.4)."""
+    for kind in ("debug.start", "debug.stop", "debug.reset", "debug.tick", "debug.snap"):
+        answer = read(line.ask(kind, data), kind)
+        assert (answer.status, answer.json["data"]) == (403, "Debug operations are disabled")
+    refused(line.ask("debug.it", data), "Unknown operation: debug.it", "debug.it", "c")
+
+
 def test_what_is_not_asked_for_is_ignored(line: Line) -> None:
     """Unknown fields, of any type, anywhere."""
     more = {"extra": [[{}]], "kind": None, "ikc": "k"}

@@ -1,6 +1,7 @@
 """Addresses that messages go to: which are valid, and which belong to layby's own workers."""
 
 from typing import Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 OWN_GROUP: Final = "layby."
 _BASH_HOSTS: Final = ("docker", "tensorlake")
@@ -21,7 +22,7 @@ def is_valid(address: str) -> bool:
     if scheme == "poll":
         return parse_poll(address) is not None
     if scheme in ("http", "https"):
-        return rest.strip("/") != ""
+        return _is_url(address)
     if scheme == "gcps":
         return _is_topic(rest)
     return scheme == "bash" and _is_bash(rest)
@@ -55,6 +56,15 @@ def target_of(group: str) -> str:
 def inbox_of(group: str, pid: str) -> str:
     """Where one worker process of ours hears what concerns it alone."""
     return f"poll://uni@{OWN_GROUP}{group}/{pid}"
+
+
+def _is_url(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        _ = parts.port  # asked for, since only then it is looked at
+    except ValueError:
+        return False
+    return bool(parts.hostname) and " " not in parts.netloc
 
 
 def _is_topic(rest: str) -> bool:

@@ -153,6 +153,7 @@ class SchedulePage(Struct, frozen=True):
 
 
 OK: Final = Reply(200, Empty())
+DEBUG_IS_OFF: Final = Reply(403, "Debug operations are disabled")
 
 
 def ok(data: object) -> Reply:

@@ -36,7 +36,7 @@ from layby.core.commands import (
     WatchPromise,
 )
 from layby.core.model import FAR, MessageKey, Millis
-from layby.core.replies import OK, PromiseData, Reply, TakeData, ok, refuse
+from layby.core.replies import DEBUG_IS_OFF, OK, PromiseData, Reply, TakeData, ok, refuse
 from layby.engine.batch import Timed, apply
 from layby.engine.clock import Clock
 from layby.engine.items import Answer, Item, answer
@@ -406,7 +406,7 @@ class Engine:
         if not query.kind.startswith("debug."):
             return None
         if not self._config.debug:
-            return refuse(403, "Debug operations are disabled")
+            return DEBUG_IS_OFF
         if isinstance(query, StartDebug | StopDebug):
             self._is_paused = isinstance(query, StartDebug)
             self._repair_at = 0  # what was written meanwhile has not been offered

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from layby.client.local import LocalClient
 from layby.core.commands import Command, DeclineTasks, Query, ReleaseTask, Take, WatchPromise
-from layby.core.replies import OK, Reply, refuse
+from layby.core.replies import DEBUG_IS_OFF, OK, Reply, refuse
 from layby.errors import EngineStopped, StoreError
 from layby.server import reach
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
@@ -15,12 +15,14 @@ from layby.server.complaints import Complaints
 from layby.server.routing import Router
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
+from layby.wire.kinds import KINDS
 
 Gone = Callable[[], Awaitable[None]]
 """Returns when the caller has hung up."""
 Count = Callable[[str, int, float, str], None]
 """Told kind, status and seconds of every answer; of a refusal, why."""
 
+DEBUG_KINDS = frozenset(kind for kind in KINDS if kind.startswith("debug."))
 EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
 BUSY = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
 
@@ -84,6 +86,8 @@ class Rpc:
         return forbidden or self._ask_permitted(request, who)
 
     def _ask_permitted(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
+        if not self._debug and request.kind in DEBUG_KINDS:
+            return DEBUG_IS_OFF  # whatever else is wrong with it
         body = request.body
         if (take := reach.take_in(body)) is not None and take.embedded:
             return EMBEDDED
