@@ -358,6 +358,37 @@ def test_what_leads_nowhere_is_dropped_and_counted(address: str) -> None:
     scene()
 
 
+@pytest.mark.parametrize("address", ["poll://any@g", "poll://any@g/a"])
+def test_who_was_told_and_did_nothing_is_passed_by_when_it_is_told_again(address: str) -> None:
+    """It may hang, with its connection open."""
+
+    @on_loop
+    async def scene() -> None:
+        router = new_router(Outbox())
+        hanging, other = Ear(router, "a"), Ear(router, "b")
+        for _ in range(2):
+            router._take([about("t", address)], [])
+        assert (hanging.heard, other.heard) == (["t"], ["t"])
+
+    scene()
+
+
+@pytest.mark.parametrize("address", ["poll://any@g", "poll://uni@g/a"])
+def test_who_is_the_only_one_is_told_again(address: str) -> None:
+    """It may have lost the message."""
+
+    @on_loop
+    async def scene() -> None:
+        router = new_router(Outbox())
+        ear = Ear(router, "a")
+        others = [Ear(router, "b")] if "uni" in address else []
+        for _ in range(3):
+            router._take([about("t", address)], [])
+        assert (ear.heard, [other.heard for other in others]) == (["t"] * 3, [[]] * len(others))
+
+    scene()
+
+
 # --- what is given back ------------------------------------------------------------------------
 
 

@@ -165,7 +165,16 @@ class Router:
         for each in outgoing:
             self._declined.pop(each.key, None)
             self._end_pause(each.key)
+            self._pass_by_the_silent(each)
             self._send(each)
+
+    def _pass_by_the_silent(self, again: Outgoing) -> None:
+        """Who was told long ago and has not taken the task may hang: anybody else is better."""
+        under = self._under_way.get(again.key)
+        if under is None or not again.message.address.startswith("poll://any@"):
+            return
+        if len(self._receivers.get(under.receiver.group, ())) > 1:
+            self._declined[again.key] = {under.receiver}
 
     def _withdraw(self, key: MessageKey) -> None:
         """Mostly because its task was taken, and then by whoever was told of it."""
