@@ -159,6 +159,12 @@ def test_bad_input_is_named(desk: Desk, arguments, said):
     assert typed("promises", "search", "--json").json == {"promises": []}
 
 
+@pytest.mark.parametrize("command", [("promises", "get"), ("tasks", "get"), ("why",), ("cancel",)])
+def test_an_id_that_no_text_can_be(desk: Desk, command):
+    """Bytes that are no UTF-8 on the command line."""
+    typed(*command, "\udcff").complains(2, "must be valid Unicode")
+
+
 def test_values_from_a_file_and_from_stdin(desk: Desk):
     """`@FILE`; the value may be any JSON."""
     (desk.file.parent / "v.json").write_text(json.dumps({"deep": [None, 1.5, "ä"]}))

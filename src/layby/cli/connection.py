@@ -144,12 +144,13 @@ class FileClient:
     def _look(self, request: Command | Query) -> Reply:
         """Read the file as it is: nothing is owned, nothing is changed."""
         now = SystemClock().now()
+        if (wrong := validate.problems(request)) is not None:
+            return refuse(400, wrong)
         reader = self._reader = self._reader or SqliteReader(self._file, Settings(), next_after)
         with reader.transaction():
             if isinstance(request, Command):
                 return apply(reader, [(request, now)], now)[0][0]
-            wrong = validate.problems(request)
-            return read(reader, request, now) if wrong is None else refuse(400, wrong)
+            return read(reader, request, now)
 
     def _opened(self) -> LocalClient:
         try:
