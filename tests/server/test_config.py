@@ -293,7 +293,9 @@ def test_an_open_door_is_told():
     open_door, debug = configuration.warnings(everywhere, {})
     assert "there is no auth: whoever reaches port 8001 can do everything" in open_door
     assert "debug is on" in debug
-    guarded = load({"server.host": "0.0.0.0", "auth.public_key": "none"})
+    [pages] = configuration.warnings(load({"cors.origins": "*"}), {})
+    assert pages.startswith("cors.origins is * and there is no auth")
+    guarded = load({"server.host": "0.0.0.0", "auth.public_key": "none", "cors.origins": "*"})
     for config in (guarded, load({"server.host": "localhost"}), load({"server.host": "::1"})):
         assert list(configuration.warnings(config, {})) == []
 

@@ -59,6 +59,20 @@ def test_it_may_stop_as_soon_as_it_has_started():
     play(scene)
 
 
+def test_a_stranger_at_the_place_of_its_socket_does_not_hold_it_up(tmp_path: Path):
+    """It served without the socket, and closes its file; whoever comes next may open it."""
+    place: dict[str, object] = {"db": f"sqlite:{tmp_path / 'layby.db'}"}
+    (tmp_path / "layby.db.sock").mkdir()
+
+    async def scene() -> None:
+        for _ in range(2):
+            async with served(place) as server:
+                assert (await server.client.send(r.promise("p"))).status == 200
+        assert (tmp_path / "layby.db.sock").is_dir()
+
+    play(scene)
+
+
 def test_nobody_is_blamed_for_the_time_it_was_away(tmp_path: Path):
     """Workers could not be heard: their leases begin anew, and what they run goes on."""
     begun, gate = asyncio.Event(), asyncio.Event()

@@ -322,6 +322,8 @@ def warnings(config: ServerConfig, environ: Mapping[str, str]) -> Iterator[str]:
     if is_open and not config.server.is_local:
         where = f"server.host is {config.server.host} and there is no auth"
         yield f"{where}: whoever reaches port {config.server.port} can do everything"
+    if is_open and "*" in config.cors.origins:
+        yield "cors.origins is * and there is no auth: every web page somebody looks at can do all"
     if config.debug:
         yield "debug is on: any client can stop time and delete everything"
 
