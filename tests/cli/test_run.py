@@ -1,5 +1,6 @@
 """`layby run`: a workflow from its name to its result."""
 
+import io
 import json
 import os
 import re
@@ -9,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from layby.cli.run import read_context
+from layby.cli.run import drawn, read_context
 from layby.errors import UsageError
+from layby.workflow.status import RunStatus, TaskExecution
+from layby.workflow.waiting import WaitingOn
 from tests.cli.desk import heed_interrupts, typed
 
 FLOWS = Path(__file__).with_name("flows.py")
@@ -49,6 +53,26 @@ def test_the_same_id_is_the_same_run(folder):
         said = typed("run", f"{FLOWS}:flow", "--context", "n=1", "--id", "r-1", "--json").json
         assert (said["run"]["state"], said["result"]["n"]) == ("Completed", 2)
     assert len(typed("runs").lines) == 2
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_narrow_terminal_keeps_the_names_of_tasks(folder, width):
+    """What they wait for is cut, who waits and how is not."""
+    told = WaitingOn("condition", "waiting until something that takes many words is true", 0)
+    approve = TaskExecution(
+        id="approve",
+        task_execution_id="run/r:approve",
+        status="Running",
+        sub_status="Deferred",
+        waiting_on=told,
+    )
+    tasks = {"approve": approve}
+    status = RunStatus(run_id="r", flow="order", state="Running", tasks=tasks, created_at=0)
+    shown = io.StringIO()
+    Console(width=width, file=shown).print(drawn(status))
+    line = shown.getvalue().splitlines()[1]
+    assert line.startswith("approve  Running Deferred  wai")
+    assert len(line) == width
 
 
 def test_a_run_that_fails_names_its_tasks(folder):

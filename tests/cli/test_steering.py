@@ -11,7 +11,8 @@ ANNA = ("--by", "anna", "--reason", "asked for")
 
 def test_resolve_makes_what_is_not_there_yet(desk: Desk):
     """An event before its wait is not lost; who did it and why is kept beside the value."""
-    assert typed("resolve", "paid", "--value", '{"a": 1}', *ANNA).lines == ["paid is resolved"]
+    said = typed("resolve", "paid", "--value", '{"a": 1}', *ANNA).lines
+    assert said == ["paid is resolved; it is new: nobody has waited for it yet"]
     read = typed("promises", "get", "paid", "--json").json["promise"]
     assert (read["state"], read["value"]) == ("resolved", {"a": 1})
     assert read["headers"] == {"layby:by": "anna", "layby:reason": "asked for"}
@@ -29,7 +30,7 @@ def test_who_did_it_is_known_without_saying(desk: Desk, monkeypatch):
 
 def test_reject_says_the_reason_as_an_error(desk: Desk):
     """Who waits gets it as an exception."""
-    assert typed("reject", "paid", *ANNA).lines == ["paid is rejected"]
+    assert typed("reject", "paid", *ANNA).lines[0].startswith("paid is rejected; it is new")
     value = typed("promises", "get", "paid", "--json").json["promise"]["value"]
     assert value == {"__type": "error", "name": "Rejected", "message": "asked for"}
     typed("reject", "other", "--value", '{"code": 7}')
@@ -50,13 +51,13 @@ def test_the_first_outcome_stays(desk: Desk):
 @pytest.mark.parametrize(("verb", "state"), [("resolve", "resolved"), ("reject", "rejected")])
 def test_what_a_task_has_made_is_known_without_its_prefix(desk: Desk, verb, state):
     """Only an id that is not there at all is a new event's, whatever it looks like."""
-    desk.do(start("o-7"), r.promise("run/o-7:first.promise.ok"), r.promise("a:b"))
-    typed(verb, "o-7:first.promise.ok")
+    desk.do(start("o-7"), r.promise("run/o-7:first.c.promise.ok"), r.promise("a:b"))
+    typed(verb, "o-7:first.c.promise.ok")
     typed(verb, "a:b")
-    typed(verb, "o-7:first.promise.other")
+    typed(verb, "o-7:first.c.promise.other")
     found = typed("promises", "search", "--state", state, "--json").json["promises"]
     ids = {each["id"] for each in found}
-    assert ids == {"run/o-7:first.promise.ok", "a:b", "o-7:first.promise.other"}
+    assert ids == {"run/o-7:first.c.promise.ok", "a:b", "o-7:first.c.promise.other"}
 
 
 def test_a_promise_without_a_task_cannot_be_halted(desk: Desk):

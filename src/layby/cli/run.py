@@ -160,18 +160,19 @@ class _Watch:
             self._told[task_id] = told
 
     def _table(self) -> RenderableType:
-        if self.status is None:
-            return Text("starting ...", "dim")
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="ellipsis", no_wrap=True, style="dim")
-        for task_id, execution in self.status.tasks.items():
-            table.add_row(
-                showing.plain(task_id), _state(execution), showing.plain(_says(execution))
-            )
-        head = Text.assemble(("run ", "dim"), self.run_id, "  ", showing.state(self.status.state))
-        return Group(head, table)
+        return Text("starting ...", "dim") if self.status is None else drawn(self.status)
+
+
+def drawn(status: RunStatus) -> RenderableType:
+    """Where there is little room, what a task says is cut, not its name."""
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="ellipsis", no_wrap=True, style="dim", ratio=1)
+    for task_id, execution in status.tasks.items():
+        table.add_row(showing.plain(task_id), _state(execution), showing.plain(_says(execution)))
+    head = Text.assemble(("run ", "dim"), status.run_id, "  ", showing.state(status.state))
+    return Group(head, table)
 
 
 def _state(execution: TaskExecution) -> Text:

@@ -49,7 +49,7 @@ why = click.option("--reason", default="", help="Why, for those who look later."
     epilog="""\b
 Examples:
   layby resolve paid-7 --value '{"amount": 42}'
-  layby resolve run/order-7:approve.promise.ok --value true --reason 'called the customer'"""
+  layby resolve order-7:approve.c.promise.ok --value true --reason 'called the customer'"""
 )
 @click.argument("promise_id", metavar="ID")
 @click.option("--value", "given", type=JSON, help="The outcome, as JSON or @FILE.")
@@ -160,7 +160,9 @@ def _settle(place: Place, command: ResolvePromise, promise_id: str, *, as_json: 
         value = showing.value(promise.value)
         told = f"it stays {promise.state}" + ("" if value == "-" else f" with {value}")
         raise Refused(f"promise '{promise_id}' was settled before: {told}")
-    print_outcome(promise, f"is {promise.state}", as_json=as_json)
+    is_new = promise.created_at == promise.settled_at
+    told = "; it is new: nobody has waited for it yet" if is_new else ""
+    print_outcome(promise, f"is {promise.state}{told}", as_json=as_json)
 
 
 async def _meant(client: Client, promise_id: str) -> str:
