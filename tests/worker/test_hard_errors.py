@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from layby import RunFailed, Runner, UsageError, Workflow, task
+from layby.client.local import LocalClient
 from layby.core import commands as c
+from layby.core.replies import refuse
 from tests.client.stage import play, served
 from tests.worker.calling import answer_to, call
 from tests.worker.world import flow_of
@@ -153,3 +155,23 @@ def test_broken_text_is_refused_wherever_the_store_is(place: Any):
         await runner.execute(flow_of(keeps), timeout=20)
 
     place(scene)
+
+
+def test_a_sleep_that_cannot_be_watched_is_not_over(monkeypatch: pytest.MonkeyPatch):
+    """Its body hears so, instead of going on too soon."""
+    send = LocalClient.send
+
+    async def send_or_refuse(client: LocalClient, request: Any) -> Any:
+        is_sleep = isinstance(request, c.WatchPromise) and "sleep" in request.id
+        return refuse(403, "Forbidden") if is_sleep else await send(client, request)
+
+    @task
+    async def sleeps(context, handle):
+        with pytest.raises(UsageError, match="Forbidden"):
+            await handle.sleep(60)
+
+    async def scene(runner: Runner) -> None:
+        monkeypatch.setattr(LocalClient, "send", send_or_refuse)
+        await runner.execute(flow_of(sleeps), timeout=20)
+
+    embedded(scene)

@@ -133,7 +133,7 @@ class TaskHandle:
             timer = await self._timer(self._attempt, record_id, length)
             if timer.is_pending:
                 waiting = replace(waiting, deadline=timer.timeout_at)
-                await self._parked(self._watched(timer.id), waiting)
+                _promise(await self._parked(self._watched(timer.id), waiting), timer.id)
 
     async def wait_for(
         self,
