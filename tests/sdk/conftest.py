@@ -12,15 +12,23 @@ from tests.sdk.servers import Server
 
 
 class World:
-    def __init__(self, sdk: Sdk, server: Server, folder: Path) -> None:
+    def __init__(self, sdk: Sdk, server: Server, folder: Path, **options: Any) -> None:
+        """`options` are given to every peer."""
         self.sdk = sdk
         self.server = server
         self._folder = folder
+        self._options = options
         self._peers: list[Peer] = []
 
-    def worker(self, group: str = "default", ttl: int = 60_000, hangs: str | None = None) -> Peer:
+    def worker(
+        self,
+        group: str = "default",
+        ttl: int = 60_000,
+        hangs: str | None = None,
+        sdk: Sdk | None = None,
+    ) -> Peer:
         """Has all our functions, and is connected when this returns."""
-        return self._peer(group=group, ttl=ttl, hangs=hangs, functions=True)
+        return self._peer(sdk, group=group, ttl=ttl, hangs=hangs, functions=True)
 
     def client(self) -> Peer:
         """Has no function and is in a group of its own, so that it is given no work."""
@@ -32,7 +40,8 @@ class World:
 
     def _peer(self, sdk: Sdk | None = None, **options: Any) -> Peer:
         complaints = self._folder / f"peer-{len(self._peers)}.log"
-        peer = Peer(sdk or self.sdk, {"url": self.server.url, **options}, complaints)
+        options = {"url": self.server.url} | self._options | options
+        peer = Peer(sdk or self.sdk, options, complaints)
         self._peers.append(peer)
         peer.hear("connected")
         return peer

@@ -31,6 +31,17 @@ async def shout(context):
     return context["args"][0].upper()
 
 
+@task(rpc="echo")
+async def echo(context):
+    return context["args"][0] if "args" in context else context.to_dict()
+
+
+@task(rpc="calls_for")
+async def calls_for(context, handle):
+    name, args, target = context["args"]
+    return await handle.rpc(name, *args, target=f"poll://any@{target}")
+
+
 @task(rpc="greet")
 async def greet(context):
     """One object is what it is given, and what it sets there is what it answers."""
@@ -62,7 +73,7 @@ async def step(what: str) -> str:
 
 
 CALLS = Workflow("calls", tasks=[calls])
-FUNCTIONS = [shout, greet, refuse, call_back, endure]
+FUNCTIONS = [shout, echo, calls_for, greet, refuse, call_back, endure]
 
 
 async def obey(runner: Runner, order: dict) -> None:

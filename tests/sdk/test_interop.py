@@ -3,7 +3,14 @@
 import pytest
 
 from tests.sdk.conftest import World
-from tests.sdk.sdks import NEWEST
+from tests.sdk.sdks import LAYBY, NEWEST, SDKS
+
+VALUES = [
+    *(None, False, 0, -1.5, 2**53 - 1, "", [], {}),
+    {"a": [1, None, {"ü€😀": True}]},
+    "\0 \u2028 \x85 😀",
+    "ü" * 500_000,
+]
 
 pytestmark = [
     pytest.mark.sdk,
@@ -116,3 +123,30 @@ def test_a_group_may_be_mixed(world: World):
         client.rpc(f"shout-{number}", "shout", "all")
     assert {client.result(f"hello-{number}") for number in range(10)} == {"Hello, all!"}
     assert {client.result(f"shout-{number}") for number in range(10)} == {"ALL"}
+
+
+def test_every_value_comes_back_as_it_was(world: World):
+    """From layby to an SDK and back, and from an SDK to layby and back."""
+    world.layby()
+    worker = world.worker()
+    for number, value in enumerate(VALUES):
+        worker.run(f"to-{number}", "calls_for", "echo", [value], "layby")
+        worker.rpc(f"fro-{number}", "calls_for", "echo", [value], "default", target="layby")
+    for number, value in enumerate(VALUES):
+        assert worker.result(f"to-{number}") == value
+        assert worker.result(f"fro-{number}") == value
+
+
+def test_a_call_goes_through_all_sdks_and_versions(world: World):
+    """Each calls the next; their ways to name what they call do not get in each other's way."""
+    places = [LAYBY, *(sdk for sdk in SDKS if sdk.is_installed)]
+    world.layby(group="place-0")
+    for number, sdk in enumerate(places[1:], 1):
+        world.worker(group=f"place-{number}", sdk=sdk)
+    route = [*range(len(places)), *reversed(range(len(places)))]
+    call = ["echo", ["there and back"], "place-0"]
+    for number in route:
+        call = ["calls_for", call, f"place-{number}"]
+    client = world.client()
+    client.rpc("long-way", "calls_for", *call, target="place-0")
+    assert client.result("long-way") == "there and back"

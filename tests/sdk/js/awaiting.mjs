@@ -5,6 +5,7 @@ import { setTimeout as pause } from "node:timers/promises";
 export function makeFunctions(tell, hangs) {
   const hello = async (_ctx, name) => `Hello, ${name}!`;
   const double = async (_ctx, n) => 2 * n;
+  const echo = async (_ctx, value) => value;
   const step = async (_ctx, what) => {
     tell("effect", { what });
     if (hangs === what) await new Promise(() => {});
@@ -75,7 +76,7 @@ export function makeFunctions(tell, hangs) {
   }
 
   return {
-    hello, double, step, sums, calls, fans_out, naps, leaves,
+    hello, double, echo, step, sums, calls, fans_out, naps, leaves,
     asks, fails, catches, takes, survives, calls_for,
   };
 }

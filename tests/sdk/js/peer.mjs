@@ -6,7 +6,7 @@
 import { createInterface } from "node:readline";
 
 const [, , sdk, text] = process.argv;
-const { url, group, pid, ttl, functions, hangs } = JSON.parse(text);
+const { url, group, pid, ttl, token, functions, hangs } = JSON.parse(text);
 const isAsync = sdk.endsWith("/async");
 const { Resonate } = await import(sdk);
 const { makeFunctions } = await import(isAsync ? "./awaiting.mjs" : "./yielding.mjs");
@@ -22,7 +22,7 @@ const logger = {
   error: complain,
 };
 
-const resonate = new Resonate({ url, group, pid, ttl, logger });
+const resonate = new Resonate({ url, group, pid, ttl, token, logger });
 if (functions) {
   const named = Object.entries(makeFunctions(tell, hangs));
   for (const [name, func] of named) resonate.register(name, func);

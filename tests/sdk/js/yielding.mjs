@@ -6,6 +6,7 @@ import { setTimeout as pause } from "node:timers/promises";
 export function makeFunctions(tell, hangs) {
   const hello = (_ctx, name) => `Hello, ${name}!`;
   const double = (_ctx, n) => 2 * n;
+  const echo = (_ctx, value) => value;
   const step = async (_ctx, what) => {
     tell("effect", { what });
     if (hangs === what) await new Promise(() => {});
@@ -77,7 +78,7 @@ export function makeFunctions(tell, hangs) {
   }
 
   return {
-    hello, double, step, sums, calls, fans_out, naps, leaves,
+    hello, double, echo, step, sums, calls, fans_out, naps, leaves,
     asks, fails, catches, takes, survives, calls_for,
   };
 }

@@ -11,6 +11,9 @@ def make_functions(tell, hangs) -> list:
     async def double(ctx, n: int) -> int:
         return 2 * n
 
+    async def echo(ctx, value):
+        return value
+
     async def step(ctx, what: str) -> str:
         tell("effect", what=what)
         if hangs == what:
@@ -63,6 +66,6 @@ def make_functions(tell, hangs) -> list:
         return await ctx.options(target=target).rpc(name, *args)
 
     return [
-        *(hello, double, step, sums, calls, fans_out, naps, leaves),
+        *(hello, double, echo, step, sums, calls, fans_out, naps, leaves),
         *(asks, fails, catches, takes, survives, calls_for),
     ]

@@ -40,7 +40,8 @@ class Peer:
     def __init__(self, options: dict) -> None:
         ttl = timedelta(milliseconds=options["ttl"]) if "ttl" in options else None
         group, pid = options.get("group"), options.get("pid")
-        self.resonate = Resonate(url=options.get("url"), group=group, pid=pid, ttl=ttl)
+        url, token = options.get("url"), options.get("token")
+        self.resonate = Resonate(url=url, group=group, pid=pid, ttl=ttl, token=token)
         if options.get("functions"):
             for function in make_functions(tell, options.get("hangs")):
                 self.resonate.register(function, retry_policy=Never())
@@ -86,7 +87,7 @@ class Peer:
 async def main() -> None:
     log()
     peer = Peer(json.loads(sys.argv[1]))
-    lines = asyncio.StreamReader()
+    lines = asyncio.StreamReader(limit=2**24)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     async with asyncio.TaskGroup() as orders:
