@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from layby.core.model import NEVER
 from layby.wire.decode import VERSION
 from tests.server.keys import public_pem, signed
 from tests.server.raw import Line, envelope, get, post
@@ -314,6 +315,20 @@ def test_a_take_that_rides_is_bounded_too(server: Server) -> None:
     run = fresh("layby.run.start") | {"take": worker}
     run["nodes"] = [{"id": "n", "name": name}]
     assert taken(server.post("layby.run.start", run, mine)) == [f"{run['id']}:n"]
+
+
+def test_a_prefix_token_does_not_end_the_worker_of_another(server: Server) -> None:
+    """By taking its name; not by a take that rides on another request either."""
+    admin, mine = TOKENS["an admin"], TOKENS["an api key"]
+    theirs = take("f") | {"pid": "theirs", "incarnation": "secret"}
+    assert server.post("layby.worker.take", theirs, admin).status == 200
+    forged = theirs | {"incarnation": "made up"}
+    assert server.post("layby.worker.take", forged, mine).status == 409
+    run = {"id": "mine/forging", "name": "f", "group": GROUP, "timeoutAt": NEVER, "take": forged}
+    server.post("layby.run.start", run | {"nodes": [{"id": "a", "name": "f"}]}, mine)
+    alive = {"pid": "theirs", "incarnation": "secret"}
+    assert server.post("layby.worker.heartbeat", alive, admin).status == 200
+    assert server.post("layby.worker.leave", alive, admin).status == 200
 
 
 def test_what_the_end_of_a_task_wakes_is_not_handed_to_a_stranger(server: Server) -> None:
