@@ -156,6 +156,11 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "is ready, and no worker at poll://any@workers has taken it yet",
         "a worker at poll://any@workers",
     ),
+    "given back by all at the target": (
+        explained(replace(FOREIGN, version=7)),
+        "is ready again, after 7 tries, and no worker at poll://any@workers has taken it yet",
+        "a worker at poll://any@workers",
+    ),
     "running": (
         explained(replace(NODE, **HELD), holder=holder()),
         "is running on worker w1",
@@ -232,6 +237,14 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "backs off after failure 2: ValueError: bad; it is tried again in 5 s",
         "",
     ),
+    "asleep": (
+        replace(
+            suspended_on(),
+            awaited=[(promise("foo.1.1", timer=True, timeout_at=160_000), FOREIGN)],
+        ),
+        "is suspended on timer foo.1.1",
+        "",
+    ),
     "suspended": (
         suspended_on("foo.1.1", "foo.1.2"),
         "is suspended on promise foo.1.1, promise foo.1.2",
@@ -276,6 +289,7 @@ def test_the_sentence_and_who_can_unblock_it(case):
         ("a run", "dependency", 10_000, None),
         ("backing off", "backoff", 40_000, 105_000),
         ("suspended", "promise", 40_000, None),
+        ("asleep", "promise", 40_000, 160_000),
         ("suspended by a trigger", "trigger", 40_000, None),
     ],
 )

@@ -182,15 +182,23 @@ def _suspended(about: Explanation, task: Task, now: Millis) -> Reason:
         return _backing_off(about, task, backoff[0], now)
     told = read_waiting_on(task.waiting_on)
     sentence = f"is suspended, {told.sentence}" if told else f"is suspended on {_listed(about)}"
+    ends_at = _ends_at(about)
     return _reason(
         about,
         told.kind if told else "promise",
         sentence,
-        deadline=told.deadline if told else None,
-        unblock="whoever settles that",
+        deadline=told.deadline if told else ends_at,
+        unblock="whoever settles that" if ends_at is None else "",
         command=_settling(about),
         awaited=_awaited_ids(about),
     )
+
+
+def _ends_at(about: Explanation) -> Millis | None:
+    """When a wait for nothing but timers is over; None for any other wait."""
+    if about.more_awaited or not all(promise.timer for promise, _ in about.awaited):
+        return None
+    return min((promise.timeout_at for promise, _ in about.awaited), default=None)
 
 
 def _behind(about: Explanation, task: Task) -> Reason:
@@ -218,7 +226,8 @@ def _ready(about: Explanation, task: Task, now: Millis) -> Reason:
         sentence = f"is due {ahead(task.ready_at, now)} ({moment(task.ready_at)})"
         return _reason(about, "sleep", sentence, deadline=task.ready_at)
     if not task.is_ours:
-        sentence = f"is ready, and no worker at {task.target} has taken it yet"
+        again = f" again, after {_count(task.version, 'try', 'tries')}" if task.version else ""
+        sentence = f"is ready{again}, and no worker at {task.target} has taken it yet"
         return _reason(about, "worker", sentence, unblock=f"a worker at {task.target}")
     if about.able_workers:
         return _reason(about, "worker", _queued(about), unblock="a free slot of such a worker")
@@ -344,8 +353,8 @@ def _error(text: str | None) -> str:
     return "" if told.name == "Error" and not told.message else " ".join(str(told).split())
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: int, noun: str, nouns: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {nouns or f'{noun}s'}"
 
 
 def short_id(promise_id: str) -> str:
