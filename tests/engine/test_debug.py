@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from layby.core import commands as c
-from layby.core.model import FAR
+from layby.core.model import FAR, MessageKey
 from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
 from layby.engine.outbox import Nobody
@@ -53,6 +53,59 @@ def test_start_pauses_time_and_delivery_and_stop_resumes_them() -> None:
         world.engine.pump()
         assert world.promise("x").state == "rejected_timedout"
         assert sent == ["t"]
+
+
+class Carrier(Nobody):
+    """Knows what is under way; what is offered and under way already it does not carry again."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[MessageKey, int] = {}
+
+    def committed(self, outgoing, withdrawn):
+        for key in withdrawn:
+            self.under_way.pop(key, None)
+        self.under_way.update({each.key: each.message.version for each in outgoing})
+
+    def offered(self, outgoing):
+        for each in outgoing:
+            self.under_way.setdefault(each.key, each.message.version)
+
+    @property
+    def versions(self) -> list[int]:
+        return list(self.under_way.values())
+
+
+def test_what_was_told_before_a_pause_does_not_hide_what_comes_after_it() -> None:
+    """A message that was taken back or replaced meanwhile is not under way any more."""
+    carrier = Carrier()
+    with World(paused=False, delivery=carrier) as world:
+        world.ok(r.target("t"))
+        assert carrier.versions == [0]
+        world.ok(c.StartDebug())
+        world.ok(r.acquire("t", 0))
+        world.ok(c.ReleaseTask(id="t", version=1))
+        assert carrier.versions == []
+        world.ok(c.StopDebug())
+        world.engine.pump()
+        assert carrier.versions == [1]
+
+
+def test_what_was_told_before_a_reset_does_not_hide_what_comes_after_it() -> None:
+    """A new promise of the same id is news, also when it is made in a pause."""
+    carrier = Carrier()
+    for backend in ("memory", "sqlite"):
+        with World(backend, paused=False, delivery=carrier) as world:
+            world.ok(r.target("t"))
+            assert carrier.versions == [0]
+            world.ok(c.StartDebug())
+            world.reset()
+            assert carrier.versions == []
+            world.ok(r.target("t"))
+            world.ok(c.StopDebug())
+            world.engine.pump()
+            assert carrier.versions == [0]
+            world.reset()
+            assert carrier.versions == []
 
 
 def test_reset_forgets_everything() -> None:

@@ -325,8 +325,12 @@ class Engine:
     def _follow_up(self, changes: Changes) -> None:
         """What a commit sets in motion: waiting takes, and messages."""
         self._again.extend(self._takes.woken_by(changes))
-        if changes.messages and not self._is_paused:
-            with _delivering():
+        if not changes.messages:
+            return
+        with _delivering():
+            if self._is_paused:  # new ones are offered after the pause; those of before are stale
+                self._delivery.committed((), tuple(changes.messages))
+            else:
                 self._delivery.committed(outgoing_of(changes), withdrawn_by(changes))
 
     # --- time ----------------------------------------------------------------------------
@@ -421,8 +425,12 @@ class Engine:
         return None
 
     def _reset(self) -> None:
+        with self._store.transaction():
+            stale = [each.key for each in self._store.messages(OfferMessages(limit=FAR))]
         self._store.clear()
         self._earliest = FAR
+        with _delivering():
+            self._delivery.committed((), stale)
 
 
 def _set_futures(answers: Sequence[tuple[Item, Answer]]) -> None:
