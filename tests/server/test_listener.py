@@ -286,6 +286,35 @@ async def _tell_of_large_head() -> None:
     protocol.connection_lost(None)
 
 
+@pytest.mark.parametrize(
+    ("beginning", "piece"),
+    [
+        pytest.param(b"0\r\n", b"x: x\r\n" * 1_000, id="headers behind the body"),
+        pytest.param(b"0\r\nx: ", b"x" * 6_000, id="a header behind the body"),
+        pytest.param(b"1;x=", b"x" * 6_000, id="what is said of a chunk"),
+    ],
+)
+def test_what_is_no_body_has_an_end_behind_the_head_too(beginning: bytes, piece: bytes) -> None:
+    """It counts for nothing, and could fill the memory for as long as a request may take."""
+    asyncio.run(_tell_of_no_body(beginning, piece))
+
+
+async def _tell_of_no_body(beginning: bytes, piece: bytes) -> None:
+    wire = Wire()
+    protocol = Listener(Echo())._protocol()
+    protocol.connection_made(wire)
+    protocol.data_received(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+    for rest in (b"", b"", beginning):
+        protocol.data_received(b"2\r\nhi\r\n" * 5_000 + rest)
+    for _ in range(MAX_HEAD_BYTES // len(piece) + 1):
+        assert wire.written == b""
+        protocol.data_received(piece)
+    assert protocol.headers == [(b"transfer-encoding", b"chunked")]
+    assert wire.written.startswith(b"HTTP/1.1 431 ")
+    assert wire.is_closing()
+    protocol.connection_lost(None)
+
+
 def test_a_body_nobody_reads_is_passed_over(here: ListenerPlace) -> None:
     """The answer arrives though the request does not end, and the next request is served."""
     with Line(here.port) as line:

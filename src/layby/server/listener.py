@@ -106,6 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        """Since the request began, or its body last grew."""
         self._is_in_head = False
         self._under_way: deque[RequestResponseCycle] = deque()
 
@@ -135,8 +136,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect_request()  # the first bytes of another request
         self._head_bytes += len(data)
         self._parse(data)
-        if self._head_bytes > MAX_HEAD_BYTES and self._is_in_head:
-            self._refuse(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes")
+        if self._head_bytes > MAX_HEAD_BYTES and self._deadline is not None:
+            self._lose_patience(431, f"The headers take more than {MAX_HEAD_BYTES} bytes")
 
     # --- the parser ----------------------------------------------------------------------
 
@@ -147,6 +148,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Those behind a body come too late to count, and could be endless."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         if not self.parser.should_upgrade():
@@ -155,6 +161,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.scope.setdefault("state", {})["transport"] = self.transport
             super().on_headers_complete()
             self._under_way.append(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -213,8 +223,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def _give_up(self) -> None:
         if self.flow.read_paused:
             self._expect_request()  # it is not the peer who is late
-        elif self._is_in_head or self._unanswered():
-            self._refuse(408, "The request did not arrive in time")
+        else:
+            self._lose_patience(408, "The request did not arrive in time")
+
+    def _lose_patience(self, status: int, why: str) -> None:
+        if self._is_in_head or self._unanswered():
+            self._refuse(status, why)
         else:
             self.transport.abort()
 
