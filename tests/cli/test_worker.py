@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from layby import Workflow, task
+from layby import RetryPolicy, RunFailed, Workflow, run, task
 from layby.client.http import HttpClient
 from layby.core.model import NEVER
 from layby.workflow import plan
@@ -97,6 +97,23 @@ def test_dev_is_a_server_and_a_worker(desk: Desk, tmp_path: Path):
         heard(here, "layby works for")
         assert '"twice": 6' in typed("run", "flows.py:flow", "--context", "n=3", "--url", url).out
         assert ended(here) == 0
+
+
+def test_the_log_names_every_try_that_failed(caplog: pytest.LogCaptureFixture):
+    """So that whoever watches a worker does not have to search the store."""
+
+    @task(retry=RetryPolicy(max_attempts=2, delay=0.01, jitter=0))
+    async def fail(context):
+        raise ValueError("no")
+
+    caplog.set_level("INFO", "layby.worker")
+    with pytest.raises(RunFailed):
+        run(Workflow("failing", tasks=[fail]), {})
+    first, last = [each.message for each in caplog.records if "failed in try" in each.message]
+    assert re.fullmatch(
+        r"run/\w+:fail failed in try 1: ValueError: no; it is tried again in 0.0 s", first
+    )
+    assert re.fullmatch(r"run/\w+:fail failed in try 2: ValueError: no", last)
 
 
 def test_code_that_cannot_be_worked_on_is_named(desk: Desk, tmp_path: Path):

@@ -505,6 +505,9 @@ class Worker:
         retry_at = None if delay is None else self.now() + round(delay * 1000)
         attempt.job.history.failed(self.now(), error_text(error), retry_at)
         history = attempt.job.history.text
+        again = "" if delay is None else f"; it is tried again in {delay:.1f} s"
+        told = (attempt.id, attempt.version, error_text(error), again)
+        logger.info("%s failed in try %d: %s%s", *told)
         then = attempt.job.callback(error)
         self.spawn(self._fail(attempt, failure.error, retry_at, history, then))
 
