@@ -12,9 +12,11 @@ import pytest
 from layby import RunCancelled, Runner, task
 from layby.client.http import HttpClient
 from layby.core import commands as c
+from layby.core.model import NEVER
 from layby.runner import remote
 from layby.worker import worker as workers
 from layby.worker.heart import Heart
+from layby.workflow.plan import plan
 from tests.client.stage import Trouble
 from tests.worker.elsewhere import Elsewhere, play, server_elsewhere, soon
 from tests.worker.world import flow_of
@@ -353,5 +355,29 @@ def test_closing_does_not_wait_for_a_server_that_is_away(
         await runner.close()
         assert time.monotonic() - began < 3
         await elsewhere.ask(elsewhere.meddler.up())
+
+    play(scene)
+
+
+def test_a_take_whose_answer_never_comes_is_asked_again(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+):
+    """Something in between may swallow it and keep the connection: nobody would notice."""
+    monkeypatch.setattr(workers, "WAIT_MS", 300)
+    monkeypatch.setattr(remote, "HttpClient", functools.partial(HttpClient, answer_within=0.5))
+
+    @task
+    async def works(context): ...
+
+    async def scene() -> None:
+        elsewhere.meddler.trouble(
+            "layby.worker.take", "hang", when=lambda data: data.get("waitMs") and data["free"]
+        )
+        async with elsewhere.runner() as runner, elsewhere.runner(group="other") as other:
+            runner.register(flow_of(works))
+            await soon(lambda: elsewhere.count("layby.worker.take") >= 3)
+            plan_ = plan(flow_of(works), "a", {}, "default", NEVER)
+            assert (await other.client.send(plan_)).is_ok
+            assert (await (await other.get("a")).result(timeout=20)).to_dict() == {}
 
     play(scene)

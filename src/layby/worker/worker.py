@@ -66,6 +66,8 @@ from layby.worker.wheel import Wheel
 logger = logging.getLogger(__name__)
 
 FOREVER_MS = 3_600_000
+WAIT_MS = 30_000
+"""How long a take waits at a server: what lies in between may lose the answer, and say nothing."""
 LEAVE_S = 3.0
 """How long a worker that stops tries to hand its tasks back; later they are taken over anyway."""
 REFUSED_S = 5.0
@@ -284,7 +286,8 @@ class Worker:
         self.calls.begin(self.calls.share(self.credit))
         if self.calls.is_any_waiting and self.credit > 0:
             self.spawn(self._take_at_once(self.credit))
-        self._offers.offer(self.take(self.credit, FOREVER_MS))
+        wait_ms = FOREVER_MS if self.config.embedded else WAIT_MS
+        self._offers.offer(self.take(self.credit, wait_ms))
 
     def _answered(self, take: Take, reply: Reply, is_latest: bool) -> None:  # noqa: FBT001
         if isinstance(reply.data, TakeData):
