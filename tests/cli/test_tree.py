@@ -192,6 +192,8 @@ def test_calls_of_a_run_are_drawn_below_its_tasks(diamond: Desk):
     [
         (call("x", "root", func="hello", target="poll://any@g"), "rpc hello"),
         (call("x", "root", func="hello", scope="local"), "run hello"),
+        (call("x", "root", scope="local"), "run"),
+        (call("x", "root", scope="global"), ""),
         (call("x", "root", timer="true", target="poll://any@g"), "sleep"),
         (call("x", "root", target="poll://any@g"), "rpc"),
         (call("x", "root"), ""),

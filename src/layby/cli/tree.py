@@ -26,6 +26,7 @@ from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
 
 ORIGIN = "resonate:origin"
 PARENT = "resonate:parent"
+SCOPE = "resonate:scope"
 Row = tuple[Promise, Task | None]
 
 _tags = msgspec.json.Decoder(Tags).decode
@@ -204,7 +205,10 @@ def call_of(promise: Promise) -> str:
     param = encoding.from_text(promise.param)
     func: Any = param.get("func") if isinstance(param, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     how = "rpc" if TARGET in tags else "run"
-    return f"{how} {func}" if isinstance(func, str) and func else how if TARGET in tags else ""
+    if isinstance(func, str) and func:
+        return f"{how} {func}"
+    is_call = TARGET in tags or tags.get(SCOPE) == "local"  # a function need not have a name
+    return how if is_call else ""
 
 
 # --- the drawing -------------------------------------------------------------------------
