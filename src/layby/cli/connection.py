@@ -172,8 +172,9 @@ def _client(place: Place) -> Client:
 
 
 def _no_file(file: Path) -> str:
-    if file.is_dir():
-        return f"{file} is a folder: give --db the path of a layby database"
+    if file.exists():
+        what = "is a folder" if file.is_dir() else "is no regular file"
+        return f"{file} {what}: give --db the path of a layby database"
     return (
         f"{file} does not exist: give --db the path of a layby database, or --url a server; "
         "`layby run` and `layby serve` make a new file"

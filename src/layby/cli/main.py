@@ -26,8 +26,8 @@ EPILOG = """
 \b
 Exit codes:
   0    it worked
-  1    it ran, and the answer is no: a run failed, an id is unknown, a violation was found
-  2    it could not run: wrong usage, a file that cannot be used, a server that is not there
+  1    it ran, and the answer is no: a run failed, or an id is unknown
+  2    it could not run: wrong usage, a file or a server that cannot be used
   130  interrupted
 """
 SECTIONS: Final[dict[str, tuple[Place, ...]]] = {
