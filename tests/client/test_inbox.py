@@ -268,6 +268,26 @@ def test_a_listener_that_was_not_registered_is_registered_later():
     play(scene)
 
 
+def test_many_that_are_registered_again_let_others_pass():
+    """Whoever asks something meanwhile does not stand behind all of them."""
+    count = 3 * inboxes.RENEWED
+
+    async def scene(stage: Stage, heard: Heard) -> None:
+        ids = [f"p{number}" for number in range(count)]
+        await asyncio.gather(*(stage.ok(r.promise(each)) for each in ids))
+        waiting = [heard.watch(each) for each in ids]
+        await heard.listens(count)
+        stage.meddler.end_streams()
+        await stage.meddler.came.until(lambda _: stage.kinds().count(LISTEN) > count)
+        await stage.client.send(c.GetPromise(id="x"))
+        assert stage.kinds().count(LISTEN) <= count + 2 * inboxes.RENEWED
+        await heard.listens(2 * count)
+        await asyncio.gather(*(stage.ok(r.settle(each)) for each in ids))
+        await asyncio.gather(*waiting)
+
+    listening(scene)
+
+
 def test_listeners_are_registered_again_now_and_then(monkeypatch: pytest.MonkeyPatch):
     """Whatever was lost on the server's side is made up for."""
     monkeypatch.setattr(inboxes, "AGAIN_S", 0.05)

@@ -12,7 +12,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Iterable,
     Iterator,
 )
 from itertools import islice
@@ -34,6 +33,8 @@ Send = Callable[[Command | Query], Awaitable[Reply]]
 Lost = Callable[[str, int], None]
 
 AGAIN_S: Final = 60.0
+RENEWED: Final = 250
+"""Listeners registered again at a time."""
 PORTION: Final = 25
 """Waiting coroutines woken in one turn of the loop, when there are many."""
 
@@ -59,6 +60,7 @@ class Inbox:
         self._lost = lost
         self._waiting: dict[str, dict[asyncio.Future[Reply], None]] = {}
         self._listening: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self.is_open = asyncio.Event()
@@ -101,7 +103,7 @@ class Inbox:
         mates = self._waiting.setdefault(promise_id, {})
         mates[waiting] = None
         if len(mates) == 1:
-            self._renew([promise_id])
+            self._spawn(self._listen_for(promise_id))
         try:
             return await waiting
         finally:
@@ -113,11 +115,16 @@ class Inbox:
         if not mates:
             self._waiting.pop(promise_id, None)
 
-    def _renew(self, promise_ids: Iterable[str]) -> None:
-        for promise_id in promise_ids:
-            self._spawn(self._listen_for(promise_id))
+    async def _renew(self) -> None:
+        """Register every listener again, in portions: whatever else is asked goes in between."""
+        promise_ids = list(self._waiting)
+        for first in range(0, len(promise_ids), RENEWED):
+            portion = promise_ids[first : first + RENEWED]
+            await asyncio.gather(*map(self._listen_for, portion))
 
     async def _listen_for(self, promise_id: str) -> None:
+        if promise_id not in self._waiting:
+            return
         try:
             reply = await self._send(RegisterListener(awaited=promise_id, address=self._address))
         except EngineStopped:
@@ -158,16 +165,18 @@ class Inbox:
     def _closed(self) -> None:
         self.is_open.clear()
         self.is_down.set()
+        if self._renewing is not None:
+            self._renewing.cancel()
 
     def _opened(self) -> None:
         self.is_open.set()
         self.is_down.clear()
-        self._renew(list(self._waiting))
+        self._renewing = self._spawn(self._renew())
 
     async def _repeat(self) -> None:
         while True:
             await asyncio.sleep(AGAIN_S)
-            self._renew(list(self._waiting))
+            await self._renew()
 
     def _hear(self, message: MessageEnvelope) -> None:
         if message.data.promise is not None:
