@@ -5,6 +5,7 @@ left out comes as soon as the clock goes on; where it is put back, a fixed hour 
 that begin with `*` go on through both, as time itself does.
 """
 
+import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -18,6 +19,7 @@ from layby.core.rows import NoInstant
 
 _YEARS = range(1970, 2200)
 _SECOND = timedelta(seconds=1)
+_RANGE_OF_ONE = re.compile(r"\b(\w+)-\1/0*[1-9]\d*\b", re.IGNORECASE)
 _LOOKS_LIKE = "write five fields, minute hour day month weekday, such as '0 9 * * mon-fri'"
 
 
@@ -70,7 +72,7 @@ def _rule(cron: str) -> _Rule:
     if len(fields) > 7:
         raise CronSimError("Wrong number of fields")
     years = _years(fields[6]) if len(fields) == 7 else None
-    text = " ".join(fields[:6])
+    text = _RANGE_OF_ONE.sub(r"\1", " ".join(fields[:6]))  # the library takes 9-9/4 for 9/4
     CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))  # raises when it is none
     if len(fields) == 5 or not fields[0].isdecimal():
         return _Rule(text, 0, years)
@@ -86,8 +88,10 @@ def _years(field: str) -> frozenset[int]:
 def _span(part: str) -> range:
     span, _, step = part.partition("/")
     first, _, last = span.partition("-")
-    years = _YEARS if first == "*" else range(int(first), int(last or first) + 1)
-    return years[:: int(step or 1)]
+    if first == "*":
+        return _YEARS[:: int(step or 1)]
+    end = int(last or first) + 1 if last or not step else _YEARS.stop
+    return range(int(first), end, int(step or 1))
 
 
 def _zone(name: str) -> tzinfo | None:
