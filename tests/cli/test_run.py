@@ -14,7 +14,7 @@ from rich.console import Console
 
 from layby.cli.run import drawn, read_context
 from layby.errors import UsageError
-from layby.workflow.status import RunStatus, TaskExecution
+from layby.workflow.status import RunStatus, TaskExecution, TaskStatus
 from layby.workflow.waiting import WaitingOn
 from tests.cli.desk import heed_interrupts, typed
 
@@ -69,10 +69,29 @@ def test_a_narrow_terminal_keeps_the_names_of_tasks(folder, width):
     tasks = {"approve": approve}
     status = RunStatus(run_id="r", flow="order", state="Running", tasks=tasks, created_at=0)
     shown = io.StringIO()
-    Console(width=width, file=shown).print(drawn(status))
+    Console(width=width, file=shown).print(drawn(status, lines=5))
     line = shown.getvalue().splitlines()[1]
     assert line.startswith("approve  Running Deferred  wai")
     assert len(line) == width
+
+
+def test_a_low_terminal_shows_what_moves():
+    """What has ended, or not begun, is only counted: it has nothing to say."""
+    done: TaskStatus = "Completed"
+    states: tuple[TaskStatus, ...] = (done, done, done, "Pending", "Running", done, "Failed")
+    tasks = {
+        f"t{n}": TaskExecution(id=f"t{n}", task_execution_id=f"run/r:t{n}", status=state)
+        for n, state in enumerate(states)
+    }
+    status = RunStatus(run_id="r", flow="order", state="Running", tasks=tasks, created_at=0)
+    shown = io.StringIO()
+    Console(width=80, file=shown).print(drawn(status, lines=2))
+    assert [each.rstrip() for each in shown.getvalue().splitlines()] == [
+        "run r  Running",
+        "t6  Failed",
+        "t4  Running",
+        "... and 1 Pending, 4 Completed",
+    ]
 
 
 def test_a_run_that_fails_names_its_tasks(folder):

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -31,6 +32,10 @@ from layby.workflow.workflow import Workflow
 
 LOOK_S = 0.2
 """How often the tasks are looked at while a person watches."""
+AROUND = 3
+"""Lines above and below the tasks: the run, those that are only counted, and the cursor's."""
+LOUD = ("Failed", "Running", "Halted", "Ready", "Pending", "Cancelled", "Skipped", "Completed")
+"""Who is shown first where not all can be."""
 TRACEBACKS = 3
 """Of a run in which everything failed, nobody reads all."""
 
@@ -160,19 +165,31 @@ class _Watch:
             self._told[task_id] = told
 
     def _table(self) -> RenderableType:
-        return Text("starting ...", "dim") if self.status is None else drawn(self.status)
+        if self.status is None:
+            return Text("starting ...", "dim")
+        return drawn(self.status, max(1, self._console.height - AROUND))
 
 
-def drawn(status: RunStatus) -> RenderableType:
-    """Where there is little room, what a task says is cut, not its name."""
+def drawn(status: RunStatus, lines: int) -> RenderableType:
+    """Where there is little room, what a task says is cut, not its name.
+
+    Of more tasks than lines, those with something to say are shown, and the others counted.
+    """
+    shown = list(status.tasks.items())
+    if len(shown) > lines:
+        shown.sort(key=lambda each: LOUD.index(each[1].status))
+    others = Counter(each.status for _, each in shown[lines:])
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="ellipsis", no_wrap=True, style="dim", ratio=1)
-    for task_id, execution in status.tasks.items():
+    for task_id, execution in shown[:lines]:
         table.add_row(showing.plain(task_id), _state(execution), showing.plain(_says(execution)))
     head = Text.assemble(("run ", "dim"), status.run_id, "  ", showing.state(status.state))
-    return Group(head, table)
+    if not others:
+        return Group(head, table)
+    told = ", ".join(f"{count} {name}" for name, count in others.items())
+    return Group(head, table, Text(f"... and {told}", "dim"))
 
 
 def _state(execution: TaskExecution) -> Text:
