@@ -1,5 +1,7 @@
 """Complaints about what every request meets: in the log, and not as often as there are requests."""
 
+import logging
+
 import pytest
 
 from layby.server.complaints import AGAIN_S, Complaints
@@ -14,12 +16,12 @@ class Clock:
 
 def test_each_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    complaints = Complaints(clock)
+    complaints = Complaints("refused", logging.getLogger("layby.here"), logging.WARNING, clock)
     for why in ("the disk is full", "the disk is full", "it is locked", "the disk is full"):
         complaints.tell(why)
-    assert [each.getMessage() for each in caplog.records] == [
-        "requests are refused: the disk is full",
-        "requests are refused: it is locked",
+    assert caplog.record_tuples == [
+        ("layby.here", logging.WARNING, "refused: the disk is full"),
+        ("layby.here", logging.WARNING, "refused: it is locked"),
     ]
     clock.now = AGAIN_S - 1
     complaints.tell("the disk is full")
@@ -30,7 +32,7 @@ def test_each_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_they_are_not_remembered_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints(Clock())
+    complaints = Complaints("refused", logging.getLogger("layby"), clock=Clock())
     for number in range(1_000):
         complaints.tell(str(number))
     assert len(caplog.records) == 1_000

@@ -250,6 +250,16 @@ def test_a_refusal_is_logged_without_the_token(caplog: pytest.LogCaptureFixture)
         assert secret not in caplog.text
 
 
+def test_who_tries_again_and_again_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """One line for each reason; a disk full of refusals would be an attack by itself."""
+    ours = verifier()
+    with caplog.at_level(logging.DEBUG):
+        for _ in range(100):
+            assert ours.verify(signed(GOOD, which=1), NOW) is None
+            assert ours.verify("nonsense", NOW) is None
+    assert len(caplog.records) == 2
+
+
 # --- keys that cannot be used ----------------------------------------------------------------
 
 

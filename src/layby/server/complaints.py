@@ -5,14 +5,23 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-logger = logging.getLogger(__name__)
-
 AGAIN_S: Final = 60.0
 _MAX_KNOWN: Final = 100
 
 
 class Complaints:
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    """`about` begins every line."""
+
+    def __init__(
+        self,
+        about: str,
+        logger: logging.Logger,
+        level: int = logging.ERROR,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._about = about
+        self._logger = logger
+        self._level = level
         self._clock = clock
         self._again_at: dict[str, float] = {}
 
@@ -23,4 +32,4 @@ class Complaints:
         if len(self._again_at) >= _MAX_KNOWN:
             self._again_at.clear()
         self._again_at[why] = now + AGAIN_S
-        logger.error("requests are refused: %s", why)
+        self._logger.log(self._level, "%s: %s", self._about, why)

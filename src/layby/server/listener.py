@@ -181,7 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 rest = self._feed(rest)
         except HttpParserError as error:
             why = error.__context__ if isinstance(error.__context__, _TooMany) else error
-            logger.info("a connection sent what is no HTTP: %s", why)
+            logger.debug("a connection sent what is no HTTP: %s", why)
             self._refuse(400, f"Invalid HTTP: {why}")
 
     def _feed(self, data: memoryview) -> memoryview:

@@ -1,6 +1,7 @@
 """One request in, one answer out: decode, ask who it is, ask the engine, encode."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from layby.server.routing import Router
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
 from layby.wire.kinds import KINDS
+
+logger = logging.getLogger(__name__)
 
 Gone = Callable[[], Awaitable[None]]
 """Returns when the caller has hung up."""
@@ -42,7 +45,7 @@ class Rpc:
         self._gate = gate
         self._count = count
         self._debug = debug
-        self._complaints = Complaints()
+        self._complaints = Complaints("requests are refused", logger)
 
     async def answer(self, body: bytes, token: str | None, gone: Gone) -> Answer:
         """`token` is what the transport brought; the envelope's own counts more."""

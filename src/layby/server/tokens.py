@@ -24,6 +24,7 @@ from msgspec import Struct
 from layby.core.model import Millis
 from layby.errors import UsageError
 from layby.server.auth_config import AuthConfig
+from layby.server.complaints import Complaints
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class TokenVerifier:
         self._algorithms: Algorithms = ()
         self._issuer = issuer
         self._audience = audience
+        self._refused = Complaints("refused a token", logger, logging.INFO)
         if public_key == UNCHECKED:
             logger.warning(
                 "auth.public_key is 'none': signatures are NOT checked and anybody can write a "
@@ -71,11 +73,11 @@ class TokenVerifier:
         try:
             claims = self._decoded(token)
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            logger.info("refused a token: %s", type(error).__name__)  # its text may quote the token
+            self._refused.tell(type(error).__name__)  # its text may quote the token
             return None
         expires_at = _instant(claims.get("exp"))
         if expires_at is None or expires_at <= now or not _has_begun(claims, now):
-            logger.info("refused a token: not valid at this time")
+            self._refused.tell("not valid at this time")
             return None
         return Claims(claims, expires_at)
 
