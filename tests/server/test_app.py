@@ -190,6 +190,7 @@ def opened(port: int, path: str, *headers: str) -> Line:
         ("/poll/g/w", "w"),
         ("/poll/g/a%20b%2Fc%C3%A9", "a b/cé"),
         ("/poll/g/a/b", "a/b"),
+        ("//poll/g/w", "w"),
         ("/poll/g/%25", "%"),
         ("/poll/g/w%00?x=y", "w\0"),
         ("/p%6fll/%67/x", None),

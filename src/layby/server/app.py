@@ -221,8 +221,11 @@ class Application:
 
 
 def _poll_place(scope: Scope) -> tuple[str, str] | None:
-    """Group and id, each decoded by itself: an id may contain a slash, encoded or not."""
-    first, *place = scope["raw_path"].decode("latin-1").removeprefix("/").split("/", 2)
+    """Group and id, each decoded by itself: an id may contain a slash, encoded or not.
+
+    Whoever was given our URL with a slash at its end asks for `//poll/…`.
+    """
+    first, *place = scope["raw_path"].decode("latin-1").lstrip("/").split("/", 2)
     if first != "poll" or len(place) < 2 or not all(place):
         return None
     group, receiver_id = place
