@@ -381,3 +381,31 @@ def test_a_take_whose_answer_never_comes_is_asked_again(
             assert (await (await other.get("a")).result(timeout=20)).to_dict() == {}
 
     play(scene)
+
+
+def test_a_worker_that_begins_anew_is_registered_before_its_heart_beats(
+    elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+):
+    """A heartbeat that comes first is refused, and would make it begin anew once more."""
+    take, shut = "layby.worker.take", [True]
+
+    async def scene() -> None:
+        async with elsewhere.runner(lease=1.2) as runner:
+            runner.register(Bodies().flow())
+            worker, before = runner.worker, runner.worker.incarnation
+            refuses: list[Trouble] = ["refuse"] * 1000
+            elsewhere.meddler.trouble(
+                take, *refuses, when=lambda data: shut[0] and data["incarnation"] != before
+            )
+            await elsewhere.ok(c.LeaveWorker(pid=worker.config.pid, incarnation=before))
+            await soon(lambda: worker.incarnation != before)
+            takes = elsewhere.count(take)
+            await soon(lambda: elsewhere.count(take) >= takes + 12)
+            shut.clear()
+            shut.append(False)
+            beats = elsewhere.count(BEAT)
+            await soon(lambda: elsewhere.count(BEAT) >= beats + 3)
+
+    with caplog.at_level(logging.ERROR):
+        play(scene)
+    assert caplog.text.count("begins anew") == 1

@@ -85,4 +85,5 @@ class RemoteLink:
             )
         if not reply.is_ok:
             raise StoreUnavailable(f"this worker was not registered: {reply.data}")
+        worker.registered_as = incarnation
         return incarnation

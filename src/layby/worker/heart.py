@@ -101,7 +101,8 @@ class Heart:
     async def _beat(self, client: Client) -> None:
         worker = self._worker
         beat = worker.heartbeat()
-        self._call(self._heard, beat.incarnation, await self._clock.beat(client, beat))
+        if beat.incarnation == worker.registered_as:  # one that comes too early is refused
+            self._call(self._heard, beat.incarnation, await self._clock.beat(client, beat))
         for call_beat in worker.calls.beats():  # their leases are their own
             await client.send(call_beat)
         self._call(self._look_after_calls)

@@ -121,6 +121,8 @@ class Worker:
         self._context = copy_context()
         """What bodies start in: nothing that one of them sets reaches another."""
         self.incarnation = config.incarnation
+        self.registered_as = ""
+        """The incarnation that the store is known to know."""
         self.on_new_incarnation: Callable[[], None] = lambda: None
         """For whoever has told the store who this worker is."""
         self._by_number: dict[int, Attempt] = {}
