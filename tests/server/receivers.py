@@ -147,10 +147,19 @@ async def _answer_in_two(request: web.Request) -> web.StreamResponse:
     return response
 
 
-BREAK_OFF, NONSENSE, TALK_ON, IN_TWO = range(4)
+async def _put_off(request: web.Request) -> web.StreamResponse:
+    """That it may go on, again and again, and never an answer."""
+    while request.transport is not None and not request.transport.is_closing():
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000)
+        await asyncio.sleep(0)
+    return web.Response()
+
+
+BREAK_OFF, NONSENSE, TALK_ON, IN_TWO, PUT_OFF = range(5)
 _ODD = {
     BREAK_OFF: _break_off,
     NONSENSE: _talk_nonsense,
     TALK_ON: _talk_on,
     IN_TWO: _answer_in_two,
+    PUT_OFF: _put_off,
 }

@@ -15,7 +15,16 @@ from layby.errors import UsageError
 from layby.server.config import PushConfig
 from layby.server.push import LONGEST_PAUSE, Pusher, pause_after
 from layby.server.secret import Secret
-from tests.server.receivers import BREAK_OFF, IN_TWO, NONSENSE, TALK_ON, Receiver, Seen, on_loop
+from tests.server.receivers import (
+    BREAK_OFF,
+    IN_TWO,
+    NONSENSE,
+    PUT_OFF,
+    TALK_ON,
+    Receiver,
+    Seen,
+    on_loop,
+)
 
 HERE = ("127.0.0.1",)
 LATER = 3_600.0
@@ -162,6 +171,15 @@ async def test_an_answer_without_end_is_an_answer():
         pusher.push(execute(receiver.url))
         await told.delivered.until(1)
         assert told.failures == []
+
+
+@on_loop
+async def test_a_host_that_only_puts_off_is_given_up():
+    """Whatever comes before an answer is kept until it is read: it would fill the memory."""
+    async with Receiver(PUT_OFF) as receiver, Pushing(pauses=LATER) as (pusher, told):
+        pusher.push(execute(receiver.url))
+        await told.failures.until(1)
+        assert told.counted == [("execute", "error")]
 
 
 @pytest.mark.parametrize("answer", [200, IN_TWO])

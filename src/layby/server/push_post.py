@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Final, Literal
 
@@ -17,6 +18,7 @@ from aiohttp import (
     TCPConnector,
     TraceConfig,
 )
+from aiohttp.client_proto import ResponseHandler
 from msgspec import Struct
 from yarl import URL
 
@@ -29,6 +31,7 @@ from layby.server.push_turns import Host
 _TRY_SOON: Final = frozenset({408, 425, 429})
 _KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers hang up
 _MAX_ANSWER: Final = 64 * 1024
+_MAX_INTERIM: Final = 100
 _HEADERS: Final = {"Content-Type": "application/json", "User-Agent": "layby"}
 
 
@@ -94,13 +97,13 @@ class Poster:
         await self._resolver.close()
 
     def _open_session(self) -> ClientSession:
-        """No cookies, no proxies, no limit of its own: `Turns` is the limit."""
+        """No cookies, no proxies."""
         config = self._config
         trace = TraceConfig()
         trace.on_connection_create_end.append(self._obtained)
         trace.on_connection_reuseconn.append(self._obtained)
         return ClientSession(
-            connector=TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=_KEEP_ALIVE),
+            connector=_Connector(self._resolver),
             timeout=ClientTimeout(total=config.request_timeout, connect=config.connect_timeout),
             headers=_HEADERS,
             cookie_jar=DummyCookieJar(),
@@ -110,6 +113,25 @@ class Poster:
 
     async def _obtained(self, _: ClientSession, context: SimpleNamespace, __: object) -> None:
         self._connected(context.trace_request_ctx)
+
+
+class _Connector(TCPConnector):
+    """No limit of its own: `Turns` is the limit."""
+
+    def __init__(self, resolver: OutboundResolver) -> None:
+        super().__init__(  # pyright: ignore[reportUnknownMemberType] - aiohttp's own gap
+            resolver=resolver, limit=0, keepalive_timeout=_KEEP_ALIVE
+        )
+        self._factory = partial(_Impatient, loop=self._loop)
+
+
+class _Impatient(ResponseHandler):
+    """Hangs up on a host that says "go on" (1xx) without end: all of that is kept until read."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if len(self) > _MAX_INTERIM and self.transport is not None:
+            self.transport.abort()
 
 
 def _token_header(config: PushConfig) -> dict[str, str]:
