@@ -132,7 +132,8 @@ class _Patient:
         if abs(self._skew) < SKEW_MS:
             return Check("clock", "ok", "as here")
         way = "ahead" if self._skew > 0 else "behind"
-        told = f"{span(abs(self._skew))} {way}: deadlines made here mean something else there"
+        means = "deadlines that commands and SDK workers set here mean something else there"
+        told = f"{span(abs(self._skew))} {way}: {means}"
         return Check("clock", "wrong", told)
 
     async def debug(self) -> Check:
