@@ -40,8 +40,13 @@ def run(example: Path, folder: Path) -> list[str]:
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
     return done.stdout.splitlines()
+
+
+def complaints(stderr: str) -> list[str]:
+    """On a machine that is busy with other things even a quick look may take long, and be named."""
+    return [each for each in stderr.splitlines() if "blocked the event loop" not in each]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
