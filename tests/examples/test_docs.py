@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.examples.test_examples import complaints
 from tests.server.processes import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +55,7 @@ def run(page: list[Block], folder: Path) -> list[str]:
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
     return done.stdout.split(f"{CUT}\n")[:-1]
 
 
