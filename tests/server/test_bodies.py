@@ -16,8 +16,10 @@ GONE = {"type": "http.disconnect"}
 class Sender:
     """Sends its pieces, then waits with the rest until it is told to go on."""
 
-    def __init__(self, *pieces: bytes, goes_on: bool = False, **headers: str) -> None:
-        named = [(name.encode(), value.encode()) for name, value in headers.items()]
+    def __init__(
+        self, *pieces: bytes, goes_on: bool = False, headers: dict[str, str] | None = None
+    ) -> None:
+        named = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self.scope: dict[str, Any] = {"headers": named, "http_version": "1.1"}
         self.goes_on = asyncio.Event()
         self.is_waiting = asyncio.Event()
@@ -54,7 +56,7 @@ def test_a_body_is_read_whole(pieces: tuple[bytes, ...]) -> None:
 @pytest.mark.parametrize("pieces", [(b"x" * 11,), (b"x" * 10, b"y"), (b"x" * 20, b"y" * 3)])
 def test_one_that_is_too_large_is_not(pieces: tuple[bytes, ...], headers: dict[str, str]) -> None:
     async def scene() -> None:
-        refused = await read(Bodies(LIMIT), Sender(*pieces, **headers))
+        refused = await read(Bodies(LIMIT), Sender(*pieces, headers=headers))
         assert isinstance(refused, Reply)
         assert (refused.status, refused.data) == (413, "Request body is larger than 10 bytes")
 
@@ -72,7 +74,8 @@ def test_beginnings_have_only_so_much_room_together() -> None:
             await each.is_waiting.wait()
         assert await read(bodies, Sender(b"x", b"y")) == b"xy"
         assert await read(bodies, Sender(b"x" * 9, goes_on=True)) is CROWDED
-        assert await read(bodies, Sender(b"x" * 9, b"y", connection="close")) is CROWDED
+        closing = {"connection": "close"}
+        assert await read(bodies, Sender(b"x" * 9, b"y", headers=closing)) is CROWDED
         assert await read(bodies, Sender(b"x" * LIMIT)) == b"x" * LIMIT
         for each in slow:
             each.goes_on.set()
