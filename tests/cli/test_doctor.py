@@ -298,3 +298,12 @@ def test_a_limit_is_no_less_than_none(file):
     code, _, said = doctor(file, "--limit", -1)
     assert code == 2
     assert "not in the range" in said
+
+
+def test_a_file_is_named_as_elsewhere(file):
+    """By itself, or as `--db`; not both."""
+    plainly = doctor(file)
+    assert plainly[0] == 0
+    assert doctor("--db", f"sqlite:{file}") == plainly
+    code, _, said = doctor(file, "--db", "other.db")
+    assert (code, "give one of them" in said) == (2, True)

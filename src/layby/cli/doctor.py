@@ -54,6 +54,7 @@ Examples:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--url", metavar="URL", help="Check this server.  [env: LAYBY_URL]")
 @click.option("--token", metavar="TOKEN", help="The server's token.  [env: LAYBY_TOKEN]")
+@click.option("--db", metavar="ADDRESS", help="The same as FILE: sqlite:PATH.  [env: LAYBY_DB]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @limited(100)
 @click.pass_context
@@ -62,6 +63,7 @@ def doctor(
     file: Path | None,
     url: str | None,
     token: str | None,
+    db: str | None,
     limit: int,
     *,
     as_json: bool,
@@ -74,12 +76,12 @@ def doctor(
     answers.
     """
     if file is None:
-        place = find_place(url, token, None)
+        place = find_place(url, token, db)
         file = place.file
         if place.url is not None:
             _check_server(ctx, place, limit, as_json=as_json)
-    elif url is not None:
-        raise UsageError(f"both the file {file} and the server {url} are named: give one of them")
+    elif (other := url or db) is not None:
+        raise UsageError(f"both the file {file} and {other} are named: give one of them")
     assert file is not None
     with _bar() as progress:
         report = examine(file, limit, progress)
