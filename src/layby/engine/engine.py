@@ -192,9 +192,16 @@ class Engine:
             if items:
                 self._process(items)
             self._tick_if_due()
+        except StoreError as failure:  # every second while a disk is full: no traceback
+            logger.warning("the writer goes on after a failure: %s", failure)
+            self._pause()
         except Exception:
             logger.exception("the writer goes on after a failure")
-            self._earliest = self._advance() + RETRY_MS  # something is unwell: do not spin
+            self._pause()
+
+    def _pause(self) -> None:
+        """Something is unwell: do not spin."""
+        self._earliest = self._advance() + RETRY_MS
 
     def _next_items(self) -> list[Item]:
         """What is to be asked again and all that queued; waits, but not past the next deadline."""
