@@ -5,10 +5,12 @@
 
 import { createInterface } from "node:readline";
 
+import { hooked } from "./hook.mjs";
+
 const [, , sdk, text] = process.argv;
-const { url, group, pid, ttl, token, functions, hangs } = JSON.parse(text);
+const { url, group, pid, ttl, token, is_pushed, functions, hangs } = JSON.parse(text);
 const isAsync = sdk.endsWith("/async");
-const { Resonate } = await import(sdk);
+const { Resonate, HttpNetwork } = await import(sdk);
 const { makeFunctions } = await import(isAsync ? "./awaiting.mjs" : "./yielding.mjs");
 
 const tell = (said, fields = {}) => console.log(JSON.stringify({ said, ...fields }));
@@ -22,11 +24,13 @@ const logger = {
   error: complain,
 };
 
-const resonate = new Resonate({ url, group, pid, ttl, token, logger });
+const network = is_pushed ? await hooked(HttpNetwork, url) : undefined;
+const resonate = new Resonate({ url, group, pid, ttl, token, network, logger });
 if (functions) {
   const named = Object.entries(makeFunctions(tell, hangs));
   for (const [name, func] of named) resonate.register(name, func);
 }
+if (is_pushed) tell("connected");
 
 const begin = isAsync
   ? { run: resonate.run, rpc: resonate.rpc }
