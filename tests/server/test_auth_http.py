@@ -442,7 +442,7 @@ def test_what_waits_ends_when_its_token_expires(server: Server) -> None:
     assert server.post("layby.promise.ensure", {"id": "never"}, TOKENS["an admin"]).status == 200
     with ExitStack() as lines:
         stream, watch, worker = (lines.enter_context(Line(server.port)) for _ in range(3))
-        soon = signed({"exp": time.time() + 0.7, "role": "admin"})
+        soon = signed({"exp": time.time() + 2, "role": "admin"})
         assert stream.send(get("/poll/g/w", f"authorization: Bearer {soon}")).head()[0] == 200
         watch.send(post(envelope("layby.promise.watch", {"id": "never"}, auth=soon)))
         waiting = take("nobody's") | {"waitMs": 3_600_000}

@@ -205,7 +205,7 @@ def test_only_so_many_requests_are_sent_ahead(
 ) -> None:
     """Thousands fit into one packet: to keep them all would cost everybody's memory and time."""
     with Line(here.port) as line:
-        line.send(post(b"hello", *headers) * 1_500)
+        line.send(post(b"hello", *headers) * 3 * MAX_UNANSWERED)
         assert [length_of(line) for _ in range(MAX_UNANSWERED)] == [5] * MAX_UNANSWERED
         assert line.ends()
     assert not [each for each in caplog.records if each.exc_info]
