@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from rich.console import Console
@@ -227,6 +228,46 @@ def test_interrupted_it_says_how_to_go_on_and_does(folder, asked):
     typed("resolve", "q-1", "--value", "7", "--db", "o.db")
     done = typed("run", target, "--id", "r-1", "--json", "--db", "o.db").json
     assert done["result"] == {"question": "q-1", "answer": 7}
+
+
+BLOCKING = """
+import time
+from layby import Workflow, task
+
+@task(timeout=TIMEOUT)
+def block(context):
+    time.sleep(60)
+
+flow = Workflow("blocking", tasks=[block])
+"""
+
+
+@pytest.mark.parametrize(
+    ("timeout", "code", "said"),
+    [("0.2", 1, "failed: task 'block' failed: TaskTimeout"), ("None", 130, "layby: interrupted")],
+)
+def test_a_body_that_does_not_end_keeps_nobody(folder, timeout, code, said):
+    """What there is to say is said, and the process ends, though a thread cannot be stopped."""
+    (folder / "blocking.py").write_text(BLOCKING.replace("TIMEOUT", timeout))
+    command = [sys.executable, "-m", "layby.cli", "run", "blocking.py", "--db", "b.db"]
+    began = monotonic()
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - the child has one thread
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "block: Running" in line:
+                break
+        if code == 130:
+            process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+    assert process.returncode == code
+    assert said in told
+    assert "layby ends, though a task body goes on" in told
+    assert monotonic() - began < 30
 
 
 def test_a_file_that_is_in_use_is_shared_with_its_owner(folder):

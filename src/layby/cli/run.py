@@ -19,6 +19,7 @@ from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
 from layby.cli.loading import complete_files, find_flow
 from layby.cli.options import DURATION, Json, as_json, loosely, reaching, slotted
 from layby.cli.refusals import Refused
+from layby.cli.worker import end_soon
 from layby.client.api import Client
 from layby.core.commands import GetPromise
 from layby.core.replies import PromiseData
@@ -81,19 +82,37 @@ def run(
     runner = Runner(_address(place), slots=slots, group=group, token=place.token)
     seconds = None if deadline is None else deadline / 1000
     watch = _Watch(showing.new_console(stderr=True), quiet=as_json)
+    ending = _Ending()
     try:
-        result = asyncio.run(_executed(runner, flow, context, run_id, seconds, watch))
+        result = ending.loop.run(_executed(runner, flow, context, run_id, seconds, watch))
     except (RunFailed, RunCancelled) as error:
+        ending.code = 1
         if as_json:
             showing.print_json(_document(watch, None, str(error)))
         raise Refused(str(error)) from None
     except KeyboardInterrupt:
+        ending.code = 130
         if watch.run_id:
             in_group = "" if group == "default" else f" --group {group}"
             again = place.sent_here(f"layby run {target} --id {watch.run_id}{in_group}")
             click.echo(f"the run '{watch.run_id}' is kept; go on with: {again}", err=True)
         raise
     showing.print_json(_document(watch, result, None) if as_json else result.to_dict())
+    ending.code = 0
+
+
+class _Ending:
+    """Closes the loop when all is said: a body that goes on in its thread would hold that up."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.Runner()
+        self.code = 2
+        click.get_current_context().find_root().call_on_close(self._close)
+
+    def _close(self) -> None:
+        timer = end_soon(self.code)
+        self.loop.close()
+        timer.cancel()
 
 
 async def _executed(

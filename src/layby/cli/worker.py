@@ -110,16 +110,19 @@ async def work(runner: Runner, code: Code, where: str) -> None:
         await working
 
 
-def end_soon() -> None:
+def end_soon(code: int = 0) -> threading.Timer:
     """Bodies that do not end, in threads for instance, do not keep the process from ending."""
-    timer = threading.Timer(LAST_S, _end_anyway)
+    timer = threading.Timer(LAST_S, _end_anyway, (code,))
     timer.daemon = True
     timer.start()
+    return timer
 
 
-def _end_anyway() -> None:
-    click.echo("layby ends, though a task body goes on: its task has been handed back", err=True)
-    os._exit(0)
+def _end_anyway(code: int) -> None:
+    click.echo(
+        "layby ends, though a task body goes on; what it still does counts for nothing", err=True
+    )
+    os._exit(code)
 
 
 async def _work_and_end(runner: Runner, code: Code, where: str) -> None:
