@@ -53,6 +53,10 @@ class ServerProcess:
     def kill(self) -> None:
         self._end(self._process.kill)
 
+    def until_it_says(self, text: str) -> None:
+        with self._has_said:
+            assert self._has_said.wait_for(lambda: text in self.said, PATIENCE_S), self.said
+
     def _has_begun(self) -> bool:
         return self.is_up.is_set() or self._process.poll() is not None
 
@@ -73,7 +77,9 @@ class ServerProcess:
     def _hear(self, line: str) -> None:
         with self._has_said:
             self.said += line
-            if found := re.search(r"^layby serves .* at http://127\.0\.0\.1:(\d+)", line):
+            if found := re.search(
+                r"^layby serves .* at http://(?:127\.0\.0\.1|localhost):(\d+)", line
+            ):
                 self.port = int(found[1])
                 self.is_up.set()
             self._has_said.notify_all()

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from layby.server import open_files
 from layby.server.app import Surface
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
-from layby.server.config import ServerConfig
+from layby.server.config import PushConfig, ServerConfig
 from layby.server.config_values import without_password
 from layby.server.front import Front
 from layby.server.listener import Limits, Listener
@@ -41,6 +41,8 @@ from layby.store.ownership import socket_of
 from layby.wire.encode import encode_message
 
 logger = logging.getLogger(__name__)
+
+LOOPBACK: Final = ("127.0.0.0/8", "::1")
 
 
 class Server:
@@ -143,13 +145,20 @@ class Server:
 
     def _new_pusher(self) -> Pusher:
         return Pusher(
-            self.config.push,
+            self._push_config(),
             encode=lambda each: encode_message(each.message, each.promise, self.url),
             load=self._load,
             on_delivered=lambda each: self.engine.forget([each.key]),
             on_dropped=lambda each: self.engine.forget([each.key]),
             count=self._metrics.delivery,
         )
+
+    def _push_config(self) -> PushConfig:
+        """Who can reach a server of this machine alone, without a token, can reach this machine."""
+        push = self.config.push
+        if not (self._gate.is_open and self.config.server.is_local):
+            return push
+        return replace(push, allow=(*push.allow, *LOOPBACK))
 
     async def _load(self, message: Message) -> Outgoing | None:
         """An unblock that had to wait, with its promise."""
