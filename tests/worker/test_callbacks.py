@@ -368,6 +368,26 @@ def test_whoever_closes_waits_a_second_for_them():
     assert ended == ["short", "cancelled"]
 
 
+def test_plain_ones_that_never_end_do_not_hold_up_a_close():
+    """They have threads of their own; what closes needs one, too."""
+    over = threading.Event()
+
+    @task(on_success=lambda *_: over.wait(30))
+    async def works(context): ...
+
+    async def scene() -> None:
+        async with Runner("memory:") as runner:
+            await asyncio.gather(*(runner.execute(flow_of(works)) for _ in range(50)))
+
+    async def in_time() -> None:
+        try:
+            await asyncio.wait_for(scene(), 10)
+        finally:
+            over.set()
+
+    asyncio.run(in_time())
+
+
 @virtual_test
 async def test_calls_of_other_languages_have_them_too():
     """The context is what the call came with."""

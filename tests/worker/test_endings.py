@@ -1,6 +1,7 @@
 """Cancel, halt, continue, a lost claim and a graceful close: each reaches every task at once."""
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from layby import RunCancelled, RunFailed, Runner, task
 from layby.core.commands import LeaveWorker, ReleaseTask
 from layby.core.replies import TakeData
 from layby.testing import SlotWatch, virtual_test
+from tests.client.stage import served
 from tests.worker.process_bodies import endless
 from tests.worker.world import flow_of, look, settled_down, until
 
@@ -450,3 +452,36 @@ def test_a_stop_iteration_ends_a_body_in_a_thread_like_any_error(body):
             assert (runner.worker.pool.held, runner.worker.stuck) == (0, ())
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("place", ["embedded", "remote"])
+def test_conditions_that_block_in_threads_do_not_hold_up_a_close(place):
+    """Those of plain bodies are asked in the loop's threads; what closes needs none of them."""
+    over, asked = threading.Event(), []
+
+    def blocks():
+        asked.append(True)
+        over.wait(30)
+
+    @task
+    def waits(context, handle):
+        handle.defer_until(blocks)
+
+    async def work(address: str) -> None:
+        async with Runner(address, slots=40, max_threads=40) as runner:
+            for _ in range(40):
+                await runner.start(flow_of(waits))
+            await until(lambda: len(asked) >= min(32, (os.cpu_count() or 1) + 4))
+
+    async def in_time(address: str) -> None:
+        try:
+            await asyncio.wait_for(work(address), 10)
+        finally:
+            over.set()
+
+    async def main() -> None:
+        async with served() as server:
+            remote = f"http://127.0.0.1:{server.port}"
+            await in_time("memory:" if place == "embedded" else remote)
+
+    asyncio.run(main())

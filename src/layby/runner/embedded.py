@@ -1,7 +1,5 @@
 """A Runner's own engine on its own store."""
 
-import asyncio
-
 from layby.client.local import LocalClient
 from layby.core.address import OWN_GROUP
 from layby.core.commands import Execute
@@ -16,6 +14,7 @@ from layby.runner.private import PrivateSocket
 from layby.server.routing import Router
 from layby.store.sqlite import Durability
 from layby.worker.patience import patiently
+from layby.worker.thread_call import in_own_thread
 from layby.worker.worker import Worker
 
 
@@ -65,7 +64,7 @@ class EmbeddedLink:
             self.engine.stop()
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self.engine.stop)
+            await in_own_thread(self.engine.stop)
         finally:
             if self._switch_interval is not None:
                 switching.restore(self._switch_interval)

@@ -8,8 +8,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from layby.worker.real_work import real_work
 from layby.worker.thread_call import thread_call
@@ -17,11 +19,16 @@ from layby.worker.thread_call import thread_call
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[], Any]
+THREADS: Final = 4
+"""So many plain functions are called at a time."""
 
 
 class Callbacks:
+    """Threads are made when the first plain function needs one."""
+
     def __init__(self) -> None:
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._threads: ThreadPoolExecutor | None = None
 
     async def call(self, callback: Callback, task_execution_id: str) -> None:
         """Plain functions in a thread; an error is told, and changes nothing."""
@@ -29,7 +36,7 @@ class Callbacks:
         assert calling is not None
         self._under_way.add(calling)
         try:
-            await _called(callback)
+            await self._called(callback)
         except (Exception, SystemExit):
             logger.exception("%s: a callback failed; the task stays as it is", task_execution_id)
         finally:
@@ -38,17 +45,20 @@ class Callbacks:
     async def finish(self, within: float) -> None:
         if self._under_way:
             await asyncio.wait(list(self._under_way), timeout=within)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
+    async def _called(self, callback: Callback) -> None:
+        result = callback() if _is_async(callback) else await self._called_in_thread(callback)
+        if inspect.isawaitable(result):
+            await result
 
-async def _called(callback: Callback) -> None:
-    result = callback() if _is_async(callback) else await _called_in_thread(callback)
-    if inspect.isawaitable(result):
-        await result
-
-
-async def _called_in_thread(callback: Callback) -> Any:
-    with real_work().busy():
-        return await asyncio.to_thread(thread_call, callback)
+    async def _called_in_thread(self, callback: Callback) -> Any:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "layby-callback")
+        called = self._threads.submit(copy_context().run, thread_call, callback)
+        with real_work().busy():
+            return await asyncio.wrap_future(called)
 
 
 def _is_async(callback: Callback) -> bool:

@@ -17,6 +17,7 @@ from layby.core.replies import HeartbeatData, Reply
 from layby.errors import LaybyError
 from layby.worker.server_clock import ServerClock
 from layby.worker.stock import Stock
+from layby.worker.thread_call import in_own_thread
 from layby.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Heart:
         if self._own_loop is not None and self._beating is not None:
             with suppress(RuntimeError):  # it has ended by itself
                 self._own_loop.call_soon_threadsafe(self._beating.cancel)
-        await self._loop.run_in_executor(None, self._thread.join, STOP_S)
+        await in_own_thread(self._thread.join, STOP_S)
 
     # --- in its own thread ---------------------------------------------------------------
 
