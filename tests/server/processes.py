@@ -16,6 +16,8 @@ from layby.wire.decode import VERSION
 PATIENCE_S = 20
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
 
+SERVES = re.compile(r"layby serves .* at http://(?:127\.0\.0\.1|localhost):(\d+)")
+
 
 class ServerProcess:
     """Can be killed and started again, on the same file and port. What it says is kept."""
