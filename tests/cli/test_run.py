@@ -114,6 +114,15 @@ def test_a_run_that_fails_says_where(folder):
     assert "Traceback" not in said.err
 
 
+def test_what_tasks_print_is_no_part_of_the_result(folder):
+    """Programs read stdout; people see it all."""
+    (folder / "broken.py").write_text(PRINTING)
+    said = typed("run", "broken.py")
+    assert json.loads(said.out) == {}
+    assert "while loading\n" in said.err
+    assert "while running\n" in said.err
+
+
 def test_a_failed_run_as_json(folder):
     """The document has it all, the exit code the verdict."""
     said = typed("run", f"{FLOWS}:flow", "--context", '{"n": 99}', "--json")
@@ -230,6 +239,16 @@ def test_interrupted_it_says_how_to_go_on_and_does(folder, asked):
     assert done["result"] == {"question": "q-1", "answer": 7}
 
 
+PRINTING = """
+from layby import Workflow, task
+
+@task
+async def show(context):
+    print("while running")
+
+print("while loading")
+flow = Workflow("printing", tasks=[show])
+"""
 BLOCKING = """
 import time
 from layby import Workflow, task

@@ -2,9 +2,10 @@
 
 import asyncio
 import signal
+import sys
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,16 @@ def run(
     MODULE is a file or an importable module. Exit code 1 says that the run failed. Interrupted, it
     can be taken up again: the same --id goes on where it was.
     """
-    flow = find_flow(target)
+    with redirect_stdout(sys.stderr):
+        flow = find_flow(target)
     context = read_context(given)
     runner = Runner(_address(place), slots=slots, group=group, token=place.token)
     seconds = None if deadline is None else deadline / 1000
     watch = _Watch(showing.new_console(stderr=True), quiet=as_json)
     ending = _Ending()
     try:
-        result = ending.loop.run(_executed(runner, flow, context, run_id, seconds, watch))
+        with redirect_stdout(sys.stderr):  # whatever tasks print, stdout is the result
+            result = ending.loop.run(_executed(runner, flow, context, run_id, seconds, watch))
     except (RunFailed, RunCancelled) as error:
         ending.code = 1
         if as_json:
