@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from layby.core.model import NEVER
+from layby.server.auth_config import AuthConfig
+from layby.server.config import CorsConfig, HttpConfig, ServerConfig
+from layby.server.server import LOOPBACK, Server
 from tests.server.processes import ServerProcess
 from tests.server.raw import Line
 
@@ -69,3 +72,18 @@ def test_a_server_for_others_does_not(tmp_path: Path, hook: Hook) -> None:
         create_for(server, hook.url)
         server.until_it_says("push.allow")
         assert not hook.has_heard.is_set()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ServerConfig(server=HttpConfig(host="0.0.0.0")),
+        ServerConfig(server=HttpConfig(url="https://layby.example.org")),
+        ServerConfig(cors=CorsConfig(origins=("https://app.example.org",))),
+        ServerConfig(auth=AuthConfig(public_key="none")),
+    ],
+)
+def test_every_sign_of_others_counts(config: ServerConfig) -> None:
+    """Those behind a proxy do not show in the address it listens on."""
+    assert Server(config)._push_config() == config.push
+    assert Server(ServerConfig())._push_config().allow == LOOPBACK

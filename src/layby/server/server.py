@@ -154,9 +154,13 @@ class Server:
         )
 
     def _push_config(self) -> PushConfig:
-        """Who can reach a server of this machine alone, without a token, can reach this machine."""
-        push = self.config.push
-        if not (self._gate.is_open and self.config.server.is_local):
+        """Who can reach a server of this machine alone, without a token, can reach this machine.
+
+        A URL of its own, or web pages that may call, are signs of others: those behind a proxy.
+        """
+        push, http = self.config.push, self.config.server
+        is_for_others = http.url is not None or self.config.cors.origins
+        if not self._gate.is_open or not http.is_local or is_for_others:
             return push
         return replace(push, allow=(*push.allow, *LOOPBACK))
 
