@@ -14,6 +14,7 @@ from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate
 from layby.worker import patience, worker
 from tests.client.stage import soon
 from tests.runner.test_remote import Place, at_a_place
+from tests.worker.calling import answer_to, call
 
 
 class Rights:
@@ -101,6 +102,30 @@ def test_what_waits_and_what_ends_meanwhile_is_not_lost(rights: Rights):
             await runner.resolve("event", 1)
             await asyncio.wait_for(asyncio.gather(*results), 20)
             assert tries == [1]
+
+    at_a_place(scene)
+
+
+def test_calls_that_run_meanwhile_go_on(rights: Rights):
+    """Nobody can be asked whether they are still ours: that is no answer."""
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @task(rpc="f")
+    async def serves(context):
+        begun.set()
+        await gate.wait()
+        return 7
+
+    async def scene(place: Place) -> None:
+        async with place.runner(lease=60) as runner:
+            runner.register(serves)
+            await call(runner, "c", "f", 1)
+            await begun.wait()
+            rights.refusal = UNAUTHORIZED
+            await runner.worker.calls.look_after()
+            rights.refusal = None
+            gate.set()
+            assert await asyncio.wait_for(answer_to(runner, "c"), 10) == 7
 
     at_a_place(scene)
 

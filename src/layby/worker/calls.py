@@ -31,7 +31,7 @@ from layby.core.model import Millis, Promise
 from layby.core.replies import Claim, ClaimData, PromiseData, TaskData
 from layby.errors import StoreError
 from layby.worker.call_format import read_call
-from layby.worker.patience import patiently
+from layby.worker.patience import known, patiently
 from layby.worker.program import Program
 
 logger = logging.getLogger(__name__)
@@ -285,7 +285,7 @@ class Calls:
             logger.warning("calls could not be looked after: %s", failure)
 
     async def _check(self, leased: TaskVersion) -> None:
-        data = (await self._host.client.send(GetTask(id=leased.id))).data
+        data = known(await self._host.client.send(GetTask(id=leased.id))).data
         is_ours = (
             isinstance(data, TaskData)
             and data.task.state == "acquired"
