@@ -488,6 +488,18 @@ def test_an_answer_that_does_not_come_is_asked_for_again():
     on_stage(scene, answer_within=0.2)
 
 
+def test_a_server_that_never_answers_is_asked_twice():
+    """The first connection may have died unnoticed; then patience is at its end."""
+
+    async def scene(stage: Stage) -> None:
+        stage.meddler.trouble("promise.create", *["hang"] * 9)
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await stage.client.send(r.promise("x"))
+        assert stage.kinds() == ["promise.create"] * 2
+
+    on_stage(scene, answer_within=0.2, patience=0.2)
+
+
 # --- the end ---------------------------------------------------------------------------------
 
 

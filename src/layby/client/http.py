@@ -237,12 +237,12 @@ def _waits_ms(request: Command | Query) -> int:
 
 
 def _pauses(patience: float) -> Iterator[float]:
-    """Ever longer, until together they are as long as the patience; without it, once is enough."""
-    spent = 0.0
+    """Ever longer, from the first failure until the patience ends; what hangs uses it up, too."""
+    now = asyncio.get_running_loop().time
+    began = now()
     for pause in chain(PAUSES_S, repeat(PAUSES_S[-1])):
-        if spent >= patience:
+        if now() - began >= patience:
             return
-        spent += pause
         yield pause
 
 
