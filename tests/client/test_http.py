@@ -492,7 +492,7 @@ def test_a_server_that_never_answers_is_asked_twice():
     """The first connection may have died unnoticed; then patience is at its end."""
 
     async def scene(stage: Stage) -> None:
-        stage.meddler.trouble("promise.create", *["hang"] * 9)
+        stage.meddler.trouble("promise.create", "hang", "hang", "hang", "hang")
         with pytest.raises(StoreUnavailable, match="does not answer"):
             await stage.client.send(r.promise("x"))
         assert stage.kinds() == ["promise.create"] * 2
