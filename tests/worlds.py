@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol, Self, cast
 
 import msgspec
 
-from layby.core.commands import Command, Query, ResetDebug, SnapDebug, StartDebug, TickDebug
+from layby.core.commands import Command
 from layby.core.invariants import check
 from layby.core.model import Millis, Promise, Task
+from layby.core.queries import Query, ResetDebug, SnapDebug, StartDebug, TickDebug
 from layby.core.replies import Reply
 from layby.core.rows import Settings
 from layby.core.state import State

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from click.testing import CliRunner
 
 from layby.cli.main import cli
-from layby.core.commands import Command, Query
+from layby.core.commands import Command
+from layby.core.queries import Query
 from layby.core.replies import Reply
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after

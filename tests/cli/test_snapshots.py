@@ -5,8 +5,8 @@ import pytest
 
 from layby.cli.checkup import ASKED, WAITING
 from layby.cli.snapshots import SEEN, UNSEEN, Snapshot, state_of, state_of_entries
-from layby.core.commands import ListWaiting, SnapDebug
 from layby.core.invariants import INVARIANTS, View
+from layby.core.queries import ListWaiting, SnapDebug
 from layby.wire.encode import encode
 from tests.store.test_by_time import NOW, prepared
 

@@ -11,6 +11,7 @@ import msgspec
 
 from layby.client.http import HttpClient
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.model import Promise, Task
 from layby.server import config
 from layby.server.server import Server
@@ -220,7 +221,7 @@ class Stage:
         self.meddler = meddler
         self.client = client
 
-    async def ok(self, request: c.Command | c.Query) -> Any:
+    async def ok(self, request: c.Command | q.Query) -> Any:
         """Asked of the server directly, without anybody in between."""
         reply: Answered = await self.server.client.send(request)
         assert reply.is_ok, reply

@@ -11,6 +11,7 @@ import pytest
 
 from layby.client.doubt import resolved
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.replies import Reply
 from tests.core import requests as r
 from tests.worlds import Answered, World
@@ -51,7 +52,7 @@ def doubted(before: Script, request: c.Command, between: Script, *, applied: boo
         refusal = world.send(request)
         assert not refusal.is_ok, "its second copy is not refused: there is no doubt"
 
-        async def read(asked: c.Command | c.Query) -> Reply:
+        async def read(asked: c.Command | q.Query) -> Reply:
             assert isinstance(asked, c.GetPromise | c.GetTask | c.GetSchedule), "only reading helps"
             reply = world.send(asked)
             return Reply(reply.status, reply.data)

@@ -9,6 +9,7 @@ import pytest
 from layby.client import http, transport
 from layby.client.http import HttpClient
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.model import NEVER
 from layby.errors import EngineStopped, LaybyError, StoreUnavailable, UsageError
 from tests.client.stage import Stage, Trouble, play, served, soon, staged
@@ -48,7 +49,7 @@ def test_answers_and_refusals_are_replies():
         assert (await send(r.promise("x"))).status == 200
         assert (await send(c.GetPromise(id="none"))).status == 404
         assert (await send(r.promise(""))).status == 400
-        assert (await send(c.SearchPromises())).status == 200
+        assert (await send(q.SearchPromises())).status == 200
 
     on_stage(scene)
 
@@ -263,7 +264,7 @@ def test_reads_are_repeated_too():
     async def scene(stage: Stage) -> None:
         await stage.ok(r.promise("x"))
         stage.meddler.trouble("promise.search", "cut", "busy", "html")
-        page: Any = (await stage.client.send(c.SearchPromises())).data
+        page: Any = (await stage.client.send(q.SearchPromises())).data
         assert [promise.id for promise in page.promises] == ["x"]
 
     on_stage(scene)
@@ -276,7 +277,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for():
         await stage.client.send(r.promise("before"))
         await stage.meddler.down()
         sends = [stage.client.send(r.promise("x")), stage.client.send(r.settle("x"))]
-        waiting = asyncio.gather(*sends, stage.client.send(c.SearchPromises()))
+        waiting = asyncio.gather(*sends, stage.client.send(q.SearchPromises()))
         await asyncio.sleep(0.15)
         assert not waiting.done()
         await stage.meddler.up()
@@ -291,7 +292,7 @@ def test_whoever_waits_too_long_hears_where_nobody_answers():
 
     async def scene(stage: Stage) -> None:
         await stage.meddler.down()
-        for request in (r.promise("x"), c.SearchPromises()):
+        for request in (r.promise("x"), q.SearchPromises()):
             with pytest.raises(StoreUnavailable, match=f"{stage.meddler.url}.*is it running"):
                 await stage.client.send(request)
         await stage.meddler.up()
@@ -535,7 +536,7 @@ def test_closing_lets_go_of_a_server_that_is_away():
         await stage.meddler.down()
         waiting = [
             asyncio.ensure_future(stage.client.send(each))
-            for each in (r.promise("x"), c.SearchPromises(), r.take(1, wait_ms=60_000))
+            for each in (r.promise("x"), q.SearchPromises(), r.take(1, wait_ms=60_000))
         ]
         await asyncio.sleep(0.05)
         async with asyncio.timeout(3):

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from layby.core import commands as c
+from layby.core import queries as q
+from layby.core import ticks
 from layby.core.model import Listener, Message
 from layby.core.rows import Settings
 from tests.core import requests as r
@@ -140,8 +142,8 @@ def test_c5_lease_expiry_dispatches_nothing_for_a_dead_promise(world: World) -> 
     """A lease and a retry that are due with the deadline send no `execute`."""
     world.ok(r.claimed("leased", SOON, ttl=SOON))
     world.ok(r.target("delayed", SOON, delay=str(SOON - 1)))
-    world.send(c.ExpireLeases(ids=("leased",)), SOON)
-    world.send(c.RetryTasks(ids=("delayed",)), SOON)
+    world.send(ticks.ExpireLeases(ids=("leased",)), SOON)
+    world.send(ticks.RetryTasks(ids=("delayed",)), SOON)
     assert world.dump().messages == {}
     assert world.task("leased").state == "acquired"
     world.tick(SOON)
@@ -198,9 +200,9 @@ def test_c8_every_response_shows_the_projected_view(world: World) -> None:
     world.clock.advance(SOON)
 
     def seen() -> list[Any]:
-        found = world.ok(c.SearchPromises(state="rejected_timedout")).promises
-        fulfilled = world.ok(c.SearchTasks(state="fulfilled")).tasks
-        alive = world.ok(c.SearchPromises(state="pending")).promises
+        found = world.ok(q.SearchPromises(state="rejected_timedout")).promises
+        fulfilled = world.ok(q.SearchTasks(state="fulfilled")).tasks
+        alive = world.ok(q.SearchPromises(state="pending")).promises
         redirect = world.send(r.suspend("t", 1, "t:x"))
         return [
             world.ok(c.GetPromise(id="t:x")).promise,

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from layby.core import commands as c
+from layby.core import ticks
 from layby.core.model import NEVER
 from layby.core.rows import Settings
 from tests.core import requests as r
@@ -197,7 +198,7 @@ def test_an_embedded_holder_needs_no_heartbeat(world: World) -> None:
     world.ok(r.run(a=""))
     world.ok(r.take(embedded=True))
     assert holder(world).expires_at == NEVER
-    world.ok(c.ExpireHolders(pids=("p",), opening=True))
+    world.ok(ticks.ExpireHolders(pids=("p",), opening=True))
     assert holder(world).standing == "lost"
 
 
@@ -207,7 +208,7 @@ def test_a_lease_begins_anew_when_the_store_is_opened(world: World) -> None:
     world.ok(r.take(1, pid="gone", ttl=1_000))
     world.ok(c.LeaveWorker(pid="gone", incarnation="1"))
     world.clock.advance(5_000)
-    world.ok(c.ExpireHolders(pids=("p", "gone"), opening=True))
+    world.ok(ticks.ExpireHolders(pids=("p", "gone"), opening=True))
     assert (holder(world).standing, holder(world).expires_at) == ("alive", world.now + 1_000)
     assert holder(world, "gone").standing == "left"
     world.tick(1_000)

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layby.core import commands as c
+from layby.core import queries as q
+from layby.core import ticks
 from layby.core.model import NEVER, Schedule
 from layby.core.replies import RowPage
 from layby.core.rows import NoInstant
@@ -320,9 +322,9 @@ def test_it_is_shown_and_found_with_the_others(world: World) -> None:
     """By the protocol's get and search; its tags are those of the roots it makes."""
     made = world.ok(every_minute()).schedule
     assert world.ok(c.GetSchedule(id="s")).schedule == made
-    found = world.ok(c.SearchSchedules(tags={"layby:name": "root"}))
+    found = world.ok(q.SearchSchedules(tags={"layby:name": "root"}))
     assert found.schedules == [made]
-    assert world.ok(c.SearchSchedules(tags={"layby:name": "other"})).schedules == []
+    assert world.ok(q.SearchSchedules(tags={"layby:name": "other"})).schedules == []
 
 
 def test_once_deleted_it_fires_no_more(world: World) -> None:
@@ -339,7 +341,7 @@ def test_once_deleted_it_fires_no_more(world: World) -> None:
 def test_a_firing_that_was_meant_for_another_of_that_id_is_harmless(world: World) -> None:
     """It was found due with other nodes: the new one has its turn later."""
     world.ok(every_minute())
-    late = c.FireSchedule(id="s", occurrences=((MINUTE, "run/s-60000"),), nodes=("a",))
+    late = ticks.FireSchedule(id="s", occurrences=((MINUTE, "run/s-60000"),), nodes=("a",))
     assert world.send(late, MINUTE).status == 200
     assert world.dump().promises == {}
 
@@ -355,11 +357,11 @@ def test_runs_of_a_schedule_are_listed_newest_first(world: World) -> None:
     world.ok(r.run("run/s-7", a=""))
     world.tick(3 * MINUTE)
     one, two, three = (TODAY + minute * MINUTE for minute in (1, 2, 3))
-    page = world.ok(c.ListRuns(schedule="s", newest_first=True, limit=2))
+    page = world.ok(q.ListRuns(schedule="s", newest_first=True, limit=2))
     assert ids(page) == [f"run/s-{three}", f"run/s-{two}"]
-    rest = world.ok(c.ListRuns(schedule="s", newest_first=True, limit=2, cursor=page.cursor))
+    rest = world.ok(q.ListRuns(schedule="s", newest_first=True, limit=2, cursor=page.cursor))
     assert (ids(rest), rest.cursor) == ([f"run/s-{one}"], None)
-    assert ids(world.ok(c.ListRuns(schedule="s-1"))) == [
+    assert ids(world.ok(q.ListRuns(schedule="s-1"))) == [
         f"run/s-1-{at}" for at in (one, two, three)
     ]
 

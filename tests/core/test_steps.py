@@ -3,6 +3,8 @@
 import pytest
 
 from layby.core import commands as c
+from layby.core import queries as q
+from layby.core import ticks
 from layby.core.draft import Draft
 from layby.core.model import NEVER
 from layby.core.rows import OutsideFootprint, Rows, Settings
@@ -142,19 +144,19 @@ def test_late_and_double_ticks_are_harmless() -> None:
         world.ok(r.take())
         world.ok(r.target("t"))
         before = world.dump()
-        ticks = (
-            c.ExpirePromises(ids=("t", "none")),
-            c.RetryTasks(ids=("t", "none", "run/a:a")),
-            c.ExpireLeases(ids=("t", "none", "run/a:a")),
-            c.FinishSettlement(id="t"),
-            c.FinishSettlement(id="none"),
-            c.ExpireHolders(pids=("p", "none")),
-            c.FreeTasks(pid="p", incarnation="1", ids=("run/a:a",)),
-            c.FreeTasks(pid="none", incarnation="1", ids=("run/a:a",)),
-            c.FireSchedule(id="none", occurrences=((0, "x"),)),
-            c.ForgetMessages(keys=(("none", "execute", "x"),)),
+        due = (
+            ticks.ExpirePromises(ids=("t", "none")),
+            ticks.RetryTasks(ids=("t", "none", "run/a:a")),
+            ticks.ExpireLeases(ids=("t", "none", "run/a:a")),
+            ticks.FinishSettlement(id="t"),
+            ticks.FinishSettlement(id="none"),
+            ticks.ExpireHolders(pids=("p", "none")),
+            ticks.FreeTasks(pid="p", incarnation="1", ids=("run/a:a",)),
+            ticks.FreeTasks(pid="none", incarnation="1", ids=("run/a:a",)),
+            ticks.FireSchedule(id="none", occurrences=((0, "x"),)),
+            ticks.ForgetMessages(keys=(("none", "execute", "x"),)),
         )
-        for tick in ticks:
+        for tick in due:
             world.ok(tick)
         assert world.dump() == before
 
@@ -163,7 +165,7 @@ def test_delivered_messages_are_forgotten() -> None:
     """By key."""
     with World() as world:
         world.ok(r.target("t"))
-        world.ok(c.ForgetMessages(keys=(("t", "execute", r.OTHER),)))
+        world.ok(ticks.ForgetMessages(keys=(("t", "execute", r.OTHER),)))
         assert world.dump().messages == {}
 
 
@@ -244,10 +246,10 @@ def test_runs_are_listed_and_read_whole() -> None:
             world.ok(r.run("run/b", 500, a=""))
             world.ok(r.target("t"))
             world.clock.advance(500)
-            assert world.send(c.GetRun(id="")).status == 400
-            assert world.send(c.GetRun(id="run/a")).is_ok
-            assert world.send(c.ListRuns()).is_ok
-            assert world.send(c.ListRuns(state="pending", name="root")).is_ok
+            assert world.send(q.GetRun(id="")).status == 400
+            assert world.send(q.GetRun(id="run/a")).is_ok
+            assert world.send(q.ListRuns()).is_ok
+            assert world.send(q.ListRuns(state="pending", name="root")).is_ok
 
 
 def test_born_claimed_without_a_target_cannot_be_asked_for() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.model import NEVER, Listener
 from layby.core.rows import Settings
 from tests.core import requests as r
@@ -181,9 +182,9 @@ def test_an_internal_deadline_is_never_armed(world: World) -> None:
     shown = world.ask("debug.snap", {}, SOON)[1]
     assert shown["promiseTimeouts"] == []
     assert {each["id"]: each["settledAt"] for each in shown["promises"]} == {"x": SOON, "late": 0}
-    found = world.ok(c.SearchPromises(state="rejected_timedout")).promises
+    found = world.ok(q.SearchPromises(state="rejected_timedout")).promises
     assert [each.id for each in found] == ["late", "x"]
-    assert world.ok(c.SearchPromises(state="pending")).promises == []
+    assert world.ok(q.SearchPromises(state="pending")).promises == []
     world.check()
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.validate import MAX_VALUE_CHARS, RULES, problems
 from layby.wire.kinds import KINDS
 from tests.core import requests as r
@@ -59,10 +60,10 @@ WIDE = "é" * 600
         ),
         (r.beat(""), "Process ID is required"),
         (c.HaltTask(id="x", version=-1), "version must be non-negative"),
-        (c.SearchPromises(limit=0), "limit must be between 1 and 1000"),
-        (c.SearchTasks(limit=1001), "limit must be between 1 and 1000"),
-        (c.SearchSchedules(limit=0), "limit must be between 1 and 1000"),
-        (c.ListHeld(pid="p", incarnation="1", limit=0), "limit must be between 1 and 1000"),
+        (q.SearchPromises(limit=0), "limit must be between 1 and 1000"),
+        (q.SearchTasks(limit=1001), "limit must be between 1 and 1000"),
+        (q.SearchSchedules(limit=0), "limit must be between 1 and 1000"),
+        (q.ListHeld(pid="p", incarnation="1", limit=0), "limit must be between 1 and 1000"),
         (r.take(-1), "free must be between 0 and 100000"),
         (r.take(2**62), "free must be between 0 and 100000"),
         (r.take(incarnation=""), "Incarnation is required"),
@@ -114,7 +115,7 @@ WIDE = "é" * 600
         (r.nightly(nodes=(c.Node("a", "f"), c.Node("a", "f"))), "Node 'a' is given twice"),
     ],
 )
-def test_what_is_wrong_is_said(request_: c.Command | c.Query, why: str) -> None:
+def test_what_is_wrong_is_said(request_: c.Command | q.Query, why: str) -> None:
     """The text of the refusal."""
     assert why in (problems(request_) or "")
     with World() as world:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.address import inbox_of, target_of
 from layby.core.model import NEVER
 from layby.core.rows import Settings
@@ -98,10 +99,10 @@ class _Writer:
             self._pass_time()
             kind = self._pick(self._kinds)
             self._add(getattr(self, f"_{kind}")())
-        self._add(c.TickDebug(time=self.now))
+        self._add(q.TickDebug(time=self.now))
         return self.script
 
-    def _add(self, request: c.Command | c.Query) -> None:
+    def _add(self, request: c.Command | q.Query) -> None:
         self._world.send(request, self.now)
         self._state = self._world.dump()
         self.script.append((request, self.now))
@@ -293,11 +294,11 @@ class _Writer:
     def _drop_schedule(self) -> c.DeleteSchedule:
         return c.DeleteSchedule(id=self._pick(("s", "t")))
 
-    def _tick(self) -> c.TickDebug:
-        return c.TickDebug(time=self.now)
+    def _tick(self) -> q.TickDebug:
+        return q.TickDebug(time=self.now)
 
-    def _snap(self) -> c.SnapDebug:
-        return c.SnapDebug()
+    def _snap(self) -> q.SnapDebug:
+        return q.SnapDebug()
 
     # --- what makes nodes pending before their turn ---
 

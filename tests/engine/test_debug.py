@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.model import FAR, MessageKey
 from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
@@ -13,16 +14,16 @@ from tests.core import requests as r
 from tests.worlds import World, new_store
 
 SURFACE = [
-    c.StartDebug(),
-    c.StopDebug(),
-    c.ResetDebug(),
-    c.TickDebug(time=9_000),
-    c.SnapDebug(),
+    q.StartDebug(),
+    q.StopDebug(),
+    q.ResetDebug(),
+    q.TickDebug(time=9_000),
+    q.SnapDebug(),
 ]
 
 
 @pytest.mark.parametrize("query", SURFACE, ids=lambda query: query.kind)
-def test_c12_the_debug_surface_is_off_unless_enabled(query: c.Query) -> None:
+def test_c12_the_debug_surface_is_off_unless_enabled(query: q.Query) -> None:
     """Every debug kind is refused with 403, and nothing happens."""
     engine = Engine(new_store("memory"), ManualClock())
     engine.start_inline()
@@ -49,7 +50,7 @@ def test_start_pauses_time_and_delivery_and_stop_resumes_them() -> None:
         world.engine.pump()
         assert world.promise("x").is_pending
         assert sent == []
-        world.ok(c.StopDebug())
+        world.ok(q.StopDebug())
         world.engine.pump()
         assert world.promise("x").state == "rejected_timedout"
         assert sent == ["t"]
@@ -81,11 +82,11 @@ def test_what_was_told_before_a_pause_does_not_hide_what_comes_after_it() -> Non
     with World(paused=False, delivery=carrier) as world:
         world.ok(r.target("t"))
         assert carrier.versions == [0]
-        world.ok(c.StartDebug())
+        world.ok(q.StartDebug())
         world.ok(r.acquire("t", 0))
         world.ok(c.ReleaseTask(id="t", version=1))
         assert carrier.versions == []
-        world.ok(c.StopDebug())
+        world.ok(q.StopDebug())
         world.engine.pump()
         assert carrier.versions == [1]
 
@@ -97,11 +98,11 @@ def test_what_was_told_before_a_reset_does_not_hide_what_comes_after_it() -> Non
         with World(backend, paused=False, delivery=carrier) as world:
             world.ok(r.target("t"))
             assert carrier.versions == [0]
-            world.ok(c.StartDebug())
+            world.ok(q.StartDebug())
             world.reset()
             assert carrier.versions == []
             world.ok(r.target("t"))
-            world.ok(c.StopDebug())
+            world.ok(q.StopDebug())
             world.engine.pump()
             assert carrier.versions == [0]
             world.reset()
@@ -125,5 +126,5 @@ def test_tick_may_look_into_the_future() -> None:
     """Its time counts, not the clock's."""
     with World() as world:
         world.ok(r.promise("x", 500))
-        assert world.ok(c.TickDebug(time=500)) == []
+        assert world.ok(q.TickDebug(time=500)) == []
         assert not world.promise("x").is_pending

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core.changes import Changes
-from layby.core.commands import Command, Query, ResetDebug, SnapDebug
+from layby.core.commands import Command
 from layby.core.model import Millis
+from layby.core.queries import Query, ResetDebug, SnapDebug
 from layby.core.rows import Footprint, Rows, Settings
 from layby.core.state import State
 from layby.errors import StoreUnavailable

@@ -21,11 +21,8 @@ from layby.core import step
 from layby.core.commands import (
     Command,
     CreatePromise,
-    ExpirePromises,
     GetPromise,
-    Query,
     RegisterListener,
-    SearchPromises,
     SettlePromise,
     Take,
     Value,
@@ -33,8 +30,10 @@ from layby.core.commands import (
 )
 from layby.core.invariants import check
 from layby.core.model import NEVER
+from layby.core.queries import Query, SearchPromises
 from layby.core.replies import PromiseData, PromisePage, Reply
 from layby.core.rows import Settings
+from layby.core.ticks import ExpirePromises
 from layby.engine.calendar import next_after
 from layby.engine.clock import ManualClock, SystemClock
 from layby.engine.engine import Engine

@@ -2,8 +2,9 @@
 
 import pytest
 
-from layby.core.commands import CreatePromise, OfferMessages, RegisterListener, SettlePromise, Value
+from layby.core.commands import CreatePromise, RegisterListener, SettlePromise, Value
 from layby.core.model import NEVER
+from layby.core.queries import OfferMessages
 from layby.engine.outbox import AT_ONCE, PAGE_CHARS, stored_outbox
 from tests.worlds import BACKENDS, Backend, World
 

@@ -11,6 +11,7 @@ import pytest
 from layby import RunCancelled, RunFailed, Runner, Workflow, task
 from layby.client.http import HttpClient
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner import remote
 from layby.server.server import Server
@@ -46,7 +47,7 @@ class Place:
     def runner(self, **options: Any) -> Runner:
         return Runner(self.meddler.url, **options)
 
-    async def ok(self, request: c.Command | c.Query) -> Any:
+    async def ok(self, request: c.Command | q.Query) -> Any:
         reply = await self.server.client.send(request)
         assert reply.is_ok, reply
         return reply.data
@@ -273,7 +274,7 @@ def test_closing_in_the_middle_of_everything_leaves_nothing():
         await runner.close()
         ends = await asyncio.gather(*waiting, *starting, return_exceptions=True)
         assert all(not isinstance(end, TimeoutError) for end in ends)
-        held = await place.ok(c.SearchTasks(state="acquired"))
+        held = await place.ok(q.SearchTasks(state="acquired"))
         assert held.tasks == []
 
     at_a_place(scene)

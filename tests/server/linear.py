@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from layby.core.changes import Changes
-from layby.core.commands import Command, ExpireLeases, ExpirePromises
+from layby.core.commands import Command
 from layby.core.replies import Reply
 from layby.core.rows import Footprint, Settings
 from layby.core.state import State
 from layby.core.step import step
+from layby.core.ticks import ExpireLeases, ExpirePromises
 from layby.engine.calendar import next_after
 from layby.store.memory import MemoryStore
 from layby.wire.decode import decode_data

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from layby.core.commands import Command, Query
+from layby.core.commands import Command
+from layby.core.queries import Query
 from layby.wire.decode import decode_data
 
 GROUP: Final = "g"

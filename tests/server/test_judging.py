@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from layby.core.commands import TickDebug
+from layby.core.queries import TickDebug
 from layby.core.rows import Settings
 from tests.model.scripts import (
     ANY,

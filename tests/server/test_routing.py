@@ -9,15 +9,11 @@ from typing import Any, cast
 import pytest
 
 from layby.client.local import LocalClient
-from layby.core.commands import (
-    CreatePromise,
-    ForgetMessages,
-    OfferMessages,
-    RegisterListener,
-    SettlePromise,
-)
+from layby.core.commands import CreatePromise, RegisterListener, SettlePromise
 from layby.core.model import NEVER, Message, MessageKey, Promise
+from layby.core.queries import OfferMessages
 from layby.core.replies import OK, Reply, ok
+from layby.core.ticks import ForgetMessages
 from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.model import FAR, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.rows import Settings
@@ -102,7 +103,7 @@ def test_both_stores_tell_what_waits(
     seed: int, limit: int, until: int | None, kind: str | None, prefix: str | None
 ) -> None:
     """The longest first, each once, exactly what the naive reading of all rows finds."""
-    query = c.ListWaiting(limit=limit, until=until, wait_kind=kind, prefix=prefix)
+    query = q.ListWaiting(limit=limit, until=until, wait_kind=kind, prefix=prefix)
     memory, sqlite = (walk(world, query) for world in prepared(seed))
     assert memory == sqlite
     found = [entry.promise.id for page in memory for entry in page]
@@ -121,7 +122,7 @@ def walk(world: World, query: Any) -> list[list[Any]]:
         query = replace(query, cursor=data.cursor)
 
 
-def expected(world: World, query: c.ListWaiting) -> list[str]:
+def expected(world: World, query: q.ListWaiting) -> list[str]:
     state = world.dump()
     wanted: list[tuple[int, str]] = []
     awaited = {awaited for awaited, _ in state.waits} | {each.awaited for each in state.listeners}
@@ -144,7 +145,7 @@ def test_both_stores_explain_alike(seed: int) -> None:
     """Every promise there is, with all that stands around it."""
     memory, sqlite = prepared(seed)
     for key in memory.dump().promises:
-        query = c.ExplainPromise(id=key)
+        query = q.ExplainPromise(id=key)
         assert plainly(memory.ok(query)) == plainly(sqlite.ok(query))
 
 
@@ -156,7 +157,7 @@ def plainly(explanation: Explanation) -> Explanation:
 def test_an_unknown_promise_has_no_explanation(backend) -> None:
     """404, as for every read by id."""
     with World(backend) as world:
-        assert world.send(c.ExplainPromise(id="x")).status == 404
+        assert world.send(q.ExplainPromise(id="x")).status == 404
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -168,8 +169,8 @@ def test_an_explanation_says_what_a_task_is_suspended_on_and_who_waits_for_it(ba
         world.ok(r.claimed("parent"))
         world.ok(r.suspend("parent", 1, "child", "other"))
         world.ok(c.RegisterListener(awaited="child", address="http://example.org"))
-        parent = world.ok(c.ExplainPromise(id="parent"))
-        child = world.ok(c.ExplainPromise(id="child"))
+        parent = world.ok(q.ExplainPromise(id="parent"))
+        child = world.ok(q.ExplainPromise(id="child"))
     assert [promise.id for promise, _ in parent.awaited] == ["child", "other"]
     assert (list(child.awaiters), child.listeners, child.task) == (["parent"], 1, None)
 
@@ -183,7 +184,7 @@ def test_what_a_body_waits_for_in_memory_is_awaited_too(backend) -> None:
         world.ok(r.take(1))
         told = '{"kind":"promise","sentence":"waiting","since":1,"awaited":"event"}'
         world.ok(c.AnnotateTask(id="run/a:a", version=1, sub_status="Deferred", waiting_on=told))
-        (entry,) = world.ok(c.ListWaiting()).entries
+        (entry,) = world.ok(q.ListWaiting()).entries
     assert entry.promise.id == "run/a:a"
     assert [promise.id for promise, _ in entry.awaited] == ["event"]
 
@@ -196,8 +197,8 @@ def test_long_lists_are_cut_and_say_so(backend) -> None:
         world.batch([(r.promise(key), 0) for key in keys])
         world.ok(r.claimed("parent"))
         world.ok(r.suspend("parent", 1, *keys))
-        explanation = world.ok(c.ExplainPromise(id="parent"))
-        entries = world.ok(c.ListWaiting(limit=1_000)).entries
+        explanation = world.ok(q.ExplainPromise(id="parent"))
+        entries = world.ok(q.ListWaiting(limit=1_000)).entries
         (entry,) = [each for each in entries if each.task is not None]
     assert [promise.id for promise, _ in explanation.awaited] == keys[:-1]
     assert explanation.more_awaited
@@ -209,7 +210,7 @@ def test_an_explanation_counts_workers_and_those_with_the_code(backend) -> None:
     """Of the task's group, alive; a worker that learns a name counts from its next take on."""
     with World(backend) as world:
         world.ok(r.run(a=""))
-        task = c.ExplainPromise(id="run/a:a")
+        task = q.ExplainPromise(id="run/a:a")
 
         def counts() -> tuple[int, int]:
             found = world.ok(task)
@@ -231,9 +232,9 @@ def test_an_explanation_names_the_holder(backend) -> None:
     with World(backend) as world:
         world.ok(r.run(a=""))
         world.ok(r.take(1, ttl=50))
-        assert world.ok(c.ExplainPromise(id="run/a:a")).holder.standing == "alive"
+        assert world.ok(q.ExplainPromise(id="run/a:a")).holder.standing == "alive"
         world.ok(r.take(1, incarnation="2"))
-        assert world.ok(c.ExplainPromise(id="run/a:a")).holder.standing == "lost"
+        assert world.ok(q.ExplainPromise(id="run/a:a")).holder.standing == "lost"
 
 
 # --- since when --------------------------------------------------------------------------
@@ -284,7 +285,7 @@ def test_tasks_behind_others_of_their_run_are_not_listed() -> None:
     """They wait for what is listed itself."""
     with World() as world:
         world.ok(r.run(a="", b="a"))
-        listed = [entry.promise.id for entry in world.ok(c.ListWaiting()).entries]
+        listed = [entry.promise.id for entry in world.ok(q.ListWaiting()).entries]
     assert listed == ["run/a:a"]
 
 
@@ -299,14 +300,14 @@ def test_a_rare_kind_does_not_hold_up_the_writer(backend, monkeypatch) -> None:
         world.batch([(r.target(f"x{number:03}"), number) for number in range(150)])
         world.clock.advance(NOW)
         world.ok(c.HaltTask(id="x149"))
-        first = world.ok(c.ListWaiting(wait_kind="manual", limit=5))
+        first = world.ok(q.ListWaiting(wait_kind="manual", limit=5))
         assert (list(first.entries), first.cursor) == ([], "100:x100")
-        (found,) = world.ok(c.ListWaiting(wait_kind="manual", cursor=first.cursor)).entries
+        (found,) = world.ok(q.ListWaiting(wait_kind="manual", cursor=first.cursor)).entries
         assert found.promise.id == "x149"
 
 
 @pytest.mark.parametrize("cursor", ["x", ":a", "a:b", "1.5:b", f"{2**70}:b"])
-@pytest.mark.parametrize("query", [c.ListWaiting(), c.ListRuns(newest_first=True)])
+@pytest.mark.parametrize("query", [q.ListWaiting(), q.ListRuns(newest_first=True)])
 def test_a_cursor_that_is_none_is_refused(query, cursor) -> None:
     """400, rather than the first page once more."""
     with World() as world:
@@ -323,7 +324,7 @@ def test_internal_promises_are_not_even_looked_at(backend, monkeypatch) -> None:
         world.clock.advance(NOW)
         world.ok(r.promise("open", external="true"))
         world.ok(c.RegisterListener(awaited="open", address=r.WORKER))
-        page = world.ok(c.ListWaiting())
+        page = world.ok(q.ListWaiting())
     assert ([each.promise.id for each in page.entries], page.cursor) == (["open"], None)
 
 
@@ -337,7 +338,7 @@ def test_runs_come_newest_first(backend) -> None:
         world.ok(r.settle("run/c"))
 
         def listed(**query: Any) -> tuple[list[str], str | None]:
-            page = world.ok(c.ListRuns(newest_first=True, **query))
+            page = world.ok(q.ListRuns(newest_first=True, **query))
             return [promise.id for promise, _ in page.rows], page.cursor
 
         assert listed() == (["run/a", "run/c", "run/b"], None)

@@ -11,12 +11,12 @@ from layby.core.commands import (
     AnnotateTask,
     CreatePromise,
     RegisterCallback,
-    SearchSchedules,
     SuspendAction,
     SuspendTask,
     Take,
 )
 from layby.core.model import NEVER
+from layby.core.queries import SearchSchedules
 from layby.core.replies import ScheduleData, SchedulePage
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after

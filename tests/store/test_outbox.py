@@ -2,8 +2,9 @@
 
 import pytest
 
-from layby.core.commands import CreatePromise, OfferMessages
+from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
+from layby.core.queries import OfferMessages
 from layby.store.sql import SqlStore
 from tests.worlds import BACKENDS, Backend, World
 

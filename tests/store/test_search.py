@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.rows import Settings
 from layby.core.search import has_tags
 from layby.store import by_time, queries
@@ -84,8 +85,8 @@ def test_both_stores_find_the_same(
     """Page by page, for promises and tasks, exactly the rows that match as they stand now."""
     worlds = prepared(seed, Settings(strict_external=strict))
     for query, items in (
-        (c.SearchPromises(state=state, **chosen), "promises"),
-        (c.SearchTasks(state=task_state, **chosen), "tasks"),
+        (q.SearchPromises(state=state, **chosen), "promises"),
+        (q.SearchTasks(state=task_state, **chosen), "tasks"),
     ):
         pages = [walk(world, query, items) for world in worlds]
         assert pages[0] == pages[1], query
@@ -105,7 +106,7 @@ def prepared(seed: int, profile: Settings) -> tuple[World, World]:
     return worlds
 
 
-def walk(world: World, query: c.SearchPromises | c.SearchTasks, items: str) -> list[list]:
+def walk(world: World, query: q.SearchPromises | q.SearchTasks, items: str) -> list[list]:
     """All pages, following the cursor."""
     pages: list[list] = []
     while True:
@@ -118,14 +119,14 @@ def walk(world: World, query: c.SearchPromises | c.SearchTasks, items: str) -> l
         query = replace(query, cursor=data.cursor)
 
 
-def assert_right(world: World, query: c.SearchPromises | c.SearchTasks, found: list[str]) -> None:
+def assert_right(world: World, query: q.SearchPromises | q.SearchTasks, found: list[str]) -> None:
     """The naive reading: look at every row."""
     state = world.dump()
     expected: list[str] = []
     for key, stored in sorted(state.promises.items()):
         promise, task = stored.at(NOW), state.tasks.get(key)
         over = not promise.is_pending
-        if isinstance(query, c.SearchTasks):
+        if isinstance(query, q.SearchTasks):
             if task is None or query.state not in (None, "fulfilled" if over else task.state):
                 continue
         elif query.state not in (None, promise.state):
@@ -145,9 +146,9 @@ def test_records_are_projected() -> None:
         with World(backend) as world:
             world.ok(r.target("x", 500))
             world.clock.advance(500)
-            (found,) = world.ok(c.SearchPromises(state="rejected_timedout")).promises
+            (found,) = world.ok(q.SearchPromises(state="rejected_timedout")).promises
             assert found.settled_at == 500
-            (task,) = world.ok(c.SearchTasks(state="fulfilled")).tasks
+            (task,) = world.ok(q.SearchTasks(state="fulfilled")).tasks
             assert task.state == "fulfilled"
 
 
@@ -155,7 +156,7 @@ def test_a_name_without_a_target_is_found() -> None:
     """The tag alone makes no task, but it is a tag like any other."""
     with World("sqlite") as world:
         world.ok(c.CreatePromise(id="x", timeout_at=9, tags={"layby:name": "f"}))
-        found = world.ok(c.SearchPromises(tags={"layby:name": "f"})).promises
+        found = world.ok(q.SearchPromises(tags={"layby:name": "f"})).promises
         assert [each.id for each in found] == ["x"]
 
 
@@ -185,18 +186,18 @@ def test_schedules_and_held_tasks_come_in_pages() -> None:
                         promise_tags=tags,
                     )
                 )
-            page = world.ok(c.SearchSchedules(limit=1, tags={"k": "v"}))
+            page = world.ok(q.SearchSchedules(limit=1, tags={"k": "v"}))
             assert ([each.id for each in page.schedules], page.cursor) == (["a"], "a")
-            page = world.ok(c.SearchSchedules(limit=1, tags={"k": "v"}, cursor="a"))
+            page = world.ok(q.SearchSchedules(limit=1, tags={"k": "v"}, cursor="a"))
             assert ([each.id for each in page.schedules], page.cursor) == (["c"], None)
             world.ok(r.run(a="", b="", d=""))
             world.ok(r.take())
-            page = world.ok(c.ListHeld(pid="p", incarnation="1", limit=2))
+            page = world.ok(q.ListHeld(pid="p", incarnation="1", limit=2))
             assert ([each.id for each in page.tasks], page.cursor) == (
                 ["run/a:a", "run/a:b"],
                 "run/a:b",
             )
-            page = world.ok(c.ListHeld(pid="p", incarnation="1", cursor="run/a:b"))
+            page = world.ok(q.ListHeld(pid="p", incarnation="1", cursor="run/a:b"))
             assert [each.id for each in page.tasks] == ["run/a:d"]
 
 
@@ -207,26 +208,26 @@ def test_the_records_of_a_task_come_in_pages() -> None:
             world.ok(r.target("t"))
             for key in ("t-1", "t.c.a", "t.c.b", "t.w0.c", "t/x", "t:1", "tt"):
                 world.ok(r.promise(key))
-            page = world.ok(c.GetRecords(id="t", limit=2))
+            page = world.ok(q.GetRecords(id="t", limit=2))
             assert ([p.id for p, _ in page.rows], page.cursor) == (["t", "t.c.a"], "t.c.a")
             assert [task is not None for _, task in page.rows] == [True, False]
-            page = world.ok(c.GetRecords(id="t", cursor="t.c.a"))
+            page = world.ok(q.GetRecords(id="t", cursor="t.c.a"))
             assert ([p.id for p, _ in page.rows], page.cursor) == (["t.c.b", "t.w0.c"], None)
-            assert world.ok(c.GetRecords(id="nothing")).rows == []
+            assert world.ok(q.GetRecords(id="nothing")).rows == []
 
 
-INDEXED: dict[str, tuple[c.Search | c.ListRuns, str]] = {
-    "promise state": (c.SearchPromises(state="resolved"), "promises_state"),
-    "task state": (c.SearchTasks(state="suspended"), "promises_task_state"),
-    "root": (c.SearchPromises(root="r"), "promises_root"),
-    "target": (c.SearchTasks(target=r.OTHER), "promises_target"),
-    "name": (c.SearchTasks(name="f"), "promises_name"),
-    "group": (c.SearchTasks(group="g"), "promises_group"),
-    "tag": (c.SearchPromises(tags={"k": "v"}), "sqlite_autoindex_tags_1|USING PRIMARY KEY"),
-    "branch": (c.SearchPromises(tags={"resonate:branch": "b"}), "promises_branch"),
-    "schedule": (c.ListRuns(schedule="s"), "sqlite_autoindex_tags_1|USING PRIMARY KEY"),
+INDEXED: dict[str, tuple[q.Search | q.ListRuns, str]] = {
+    "promise state": (q.SearchPromises(state="resolved"), "promises_state"),
+    "task state": (q.SearchTasks(state="suspended"), "promises_task_state"),
+    "root": (q.SearchPromises(root="r"), "promises_root"),
+    "target": (q.SearchTasks(target=r.OTHER), "promises_target"),
+    "name": (q.SearchTasks(name="f"), "promises_name"),
+    "group": (q.SearchTasks(group="g"), "promises_group"),
+    "tag": (q.SearchPromises(tags={"k": "v"}), "sqlite_autoindex_tags_1|USING PRIMARY KEY"),
+    "branch": (q.SearchPromises(tags={"resonate:branch": "b"}), "promises_branch"),
+    "schedule": (q.ListRuns(schedule="s"), "sqlite_autoindex_tags_1|USING PRIMARY KEY"),
     "newest of a schedule": (
-        c.ListRuns(schedule="s", newest_first=True),
+        q.ListRuns(schedule="s", newest_first=True),
         "sqlite_autoindex_tags_1|USING PRIMARY KEY",
     ),
 }
@@ -243,14 +244,14 @@ def test_every_filter_has_an_index(name: str) -> None:
         assert "TEMP B-TREE" not in plan, plan
 
 
-def plans_of(query: c.Search | c.ListRuns) -> list[str]:
+def plans_of(query: q.Search | q.ListRuns) -> list[str]:
     """How SQLite would carry out each statement of a search."""
     with closing(new_store("sqlite")) as store:
         assert isinstance(store, SqlStore)
         return list(_plans(store, query))
 
 
-def _plans(store: SqlStore, query: c.Search | c.ListRuns) -> list[str]:
+def _plans(store: SqlStore, query: q.Search | q.ListRuns) -> list[str]:
     found: list[str] = []
 
     def explain(source: str, arguments, limit: int) -> list:
@@ -259,13 +260,13 @@ def _plans(store: SqlStore, query: c.Search | c.ListRuns) -> list[str]:
         found.append("\n".join(row[3] for row in plan))
         return []
 
-    if isinstance(query, c.SearchTasks):
+    if isinstance(query, q.SearchTasks):
         queries.tasks(explain, query, NOW)
-    elif isinstance(query, c.ListRuns) and query.newest_first:
+    elif isinstance(query, q.ListRuns) and query.newest_first:
         by_time.newest_runs(by_time.newest_by_index(explain, query.schedule), query, NOW)
-    elif isinstance(query, c.ListRuns):
+    elif isinstance(query, q.ListRuns):
         queries.runs(explain, query, NOW)
     else:
-        assert isinstance(query, c.SearchPromises)
+        assert isinstance(query, q.SearchPromises)
         queries.promises(explain, query, NOW)
     return found

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from layby.core import commands as c
+from layby.core import queries as q
 from layby.wire.answers import read
 from layby.wire.encode import encode
 from layby.workflow.reasons import reason_of
@@ -16,7 +16,7 @@ def test_every_reason_survives_the_wire(seed: int) -> None:
     """Whatever the state, kind, times, sentence and next steps are alike."""
     world, _ = prepared(seed)
     for key in world.dump().promises:
-        request = c.ExplainPromise(id=key)
+        request = q.ExplainPromise(id=key)
         reply: Any = world.engine.call(request, NOW)
         across: Any = read(request, encode(request.kind, "0", reply)).data
         assert reason_of(across, NOW) == reason_of(reply.data, NOW)
@@ -30,7 +30,7 @@ def test_every_reason_survives_the_wire(seed: int) -> None:
 def test_every_page_of_what_waits_survives_the_wire(seed: int) -> None:
     """In its order, with its cursor."""
     world, _ = prepared(seed)
-    request = c.ListWaiting(limit=7)
+    request = q.ListWaiting(limit=7)
     reply: Any = world.engine.call(request, NOW)
     across: Any = read(request, encode(request.kind, "0", reply)).data
     assert across.cursor == reply.data.cursor
@@ -42,6 +42,6 @@ def test_every_page_of_what_waits_survives_the_wire(seed: int) -> None:
 def test_a_refusal_stays_a_refusal() -> None:
     """404 with its text."""
     world, _ = prepared(0)
-    request = c.ExplainPromise(id="nowhere")
+    request = q.ExplainPromise(id="nowhere")
     reply = world.engine.call(request, NOW)
     assert read(request, encode(request.kind, "0", reply)) == reply

@@ -3,6 +3,7 @@
 import pytest
 
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.wire.decode import Request, decode
 from layby.wire.encode import encode
 from tests.core import requests as r
@@ -11,11 +12,11 @@ from tests.worlds import World
 HEAD = '"head":{"corrId":"c","status":%d,"version":"2026-04-01"}'
 
 
-def told(world: World, request: c.Command | c.Query, corr_id: str = "c") -> str:
+def told(world: World, request: c.Command | q.Query, corr_id: str = "c") -> str:
     return encode(request.kind, corr_id, world.engine.call(request, world.now)).decode()
 
 
-def data_of(world: World, request: c.Command | c.Query) -> str:
+def data_of(world: World, request: c.Command | q.Query) -> str:
     text = told(world, request)
     assert "null" not in text
     return text.partition(',"data":')[2][:-1]
@@ -108,7 +109,7 @@ def test_records_of_schedules_that_start_runs() -> None:
         )
         shown = data_of(world, c.GetSchedule(id="nightly"))
         assert shown == data_of(world, request)
-        assert data_of(world, c.SearchSchedules()) == f'{{"schedules":[{shown[12:-1]}]}}'
+        assert data_of(world, q.SearchSchedules()) == f'{{"schedules":[{shown[12:-1]}]}}'
 
 
 def test_fence_wraps_the_inner_answer() -> None:
@@ -129,10 +130,10 @@ def test_pages_have_a_cursor_only_when_there_is_more() -> None:
     with World() as world:
         world.ok(r.target("a"))
         world.ok(r.target("b"))
-        assert data_of(world, c.SearchPromises(limit=1)).endswith('],"cursor":"a"}')
-        assert data_of(world, c.SearchPromises(limit=2)).endswith("}]}")
-        assert data_of(world, c.SearchTasks(limit=1)).endswith('],"cursor":"a"}')
-        assert data_of(world, c.SearchSchedules()) == '{"schedules":[]}'
+        assert data_of(world, q.SearchPromises(limit=1)).endswith('],"cursor":"a"}')
+        assert data_of(world, q.SearchPromises(limit=2)).endswith("}]}")
+        assert data_of(world, q.SearchTasks(limit=1)).endswith('],"cursor":"a"}')
+        assert data_of(world, q.SearchSchedules()) == '{"schedules":[]}'
 
 
 def test_snapshot_records() -> None:
@@ -179,7 +180,7 @@ def test_our_own_kinds_show_claims() -> None:
         assert beat == '{"lost":[],"agrees":true,"now":0}'
         world.ok(c.HaltTask(id="run/a:b"))
         assert data_of(world, r.take()) == '{"claims":[]}'
-        held = data_of(world, c.ListHeld(pid="p", incarnation="1"))
+        held = data_of(world, q.ListHeld(pid="p", incarnation="1"))
         assert held == '{"tasks":[]}'
 
 

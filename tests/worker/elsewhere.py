@@ -8,6 +8,7 @@ from typing import Any
 
 from layby import Runner
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.model import Task
 from layby.server.server import Server
 from tests.client.stage import PATIENCE_S, Meddler, play, served
@@ -38,7 +39,7 @@ class Elsewhere:
     async def ask(self, work: Coroutine[Any, Any, Any]) -> Any:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
-    async def ok(self, request: c.Command | c.Query) -> Any:
+    async def ok(self, request: c.Command | q.Query) -> Any:
         reply: Answered = await self.ask(self.server.client.send(request))
         assert reply.is_ok, reply
         return reply.data

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from layby.core.commands import Command, HeartbeatWorker, Query
+from layby.core.commands import Command, HeartbeatWorker
+from layby.core.queries import Query
 from layby.core.replies import HeartbeatData, Reply, ok, refuse
 from layby.engine.clock import ManualClock
 from layby.worker.server_clock import ServerClock

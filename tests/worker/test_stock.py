@@ -8,6 +8,7 @@ import pytest
 
 from layby import Runner, Workflow, task
 from layby.core import commands as c
+from layby.core import queries as q
 from layby.core.model import NEVER, Task
 from layby.core.replies import OK, Reply, TaskPage, ok, refuse
 from layby.errors import StoreUnavailable
@@ -175,18 +176,18 @@ class Holding:
         self.pid = "p"
         self.gone: list[tuple[str, int]] = []
         self.released: list[tuple[str, int]] = []
-        self.answer: Callable[[c.ListHeld], Awaitable[Reply]] = self.page
+        self.answer: Callable[[q.ListHeld], Awaitable[Reply]] = self.page
         self.release_failure: Exception | None = None
 
     async def send(self, request: Any) -> Reply:
-        if isinstance(request, c.ListHeld):
+        if isinstance(request, q.ListHeld):
             return await self.answer(request)
         if self.release_failure is not None:
             raise self.release_failure
         self.released.append((request.id, request.version))
         return OK
 
-    async def page(self, query: c.ListHeld) -> Reply:
+    async def page(self, query: q.ListHeld) -> Reply:
         """Two at a time."""
         left = sorted(each for each in self.store.items() if each[0] > (query.cursor or ""))
         tasks = [Task(id=key, target="", version=version) for key, version in left[:2]]
@@ -240,7 +241,7 @@ def test_a_list_that_cannot_be_had_proves_nothing(answer: Reply | Exception):
     """Least of all that everything is lost; also when only its second page is missing."""
     holding = Holding({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1})
 
-    async def fails(query: c.ListHeld) -> Reply:
+    async def fails(query: q.ListHeld) -> Reply:
         if query.cursor is None and holding.holds:
             return await holding.page(query)
         if isinstance(answer, Exception):
@@ -269,7 +270,7 @@ def test_looking_while_it_looks_is_no_second_look():
     async def run() -> None:
         stock: Any = Stock(holding)  # type: ignore[arg-type]
 
-        async def slowly(query: c.ListHeld) -> Reply:
+        async def slowly(query: q.ListHeld) -> Reply:
             await asked.wait()
             return await holding.page(query)
 

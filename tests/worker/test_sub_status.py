@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from layby import RetryPolicy, RunFailed, Runner, task
-from layby.core.commands import GetRun
+from layby.core.queries import GetRun
 from layby.core.replies import RowPage
 from layby.testing import virtual_test
 from layby.workflow.history import read_history

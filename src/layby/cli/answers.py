@@ -7,16 +7,16 @@ from msgspec.structs import replace
 
 from layby.cli.refusals import NotAllowed, Refused
 from layby.client.api import Client
-from layby.core.commands import (
+from layby.core.commands import GetPromise
+from layby.core.model import Promise
+from layby.core.queries import (
     ExplainPromise,
-    GetPromise,
     ListRuns,
     ListWaiting,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
 )
-from layby.core.model import Promise
 from layby.core.replies import Explanation, PromiseData, PromisePage, Reply
 from layby.errors import LaybyError
 from layby.workflow.names import close_match

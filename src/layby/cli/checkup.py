@@ -14,9 +14,10 @@ from layby.cli.answers import PAGE
 from layby.cli.snapshots import SEEN, Snapshot, state_of, state_of_entries
 from layby.client.transport import Transport
 from layby.core import invariants
-from layby.core.commands import GetPromise, ListWaiting, Query, SearchPromises, SnapDebug
+from layby.core.commands import GetPromise
 from layby.core.invariants import Invariant, View, Violation
 from layby.core.model import Millis
+from layby.core.queries import ListWaiting, Query, SearchPromises, SnapDebug
 from layby.core.replies import PromisePage, Reply, WaitingPage
 from layby.core.state import State
 from layby.core.stats import GetStats

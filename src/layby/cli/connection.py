@@ -20,7 +20,8 @@ from layby.client.http import HttpClient
 from layby.client.local import LocalClient
 from layby.client.transport import Unreachable
 from layby.core import validate
-from layby.core.commands import Command, GetPromise, GetSchedule, GetTask, Query
+from layby.core.commands import Command, GetPromise, GetSchedule, GetTask
+from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
 from layby.core.rows import Settings
 from layby.engine.batch import apply

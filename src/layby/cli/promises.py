@@ -18,11 +18,11 @@ from layby.core.commands import (
     GetPromise,
     RegisterCallback,
     RegisterListener,
-    SearchPromises,
     SettlePromise,
     Value,
 )
 from layby.core.model import NEVER, Promise
+from layby.core.queries import SearchPromises
 from layby.core.replies import PromiseData
 from layby.engine.clock import SystemClock
 from layby.worker import encoding

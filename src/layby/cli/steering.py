@@ -18,12 +18,12 @@ from layby.core.commands import (
     Command,
     ContinueTask,
     GetPromise,
-    GetRun,
     HaltTask,
     ResolvePromise,
     Value,
 )
 from layby.core.model import Promise
+from layby.core.queries import GetRun
 from layby.core.replies import PromiseData, Reply, RowPage
 from layby.worker import encoding
 from layby.workflow import plan

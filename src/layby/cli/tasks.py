@@ -28,7 +28,6 @@ from layby.core.commands import (
     HeartbeatTasks,
     RegisterCallback,
     ReleaseTask,
-    SearchTasks,
     SettleAction,
     SettlePromise,
     SuspendAction,
@@ -36,6 +35,7 @@ from layby.core.commands import (
     TaskVersion,
 )
 from layby.core.model import NEVER, Task
+from layby.core.queries import SearchTasks
 from layby.core.replies import ClaimData, FenceData, PromiseData, Reply, TaskData
 from layby.engine.clock import SystemClock
 from layby.errors import UsageError

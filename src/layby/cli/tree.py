@@ -16,8 +16,9 @@ from layby.cli.connection import Place, ask
 from layby.cli.options import as_json, reaching
 from layby.client.api import Client
 from layby.core.birth import TARGET, TIMER
-from layby.core.commands import GetRun, SearchPromises, Tags
+from layby.core.commands import Tags
 from layby.core.model import Millis, Promise, Task
+from layby.core.queries import GetRun, SearchPromises
 from layby.core.replies import Explanation, RowPage
 from layby.engine.clock import SystemClock
 from layby.worker import encoding

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from layby.core.commands import Command, Query
+from layby.core.commands import Command
+from layby.core.queries import Query
 from layby.core.replies import Reply
 
 

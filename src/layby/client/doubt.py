@@ -19,12 +19,12 @@ from layby.core.commands import (
     FulfillTask,
     GetPromise,
     GetTask,
-    Query,
     ReleaseTask,
     SuspendTask,
     Value,
 )
 from layby.core.model import Promise, Task
+from layby.core.queries import Query
 from layby.core.replies import (
     OK,
     ClaimData,

@@ -8,7 +8,8 @@ from typing import Final
 
 from layby.client.stream import listen
 from layby.client.transport import Transport
-from layby.core.commands import Command, DeclineTasks, Execute, Query
+from layby.core.commands import Command
+from layby.core.queries import DeclineTasks, Execute, Query
 from layby.core.replies import Reply
 from layby.errors import LaybyError
 from layby.wire.answers import MessageEnvelope

@@ -19,7 +19,8 @@ from layby.client.claims import releases
 from layby.client.doubt import resolved
 from layby.client.inbox import Inbox
 from layby.client.transport import Transport, Unreachable
-from layby.core.commands import Command, Query, Take, WatchPromise
+from layby.core.commands import Command, Take, WatchPromise
+from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
 from layby.errors import EngineStopped, LaybyError, StoreUnavailable, WireError
 from layby.wire import answers

@@ -20,8 +20,9 @@ from typing import Any, Final
 from layby.client.stream import listen
 from layby.client.transport import Transport
 from layby.core.address import OWN_GROUP, inbox_of
-from layby.core.commands import Command, Query, RegisterListener
+from layby.core.commands import Command, RegisterListener
 from layby.core.model import Promise
+from layby.core.queries import Query
 from layby.core.replies import PromiseData, Reply, ok
 from layby.errors import EngineStopped, LaybyError
 from layby.wire import answers

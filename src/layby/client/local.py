@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from layby.client.claims import releases
-from layby.core.commands import Command, Query, WatchPromise
+from layby.core.commands import Command, WatchPromise
 from layby.core.model import Millis
+from layby.core.queries import Query
 from layby.core.replies import Reply
 
 Answers = Sequence[tuple[Any, Reply | BaseException]]

@@ -3,17 +3,16 @@
 import msgspec
 
 from layby.core import birth
-from layby.core.commands import (
-    Int64,
+from layby.core.commands import Int64, Tags
+from layby.core.model import Millis, Promise, Schedule, Task
+from layby.core.queries import (
     ListRuns,
     ListWaiting,
     Search,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
-    Tags,
 )
-from layby.core.model import Millis, Promise, Schedule, Task
 
 TimedKey = tuple[Millis, str]
 """Where a list that is ordered by time goes on: an instant, and an id of that instant."""

@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from layby.core.commands import Query
 from layby.core.model import Millis, Promise, Task, TaskState
+from layby.core.queries import Query
 from layby.core.search import projected, wait_kind, waits_since
 
 COUNTED: Final = 250_000

@@ -5,7 +5,11 @@ from itertools import chain
 
 from layby.core import values
 from layby.core.address import inbox_of
-from layby.core.commands import (
+from layby.core.draft import Draft
+from layby.core.model import Promise, Task
+from layby.core.replies import OK, Reply
+from layby.core.settlement import make_ready, resume_waiting, settle, settle_all
+from layby.core.ticks import (
     ExpireHolders,
     ExpireLeases,
     ExpirePromises,
@@ -14,10 +18,6 @@ from layby.core.commands import (
     FreeTasks,
     RetryTasks,
 )
-from layby.core.draft import Draft
-from layby.core.model import Promise, Task
-from layby.core.replies import OK, Reply
-from layby.core.settlement import make_ready, resume_waiting, settle, settle_all
 
 
 def expire_promises(d: Draft, c: ExpirePromises) -> Reply:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from layby.core import address, birth, commands
+from layby.core import address, birth, commands, queries
 from layby.core.commands import (
     MAX_NAMES,
     MAX_NODES,
@@ -18,25 +18,16 @@ from layby.core.commands import (
     CreateRunSchedule,
     CreateSchedule,
     CreateTask,
-    DeclineTasks,
     FailTask,
     FenceTask,
     FinishTask,
     FulfillTask,
-    GetRecords,
-    GetRun,
     HaltTask,
     HeartbeatTasks,
     HeartbeatWorker,
-    ListHeld,
-    ListRuns,
-    ListWaiting,
-    Query,
     RegisterCallback,
     RegisterListener,
     ResolvePromise,
-    Search,
-    SearchSchedules,
     SettlePromise,
     StartRun,
     SuspendTask,
@@ -45,6 +36,17 @@ from layby.core.commands import (
     Value,
 )
 from layby.core.model import NEVER, RUN_OF_SCHEDULE, occurrence_id
+from layby.core.queries import (
+    DeclineTasks,
+    GetRecords,
+    GetRun,
+    ListHeld,
+    ListRuns,
+    ListWaiting,
+    Query,
+    Search,
+    SearchSchedules,
+)
 from layby.core.search import timed_key
 
 Problems = Iterator[str]
@@ -441,14 +443,14 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     commands.WatchPromise: _promise_id,
     StartRun: _start_run,
     CreateRunSchedule: _create_run_schedule,
-    commands.SearchPromises: _search,
-    commands.SearchTasks: _search,
+    queries.SearchPromises: _search,
+    queries.SearchTasks: _search,
     SearchSchedules: _search,
     ListHeld: _search,
-    commands.GetRun: _get_run,
+    queries.GetRun: _get_run,
     GetRecords: _get_records,
     DeclineTasks: _decline,
     ListRuns: _list_runs,
     ListWaiting: _list_waiting,
-    commands.ExplainPromise: _promise_id,
+    queries.ExplainPromise: _promise_id,
 }

@@ -20,23 +20,11 @@ from msgspec.structs import replace
 
 from layby.core import validate
 from layby.core.changes import Changes
-from layby.core.commands import (
-    Command,
-    ExpireHolders,
-    ForgetMessages,
-    IdsTick,
-    OfferMessages,
-    Query,
-    ResetDebug,
-    StartDebug,
-    StopDebug,
-    Take,
-    Tick,
-    TickDebug,
-    WatchPromise,
-)
+from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import FAR, MessageKey, Millis
+from layby.core.queries import OfferMessages, Query, ResetDebug, StartDebug, StopDebug, TickDebug
 from layby.core.replies import DEBUG_IS_OFF, OK, PromiseData, Reply, TakeData, ok, refuse
+from layby.core.ticks import ExpireHolders, ForgetMessages, IdsTick, Tick
 from layby.engine.batch import Timed, apply
 from layby.engine.clock import Clock
 from layby.engine.items import Answer, Item, answer

@@ -4,8 +4,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from layby.core.commands import Command, Query
+from layby.core.commands import Command
 from layby.core.model import Millis
+from layby.core.queries import Query
 from layby.core.replies import Reply
 
 logger = logging.getLogger(__name__)

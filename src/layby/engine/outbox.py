@@ -6,8 +6,8 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from layby.core.changes import Changes
-from layby.core.commands import OfferMessages
 from layby.core.model import Message, MessageKey, Millis, Promise
+from layby.core.queries import OfferMessages
 from layby.core.rows import Footprint
 from layby.store.api import Store
 

@@ -1,7 +1,9 @@
 """Reads that are not by id: searches, what a holder holds, the snapshot."""
 
 from layby.core import snapshot
-from layby.core.commands import (
+from layby.core.model import Millis
+from layby.core.promises import NOT_FOUND
+from layby.core.queries import (
     ExplainPromise,
     GetRecords,
     GetRun,
@@ -14,8 +16,6 @@ from layby.core.commands import (
     SearchTasks,
     SnapDebug,
 )
-from layby.core.model import Millis
-from layby.core.promises import NOT_FOUND
 from layby.core.replies import Reply, ok, refuse
 from layby.core.stats import GetStats
 from layby.store.api import Store

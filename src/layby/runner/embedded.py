@@ -2,8 +2,8 @@
 
 from layby.client.local import LocalClient
 from layby.core.address import OWN_GROUP
-from layby.core.commands import Execute
 from layby.core.model import Millis
+from layby.core.queries import Execute
 from layby.core.rows import Settings
 from layby.engine.clock import SystemClock, virtual_clock
 from layby.engine.engine import Engine

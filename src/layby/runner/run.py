@@ -3,8 +3,9 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from layby.core.commands import GetRun, WatchPromise
+from layby.core.commands import WatchPromise
 from layby.core.model import Promise, Task
+from layby.core.queries import GetRun
 from layby.core.replies import PromiseData, RowPage
 from layby.errors import UsageError
 from layby.worker.handle import maybe_handle

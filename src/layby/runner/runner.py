@@ -20,12 +20,11 @@ from layby.core.commands import (
     ContinueTask,
     GetPromise,
     HaltTask,
-    ListRuns,
-    Query,
     ResolvePromise,
     StartRun,
 )
 from layby.core.model import NEVER, Millis, Promise, PromiseState
+from layby.core.queries import ListRuns, Query
 from layby.core.replies import PromiseData, Reply, RowPage, RunData
 from layby.core.rows import Settings
 from layby.engine.engine import Engine

@@ -7,8 +7,9 @@ from zoneinfo import ZoneInfo
 from msgspec.structs import replace
 
 from layby.core import model
-from layby.core.commands import CreateRunSchedule, DeleteSchedule, ListRuns, SearchSchedules
+from layby.core.commands import CreateRunSchedule, DeleteSchedule
 from layby.core.model import NEVER, Millis
+from layby.core.queries import ListRuns, SearchSchedules
 from layby.core.replies import RowPage, ScheduleData, SchedulePage
 from layby.errors import UsageError
 from layby.runner.counts import at_least_one

@@ -13,8 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.address import OWN_GROUP
-from layby.core.commands import Command, Query
+from layby.core.commands import Command
 from layby.core.model import NEVER, Millis
+from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
 from layby.engine.clock import Clock, SystemClock
 from layby.server import auth_config, reach

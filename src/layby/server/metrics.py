@@ -17,9 +17,9 @@ from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from layby.core.commands import FireSchedule
 from layby.core.replies import Claim, TakeData
 from layby.core.stats import COUNTED, LONGEST, StatsData
+from layby.core.ticks import FireSchedule
 from layby.engine.observer import Commit
 from layby.errors import LaybyError
 from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, Spread

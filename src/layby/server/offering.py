@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from layby.client.local import LocalClient
-from layby.core.commands import OfferMessages
+from layby.core.queries import OfferMessages
 from layby.errors import EngineStopped, StoreError
 from layby.server.under_way import Receiver
 

@@ -15,26 +15,25 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core import birth, commands
+from layby.core import birth, commands, queries
 from layby.core.commands import (
     AnnotateTask,
     Command,
     CreatePromise,
     CreateSchedule,
     CreateTask,
-    DeclineTasks,
     FailTask,
     FenceTask,
     FinishTask,
     FulfillTask,
     HeartbeatTasks,
-    Query,
     RegisterCallback,
     RegisterListener,
     StartRun,
     SuspendTask,
     Take,
 )
+from layby.core.queries import DeclineTasks, Query
 from layby.core.stats import GetStats
 from layby.wire.kinds import KINDS
 
@@ -160,7 +159,7 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     commands.SettlePromise: _by_id,
     RegisterCallback: _callback,
     RegisterListener: _listener,
-    commands.SearchPromises: None,
+    queries.SearchPromises: None,
     commands.GetTask: _by_id,
     CreateTask: _create_task,
     commands.AcquireTask: _by_id,
@@ -171,20 +170,20 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     HeartbeatTasks: _each,
     commands.HaltTask: _by_id,
     commands.ContinueTask: _by_id,
-    commands.SearchTasks: None,
+    queries.SearchTasks: None,
     commands.GetSchedule: _by_id,
     CreateSchedule: _schedule,
     commands.DeleteSchedule: _by_id,
-    commands.SearchSchedules: None,
-    commands.StartDebug: None,
-    commands.StopDebug: None,
-    commands.ResetDebug: None,
-    commands.TickDebug: None,
-    commands.SnapDebug: None,
+    queries.SearchSchedules: None,
+    queries.StartDebug: None,
+    queries.StopDebug: None,
+    queries.ResetDebug: None,
+    queries.TickDebug: None,
+    queries.SnapDebug: None,
     Take: _take,
     commands.HeartbeatWorker: _holder,
     commands.LeaveWorker: _holder,
-    commands.ListHeld: _holder,
+    queries.ListHeld: _holder,
     FinishTask: _rider,
     FailTask: _rider,
     AnnotateTask: _annotate,
@@ -194,11 +193,11 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     commands.CancelPromise: _by_id,
     StartRun: _rider,
     commands.CreateRunSchedule: None,  # its id and those of its runs have no prefix in common
-    commands.GetRun: _by_id,
-    commands.GetRecords: _by_id,
-    commands.DeclineTasks: _each,
-    commands.ListRuns: None,
-    commands.ListWaiting: None,
-    commands.ExplainPromise: None,
+    queries.GetRun: _by_id,
+    queries.GetRecords: _by_id,
+    queries.DeclineTasks: _each,
+    queries.ListRuns: None,
+    queries.ListWaiting: None,
+    queries.ExplainPromise: None,
     GetStats: None,
 }

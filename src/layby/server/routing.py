@@ -17,9 +17,9 @@ from typing import Protocol, TypeVar
 
 from layby.client.local import LocalClient
 from layby.core.address import PollAddress, parse_poll
-from layby.core.commands import ForgetMessages
 from layby.core.model import Message, MessageKey
 from layby.core.replies import Reply
+from layby.core.ticks import ForgetMessages
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
 from layby.server.given_back import GivenBack

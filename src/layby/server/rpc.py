@@ -7,7 +7,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 from layby.client.local import LocalClient
-from layby.core.commands import Command, DeclineTasks, Query, ReleaseTask, Take, WatchPromise
+from layby.core.commands import Command, ReleaseTask, Take, WatchPromise
+from layby.core.queries import DeclineTasks, Query
 from layby.core.replies import DEBUG_IS_OFF, OK, Reply, refuse
 from layby.errors import EngineStopped, StoreError
 from layby.server import reach

@@ -12,8 +12,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from layby.client.local import LocalClient
-from layby.core.commands import GetPromise, OfferMessages
+from layby.core.commands import GetPromise
 from layby.core.model import Message
+from layby.core.queries import OfferMessages
 from layby.core.replies import PromiseData
 from layby.core.stats import GetStats, StatsData
 from layby.engine.clock import SystemClock

@@ -4,7 +4,8 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from layby.core.changes import Changes
-from layby.core.commands import (
+from layby.core.model import Message, Millis
+from layby.core.queries import (
     ExplainPromise,
     GetRecords,
     GetRun,
@@ -15,9 +16,7 @@ from layby.core.commands import (
     SearchPromises,
     SearchSchedules,
     SearchTasks,
-    Tick,
 )
-from layby.core.model import Message, Millis
 from layby.core.replies import (
     Explanation,
     PromisePage,
@@ -29,6 +28,7 @@ from layby.core.replies import (
 from layby.core.rows import Footprint, Rows
 from layby.core.state import State
 from layby.core.stats import StatsData
+from layby.core.ticks import Tick
 
 
 class Store(Protocol):

@@ -10,8 +10,8 @@ from itertools import repeat
 from typing import Final
 
 from layby.core.birth import SCHEDULE
-from layby.core.commands import ExplainPromise, ListRuns, ListWaiting
 from layby.core.model import FAR, Millis, Promise, Task
+from layby.core.queries import ExplainPromise, ListRuns, ListWaiting
 from layby.core.replies import Explanation, RowPage, WaitingPage
 from layby.core.search import (
     TimedKey,

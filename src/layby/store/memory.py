@@ -11,26 +11,19 @@ from msgspec.structs import replace
 from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
-from layby.core.commands import (
-    ExpireHolders,
-    ExpireLeases,
-    ExpirePromises,
+from layby.core.model import FAR, NEVER, Holder, Message, Millis, Promise, Task, Wait
+from layby.core.queries import (
     ExplainPromise,
-    FinishSettlement,
-    FreeTasks,
     GetRecords,
     GetRun,
     ListHeld,
     ListRuns,
     ListWaiting,
     OfferMessages,
-    RetryTasks,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
-    Tick,
 )
-from layby.core.model import FAR, NEVER, Holder, Message, Millis, Promise, Task, Wait
 from layby.core.replies import (
     Explanation,
     PromisePage,
@@ -43,6 +36,15 @@ from layby.core.rows import Calendar, Footprint, HeldKey, Rows, Settings, TakeKe
 from layby.core.search import matches_promise, matches_run, matches_task, projected
 from layby.core.state import State
 from layby.core.stats import StatsData
+from layby.core.ticks import (
+    ExpireHolders,
+    ExpireLeases,
+    ExpirePromises,
+    FinishSettlement,
+    FreeTasks,
+    RetryTasks,
+    Tick,
+)
 from layby.store import by_time, queries, stats
 from layby.store.neighbours import MemoryNeighbours
 

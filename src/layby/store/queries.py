@@ -5,7 +5,9 @@ from itertools import islice
 from typing import TypeVar
 
 from layby.core.birth import NAME, SCHEDULE
-from layby.core.commands import (
+from layby.core.commands import Tags
+from layby.core.model import NEVER, Millis, Promise, Schedule, Task
+from layby.core.queries import (
     GetRecords,
     GetRun,
     ListHeld,
@@ -14,9 +16,7 @@ from layby.core.commands import (
     SearchPromises,
     SearchSchedules,
     SearchTasks,
-    Tags,
 )
-from layby.core.model import NEVER, Millis, Promise, Schedule, Task
 from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
 from layby.core.search import (
     matches_promise,

@@ -11,25 +11,6 @@ import msgspec
 from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
-from layby.core.commands import (
-    ExpireHolders,
-    ExpireLeases,
-    ExpirePromises,
-    ExplainPromise,
-    FinishSettlement,
-    FreeTasks,
-    GetRecords,
-    GetRun,
-    ListHeld,
-    ListRuns,
-    ListWaiting,
-    OfferMessages,
-    RetryTasks,
-    SearchPromises,
-    SearchSchedules,
-    SearchTasks,
-    Tick,
-)
 from layby.core.model import (
     FAR,
     Holder,
@@ -40,6 +21,18 @@ from layby.core.model import (
     Schedule,
     Task,
     Wait,
+)
+from layby.core.queries import (
+    ExplainPromise,
+    GetRecords,
+    GetRun,
+    ListHeld,
+    ListRuns,
+    ListWaiting,
+    OfferMessages,
+    SearchPromises,
+    SearchSchedules,
+    SearchTasks,
 )
 from layby.core.replies import (
     Explanation,
@@ -52,6 +45,15 @@ from layby.core.replies import (
 from layby.core.rows import Calendar, Footprint, Rows, Settings
 from layby.core.state import State
 from layby.core.stats import StatsData
+from layby.core.ticks import (
+    ExpireHolders,
+    ExpireLeases,
+    ExpirePromises,
+    FinishSettlement,
+    FreeTasks,
+    RetryTasks,
+    Tick,
+)
 from layby.errors import StoreUnreadable
 from layby.store import by_time, indexed_tags, queries, stats
 from layby.store.dialect import WIDE, Dialect

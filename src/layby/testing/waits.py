@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.commands import ListRuns
+from layby.core.queries import ListRuns
 from layby.core.replies import RowPage
 from layby.engine.clock import virtual_clock
 from layby.runner import Run, Runner

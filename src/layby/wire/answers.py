@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Raw, Struct, UnsetType, structs
 
 from layby.core import replies
-from layby.core.commands import Command, Query
+from layby.core.commands import Command
 from layby.core.model import Holder, Message, Promise, Schedule, Task
+from layby.core.queries import Query
 from layby.core.replies import Reply
 from layby.errors import WireError
 from layby.wire.encode import PromiseRecord, ScheduleRecord

@@ -6,7 +6,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from layby.core.commands import Command, FenceTask, Query
+from layby.core.commands import Command, FenceTask
+from layby.core.queries import Query
 from layby.wire.decode import BATCH, VERSION
 
 INCARNATION: Final = "Layby-Incarnation"

@@ -5,16 +5,9 @@ from typing import Annotated, Any, Final, TypeVar, cast
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from layby.core.commands import (
-    Command,
-    CreatePromise,
-    FenceTask,
-    Int64,
-    Query,
-    SettlePromise,
-    Unread,
-)
+from layby.core.commands import Command, CreatePromise, FenceTask, Int64, SettlePromise, Unread
 from layby.core.model import Millis
+from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
 from layby.wire.kinds import KINDS
 

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
-from layby.core import commands
-from layby.core.commands import Command, Query
+from layby.core import commands, queries
+from layby.core.commands import Command
+from layby.core.queries import Query
 from layby.core.stats import GetStats
 
 _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
@@ -12,7 +13,7 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.SettlePromise,
     commands.RegisterCallback,
     commands.RegisterListener,
-    commands.SearchPromises,
+    queries.SearchPromises,
     commands.GetTask,
     commands.CreateTask,
     commands.AcquireTask,
@@ -23,20 +24,20 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.HeartbeatTasks,
     commands.HaltTask,
     commands.ContinueTask,
-    commands.SearchTasks,
+    queries.SearchTasks,
     commands.GetSchedule,
     commands.CreateSchedule,
     commands.DeleteSchedule,
-    commands.SearchSchedules,
-    commands.StartDebug,
-    commands.StopDebug,
-    commands.ResetDebug,
-    commands.TickDebug,
-    commands.SnapDebug,
+    queries.SearchSchedules,
+    queries.StartDebug,
+    queries.StopDebug,
+    queries.ResetDebug,
+    queries.TickDebug,
+    queries.SnapDebug,
     commands.Take,
     commands.HeartbeatWorker,
     commands.LeaveWorker,
-    commands.ListHeld,
+    queries.ListHeld,
     commands.FinishTask,
     commands.FailTask,
     commands.AnnotateTask,
@@ -46,12 +47,12 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.CancelPromise,
     commands.StartRun,
     commands.CreateRunSchedule,
-    commands.GetRun,
-    commands.GetRecords,
-    commands.DeclineTasks,
-    commands.ListRuns,
-    commands.ListWaiting,
-    commands.ExplainPromise,
+    queries.GetRun,
+    queries.GetRecords,
+    queries.DeclineTasks,
+    queries.ListRuns,
+    queries.ListWaiting,
+    queries.ExplainPromise,
     GetStats,
 )
 

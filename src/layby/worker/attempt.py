@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import msgspec
 
 from layby.client.api import Client
-from layby.core.commands import NOTHING, AnnotateTask, Command, FenceTask, Query, Value
+from layby.core.commands import NOTHING, AnnotateTask, Command, FenceTask, Value
 from layby.core.model import Millis, Promise
+from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, Reply
 from layby.errors import StoreError, UsageError
 from layby.worker.lineage import lineage_of

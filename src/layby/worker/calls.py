@@ -19,7 +19,6 @@ from layby.client.api import Client
 from layby.core.birth import TARGET
 from layby.core.commands import (
     AcquireTask,
-    Execute,
     GetPromise,
     GetTask,
     HeartbeatTasks,
@@ -28,6 +27,7 @@ from layby.core.commands import (
     WatchPromise,
 )
 from layby.core.model import Millis, Promise
+from layby.core.queries import Execute
 from layby.core.replies import Claim, ClaimData, PromiseData, TaskData
 from layby.errors import StoreError
 from layby.worker.call_format import read_call

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 
 from layby.client.api import Client
-from layby.core.commands import Command, Query
+from layby.core.commands import Command
+from layby.core.queries import Query
 from layby.core.replies import Reply
 from layby.errors import StoreError, StoreUnavailable
 

@@ -6,8 +6,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from layby.client.api import Client
-from layby.core.commands import GetRecords
 from layby.core.model import Promise, Task
+from layby.core.queries import GetRecords
 from layby.core.replies import Claim, RowPage
 from layby.errors import UsageError
 from layby.worker.patience import known

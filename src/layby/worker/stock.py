@@ -8,7 +8,8 @@ moment, so only what differs twice in the same way counts; versions make a mista
 import logging
 from typing import Final
 
-from layby.core.commands import ListHeld, ReleaseTask
+from layby.core.commands import ReleaseTask
+from layby.core.queries import ListHeld
 from layby.core.replies import TaskPage
 from layby.errors import LaybyError, StoreError
 from layby.worker.worker import Worker
