@@ -89,6 +89,17 @@ def test_a_worker_may_be_started_before_its_server(desk: Desk, tmp_path: Path):
             assert ended(here) == 0
 
 
+def test_a_closed_terminal_ends_a_worker_in_order(desk: Desk, tmp_path: Path):
+    (tmp_path / "flows.py").write_text(FLOWS)
+    with ServerProcess(tmp_path) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with layby(tmp_path, "worker", "flows.py", "--url", url) as here:
+            heard(here, "layby works for")
+            here.send_signal(signal.SIGHUP)
+            heard(here, "layby stops: its tasks are handed back")
+            assert here.wait(PATIENCE_S) == 0
+
+
 def test_dev_is_a_server_and_a_worker(desk: Desk, tmp_path: Path):
     """In one process, on a file in the current folder."""
     (tmp_path / "flows.py").write_text(FLOWS)

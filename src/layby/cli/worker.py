@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import threading
 from contextlib import suppress
 from types import ModuleType
@@ -17,6 +16,7 @@ from layby.cli.options import Duration, slotted
 from layby.client.api import Client
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner.runner import Runner, serving
+from layby.server.signals import asked_to_stop
 from layby.workflow.program import FlowProgram
 
 logger = logging.getLogger(__name__)
@@ -98,10 +98,8 @@ def _checked(url: str) -> str:
 
 
 async def work(runner: Runner, code: Code, where: str) -> None:
-    """Until SIGTERM or SIGINT; a second one of them ends it at once."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _asked, stop)
+    """Until a signal says stop; a second one ends it at once."""
+    stop = asked_to_stop(lambda: click.echo("layby stops: its tasks are handed back", err=True))
     working = asyncio.ensure_future(_work(runner, code, where))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -153,10 +151,3 @@ async def _entered(runner: Runner) -> bool:
         logger.warning("%s; trying again", failure)
         return False
     return True
-
-
-def _asked(stop: asyncio.Event) -> None:
-    if stop.is_set():
-        os._exit(130)
-    stop.set()
-    click.echo("layby stops: its tasks are handed back", err=True)

@@ -4,9 +4,9 @@ import asyncio
 import errno
 import logging
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from layby.server.metrics_app import MetricsApp
 from layby.server.offering import FIRST_PAGE
 from layby.server.push import Pusher
 from layby.server.routing import Router
+from layby.server.signals import asked_to_stop
 from layby.store.api import Store
 from layby.store.ownership import socket_of
 from layby.wire.encode import encode_message
@@ -203,25 +204,14 @@ class Server:
 
 async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
     """Serve until a signal says stop; a second one ends it at once."""
-    loop = asyncio.get_running_loop()
-    asked_to_stop = asyncio.Event()
-    for number in _stop_signals():
-        loop.add_signal_handler(number, _asked, asked_to_stop)
+    stop = asked_to_stop(partial(logger.info, "stopping: answering what is under way"))
     for warning in configuration.warnings(config, os.environ):
         logger.warning(warning)
     server = Server(_with_files_for_all(config))
     await server.start()
     on_ready(server)
-    await asked_to_stop.wait()
-    logger.info("stopping: answering what is under way")
+    await stop.wait()
     await server.stop()
-
-
-def _stop_signals() -> Iterator[signal.Signals]:
-    """A terminal that is closed says SIGHUP, unless it was told not to (nohup)."""
-    yield from (signal.SIGTERM, signal.SIGINT)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        yield signal.SIGHUP
 
 
 def _open_store(config: ServerConfig) -> Store:
@@ -255,9 +245,3 @@ async def _listen(listener: Listener, host: str, port: int, flag: str) -> int:
         raise UsageError(
             f"cannot listen on {host} port {port} ({error.strerror}): {remedy}"
         ) from error
-
-
-def _asked(asked_to_stop: asyncio.Event) -> None:
-    if asked_to_stop.is_set():
-        os._exit(130)
-    asked_to_stop.set()
