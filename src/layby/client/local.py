@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from layby.client.claims import releases
-from layby.core.commands import Command, WatchPromise
+from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import Millis
 from layby.core.queries import Query
 from layby.core.replies import Reply
@@ -81,7 +81,8 @@ class LocalClient:
         """Post it in the order of the calls; `now` is for who may say what time it is."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         item = self._engine.new_item(request, self._sink, future, now)
-        future.add_done_callback(partial(_abandon, item))
+        if isinstance(request, Take | WatchPromise):
+            future.add_done_callback(partial(_abandon, item))
         self._post(item)
         return future
 
@@ -152,7 +153,7 @@ class LocalClient:
 
 
 def _abandon(item: Any, future: "asyncio.Future[Reply]") -> None:
-    """Nobody waits for the answer any more: a request that is only waiting may be dropped."""
+    """Nobody waits for the answer any more: a request that is only waiting is dropped."""
     if future.cancelled():
         item.is_abandoned = True
 

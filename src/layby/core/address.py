@@ -1,5 +1,6 @@
 """Addresses that messages go to: which are valid, and which belong to layby's own workers."""
 
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ def is_valid(address: str) -> bool:
     return scheme == "bash" and _is_bash(rest)
 
 
+@lru_cache(maxsize=1024)
 def parse_poll(address: str) -> PollAddress | None:
     """None when this is no valid address of that scheme. Case counts, a query string does not."""
     scheme, _, rest = address.partition("://")

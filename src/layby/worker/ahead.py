@@ -31,6 +31,7 @@ class Ahead:
         self._is_full = is_full
         self._give_back = give_back
         self._changed = changed
+        self._now = asyncio.get_running_loop().time
         self._ends: deque[float] = deque(maxlen=SAMPLE)
         self._line: dict[Attempt, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -40,17 +41,17 @@ class Ahead:
         """How many may be claimed beyond the slots now."""
         if len(self._ends) < SAMPLE:
             return 0
-        took = max(_now() - self._ends[0], LINE_S / 2)
+        took = max(self._now() - self._ends[0], LINE_S / 2)
         return int(SAMPLE * LINE_S / took)
 
     def ended(self) -> None:
         """A body has come to its end."""
-        self._ends.append(_now())
+        self._ends.append(self._now())
         self._watch()
 
     def stand(self, attempt: Attempt) -> None:
         """It waits for a slot, if only until the loop turns."""
-        self._line[attempt] = _now()
+        self._line[attempt] = self._now()
         self._watch()
 
     def leave(self, attempt: Attempt) -> None:
@@ -79,13 +80,9 @@ class Ahead:
 
     def _drop_old_ends(self) -> None:
         """A pace that includes them would be too slow for a single task."""
-        while self._ends and _now() - self._ends[0] > SAMPLE * LINE_S:
+        while self._ends and self._now() - self._ends[0] > SAMPLE * LINE_S:
             self._ends.popleft()
 
     def _has_stood_too_long(self) -> bool:
         oldest = next(iter(self._line.values()), None)
-        return oldest is not None and _now() - oldest >= PATIENCE_S and self._is_full()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+        return oldest is not None and self._now() - oldest >= PATIENCE_S and self._is_full()

@@ -136,6 +136,8 @@ class Worker:
         self._riding = 0
         self._offers = Offers(self._patiently, self._answered, self.spawn)
         self._ahead = Ahead(self._is_full, self._give_back, self.credit_changed)
+        self._serves_calls = bool(program.functions)
+        """Then nothing is taken ahead: a call's lease is its own, and others could be asked."""
         self._asking = False
         self._stopping = False
         self._was_full = False
@@ -210,8 +212,7 @@ class Worker:
         if self._stopping or self.why_not_park() is not None:
             return 0
         claimed = self.pool.held + self.pool.waiting + self._loading + self._riding
-        # A call's lease is its own, and who sent it may have others to ask: none is taken ahead.
-        ahead = 0 if self._program.functions else self._ahead.tasks
+        ahead = 0 if self._serves_calls else self._ahead.tasks
         return self.config.slots + ahead - claimed
 
     def why_not_park(self) -> str | None:
@@ -246,6 +247,7 @@ class Worker:
 
     def code_changed(self) -> None:
         """The program knows more names now: ask for those too."""
+        self._serves_calls = bool(self._program.functions)
         self.calls.code_changed()
         self.credit_changed()
 
@@ -326,17 +328,22 @@ class Worker:
         """Start a run and, with room for it, its first tasks in the same command."""
         first = sum(not node.after for node in command.nodes)
         free = min(self.credit, first) if command.name in self._program.names else 0
+        if free == 0:
+            reply = await self.client.send(command)
+        else:
+            reply = await self._start_and_take(command, free)
+        self._go_on(reply)
+        return reply
+
+    async def _start_and_take(self, command: StartRun, free: int) -> Reply:
         self._riding += free
         try:
             self.credit_changed()
             for _ in range(TURNS_TO_ASK):
                 await asyncio.sleep(0)  # the waiting take is lowered before this one rides
-            take = self.take(free) if free else None
-            reply = await self.client.send(replace(command, take=take))
+            return await self.client.send(replace(command, take=self.take(free)))
         finally:
             self._riding -= free
-        self._go_on(reply)
-        return reply
 
     async def let_others_in(self) -> None:
         """Room was made: let what is ready in the store stand in line before this goes on."""
