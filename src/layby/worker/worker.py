@@ -328,22 +328,18 @@ class Worker:
         """Start a run and, with room for it, its first tasks in the same command."""
         first = sum(not node.after for node in command.nodes)
         free = min(self.credit, first) if command.name in self._program.names else 0
-        if free == 0:
-            reply = await self.client.send(command)
-        else:
-            reply = await self._start_and_take(command, free)
-        self._go_on(reply)
-        return reply
-
-    async def _start_and_take(self, command: StartRun, free: int) -> Reply:
         self._riding += free
         try:
             self.credit_changed()
+            # The waiting take is lowered before this one rides; without room too, for the order.
             for _ in range(TURNS_TO_ASK):
-                await asyncio.sleep(0)  # the waiting take is lowered before this one rides
-            return await self.client.send(replace(command, take=self.take(free)))
+                await asyncio.sleep(0)
+            take = self.take(free) if free else None
+            reply = await self.client.send(replace(command, take=take))
         finally:
             self._riding -= free
+        self._go_on(reply)
+        return reply
 
     async def let_others_in(self) -> None:
         """Room was made: let what is ready in the store stand in line before this goes on."""
