@@ -72,21 +72,23 @@ class TaskBook(Generic[T]):
             return self.refuse(EMPTY_WORK)
         if self.closing:
             return self.refuse(SHUTTING_DOWN)
-        inflight = len(self.pending) + self.active
+        pending = self.pending
+        inflight = len(pending) + self.active
         outstanding = inflight + len(self.undrained)
         if outstanding >= self.capacity:
             verdict = decide(self.overflow, self.capacity, self.load())
             if verdict.reason:
                 return self.refuse(verdict.reason)
-            self.discard(Discard(self.pending.popleft().task_id, DROPPED))
+            self.discard(Discard(pending.popleft().task_id, DROPPED))
         else:
             if inflight >= self.max_inflight:
                 self.max_inflight = inflight + 1
             if outstanding >= self.max_outstanding:
                 self.max_outstanding = outstanding + 1
-        self.submitted = task.task_id = self.submitted + 1
-        self.pending.append(task)
-        return build(TaskSubmission, (True, task.task_id, ""))
+        number = self.submitted + 1
+        self.submitted = task.task_id = number
+        pending.append(task)
+        return build(TaskSubmission, (True, number, ""))
 
     def must_wait(self, task: T) -> bool:
         """Tell whether a submitter with patience should wait for room instead of being refused."""

@@ -52,7 +52,7 @@ class DeterministicTaskExecutor:
         self, max_tasks: int = 0, cancel_token: CancellationToken | None = None
     ) -> list[TaskCompletion]:
         """Run pending work in order, and what it submits; `max_tasks` bounds an endless chain."""
-        book, pending = self._book, self._book.pending
+        book, pending, budget = self._book, self._book.pending, self._book.budget
         completions: list[TaskCompletion] = []
         while pending and not 0 < max_tasks <= len(completions):
             if cancel_token is not None and cancel_token.cancel_requested():
@@ -60,7 +60,7 @@ class DeterministicTaskExecutor:
                 self._cancel_pending(TOKEN_CANCELLED)
                 break
             task = pending.popleft()
-            started = self._clock() if book.budget else 0.0
+            started = self._clock() if budget else 0.0
             try:
                 # As `task.completed` does; a call less counts where nothing else is done.
                 outcome = (task.task_id, True, task.work(), "", task.metadata)
@@ -71,7 +71,7 @@ class DeterministicTaskExecutor:
                 book.failed += 1
                 if isinstance(error, KeyboardInterrupt):
                     raise  # meant for the program, not for this task
-            if book.budget:
+            if budget:
                 book.note_elapsed(self._clock() - started)
             if task.completion is not None:
                 self._herald.complete(task, completion)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 Work = Callable[[], Any]
 Metadata = Mapping[str, Any]
 
@@ -64,20 +66,13 @@ class AdmittedTask:
         return TaskCompletion(self.task_id, ok=False, error=error, metadata=self.metadata)
 
 
-class Task(AdmittedTask):
-    """Work that is simply called."""
+class Task(Struct, AdmittedTask, eq=False):
+    """Work that is simply called. A Struct is made twice as fast as an object."""
 
-    __slots__ = ("completion", "metadata", "task_id", "work")
-
-    def __init__(
-        self,
-        work: Work | None,
-        completion: CompletionCallback | None,
-        metadata: Metadata | None,
-    ) -> None:
-        self.work = work
-        self.completion = completion
-        self.metadata = metadata
+    work: Any  # a callable; None never gets past admission
+    completion: CompletionCallback | None
+    metadata: Metadata | None
+    task_id: int = 0
 
     def perform(self) -> TaskCompletion:
         """Run the work here and now; whatever it raises is its failure."""
