@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from layby import RunCancelled, RunFailed, Runner, task
 from layby.core.commands import LeaveWorker, ReleaseTask
 from layby.core.replies import TakeData
 from layby.testing import SlotWatch, virtual_test
+from layby.worker.attempt import Attempt
 from tests.client.stage import served
 from tests.worker.process_bodies import endless
 from tests.worker.world import flow_of, look, settled_down, until
@@ -485,3 +487,26 @@ def test_conditions_that_block_in_threads_do_not_hold_up_a_close(place):
             await in_time("memory:" if place == "embedded" else remote)
 
     asyncio.run(main())
+
+
+def test_what_is_ended_before_it_began_is_over_at_once():
+    """Its executor closes it within that very call: nobody looks after it later."""
+
+    async def scene() -> None:
+        attempt: Any = None
+
+        class Host:
+            def cancel_body(self, _: object) -> None:
+                attempt.close()
+
+            def give_up(self, _: object) -> None:
+                raise AssertionError("it goes on")
+
+        attempt = object.__new__(Attempt)
+        attempt._host, attempt._timer, attempt._left = Host(), None, None
+        attempt.is_open, attempt.reason = True, None
+        attempt.end("lost")
+        timer: Any = attempt._timer
+        assert timer.cancelled()
+
+    asyncio.run(scene())

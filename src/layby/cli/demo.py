@@ -272,8 +272,8 @@ async def _recovery(stage: Stage, scene: Scene, depot: Depot, killed_at: float) 
         "Python's start included"
     )
     stage.done(
-        f"letters go on, {scene.report.letters} more; {scene.report.recovered} that the dead "
-        "process had taken are done, too"
+        f"letters go on, {scene.report.letters} more; {scene.report.recovered} that were cut off "
+        "have been run again"
     )
 
 

@@ -37,8 +37,6 @@ class Host(Protocol):
 
     def why_not_park(self) -> str | None: ...
 
-    def begun(self, attempt: "Attempt") -> None: ...
-
     def cancel_body(self, attempt: "Attempt") -> None: ...
 
     def give_up(self, attempt: "Attempt") -> None: ...
@@ -144,7 +142,6 @@ class Attempt:
 
     def begin(self) -> None:
         """The body starts: it has its slot now."""
-        self._host.begun(self)
         self.job.history.started(self.now())
         self._start_clock()
 

@@ -2,11 +2,10 @@
 
 The pipeline of one claim: take → load → run → classify → report. Credit is the number of slots
 that nothing claims: free ones, less the tasks that stand in line, are being loaded, or are asked
-for by a report under way; and a few more while bodies are short (`Ahead`). One take always waits
-in the engine; when credit changes a new one replaces it. A report may take one task as well, but
-only into room that no take has been offered, so that the worker does not hold more tasks than it
-can run. (Who starts a run may meet a task that became ready in the same moment; that one then
-stands in line, and goes back if it must wait.)
+for by a report under way. One take always waits in the engine; when credit changes a new one
+replaces it. A report may take one task as well, but only into room that no take has been offered,
+so that the worker does not hold more tasks than it can run. (Only who starts a run may meet a
+task that became ready in the same moment; that one then stands in line.)
 """
 
 import asyncio
@@ -26,7 +25,6 @@ from layby.core.commands import (
     FinishTask,
     HeartbeatWorker,
     LeaveWorker,
-    ReleaseTask,
     StartRun,
     Take,
     TaskVersion,
@@ -50,7 +48,6 @@ from layby.executors import (
     TaskCompletion,
     TaskExecutorConfig,
 )
-from layby.worker.ahead import Ahead
 from layby.worker.attempt import Attempt
 from layby.worker.bodies import Bodies
 from layby.worker.callbacks import Callback, Callbacks
@@ -135,9 +132,6 @@ class Worker:
         self._loading = 0
         self._riding = 0
         self._offers = Offers(self._patiently, self._answered, self.spawn)
-        self._ahead = Ahead(self._is_full, self._give_back, self.credit_changed)
-        self._serves_calls = bool(program.functions)
-        """Then nothing is taken ahead: a call's lease is its own, and others could be asked."""
         self._asking = False
         self._stopping = False
         self._was_full = False
@@ -157,7 +151,6 @@ class Worker:
             attempt.end("shutdown")
         await self._leave(leased)
         await asyncio.gather(self._executor.shutdown(timeout=grace), self._callbacks.finish(grace))
-        self._ahead.close()
         self._wheel.close()
         self._bodies.close()
         self._sight.close()
@@ -212,8 +205,7 @@ class Worker:
         if self._stopping or self.why_not_park() is not None:
             return 0
         claimed = self.pool.held + self.pool.waiting + self._loading + self._riding
-        ahead = 0 if self._serves_calls else self._ahead.tasks
-        return self.config.slots + ahead - claimed
+        return self.config.slots - claimed
 
     def why_not_park(self) -> str | None:
         """Why no task may be parked or taken now; None when one may."""
@@ -247,7 +239,6 @@ class Worker:
 
     def code_changed(self) -> None:
         """The program knows more names now: ask for those too."""
-        self._serves_calls = bool(self._program.functions)
         self.calls.code_changed()
         self.credit_changed()
 
@@ -427,25 +418,6 @@ class Worker:
         attempt.task_number = submission.task_id
         self._by_number[submission.task_id] = attempt
         self.attempts[attempt.id] = attempt
-        self._ahead.stand(attempt)
-
-    def begun(self, attempt: Attempt) -> None:
-        self._ahead.leave(attempt)
-
-    def _is_full(self) -> bool:
-        return self.pool.held >= self.config.slots
-
-    def _give_back(self, line: Sequence[Attempt]) -> None:
-        """They have waited for a slot here for too long: others may have one."""
-        ours = [each for each in line if self.holds.get(each.id) == each.version]
-        for attempt in ours:
-            attempt.end("handed back")
-        self.spawn(self._release(ours))
-
-    async def _release(self, ours: Sequence[Attempt]) -> None:
-        await self._offers.at_most(self._room)  # or they would come back at once
-        releases = (ReleaseTask(id=each.id, version=each.version) for each in ours)
-        await asyncio.gather(*map(self._patiently, releases))
 
     def cancel_body(self, attempt: Attempt) -> None:
         if attempt.task_number:
@@ -474,9 +446,6 @@ class Worker:
         if attempt is None:
             return
         attempt.close()
-        self._ahead.leave(attempt)
-        if completion is not None:
-            self._ahead.ended()
         self._stuck.pop(number, None)
         if self.attempts.get(attempt.id) is attempt:
             del self.attempts[attempt.id]
