@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from layby.client.doubt import resolved
 from layby.core import commands as c
@@ -27,6 +28,7 @@ SETTLE = c.SettlePromise(id="t", state="resolved", value=OURS)
 FULFILL = c.FulfillTask(id="t", version=1, action=c.SettleAction("promise.settle", {}, SETTLE))
 RELEASE = c.ReleaseTask(id="run/a:a", version=1)
 CONTINUE = c.ContinueTask(id="run/a:a")
+LET_GO = c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released("run/a:a", 1),))
 SUSPEND = r.suspend("t", 1, "x")
 UNSCHEDULE = c.DeleteSchedule(id="nightly")
 
@@ -83,7 +85,7 @@ OUR_DOING: dict[str, tuple[Script, c.Command, Script]] = {
     "released": (TAKEN, RELEASE, ()),
     "released and taken": (TAKEN, RELEASE, (r.take(1, pid="q"),)),
     "continued": (HALTED, CONTINUE, ()),
-    "continued and taken": (HALTED, CONTINUE, (r.take(1),)),
+    "continued and taken": (HALTED, CONTINUE, (LET_GO, r.take(1))),
     "unscheduled": ((r.nightly(),), UNSCHEDULE, ()),
 }
 
@@ -141,6 +143,28 @@ def test_the_answer_is_what_the_lost_one_was():
     assert (failed.data.promise.state, failed.data.task.failures) == ("pending", 1)
     claimed = doubted((r.target("t"),), r.acquire("t", 0), (), applied=True)
     assert (claimed.data.task.version, claimed.data.promise.id) == (1, "t")
+
+
+@pytest.mark.parametrize("request_", [FINISH, FAIL], ids=["finish", "fail"])
+def test_the_answer_tells_whether_the_verdict_was_applied(request_: c.FinishTask | c.FailTask):
+    """The root stands there as the verdict says; with another node open it was ignored."""
+    verdict = c.RootVerdict("resolved", OURS)
+    request = replace(request_, root=verdict)
+    last = doubted(TAKEN, request, (), applied=True)
+    assert (last.data.root.id, last.data.root.state) == ("run/a", "resolved")
+    two: Script = (r.run(a="", b=""), r.take(1))
+    assert doubted(two, request, (), applied=True).data.root is None
+    assert doubted(TAKEN, request_, (), applied=True).data.root is None
+
+
+def test_a_release_is_never_refused():
+    """So there is no doubt: its second copy finds nothing to do."""
+    with World() as world:
+        play(world, TAKEN)
+        release = c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released("run/a:a", 1),))
+        for _ in range(2):
+            world.ok(release)
+        assert world.task("run/a:a").state == "pending"
 
 
 def test_a_value_is_compared_as_it_is_stored():

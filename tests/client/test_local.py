@@ -91,6 +91,7 @@ def test_claims_of_a_cancelled_caller_are_handed_back(
         play(world, scene)
         task = world.task(claimed)
         assert (task.state, task.version) == ("pending", 1)
+        assert task.tries == (kind in ("acquire", "create")), "only the protocol counts it"
         world.check()
 
 

@@ -108,6 +108,7 @@ BROKEN: dict[str, tuple[object, ...]] = {
         Wait("y", "x"),
     ),
     "claim_only_while_acquired": (promise("x"), task("x", pid="p")),
+    "claim_only_while_acquired   ": (promise("x"), task("x", holder="1")),
     "claim_only_while_acquired ": (promise("x"), task("x", sub_status="Active")),
     "halted_task_has_ttimeout": (promise("x"), task("x", state="halted", ready_at=None)),
     "version_non_negative": (promise("x"), task("x", version=-1)),
@@ -119,6 +120,8 @@ BROKEN: dict[str, tuple[object, ...]] = {
     "ready_only_while_pending": (promise("x"), task("x", ready_at=None)),
     "waiting_since_while_waiting": (promise("x"), task("x", waiting_since=None)),
     "waiting_since_while_waiting ": (promise("x"), task("x", **ACQUIRED | {"waiting_since": 1})),
+    "tries_are_claims_that_began": (promise("x"), task("x", tries=1)),
+    "tries_are_claims_that_began ": (promise("x"), task("x", version=1, ahead=True)),
     "one_living_holder_per_pid": tuple(
         Holder("p", each, "g", embedded=False, ttl=1, expires_at=9) for each in "12"
     ),
@@ -159,12 +162,16 @@ GOOD = (
     promise("y"),
     task("y", **ACQUIRED, holder="1", wake_at=None),
     Wait("y", "x", "all"),
-    Holder("p", "1", "g", embedded=False, ttl=1, expires_at=NEVER, held=1),
+    Holder("p", "1", "g", embedded=False, ttl=1, expires_at=NEVER, held=3),
     Listener("y", "poll://any@g"),
     settled("z"),
     task("z", state="fulfilled", **IDLE),
     Message("z", "unblock", "poll://any@g"),
     Message("y", "lost", "poll://uni@layby.g/p"),
+    promise("h"),
+    task("h", state="halted", pid="p", holder="1", wake_at=None, ready_at=None),
+    promise("k"),
+    task("k", pid="p", holder="1", wake_at=NEVER, ready_at=None),
     schedule(last_run_at=0),
 )
 

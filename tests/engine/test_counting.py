@@ -1,28 +1,26 @@
 """The budget of DESIGN 3: how many commands and commits a run may cost."""
 
 import pytest
+from msgspec.structs import replace
 
+from layby.core.commands import RootVerdict
 from layby.core.replies import Claim
 from tests.core import requests as r
 from tests.worlds import World
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_a_run_of_one_task_costs_three_commands(backend) -> None:
-    """Start with a take, finish with a take, settle the root."""
+def test_a_run_of_one_task_costs_two_commands(backend) -> None:
+    """Start with a take; finish with the verdict on the run, and a take."""
     with World(backend, paused=False) as world:
         taker = r.take(1)
-        commands = [0]
-
-        def send(request):
-            commands[0] += 1
-            return world.ok(request)
-
-        (node,) = send(r.run(with_take=taker, a="")).taken.claims
-        (root,) = send(r.finish(node.task.id, with_take=taker)).taken.claims
-        done = send(r.finish(root.task.id)).promise
-        assert done.state == "resolved"
-        assert commands[0] <= 3
+        (node,) = world.ok(r.run(with_take=taker, a="")).taken.claims
+        before = world.engine.commits
+        finish = replace(r.finish(node.task.id, with_take=taker), root=RootVerdict("resolved"))
+        done = world.ok(finish)
+        assert (done.promise.state, done.root.state) == ("resolved", "resolved")
+        assert (done.taken.claims, world.promise("run/a")) == ([], done.root)
+        assert world.engine.commits - before == 1
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])

@@ -85,6 +85,11 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     "layby.worker.take": lambda _: _take(),
     "layby.worker.heartbeat": lambda _: {"pid": "w", "incarnation": "i"},
     "layby.worker.leave": lambda _: {"pid": "w", "incarnation": "i"},
+    "layby.worker.release": lambda p: {
+        "pid": "w",
+        "incarnation": "i",
+        "tasks": [{"id": f"{p}x", "version": 1}],
+    },
     "layby.worker.list": lambda _: {"pid": "w", "incarnation": "i"},
     "layby.task.finish": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
     "layby.task.fail": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
@@ -134,7 +139,13 @@ TAKING: Final = frozenset(
     {"layby.worker.take", "layby.task.finish", "layby.task.fail", "layby.run.start"}
 )
 HOLDING: Final = frozenset(
-    {"layby.worker.take", "layby.worker.heartbeat", "layby.worker.leave", "layby.worker.list"}
+    {
+        "layby.worker.take",
+        "layby.worker.heartbeat",
+        "layby.worker.leave",
+        "layby.worker.release",
+        "layby.worker.list",
+    }
 )
 
 

@@ -8,11 +8,16 @@ import pytest
 
 from layby.core.commands import (
     CreateSchedule,
+    FailTask,
     FenceTask,
     FinishTask,
     GetPromise,
+    Released,
+    ReleaseTasks,
+    RootVerdict,
     SettlePromise,
     Take,
+    TaskVersion,
 )
 from layby.core.replies import refuse
 from layby.server.reach import REACH, bounded, is_within
@@ -102,6 +107,27 @@ def test_a_schedules_template_is_judged_by_the_ids_it_will_make() -> None:
     assert not judged("other/s", "{{.id}}.{{.timestamp}}")
     assert not judged("mine/s", "{{.timestamp}}")
     assert not judged("other/s", "mine/{{.timestamp}}")
+
+
+def test_a_verdict_names_the_root_of_the_run() -> None:
+    """A token for one run's nodes alone does not settle the run."""
+    finish = FinishTask(id="mine/x:a", version=1, root=RootVerdict("resolved"))
+    fail = FailTask(id="mine/x:a", version=1, root=RootVerdict("rejected"))
+    for kind, body in (("layby.task.finish", finish), ("layby.task.fail", fail)):
+        assert is_within(kind, body, MINE, GRANTED)
+        assert not is_within(kind, body, "mine/x:", GRANTED)
+        assert is_within(kind, msgspec.structs.replace(body, root=None), "mine/x:", GRANTED)
+
+
+def test_claims_that_a_worker_names_count() -> None:
+    """Those it hands back, and those it says have begun, also in a take that rides."""
+    released = ReleaseTasks(pid="w", incarnation="i", tasks=(Released("other/x", 1),))
+    assert not is_within("layby.worker.release", released, MINE, GRANTED)
+    begun = (TaskVersion("other/x", 1),)
+    take = Take(pid="w", incarnation="i", group=GROUP, names=(), free=1, begun=begun)
+    assert not is_within("layby.worker.take", take, MINE, GRANTED)
+    finish = FinishTask(id="mine/x", version=1, take=take)
+    assert not is_within("layby.task.finish", finish, MINE, GRANTED)
 
 
 def test_a_heartbeat_for_no_task_names_no_id() -> None:

@@ -116,6 +116,7 @@ def test_a_worker_writes_it_as_it_goes():
         "run/r:t",
         "poll://any@layby.default",
         version=2,
+        tries=2,
         history=ended(OPEN, 20, "Failed").to_text(),
     )
     history = TaskHistory(claimed, 25)

@@ -24,7 +24,14 @@ FOREIGN = Task("foo.1", "poll://any@workers", waiting_since=40_000)
 LONG = text_of(error_value(ValueError("bad\n  and worse")))
 SKIPPED = text_of(encode_skipped(Skip("all_success: 'a' is Failed", blocked=True)))
 FAILED = text_of(error_value(ValueError("bad")))
-HELD = {"state": "acquired", "version": 1, "pid": "w1", "ttl": 60_000, "waiting_since": None}
+HELD = {
+    "state": "acquired",
+    "version": 1,
+    "tries": 1,
+    "pid": "w1",
+    "ttl": 60_000,
+    "waiting_since": None,
+}
 
 
 def promise(key: str, **fields: Any) -> Promise:
@@ -157,7 +164,7 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "a worker at poll://any@workers",
     ),
     "given back by all at the target": (
-        explained(replace(FOREIGN, version=7)),
+        explained(replace(FOREIGN, version=7, tries=7)),
         "is ready again, after 7 tries, and no worker at poll://any@workers has taken it yet",
         "a worker at poll://any@workers",
     ),
@@ -307,7 +314,7 @@ def test_a_deadline_of_its_own_is_a_deadline_of_the_wait():
 
 def test_a_running_task_runs_since_its_span_began():
     """Only its worker knows; what it told is used."""
-    history = TaskHistory(replace(NODE, version=1), 500)
+    history = TaskHistory(replace(NODE, version=1, tries=1), 500)
     history.started(70_000)
     about = explained(replace(NODE, **HELD, history=history.text), holder=holder())
     assert reason_of(about, NOW).since == 70_000

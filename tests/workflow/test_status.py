@@ -36,12 +36,13 @@ def promise(**fields: Any) -> Promise:
 
 def execution(promise_: Promise | None = None, unsettled=(), **fields: Any):
     row_fields = {name: fields.pop(name) for name in ("polling", "retry_at") if name in fields}
+    fields.setdefault("tries", fields.get("version", 0))
     row = NodeRow(promise_ or promise(), replace(NODE, **fields), **row_fields)
     return task_execution(row, NOW, unsettled)
 
 
 def history(version: int = 1, *, outcome: str | None = None, **ended: Any) -> str:
-    written = TaskHistory(replace(NODE, version=version), 500)
+    written = TaskHistory(replace(NODE, version=version, tries=version), 500)
     written.started(2_000)
     if outcome is not None:
         written.ended(3_000, outcome, **ended)
@@ -258,7 +259,7 @@ WAITS = node("second", state="suspended", waits_left=1)
     [
         (node("first", state="pending", ready_at=1), ROOT_TASK, "Pending"),
         (node("first", state="acquired", version=1), ROOT_TASK, "Running"),
-        (node("first", state="pending", ready_at=1, version=1), ROOT_TASK, "Running"),
+        (node("first", state="pending", ready_at=1, tries=1), ROOT_TASK, "Running"),
         (node("first", {"state": "resolved"}, state="fulfilled", version=1), ROOT_TASK, "Running"),
         (node("first", state="halted"), replace(ROOT_TASK, state="halted"), "Halted"),
     ],

@@ -1,22 +1,43 @@
 """Tasks that came with an answer: when nobody is there to take them they are handed back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from layby.core.commands import ReleaseTask
+from layby.core.commands import (
+    Command,
+    FailTask,
+    FinishTask,
+    Released,
+    ReleaseTask,
+    ReleaseTasks,
+    StartRun,
+    Take,
+)
+from layby.core.queries import Query
 from layby.core.replies import Claim, ClaimData, FailData, FinishData, Reply, RunData, TakeData
 
 
-def releases(answer: Reply | BaseException | None) -> Iterator[ReleaseTask]:
-    """One for each task that this answer claims: released, never forgotten."""
-    for claim in _claims(answer):
-        yield ReleaseTask(id=claim.task.id, version=claim.task.version)
-
-
-def _claims(answer: Reply | BaseException | None) -> Iterator[Claim]:
+def releases(
+    request: Command | Query, answer: Reply | BaseException | None
+) -> Iterator[ReleaseTask | ReleaseTasks]:
+    """What hands back all that this answer claims: released with its place, never forgotten."""
     data = answer.data if isinstance(answer, Reply) else None
+    take, claims = _take(request), _taken(data)
+    if take is not None and claims:
+        tasks = tuple(
+            Released(each.task.id, each.task.version, each.ready_at, begun=False) for each in claims
+        )
+        yield ReleaseTasks(pid=take.pid, incarnation=take.incarnation, tasks=tasks)
+    if isinstance(data, ClaimData) and data.task.state == "acquired":
+        yield ReleaseTask(id=data.task.id, version=data.task.version)
+
+
+def _take(request: Command | Query) -> Take | None:
+    if isinstance(request, Take):
+        return request
+    return request.take if isinstance(request, FinishTask | FailTask | StartRun) else None
+
+
+def _taken(data: object) -> Sequence[Claim]:
     if isinstance(data, TakeData):
-        yield from data.claims
-    elif isinstance(data, FinishData | FailData | RunData):
-        yield from data.taken.claims
-    elif isinstance(data, ClaimData) and data.task.state == "acquired":
-        yield Claim(data.task, data.promise)
+        return data.claims
+    return data.taken.claims if isinstance(data, FinishData | FailData | RunData) else ()

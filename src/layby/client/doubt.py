@@ -44,7 +44,9 @@ async def resolved(read: Read, request: Command | Query, refusal: Reply) -> Repl
     match request:
         case FinishTask(id=task_id, state=state, value=value):
             promise = await _settled(read, task_id, state, value)
-            return refusal if promise is None else ok(FinishData(promise))
+            if promise is None:
+                return refusal
+            return ok(FinishData(promise, root=await _root(read, request)))
         case FulfillTask(id=task_id):
             settle = request.action.data
             promise = await _settled(read, task_id, settle.state, settle.value)
@@ -83,7 +85,18 @@ async def _failed(read: Read, fail: FailTask) -> Reply | None:
         is_ours = _is(promise, "rejected", fail.error)
     else:
         is_ours = await _promise(read, fail.backoff_id) is not None
-    return ok(FailData(promise, task)) if is_ours else None
+    if not is_ours:
+        return None
+    root = await _root(read, fail) if fail.retry_at is None else None
+    return ok(FailData(promise, task, root=root))
+
+
+async def _root(read: Read, command: FinishTask | FailTask) -> Promise | None:
+    """The root of the run, if it stands there as the verdict that came along says."""
+    verdict = command.root
+    if verdict is None:
+        return None
+    return await _settled(read, command.root_id, verdict.state, verdict.value)
 
 
 async def _settled(read: Read, promise_id: str, state: str, value: Value) -> Promise | None:

@@ -101,7 +101,7 @@ class HttpClient:
         try:
             return await letter.answer
         except asyncio.CancelledError:
-            self._hand_back(letter.reply)
+            self._hand_back(letter.request, letter.reply)
             raise
 
     async def close(self) -> None:
@@ -143,9 +143,9 @@ class HttpClient:
             size += len(batch[-1].body)
         return batch
 
-    def _hand_back(self, reply: Reply | None) -> None:
+    def _hand_back(self, request: Command | Query, reply: Reply | None) -> None:
         """Its sender is gone: tasks that came with the answer are released, never forgotten."""
-        for release in releases(reply):
+        for release in releases(request, reply):
             letter = Letter(release, self._token)
             letter.answer.add_done_callback(_look_at)
             self._line_up(letter)
@@ -210,7 +210,7 @@ class HttpClient:
             letter.tell(failure)
             return
         if letter.answer.cancelled():
-            self._hand_back(reply)
+            self._hand_back(letter.request, reply)
         letter.tell(reply)
 
     async def _read(self, request: Command | Query) -> Reply:

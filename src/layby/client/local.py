@@ -74,7 +74,9 @@ class LocalClient:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._hand_back(future.result())  # answered, and cancelled before it could go on
+                self._hand_back(
+                    request, future.result()
+                )  # answered, and cancelled before it could go on
             raise
 
     def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
@@ -140,15 +142,15 @@ class LocalClient:
         for item, answer in answers:
             future: asyncio.Future[Reply] = item.token
             if future.done():
-                self._hand_back(answer)
+                self._hand_back(item.request, answer)
             elif isinstance(answer, Reply):
                 future.set_result(answer)
             else:
                 future.set_exception(answer)
 
-    def _hand_back(self, answer: Reply | BaseException) -> None:
+    def _hand_back(self, request: Command | Query, answer: Reply | BaseException) -> None:
         """The caller was cancelled: tasks claimed for it are released, never forgotten."""
-        for release in releases(answer):
+        for release in releases(request, answer):
             self._post(self._engine.new_item(release, _ignore, None))
 
 

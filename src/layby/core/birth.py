@@ -5,7 +5,7 @@ import msgspec
 from layby.core import address
 from layby.core.commands import Tags, Value
 from layby.core.draft import Draft
-from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later
+from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later, root_of
 from layby.core.settlement import make_ready, settle_all
 
 _encoder = msgspec.json.Encoder()
@@ -23,12 +23,6 @@ SCHEDULE = "resonate:schedule"
 
 def encoded(value: Value | Tags) -> str:
     return _encoder.encode(value).decode() if value else EMPTY
-
-
-def root_of(promise_id: str) -> str:
-    """The run or call tree an id belongs to: text before the first ':', else the first '.'."""
-    head, colon, _ = promise_id.partition(":")
-    return head if colon else promise_id.partition(".")[0]
 
 
 def delay_of(tags: Tags) -> Millis | None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from layby.core.model import NEVER
-from layby.core.rows import Footprint, TakeKey
+from layby.core.model import NEVER, root_of
+from layby.core.rows import Footprint, HeldKey, TakeKey
 
 MAX_TAGS = 256
 MAX_NAMES = 10_000
 MAX_NODES = 10_000
+MAX_CLAIMS = 100_000
+"""Claims that one request names."""
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tags = Annotated[dict[str, str], Meta(max_length=MAX_TAGS)]
@@ -39,6 +41,8 @@ class Command(Struct, frozen=True, rename="camel", kw_only=True):
     """A request to change state (or to read rows by id)."""
 
     kind: ClassVar[str]
+    unqueues: ClassVar[bool] = True
+    """Whether it may take ready tasks it names out of the queue, otherwise than by a take."""
 
     def footprint(self, into: Footprint) -> None:
         """Declare every row the step may read; the store adds one hop (waits and awaiters)."""
@@ -57,6 +61,7 @@ class ById(Command, frozen=True):
 
 class GetPromise(ById, frozen=True):
     kind = "promise.get"
+    unqueues = False
 
 
 class CreatePromise(ById, frozen=True):
@@ -89,6 +94,7 @@ class RegisterCallback(Command, frozen=True):
 
 class RegisterListener(Command, frozen=True):
     kind = "promise.register_listener"
+    unqueues = False
     awaited: str
     address: str
 
@@ -119,6 +125,7 @@ class SuspendAction(Struct, frozen=True):
 
 class GetTask(ById, frozen=True):
     kind = "task.get"
+    unqueues = False
 
 
 class CreateTask(Command, frozen=True):
@@ -250,6 +257,7 @@ class Take(Command, frozen=True):
     """
 
     kind = "layby.worker.take"
+    unqueues = False
     pid: str
     incarnation: str
     group: str
@@ -260,11 +268,23 @@ class Take(Command, frozen=True):
     wait_ms: Int64 = 0
     prefix: str = ""
     """Only ids that begin so: what the caller's token allows."""
+    ahead: Int64 = 0
+    """So many more, acquired but not begun, of what nobody has a slot for."""
+    before: Int64 | None = None
+    """Only nodes that were ready before this instant, and none ahead."""
+    in_line: bool = False
+    """Somebody stands in line at this worker: it wants to hear of nodes that are left."""
+    begun: Annotated[tuple[TaskVersion, ...], Meta(max_length=MAX_CLAIMS)] = ()
+    """Claims that were ahead, and whose bodies run now."""
 
     def footprint(self, into: Footprint) -> None:
         into.pids.add(self.pid)
-        into.takes[self.key] = into.takes.get(self.key, 0) + max(0, self.free)
-        into.take_count += 1
+        into.ids.update(claim.id for claim in self.begun)
+        into.expect(self.key, max(0, self.free), max(0, self.ahead))
+
+    @property
+    def holder(self) -> HeldKey:
+        return (self.pid, self.incarnation)
 
     @property
     def key(self) -> TakeKey:
@@ -275,6 +295,7 @@ class HeartbeatWorker(Command, frozen=True):
     """Renew one row, however many tasks are held. `held` is what the worker believes."""
 
     kind = "layby.worker.heartbeat"
+    unqueues = False
     pid: str
     incarnation: str
     held: Int64 | None = None
@@ -288,6 +309,7 @@ class CheckHolder(Command, frozen=True):
     """Whether this is a living holder of the group; changes nothing."""
 
     kind = "layby.worker.check"
+    unqueues = False
     pid: str
     incarnation: str
     group: str
@@ -300,6 +322,7 @@ class LeaveWorker(Command, frozen=True):
     """The holder goes away in order: its tasks are handed back and count as no crash."""
 
     kind = "layby.worker.leave"
+    unqueues = False
     pid: str
     incarnation: str
 
@@ -307,20 +330,66 @@ class LeaveWorker(Command, frozen=True):
         into.pids.add(self.pid)
 
 
+class Released(Struct, frozen=True, rename="camel"):
+    """A claim that is handed back.
+
+    `ready_at`: its place in the queue, if it keeps it; `delay`: how long nobody is to take it;
+    `begun`: whether its body ever ran; if not, the claim was no try.
+    """
+
+    id: str
+    version: Int64
+    ready_at: Int64 | None = None
+    begun: bool = True
+    delay: Int64 = 0
+    history: str | None = None
+
+
+class ReleaseTasks(Command, frozen=True):
+    """Hand claims back in order: neither failures nor crashes.
+
+    For a task that was halted meanwhile it says that its body has ended.
+    """
+
+    kind = "layby.worker.release"
+    unqueues = False
+    pid: str
+    incarnation: str
+    tasks: Annotated[tuple[Released, ...], Meta(max_length=MAX_CLAIMS)]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(task.id for task in self.tasks)
+
+
+class RootVerdict(Struct, frozen=True):
+    """How the whole run ends, if this is its last node."""
+
+    state: str
+    value: Value = NOTHING
+
+
 class FencedCommand(ById, frozen=True):
     """A command of the worker that holds the task; optionally takes the next one with it."""
 
     version: Int64
     take: Take | None = None
+    root: RootVerdict | None = None
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
+        if self.root is not None:
+            into.ids.add(self.root_id)
         if self.take is not None:
             self.take.footprint(into)
+
+    @property
+    def root_id(self) -> str:
+        return root_of(self.id)
 
 
 class FinishTask(FencedCommand, frozen=True):
     kind = "layby.task.finish"
+    unqueues = False
     value: Value = NOTHING
     state: str = "resolved"
     history: str | None = None
@@ -330,6 +399,7 @@ class FailTask(FencedCommand, frozen=True):
     """`retry_at` None settles the promise rejected; otherwise the task backs off until then."""
 
     kind = "layby.task.fail"
+    unqueues = False
     error: Value = NOTHING
     retry_at: Int64 | None = None
     history: str | None = None
@@ -352,6 +422,7 @@ class AnnotateTask(ById, frozen=True):
     """
 
     kind = "layby.task.annotate"
+    unqueues = False
     version: Int64
     sub_status: str | None = None
     waiting_on: str | None = None
@@ -378,12 +449,14 @@ class EnsurePromise(ById, frozen=True):
     """The promise of this id; a placeholder comes into being when there is none."""
 
     kind = "layby.promise.ensure"
+    unqueues = False
 
 
 class WatchPromise(ById, frozen=True):
     """Read the promise; the engine holds the answer back until it is settled."""
 
     kind = "layby.promise.watch"
+    unqueues = False
 
 
 class CancelPromise(ById, frozen=True):
@@ -411,6 +484,7 @@ class StartRun(ById, frozen=True):
     """Create the root and all nodes at once; an existing run is answered as it is."""
 
     kind = "layby.run.start"
+    unqueues = False
     name: str
     group: str
     nodes: Nodes

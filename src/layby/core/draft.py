@@ -116,7 +116,7 @@ class Draft:
         self._count_held(before, -1)
         self._count_held(task, +1)
         self.tasks[task.id] = task.dated(before, self.now)
-        if task.state == "pending" and task.is_ours:
+        if task.is_ours and task.is_ready:
             self.readied.append(task.id)
 
     def silence(self, address: str) -> None:

@@ -182,8 +182,10 @@ def awaiter_is_alive(view: View) -> Violations:
 
 
 def claim_only_while_acquired(view: View) -> Violations:
+    """What was halted is kept by its holder, which has not told yet that the body has ended."""
     for task in view.tasks("pending", "suspended", "halted", "fulfilled"):
-        if task.pid is not None or task.ttl is not None or task.holder is not None:
+        has_claim = task.pid is not None or task.holder is not None
+        if task.ttl is not None or (has_claim and not (task.is_kept and task.pid is not None)):
             yield f"{task.state} task {task.id} still has a claim"
         if task.sub_status is not None:
             yield f"{task.state} task {task.id} still has sub-status {task.sub_status}"
@@ -214,9 +216,19 @@ def count_equals_waits(view: View) -> Violations:
 
 
 def ready_only_while_pending(view: View) -> Violations:
+    """And nobody keeps it."""
     for task in view.state.tasks.values():
-        if (task.state == "pending") != (task.ready_at is not None):
+        if (task.state == "pending" and not task.is_kept) != (task.ready_at is not None):
             yield f"{task.state} task {task.id} has ready_at {task.ready_at}"
+
+
+def tries_are_claims_that_began(view: View) -> Violations:
+    """One ahead is acquired by a holder, and has not begun."""
+    for task in view.state.tasks.values():
+        if not 0 <= task.tries <= task.version - task.ahead:
+            yield f"task {task.id} counts {task.tries} tries at version {task.version}"
+        if task.ahead and (task.state != "acquired" or task.holder is None):
+            yield f"{task.state} task {task.id} is ahead of a slot"
 
 
 def waiting_since_while_waiting(view: View) -> Violations:
@@ -236,7 +248,8 @@ def one_living_holder_per_pid(view: View) -> Violations:
 
 
 def held_count_is_true(view: View) -> Violations:
-    held = Counter((t.pid, t.holder) for t in view.tasks("acquired") if t.holder is not None)
+    tasks = view.state.tasks.values()
+    held = Counter((task.pid, task.holder) for task in tasks if task.holder is not None)
     for key, holder in view.state.holders.items():
         if holder.held != held[key]:
             yield f"holder {key} counts {holder.held} tasks, holds {held[key]}"
@@ -299,6 +312,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     suspended_or_fulfilled_has_no_resumes,
     count_equals_waits,
     ready_only_while_pending,
+    tries_are_claims_that_began,
     waiting_since_while_waiting,
     one_living_holder_per_pid,
     held_count_is_true,

@@ -28,6 +28,12 @@ MessageKey = tuple[str, MessageKind, str]
 """Promise id, kind, address: a newer message of the same key replaces the older."""
 
 
+def root_of(promise_id: str) -> str:
+    """The run or call tree an id belongs to: text before the first ':', else the first '.'."""
+    head, colon, _ = promise_id.partition(":")
+    return head if colon else promise_id.partition(".")[0]
+
+
 def later(now: Millis, by_ms: Millis) -> Millis:
     """The instant `by_ms` after `now`, kept inside what both databases can store."""
     return min(now + by_ms, FAR)
@@ -110,6 +116,10 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     """Tries and their spans, as the worker tells them; core only keeps the text."""
     waiting_since: Millis | None = None
     """Since when it waits as it does now; None while it runs and while dependencies are open."""
+    tries: int = 0
+    """Claims that have begun a body: what people call the number of the try."""
+    ahead: bool = False
+    """Claimed ahead of a slot: its body has not begun, so that losing it is no crash."""
 
     @property
     def resumes_text(self) -> str:
@@ -125,6 +135,21 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return self.kind == "root"
 
     @property
+    def try_number(self) -> int:
+        """Of its try, the one of a claim that has not begun included."""
+        return self.tries + self.ahead
+
+    @property
+    def is_ready(self) -> bool:
+        """A take may find it, as soon as its time has come."""
+        return self.state == "pending" and self.ready_at is not None
+
+    @property
+    def is_kept(self) -> bool:
+        """Halted, and maybe continued since, while its holder has not told its body's end."""
+        return self.holder is not None and self.state in ("halted", "pending")
+
+    @property
     def is_waiting(self) -> bool:
         """For a worker, a person, a promise or whatever its body waits for.
 
@@ -135,6 +160,10 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         if self.state == "acquired":
             return self.waiting_on is not None
         return self.state != "fulfilled"
+
+    def is_claim_of(self, pid: str, incarnation: str, version: int) -> bool:
+        """Whether this holder was given it at this version, and has not given it back."""
+        return (self.pid, self.holder, self.version) == (pid, incarnation, version)
 
     def dated(self, before: "Task | None", now: Millis) -> "Task":
         """With the time since when it waits as it does: kept while nothing changes in that."""
@@ -148,7 +177,13 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return before.waiting_since if is_same else now
 
     def acquired(
-        self, pid: str, ttl: Millis, lease_at: Millis | None, holder: str | None
+        self,
+        pid: str,
+        ttl: Millis,
+        lease_at: Millis | None,
+        holder: str | None,
+        *,
+        ahead: bool = False,
     ) -> "Task":
         return replace(
             self,
@@ -161,16 +196,38 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             ready_at=None,
             resumes=(),
             waiting_since=None,
+            tries=self.tries if ahead else self.tries + 1,
+            ahead=ahead,
         )
+
+    def begun(self) -> "Task":
+        """Its body runs: from now on this claim is a try."""
+        return replace(self, ahead=False, tries=self.tries + 1) if self.ahead else self
+
+    def never_begun(self) -> "Task":
+        """Its body never ran: this claim was no try."""
+        return self if self.ahead else replace(self, tries=max(0, self.tries - 1))
 
     def pending(self, retry_at: Millis, ready_at: Millis) -> "Task":
         return replace(self._unheld(), state="pending", wake_at=retry_at, ready_at=ready_at)
+
+    def pending_kept(self) -> "Task":
+        """Continued, but not ready before its holder has told the end of the body it had."""
+        kept = replace(self._unheld(), pid=self.pid, holder=self.holder)
+        return replace(kept, state="pending", wake_at=NEVER)
 
     def suspended(self) -> "Task":
         return replace(self._unheld(), state="suspended", resumes=())
 
     def halted(self, why: str | None = None) -> "Task":
-        return replace(self._unheld(), state="halted", waiting_on=why)
+        """A holder of ours keeps it until its body has ended."""
+        pid = None if self.holder is None else self.pid
+        held = replace(self._unheld(), pid=pid, holder=self.holder)
+        return replace(held, state="halted", waiting_on=why)
+
+    def let_go(self) -> "Task":
+        """Halted still, but kept by nobody."""
+        return replace(self, pid=None, holder=None)
 
     def fulfilled(self) -> "Task":
         return replace(self._unheld(), state="fulfilled", resumes=(), waits_left=0)
@@ -222,6 +279,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             sub_status=None,
             waiting_on=None,
             waiting_since=None,
+            ahead=False,
         )
 
 

@@ -69,15 +69,22 @@ class Claim(Struct, frozen=True):
 
 
 class TakeData(Struct, frozen=True):
-    """`again`: nothing more to hand out now, but the queue changed under the take: ask again."""
+    """`again`: nothing more to hand out now, but the queue changed under the take: ask again.
+
+    `oldest_left`: since when the oldest ready node waits that was left for this worker.
+    """
 
     claims: Sequence[Claim] = ()
     again: bool = False
+    oldest_left: Millis | None = None
 
 
 class FinishData(Struct, frozen=True):
+    """`root`: of the run, settled with the verdict that came along; None when it was not."""
+
     promise: Promise
     taken: TakeData = TakeData()
+    root: Promise | None = None
 
 
 class FailData(Struct, frozen=True):
@@ -86,6 +93,7 @@ class FailData(Struct, frozen=True):
     promise: Promise
     task: Task
     taken: TakeData = TakeData()
+    root: Promise | None = None
 
 
 class RunData(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """What a batch may see: the rows its footprint names plus one hop, and nothing more."""
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -19,11 +19,15 @@ from layby.core.model import (
     Task,
     Wait,
 )
+from layby.core.queue import Ready
 
 TakeKey = tuple[str, tuple[str, ...], str]
 """Group and names: takes that ask for the same tasks share one look at the queue."""
 
 HeldKey = tuple[str, str]
+
+Offer = tuple[HeldKey, TakeKey, int]
+"""A take that waits in the engine: whose it is, for what, and how many slots it has free."""
 
 
 class NoInstant(Struct, frozen=True):
@@ -79,9 +83,31 @@ class Footprint(Struct):
     leases_of: set[str] = field(default_factory=set)
     notices: set[str] = field(default_factory=set)
     takes: dict[TakeKey, int] = field(default_factory=dict)
+    """What takes that ask alike have room for."""
     take_count: int = 0
+    ahead: int = 0
+    """What all takes together may be handed ahead of their slots."""
+    waiting: Sequence[Offer] = ()
+    """Takes that wait in the engine: nothing is handed out ahead that they have room for."""
+    leaving: int = 0
+    """So many rows may leave the queue otherwise than by a take."""
     since: Millis = 0
     """When the first command of the batch happens: what is over by then is ready for nobody."""
+
+    def expect(self, key: TakeKey, free: int, ahead: int) -> None:
+        """A take will look at the queue."""
+        self.takes[key] = self.takes.get(key, 0) + free
+        self.take_count += 1
+        self.ahead += ahead
+
+    def nodes_of(self, group: str) -> int:
+        """How many ready nodes of a group may be handed out, and one more: the oldest left."""
+        asked = sum(free for key, free in self.takes.items() if key[0] == group)
+        kept = sum(free for _, key, free in self.waiting if key[0] == group) if self.ahead else 0
+        return asked + self.ahead + kept + self.leaving + 1
+
+    def roots(self, per_take: int) -> int:
+        return per_take * self.take_count + self.leaving
 
     def all_branches(self) -> set[str]:
         return self.branches | {branch for key, branch in self.born_into if key in self.branches_of}
@@ -106,6 +132,8 @@ class Rows:
         "settings",
         "standing",
         "tasks",
+        "to_come",
+        "waiting",
         "waits",
     )
 
@@ -126,7 +154,10 @@ class Rows:
         self.holders: dict[str, dict[str, Holder]] = {}
         self.leases_of: dict[str, list[str]] = {}
         self.notices: dict[str, list[Message]] = {}
-        self.ready: dict[TakeKey, list[tuple[Millis, str]]] = {}
+        self.ready: dict[TakeKey, Ready] = {}
+        self.to_come: dict[TakeKey, int] = {}
+        """Room of the takes of this batch that have not been served yet."""
+        self.waiting: Sequence[Offer] = ()
 
     def promise(self, promise_id: str) -> Promise | None:
         row = self.promises.get(promise_id)
@@ -174,14 +205,26 @@ class Rows:
             holders[incarnation] = replace(holder, held=holder.held + by)
 
     def add_ready(self, task: Task) -> None:
-        """Queue a task that became ready within this batch behind those it finds there."""
+        """Queue a task that became ready within this batch."""
         if task.ready_at is None:
             return
-        for (group, names, prefix), queue in self.ready.items():
-            is_for_it = task.group == group and task.name in names
-            if is_for_it and task.id.startswith(prefix):
-                queue[:] = [entry for entry in queue if entry[1] != task.id]
-                insort(queue, (task.ready_at, task.id))
+        for (group, names, prefix), ready in self.ready.items():
+            if task.group == group and task.name in names and task.id.startswith(prefix):
+                queue = ready.roots if task.is_root else ready.nodes
+                queue.add((task.ready_at, task.id))
+
+    def spoken_for(self, key: TakeKey, replaced: HeldKey | None) -> int:
+        """Slots that are free for the same tasks: of takes to come, and of takes that wait.
+
+        `replaced`: whose waiting take does not count, because a newer one speaks for it.
+        """
+        to_come = sum(free for other, free in self.to_come.items() if _overlap(key, other))
+        waiting = (
+            free
+            for holder, other, free in self.waiting
+            if holder != replaced and _overlap(key, other)
+        )
+        return to_come + sum(waiting)
 
     def add_notice(self, key: MessageKey, notice: Message | None) -> None:
         """A notice sent or read within this batch."""
@@ -191,6 +234,13 @@ class Rows:
                 kept = [each for each in notices if each.key != key]
                 kept += [] if notice is None else [notice]
                 self.notices[pid] = sorted(kept, key=lambda each: each.key)
+
+
+def _overlap(key: TakeKey, other: TakeKey) -> bool:
+    """Whether there may be a task for both."""
+    if key == other:
+        return True
+    return key[0] == other[0] and not set(key[1]).isdisjoint(other[1])
 
 
 def _insort_once(items: list[Any], item: Any) -> None:

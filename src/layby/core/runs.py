@@ -12,7 +12,7 @@ from layby.core.commands import StartRun, Tags, Value
 from layby.core.draft import Draft
 from layby.core.model import Millis, Wait
 from layby.core.replies import Reply, RunData, ok, refuse
-from layby.core.workers import take_next
+from layby.core.takes import take_next
 
 
 def start(d: Draft, c: StartRun) -> Reply:

@@ -72,6 +72,14 @@ def make_ready(d: Draft, task: Task, not_before: Millis = 0) -> None:
         d.send(execute(task))
 
 
+def let_go(d: Draft, task: Task) -> None:
+    """The body that a halted task had has ended: it may go on as soon as it is continued."""
+    if task.state == "halted":
+        d.put_task(task.let_go())
+    else:
+        make_ready(d, task)
+
+
 def leave_ready(d: Draft, task: Task) -> None:
     """The task is no longer pending: an undelivered `execute` would be stale."""
     if task.state == "pending" and not task.is_ours:

@@ -103,7 +103,7 @@ def suspend(d: Draft, c: SuspendTask) -> Reply:
         return _redirect(d, task, promise)
     for action in c.actions:
         promises.add_wait(d, action.data.awaited, task.id)
-    d.put_task(task.suspended())
+    d.put_task(task.begun().suspended())
     return OK
 
 
@@ -113,6 +113,8 @@ def fence(d: Draft, c: FenceTask) -> Reply:
         return NOT_FOUND
     if not holds(task, c.version):
         return refuse(409, "Version mismatch")
+    if task.ahead:
+        d.put_task(task.begun())
     if isinstance(c.inner, CreatePromise):
         return ok(FenceData(c.inner.kind, promises.create(d, c.inner)))
     assert c.inner is not None  # validation refused every other action
@@ -155,7 +157,10 @@ def resume_halted(d: Draft, c: ContinueTask) -> Reply:
         return refuse(409, "Task is not halted")
     if _other_version(task, c.version):
         return refuse(409, "Version mismatch")
-    make_ready(d, task)
+    if task.is_kept:
+        d.put_task(task.pending_kept())
+    else:
+        make_ready(d, task)
     return OK
 
 

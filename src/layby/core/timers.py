@@ -8,7 +8,7 @@ from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.model import Promise, Task
 from layby.core.replies import OK, Reply
-from layby.core.settlement import make_ready, resume_waiting, settle, settle_all
+from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 from layby.core.ticks import (
     ExpireHolders,
     ExpireLeases,
@@ -89,8 +89,14 @@ def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
 
 
 def _free(d: Draft, task: Task, *, lost: bool) -> None:
-    """A worker lost while the slot was held counts as a crash; parked losses do not."""
-    if lost and task.sub_status != "Deferred":
+    """A worker lost while the slot was held counts as a crash; parked losses do not.
+
+    Neither does the loss of a claim whose body had not begun, or had been told to end.
+    """
+    if task.is_kept:
+        let_go(d, task)
+        return
+    if lost and not task.ahead and task.sub_status != "Deferred":
         task = task.crashed()
     promise = d.promise(task.id)
     if promise is not None and task.crashes >= d.settings.max_crashes:

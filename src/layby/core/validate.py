@@ -1,12 +1,13 @@
 """Field rules: what is refused with 400 before any row is looked at."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from layby.core import address, birth, commands, queries
 from layby.core.commands import (
+    MAX_CLAIMS,
     MAX_NAMES,
     MAX_NODES,
     MAX_TAGS,
@@ -27,12 +28,16 @@ from layby.core.commands import (
     HeartbeatWorker,
     RegisterCallback,
     RegisterListener,
+    Released,
+    ReleaseTasks,
     ResolvePromise,
+    RootVerdict,
     SettlePromise,
     StartRun,
     SuspendTask,
     Tags,
     Take,
+    TaskVersion,
     Value,
 )
 from layby.core.model import NEVER, RUN_OF_SCHEDULE, occurrence_id
@@ -57,6 +62,8 @@ MAX_VALUE_CHARS = 4 * 2**20
 SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")
 MAX_PAGE = 1000
 MAX_FREE = 100_000
+MAX_AHEAD = 64
+MAX_VERDICT_CHARS = 2**16
 MAX_TAGS_CHARS = 2**16
 MAX_DEPENDENCIES = 100_000
 
@@ -112,14 +119,14 @@ def _settle_state(state: str) -> Problems:
         yield f"state must be one of {', '.join(SETTLE_STATES)}"
 
 
-def _size(value: Value, what: str) -> Problems:
+def _size(value: Value, what: str, most: int = MAX_VALUE_CHARS) -> Problems:
     """A batch is one transaction: a huge value would hold up everyone else in it."""
     data = value.data if isinstance(value.data, str) else ""
     headers = value.headers if isinstance(value.headers, dict) else {}
     size = len(data) + sum(len(key) + len(each) for key, each in headers.items())
-    if size > MAX_VALUE_CHARS:
+    if size > most:
         remedy = "store it elsewhere and pass its address"
-        yield f"{what} has {size:,} characters, more than {MAX_VALUE_CHARS:,}: {remedy}"
+        yield f"{what} has {size:,} characters, more than {most:,}: {remedy}"
 
 
 def _count(count: int, most: int, what: str) -> Problems:
@@ -311,6 +318,24 @@ def _take(c: Take) -> Problems:
     yield from _count(len(c.names), MAX_NAMES, "names")
     if not 0 <= c.free <= MAX_FREE:
         yield f"free must be between 0 and {MAX_FREE}"
+    if not 0 <= c.ahead <= MAX_AHEAD:
+        yield f"ahead must be between 0 and {MAX_AHEAD}"
+    if c.begun:
+        yield from _claims(c.begun)
+
+
+def _release(c: ReleaseTasks) -> Problems:
+    yield from _worker(c)
+    yield from _claims(c.tasks)
+    for each in c.tasks:
+        if each.delay < 0 or (each.ready_at or 0) < 0:
+            yield "delay and readyAt must be non-negative"
+
+
+def _claims(claims: Sequence[TaskVersion | Released]) -> Problems:
+    yield from _count(len(claims), MAX_CLAIMS, "claims")
+    for each in claims:
+        yield from _fenced(each)
 
 
 def _group(text: str) -> Problems:
@@ -320,7 +345,7 @@ def _group(text: str) -> Problems:
         yield "Group must not contain '/' or '?'"
 
 
-def _worker(c: HeartbeatWorker) -> Problems:
+def _worker(c: HeartbeatWorker | ReleaseTasks) -> Problems:
     yield from _id(c.pid, "Process ID")
     yield from _id(c.incarnation, "Incarnation")
 
@@ -330,14 +355,23 @@ def _finish(c: FinishTask) -> Problems:
     yield from _size(c.value, "value")
     yield from _settle_state(c.state)
     yield from _ridden(c)
+    yield from _verdict(c.root)
 
 
 def _fail(c: FailTask) -> Problems:
     yield from _fenced(c)
     yield from _size(c.error, "error")
     yield from _ridden(c)
+    yield from _verdict(c.root)
     if c.retry_at is not None and c.retry_at < 0:
         yield "retryAt must be non-negative"
+
+
+def _verdict(verdict: RootVerdict | None) -> Problems:
+    """Every finish may carry one though few use it, so a large one goes by itself."""
+    if verdict is not None:
+        yield from _settle_state(verdict.state)
+        yield from _size(verdict.value, "value of root", MAX_VERDICT_CHARS)
 
 
 def _annotate(c: AnnotateTask) -> Problems:
@@ -434,6 +468,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     HeartbeatWorker: _worker,
     commands.LeaveWorker: _worker,
     commands.CheckHolder: _worker,
+    ReleaseTasks: _release,
     FinishTask: _finish,
     FailTask: _fail,
     commands.AnnotateTask: _annotate,

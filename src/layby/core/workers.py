@@ -1,11 +1,8 @@
-"""Holders, and what layby's own workers do: take, heartbeat, leave, finish, fail, annotate.
+"""Holders, and what layby's own workers do: heartbeat, leave, release, finish, fail, annotate.
 
 A holder is one worker process with one lease for everything it has taken. A pid has at most
 one living incarnation: a new one puts an end to the old, whose tasks are then freed.
 """
-
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 
 from layby.core import birth
 from layby.core.address import inbox_of
@@ -16,40 +13,33 @@ from layby.core.commands import (
     FinishTask,
     HeartbeatWorker,
     LeaveWorker,
-    Take,
+    Released,
+    ReleaseTasks,
 )
 from layby.core.draft import Draft
-from layby.core.model import NEVER, Holder, Promise, Task
+from layby.core.model import NEVER, Promise, Task, later
 from layby.core.promises import add_wait, settle_state
 from layby.core.replies import (
     OK,
     AnnotateData,
-    Claim,
     FailData,
     FinishData,
     HeartbeatData,
     Reply,
-    TakeData,
     ok,
     refuse,
 )
-from layby.core.settlement import make_ready, settle
+from layby.core.settlement import let_go, make_ready, settle
+from layby.core.takes import gone, take_next
 from layby.core.tasks import NOT_FOUND, holds
 
 STALE = "Task is not acquired or version mismatch"
 
 
-def take(d: Draft, c: Take) -> Reply:
-    holder = _registered(d, c)
-    if not holder.is_alive:
-        return _gone(c.pid, c.incarnation)
-    return ok(take_ready(d, c, holder, prefer=()))
-
-
 def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is None or not holder.is_alive:
-        return _gone(c.pid, c.incarnation)
+        return gone(c.pid, c.incarnation)
     d.put_holder(holder.renewed(d.now, holder.ttl))
     lost = d.rows.notices[c.pid]
     for notice in lost:
@@ -61,7 +51,7 @@ def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
 def check(d: Draft, c: CheckHolder) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is None or not holder.is_alive or holder.group != c.group:
-        return _gone(c.pid, c.incarnation)
+        return gone(c.pid, c.incarnation)
     return OK
 
 
@@ -73,6 +63,15 @@ def leave(d: Draft, c: LeaveWorker) -> Reply:
     return OK
 
 
+def release(d: Draft, c: ReleaseTasks) -> Reply:
+    """What is not held as they say is skipped in silence: it has moved on already."""
+    for each in c.tasks:
+        task = d.task(each.id)
+        if task is not None and task.is_claim_of(c.pid, c.incarnation, each.version):
+            _release(d, task.with_history(each.history), each)
+    return OK
+
+
 def finish(d: Draft, c: FinishTask) -> Reply:
     """Fulfil and take the next task in one transaction, preferring the same run."""
     task, promise = d.task(c.id), d.promise(c.id)
@@ -81,9 +80,10 @@ def finish(d: Draft, c: FinishTask) -> Reply:
     if not holds(task, c.version):
         return refuse(409, STALE)
     state, value = settle_state(c.state), birth.encoded(c.value)
-    d.put_task(task.with_history(c.history))
+    root = _open_root(d, c)
+    d.put_task(task.begun().with_history(c.history))
     settled = settle(d, promise, state, value, by_holder=True)
-    return ok(FinishData(settled, take_next(d, c.take)))
+    return ok(FinishData(settled, root=_ended(d, c, root), taken=take_next(d, c.take)))
 
 
 def fail(d: Draft, c: FailTask) -> Reply:
@@ -94,14 +94,17 @@ def fail(d: Draft, c: FailTask) -> Reply:
     if not holds(task, c.version):
         return refuse(409, STALE)
     error = birth.encoded(c.error)
-    failed = task.failed(error).with_history(c.history)
+    failed = task.begun().failed(error).with_history(c.history)
     d.put_task(failed)
+    root = None
     if c.retry_at is None:
+        open_root = _open_root(d, c)
         promise = settle(d, promise, "rejected", error, by_holder=True)
+        root = _ended(d, c, open_root)
     else:
         _back_off(d, failed, c.backoff_id, c.retry_at)
     taken = take_next(d, c.take)
-    return ok(FailData(promise, d.tasks[c.id], taken))
+    return ok(FailData(promise, d.tasks[c.id], taken, root))
 
 
 def annotate(d: Draft, c: AnnotateTask) -> Reply:
@@ -110,9 +113,42 @@ def annotate(d: Draft, c: AnnotateTask) -> Reply:
         return NOT_FOUND
     if not holds(task, c.version):
         return refuse(409, STALE)
-    annotated = task.annotated(c.sub_status, c.waiting_on, c.progress, c.history)
+    annotated = task.begun().annotated(c.sub_status, c.waiting_on, c.progress, c.history)
     d.put_task(annotated)
     return ok(AnnotateData(annotated, _recorded(d, c)))
+
+
+def _release(d: Draft, task: Task, how: Released) -> None:
+    if task.is_kept:
+        let_go(d, task)
+        return
+    task = task.begun() if how.begun else task.never_begun()
+    if how.delay > 0:
+        make_ready(d, task, not_before=later(d.now, how.delay))
+    else:
+        ready_at = d.now if how.ready_at is None else min(how.ready_at, d.now)
+        d.put_task(task.pending(NEVER, ready_at))
+
+
+def _open_root(d: Draft, c: FinishTask | FailTask) -> Task | None:
+    """The root of the run, if a verdict on it came along and it waits for its nodes."""
+    root = None if c.root is None else d.task(c.root_id)
+    if root is None or not root.is_root or root.state != "suspended":
+        return None
+    return root
+
+
+def _ended(d: Draft, c: FinishTask | FailTask, root: Task | None) -> Promise | None:
+    """Settle the root with the verdict, if this very step has ended the last of its nodes."""
+    if root is None or c.root is None or not _is_last(root, d.tasks.get(root.id, root)):
+        return None
+    promise = d.promise(root.id)
+    assert promise is not None
+    return settle(d, promise, settle_state(c.root.state), birth.encoded(c.root.value))
+
+
+def _is_last(before: Task, after: Task) -> bool:
+    return before.waits_left > 0 and after.waits_left == 0 and after.state == "pending"
 
 
 def _recorded(d: Draft, c: AnnotateTask) -> Promise | None:
@@ -125,92 +161,6 @@ def _recorded(d: Draft, c: AnnotateTask) -> Promise | None:
     return recorded
 
 
-def take_next(d: Draft, c: Take | None) -> TakeData:
-    """The take that rides on another command; what this very step made ready comes first."""
-    if c is None:
-        return TakeData()
-    holder = _registered(d, c)
-    return take_ready(d, c, holder, prefer=tuple(d.readied)) if holder.is_alive else TakeData()
-
-
-def take_ready(d: Draft, c: Take, holder: Holder, prefer: Iterable[str]) -> TakeData:
-    claims: list[Claim] = []
-    room = {"root": d.settings.roots_per_take, "node": c.free}
-    put_back = False
-    for task, promise in _candidates(d, c, prefer, room):
-        kind = "root" if task.is_root else "node"
-        if task.waits_left > 0:
-            d.put_task(task.suspended())  # made pending early by somebody else: not its turn
-            put_back = True
-        elif room[kind] > 0:
-            room[kind] -= 1
-            claims.append(_claimed(d, task, promise, holder))
-    return TakeData(claims, again=put_back and room["node"] > 0)
-
-
-def _candidates(
-    d: Draft, c: Take, prefer: Iterable[str], room: Mapping[str, int]
-) -> Iterator[tuple[Task, Promise]]:
-    """Those there is room for by the time they are reached, and those that must be put back."""
-    queue = d.rows.ready[c.key]
-    _drop_taken(d, queue)
-    for task_id in chain(prefer, [task_id for _, task_id in queue]):
-        row = d.tasks.get(task_id) or d.rows.task(task_id)
-        if row is None or row.state != "pending" or _is_too_many(row, room):
-            continue  # most of a long queue, for a worker with few slots
-        task, promise = d.task(task_id), d.promise(task_id)
-        if task is not None and promise is not None and _fits(task, c, d.now):
-            yield task, promise
-
-
-def _is_too_many(row: Task, room: Mapping[str, int]) -> bool:
-    return row.waits_left == 0 and room["root" if row.is_root else "node"] <= 0
-
-
-def _drop_taken(d: Draft, queue: list[tuple[int, str]]) -> None:
-    """Earlier takes of this batch have emptied the queue from the front."""
-    taken = 0
-    for _, task_id in queue:
-        row = d.rows.task(task_id)
-        if row is not None and row.state == "pending":
-            break
-        taken += 1
-    del queue[:taken]
-
-
-def _fits(task: Task, c: Take, now: int) -> bool:
-    return (
-        task.state == "pending"
-        and task.group == c.group
-        and task.name in c.names
-        and task.id.startswith(c.prefix)
-        and task.ready_at is not None
-        and task.ready_at <= now
-    )
-
-
-def _claimed(d: Draft, task: Task, promise: Promise, holder: Holder) -> Claim:
-    claimed = task.acquired(holder.pid, holder.ttl, None, holder.incarnation)
-    d.put_task(claimed)
-    return Claim(claimed, promise, task.ready_at or d.now)
-
-
-def _registered(d: Draft, c: Take) -> Holder:
-    """The caller's holder, renewed; an incarnation that is gone stays gone."""
-    holder = d.holder(c.pid, c.incarnation)
-    if holder is None:
-        holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=0)
-        alive = [old for old in d.holders_of(c.pid) if old.is_alive]
-        if alive and c.prefix:
-            return holder.gone("lost")  # a token of small reach does not end somebody's worker
-        for old in alive:
-            d.put_holder(old.gone("lost"))
-    if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or holder.names != c.names):
-        holder = holder.renewed(d.now, c.ttl).knowing(c.names)
-        d.put_holder(holder)
-    return holder
-
-
 def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:
     """A back-off is a wait like any other: suspended on a timer promise."""
     if birth.is_absent(d.promise(timer_id)):
@@ -221,8 +171,3 @@ def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:
         d.put_task(task.suspended())
     else:
         make_ready(d, task)
-
-
-def _gone(pid: str, incarnation: str) -> Reply:
-    why = f"Holder '{pid}' ({incarnation}) is gone: drop its tasks and register a new incarnation"
-    return refuse(409, why)

@@ -7,7 +7,7 @@ from layby.core.changes import Changes
 from layby.core.commands import Command
 from layby.core.model import Millis
 from layby.core.replies import Reply, refuse
-from layby.core.rows import Footprint, Rows
+from layby.core.rows import Footprint, Offer, Rows
 from layby.core.step import step
 from layby.store.api import Store
 
@@ -16,17 +16,30 @@ logger = logging.getLogger(__name__)
 Timed = tuple[Command, Millis]
 
 
-def apply(store: Store, commands: Sequence[Timed], now: Millis) -> tuple[list[Reply], Changes]:
+def apply(
+    store: Store, commands: Sequence[Timed], now: Millis, waiting: Sequence[Offer] = ()
+) -> tuple[list[Reply], Changes]:
     """Inside an open transaction. A command that meets a bug is refused alone (500)."""
-    footprint = Footprint(since=min((at for _, at in commands), default=now))
-    for command, _ in commands:
-        command.footprint(footprint)
+    footprint = declared(commands, now, waiting)
     rows = store.load(footprint, now)
+    rows.to_come, rows.waiting = dict(footprint.takes), waiting
     changes = Changes()
     replies = [_attempt(rows, changes, command, at) for command, at in commands]
     if not changes.is_empty:
         store.save(changes)
     return replies, changes
+
+
+def declared(commands: Sequence[Timed], now: Millis, waiting: Sequence[Offer] = ()) -> Footprint:
+    footprint = Footprint(since=min((at for _, at in commands), default=now), waiting=waiting)
+    for command, _ in commands:
+        if command.unqueues:
+            command.footprint(footprint)
+    footprint.leaving = len(footprint.ids)
+    for command, _ in commands:
+        if not command.unqueues:
+            command.footprint(footprint)
+    return footprint
 
 
 def _attempt(rows: Rows, changes: Changes, command: Command, now: Millis) -> Reply:

@@ -286,7 +286,7 @@ class Engine:
         now = max((at for _, at in commands), default=self._last_now)
         began = perf_counter()
         with self._store.transaction():
-            replies, changes = apply(self._store, commands, now)
+            replies, changes = apply(self._store, commands, now, self._takes.offers)
         self._committed(changes)
         tell(self._observer, Commit(commands, replies, changes, perf_counter() - began))
         return replies, changes
@@ -301,7 +301,7 @@ class Engine:
     ) -> Iterator[tuple[Item, Answer]]:
         """Answers to give now; requests that wait stay here."""
         for item, reply in zip(batch, replies, strict=True):
-            if isinstance(item.request, Take) and _got_nothing(item.request, reply):
+            if isinstance(item.request, Take) and _is_to_wait(item.request, reply):
                 self._wait_for_ready(item, reply, now)
             elif isinstance(item.request, WatchPromise) and _is_unsettled(reply):
                 self._watches.add(item)
@@ -470,9 +470,12 @@ def _answer_to(request: Command | Query, failure: Exception) -> Answer:
     return refuse(500, f"Internal error: {type(failure).__name__}: {failure}")
 
 
-def _got_nothing(take: Take, reply: Reply) -> bool:
-    empty = isinstance(reply.data, TakeData) and not reply.data.claims
-    return empty and take.wait_ms > 0
+def _is_to_wait(take: Take, reply: Reply) -> bool:
+    """It got nothing; but who has somebody in line wants to hear of what is left."""
+    if not isinstance(reply.data, TakeData) or reply.data.claims:
+        return False
+    has_news = take.in_line and reply.data.oldest_left is not None
+    return reply.data.again or (take.wait_ms > 0 and not has_news)
 
 
 def _is_unsettled(reply: Reply) -> bool:

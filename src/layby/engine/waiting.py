@@ -9,11 +9,16 @@ from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
 from layby.core.model import FAR, Millis, Task
 from layby.core.replies import PromiseData, Reply, ok
+from layby.core.rows import Offer
 from layby.engine.items import Item
 
 
 class WaitingTakes:
-    """Oldest first. A commit that makes a task ready wakes one take that has room for it."""
+    """Oldest first. A commit that makes a task ready wakes one take that has room for it.
+
+    If none has a free slot, one that may be handed something ahead; otherwise all that have
+    somebody in line hear of it.
+    """
 
     def __init__(self) -> None:
         self._until: dict[Item, Millis] = {}
@@ -37,6 +42,12 @@ class WaitingTakes:
         return min(self._until.values(), default=FAR)
 
     @property
+    def offers(self) -> list[Offer]:
+        """What they have room for: nothing of that is handed out ahead of somebody's slot."""
+        takes = map(_take, self._until)
+        return [(take.holder, take.key, take.free) for take in takes if take.free > 0]
+
+    @property
     def free(self) -> int:
         """Also read by other threads, so a copy is added up."""
         return sum(_take(item).free for item in list(self._until))
@@ -54,13 +65,16 @@ class WaitingTakes:
         gone = {pid for (pid, _), holder in changes.holders.items() if not holder.is_alive}
         woken = dict.fromkeys(item for item in self._until if _take(item).pid in gone)
         tasks = (changes.tasks[key] for key in changes.readied)
-        ready = {task.id: task for task in tasks if task.state == "pending"}
-        for item in self._until:
-            if not ready:
-                break
-            for task in list(_served(_take(item), ready.values())):
+        ready = {task.id: task for task in tasks if task.is_ready}
+        for room in (_free, _ahead):
+            for item in self._until if ready else ():
+                for task in list(_served(_take(item), room(_take(item)), ready.values())):
+                    woken[item] = None
+                    del ready[task.id]
+        for item in self._until if ready else ():
+            take = _take(item)
+            if take.in_line and any(_is_for(take, task) for task in ready.values()):
                 woken[item] = None
-                del ready[task.id]
         return self._remove(list(woken))
 
     def _remove(self, items: list[Item]) -> list[Item]:
@@ -110,19 +124,28 @@ def _take(item: Item) -> Take:
 
 
 def _holder(item: Item) -> tuple[str, str]:
-    return _take(item).pid, _take(item).incarnation
+    return _take(item).holder
 
 
-def _served(take: Take, ready: Iterable[Task]) -> Iterator[Task]:
+def _free(take: Take) -> int:
+    return take.free
+
+
+def _ahead(take: Take) -> int:
+    return take.ahead if take.before is None else 0
+
+
+def _served(take: Take, room: int, ready: Iterable[Task]) -> Iterator[Task]:
     """What this take would get of the ready tasks; roots need no room."""
-    room = take.free
     for task in ready:
-        if task.group != take.group or task.name not in take.names:
-            continue
-        if not task.id.startswith(take.prefix):
+        if not _is_for(take, task):
             continue
         if task.is_root:
             yield task
-        elif room > 0:
+        elif room > 0 and (take.before is None or (task.ready_at or 0) < take.before):
             room -= 1
             yield task
+
+
+def _is_for(take: Take, task: Task) -> bool:
+    return task.group == take.group and task.name in take.names and task.id.startswith(take.prefix)

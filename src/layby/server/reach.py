@@ -137,7 +137,11 @@ def _schedule(c: CreateSchedule) -> Reach:
 
 
 def _take(c: Take) -> Reach:
-    return Reach(take=c, as_holder=True)
+    return Reach(tuple(claim.id for claim in c.begun), take=c, as_holder=True)
+
+
+def _release(c: commands.ReleaseTasks) -> Reach:
+    return Reach(tuple(task.id for task in c.tasks), as_holder=True)
 
 
 def _holder(_: Any) -> Reach:
@@ -145,8 +149,10 @@ def _holder(_: Any) -> Reach:
 
 
 def _rider(c: Rider) -> Reach:
-    """Back-off timers and nodes have ids that begin with the one named."""
-    return Reach((c.id,), take=c.take)
+    """Back-off timers and nodes have ids that begin with the one named; roots have not."""
+    begun = () if c.take is None else (claim.id for claim in c.take.begun)
+    roots = () if isinstance(c, StartRun) or c.root is None else (c.root_id,)
+    return Reach((c.id, *roots, *begun), take=c.take)
 
 
 def _annotate(c: AnnotateTask) -> Reach:
@@ -183,6 +189,7 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     Take: _take,
     commands.HeartbeatWorker: _holder,
     commands.LeaveWorker: _holder,
+    commands.ReleaseTasks: _release,
     queries.ListHeld: _holder,
     FinishTask: _rider,
     FailTask: _rider,

@@ -24,6 +24,7 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
+from layby.core.queue import Queue, Ready
 from layby.core.replies import (
     Explanation,
     PromisePage,
@@ -69,10 +70,8 @@ class MemoryStore:
     def load(self, footprint: Footprint, now: Millis) -> Rows:
         rows = Rows(self._settings, self._calendar)
         ids = set(footprint.ids)
-        wanted = sum(footprint.takes.values()) + len(footprint.ids)
         for key in footprint.takes:
-            rows.ready[key] = self._ready(key, wanted, now, footprint.since)
-            ids |= {task_id for _, task_id in rows.ready[key]}
+            rows.ready[key] = self._ready(key, footprint, now)
         ids |= self._load_branches(rows, footprint)
         for pid in footprint.leases_of:
             rows.leases_of[pid] = [task.id for task in self._leased(pid)]
@@ -83,6 +82,7 @@ class MemoryStore:
             rows.notices[pid] = self._notices(pid)
         rows.schedules = {key: self.state.schedules.get(key) for key in footprint.schedules}
         self._load_promises(rows, ids)
+        self._load_queued(rows)
         rows.standing = {
             pair: self.state.waits[pair] for pair in footprint.pairs if pair in self.state.waits
         }
@@ -105,6 +105,14 @@ class MemoryStore:
         rows.tasks = {key: tasks[key] for key in rows.known if key in tasks}
         rows.add_listeners(each for each in self.state.listeners if each.awaited in ids)
 
+    def _load_queued(self, rows: Rows) -> None:
+        """Only handed out: nobody who waits for them is touched."""
+        for queue in (queue for each in rows.ready.values() for queue in each):
+            for _, task_id in queue.entries:
+                rows.known.add(task_id)
+                rows.promises[task_id] = self.state.promises[task_id]
+                rows.tasks[task_id] = self.state.tasks[task_id]
+
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
         of = (self.state.promises.get(key) for key in footprint.branches_of)
         branches = footprint.all_branches() | {p.branch for p in of if p is not None and p.branch}
@@ -114,20 +122,21 @@ class MemoryStore:
                 rows.branches[promise.branch].append(promise_id)
         return {promise_id for ids in rows.branches.values() for promise_id in ids}
 
-    def _ready(
-        self, key: TakeKey, free: int, now: Millis, since: Millis
-    ) -> list[tuple[Millis, str]]:
+    def _ready(self, key: TakeKey, footprint: Footprint, now: Millis) -> Ready:
         group, names, prefix = key
         ready = sorted(
             (task.ready_at, task.id, task.is_root)
             for task in self.state.tasks.values()
             if task.state == "pending" and task.group == group and task.name in names
             if task.ready_at is not None and task.ready_at <= now and task.id.startswith(prefix)
-            if self.state.promises[task.id].timeout_at > since
+            if self.state.promises[task.id].timeout_at > footprint.since
         )
-        nodes = [(at, key) for at, key, is_root in ready if not is_root][: free * len(names)]
+        nodes = [(at, key) for at, key, is_root in ready if not is_root]
         roots = [(at, key) for at, key, is_root in ready if is_root]
-        return sorted(nodes + roots)
+        most = footprint.nodes_of(group), footprint.roots(self._settings.roots_per_take)
+        return Ready(
+            Queue(part[:limit], limit) for part, limit in zip((nodes, roots), most, strict=True)
+        )
 
     def _leased(self, pid: str) -> Iterator[Task]:
         for task in self.state.tasks.values():

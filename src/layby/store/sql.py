@@ -34,6 +34,7 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
+from layby.core.queue import Queue, Ready
 from layby.core.replies import (
     Explanation,
     PromisePage,
@@ -92,7 +93,7 @@ _task_cells = getter(TASKS.columns[1:])
 _promise_move = getter((PROMISES.columns[0], *PROMISE_MOVES))
 _task_move = getter((TASKS.columns[0], *TASK_MOVES))
 
-FRONT = 32
+FRONT = 8
 """How many ready tasks more than needed are looked at, in case some are not for this worker."""
 TAILS_PER_TICK = 4
 """Each may resume `hop_limit` tasks: a few thousand rows in one transaction, not more."""
@@ -142,8 +143,7 @@ class SqlStore:
     def load(self, footprint: Footprint, now: Millis) -> Rows:
         rows = Rows(self._settings, self._calendar)
         ids = set(footprint.ids)
-        if footprint.takes:
-            ids |= self._load_ready(rows, footprint, now)
+        queued = self._load_ready(rows, footprint, now) if footprint.takes else set[str]()
         if footprint.branches_of or footprint.branches:
             ids |= self._load_branches(rows, footprint)
         if footprint.leases_of:
@@ -154,6 +154,9 @@ class SqlStore:
             self._load_schedules(rows, footprint)
         if ids:
             self._load_promises(rows, ids)
+        if beside := queued - rows.known:  # only handed out: nobody who waits for them is touched
+            rows.known |= beside
+            _add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(beside))))
         if rows.more_waits and footprint.pairs:
             self._load_standing(rows, footprint)
         return rows
@@ -185,28 +188,28 @@ class SqlStore:
             _add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(hop))))
 
     def _load_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> set[str]:
-        """Look at the queue once for all takes that ask alike.
+        """Look at the queue once for all takes that ask alike, as far as they can be served.
 
         Rows may leave the queue under way, through other commands of the batch or takes that
-        ask for some of the same names, so as many more are fetched: whatever happens, no take
-        sees a shorter queue than there is.
+        ask for some of the same names, so as many more are fetched.
         """
-        nodes = sum(footprint.takes.values()) + len(footprint.ids)
-        roots = self._settings.roots_per_take * footprint.take_count + len(footprint.ids)
+        roots = footprint.roots(self._settings.roots_per_take)
         for group, names, prefix in footprint.takes:
             at = {"group": group, "now": now, "since": footprint.since, "prefix": prefix}
+            nodes = footprint.nodes_of(group)
             rows.ready[group, names, prefix] = self._queue(at, frozenset(names), nodes, roots)
-        return {task_id for queue in rows.ready.values() for _, task_id in queue}
+        ready = (queue for each in rows.ready.values() for queue in each)
+        return {task_id for queue in ready for _, task_id in queue.entries}
 
-    def _queue(
-        self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int
-    ) -> list[tuple[Millis, str]]:
+    def _queue(self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int) -> Ready:
         """Ready tasks of these names, oldest first.
 
         A worker mostly knows every name of its group: one look at the front of the queue
         is enough. Only where strangers stand in front is each name looked up by itself.
         """
-        look = {"nodes": 2 * nodes + FRONT, "roots": 2 * roots + FRONT}
+        if not names:
+            return Ready((Queue(), Queue()))
+        look = {"nodes": nodes + FRONT, "roots": roots + FRONT}
         front = [_queued.decode(each) for each in self._row(self._sql.dialect.front, at | look)]
         mine = [[each for each in part if each[2] in names] for part in front]
         if any(
@@ -218,7 +221,10 @@ class SqlStore:
             limits = {"names": packed(sorted(names)), "nodes": nodes, "roots": roots}
             found = self._row(self._sql.dialect.by_name, at | limits)
             mine = [sorted(_queued.decode(each)) for each in found]
-        return sorted((at, key) for at, key, _ in (*mine[0][:nodes], *mine[1][:roots]))
+        queued = ([(at, key) for at, key, _ in part] for part in mine)
+        return Ready(
+            Queue(part[:most], most) for part, most in zip(queued, (nodes, roots), strict=True)
+        )
 
     def _row(self, statement: str, arguments: dict[str, Any]) -> tuple[str, ...]:
         return self._connection.execute(statement, arguments).fetchone()

@@ -32,7 +32,10 @@ class AnswerEnvelope(Struct, frozen=True):
 
 
 class HeldTask(Struct, frozen=True, rename="camel"):
-    """A task as the protocol shows it, and what only layby's own kinds show of one."""
+    """A task as the protocol shows it, and what only layby's own kinds show of one.
+
+    The protocol does not tell tries: by it, each claim is one.
+    """
 
     id: str
     state: Any
@@ -55,6 +58,8 @@ class HeldTask(Struct, frozen=True, rename="camel"):
     history: Raw = ABSENT
     wake_at: int | None = None
     waiting_since: int | None = None
+    tries: int | None = None
+    ahead: bool = False
 
     def row(self) -> Task:
         return Task(
@@ -78,6 +83,8 @@ class HeldTask(Struct, frozen=True, rename="camel"):
             history=_text(self.history),
             wake_at=self.wake_at,
             waiting_since=self.waiting_since,
+            tries=self.version if self.tries is None else self.tries,
+            ahead=self.ahead,
         )
 
 
@@ -154,7 +161,7 @@ class Action(Struct, frozen=True):
     data: Raw
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, rename="camel"):
     """Whatever `data` may hold; which of it there is depends on the kind."""
 
     promise: PromiseRecord | None = None
@@ -173,6 +180,8 @@ class Answer(Struct, frozen=True):
     now: int | None = None
     created: bool = False
     cursor: str | None = None
+    root: PromiseRecord | None = None
+    oldest_left: int | None = None
 
 
 class MessageData(Struct, frozen=True):
@@ -284,14 +293,21 @@ def _claimed(answer: Answer) -> replies.ClaimData:
 
 
 def _taken(answer: Answer) -> replies.TakeData:
-    return replies.TakeData(
-        [replies.Claim(c.task.row(), promise(c.promise), c.ready_at) for c in answer.claims]
-    )
+    claims = [replies.Claim(c.task.row(), promise(c.promise), c.ready_at) for c in answer.claims]
+    return replies.TakeData(claims, oldest_left=answer.oldest_left)
+
+
+def _root(answer: Answer) -> Promise | None:
+    return None if answer.root is None else promise(answer.root)
+
+
+def _finished(answer: Answer) -> replies.FinishData:
+    return replies.FinishData(_promise(answer), _taken(answer), _root(answer))
 
 
 def _failed(answer: Answer) -> replies.FailData:
     assert answer.task is not None
-    return replies.FailData(_promise(answer), answer.task.row(), _taken(answer))
+    return replies.FailData(_promise(answer), answer.task.row(), _taken(answer), _root(answer))
 
 
 def _annotated(answer: Answer) -> replies.AnnotateData:
@@ -348,7 +364,7 @@ _BY_KIND: dict[str, Callable[[Answer], Any]] = {
     "layby.worker.list": lambda a: replies.TaskPage([each.row() for each in a.tasks], a.cursor),
     "layby.worker.take": _taken,
     "layby.worker.heartbeat": _heard,
-    "layby.task.finish": lambda a: replies.FinishData(_promise(a), _taken(a)),
+    "layby.task.finish": _finished,
     "layby.task.fail": _failed,
     "layby.task.annotate": _annotated,
     "layby.run.start": lambda a: replies.RunData(_promise(a), a.created, _taken(a)),

@@ -106,7 +106,7 @@ def task(row: Task) -> TaskRecord:
         version=row.version,
         resumes=len(row.resumes),
         ttl=UNSET if row.ttl is None else row.ttl,
-        pid=UNSET if row.pid is None else row.pid,
+        pid=UNSET if row.pid is None or row.state != "acquired" else row.pid,
     )
 
 
@@ -164,11 +164,17 @@ def _promises(rows: Sequence[Promise]) -> list[PromiseRecord]:
     return [promise(row) for row in rows]
 
 
-def _claims(taken: replies.TakeData) -> list[dict[str, Any]]:
-    return [
+def _taken(taken: replies.TakeData) -> dict[str, Any]:
+    claims = [
         {"task": held_task(c.task), "promise": promise(c.promise), "readyAt": c.ready_at}
         for c in taken.claims
     ]
+    left = taken.oldest_left
+    return {"claims": claims} if left is None else {"claims": claims, "oldestLeft": left}
+
+
+def _root(row: Promise | None) -> dict[str, Any]:
+    return {} if row is None else {"root": promise(row)}
 
 
 def held_task(row: Task) -> dict[str, Any]:
@@ -187,6 +193,8 @@ def held_task(row: Task) -> dict[str, Any]:
         "waitingOn": _raw(row.waiting_on),
         "progress": _raw(row.progress),
         "history": _raw(row.history),
+        "tries": row.tries,
+        "ahead": row.ahead or None,
     }
     record: dict[str, Any] = msgspec.to_builtins(task(row))
     return record | {key: value for key, value in ours.items() if value is not None}
@@ -258,17 +266,22 @@ _SHOWN: dict[type[Any], Callable[[Any], Any]] = {
         "schedules", [schedule(row) for row in d.schedules], d.cursor
     ),
     replies.RowPage: lambda d: _page("rows", [_row(*row) for row in d.rows], d.cursor),
-    replies.TakeData: lambda d: {"claims": _claims(d)},
-    replies.FinishData: lambda d: {"promise": promise(d.promise), "claims": _claims(d.taken)},
+    replies.TakeData: _taken,
+    replies.FinishData: lambda d: {
+        "promise": promise(d.promise),
+        **_taken(d.taken),
+        **_root(d.root),
+    },
     replies.FailData: lambda d: {
         "promise": promise(d.promise),
         "task": task(d.task),
-        "claims": _claims(d.taken),
+        **_taken(d.taken),
+        **_root(d.root),
     },
     replies.RunData: lambda d: {
         "promise": promise(d.promise),
         "created": d.created,
-        "claims": _claims(d.taken),
+        **_taken(d.taken),
     },
     replies.AnnotateData: lambda d: (
         {"task": task(d.task)} | ({} if d.record is None else {"record": promise(d.record)})

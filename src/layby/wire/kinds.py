@@ -37,6 +37,7 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     commands.Take,
     commands.HeartbeatWorker,
     commands.LeaveWorker,
+    commands.ReleaseTasks,
     queries.ListHeld,
     commands.FinishTask,
     commands.FailTask,

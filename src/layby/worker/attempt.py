@@ -82,6 +82,7 @@ class Attempt:
         "replay",
         "task_number",
         "timeout_at",
+        "try_number",
         "version",
     )
 
@@ -89,6 +90,7 @@ class Attempt:
         self._host = host
         self.id = claim.task.id
         self.version = claim.task.version
+        self.try_number = claim.task.try_number
         self.failures = claim.task.failures
         self.timeout_at = claim.promise.timeout_at
         self.lineage = lineage_of(claim.promise)

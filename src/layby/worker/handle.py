@@ -68,7 +68,7 @@ class TaskHandle:
 
     @property
     def try_number(self) -> int:
-        return 1 if self._attempt is None else self._attempt.version
+        return 1 if self._attempt is None else self._attempt.try_number
 
     @property
     def is_cancelled(self) -> bool:

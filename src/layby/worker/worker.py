@@ -25,6 +25,8 @@ from layby.core.commands import (
     FinishTask,
     HeartbeatWorker,
     LeaveWorker,
+    Released,
+    ReleaseTasks,
     StartRun,
     Take,
     TaskVersion,
@@ -174,6 +176,7 @@ class Worker:
             attempt.end("lost")
         elif self._arriving.get(task_id) == version:
             del self._arriving[task_id]
+            self._let_go(task_id, version)
 
     @property
     def is_stopping(self) -> bool:
@@ -450,7 +453,18 @@ class Worker:
         if self.attempts.get(attempt.id) is attempt:
             del self.attempts[attempt.id]
         self._report_end(attempt, completion)
+        if attempt.reason == "lost":
+            self._let_go(attempt.id, attempt.version)
         self.credit_changed()
+
+    def _let_go(self, task_id: str, version: int) -> None:
+        """If it was halted, it is handed out again only when its body is known to have ended."""
+        release = ReleaseTasks(
+            pid=self.config.pid,
+            incarnation=self.incarnation,
+            tasks=(Released(task_id, version),),
+        )
+        self.spawn(self._patiently(release))
 
     # --- classify and report -------------------------------------------------------------
 
@@ -483,7 +497,7 @@ class Worker:
         attempt.job.history.failed(self.now(), error_text(error), retry_at)
         history = attempt.job.history.text
         again = "" if delay is None else f"; it is tried again in {delay:.1f} s"
-        told = (attempt.id, attempt.version, error_text(error), again)
+        told = (attempt.id, attempt.try_number, error_text(error), again)
         logger.info("%s failed in try %d: %s%s", *told)
         then = attempt.job.callback(error)
         self.spawn(self._fail(attempt, failure.error, retry_at, history, then))

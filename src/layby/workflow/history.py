@@ -66,7 +66,7 @@ class TaskHistory:
 
     def __init__(self, task: Task, queued_at: Millis | None = None) -> None:
         self._history = read_history(task.history)
-        self._try_number = task.version
+        self._try_number = task.try_number
         self._queued_at = queued_at
 
     @property

@@ -226,7 +226,7 @@ def _ready(about: Explanation, task: Task, now: Millis) -> Reason:
         sentence = f"is due {ahead(task.ready_at, now)} ({moment(task.ready_at)})"
         return _reason(about, "sleep", sentence, deadline=task.ready_at)
     if not task.is_ours:
-        again = f" again, after {_count(task.version, 'try', 'tries')}" if task.version else ""
+        again = f" again, after {_count(task.tries, 'try', 'tries')}" if task.tries else ""
         sentence = f"is ready{again}, and no worker at {task.target} has taken it yet"
         return _reason(about, "worker", sentence, unblock=f"a worker at {task.target}")
     if about.able_workers:
@@ -344,7 +344,7 @@ def _lease(about: Explanation, task: Task, now: Millis) -> str:
 
 def _running_since(task: Task) -> Millis | None:
     last = read_history(task.history).last
-    is_told = last is not None and last.number == task.version and last.spans
+    is_told = last is not None and last.number == task.try_number and last.spans
     return last.spans[-1].start if last is not None and is_told else None
 
 

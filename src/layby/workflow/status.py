@@ -202,14 +202,14 @@ def _waiting(row: NodeRow, status: TaskStatus, waiting_on: WaitingOn | None) -> 
         id=_task_id(row),
         task_execution_id=task.id,
         status=status,
-        try_number=task.version,
+        try_number=task.try_number,
         failures=task.failures,
         crashes=task.crashes,
         tries=_tries(task),
         waiting_on=waiting_on,
         error=_last_error(task),
         progress=_progress(task),
-        worker=task.pid,
+        worker=task.pid if task.state == "acquired" else None,
     )
 
 
@@ -217,9 +217,9 @@ def _tries(task: Task) -> tuple[Try, ...]:
     """The claim itself is no write of the worker: a try it has not told of yet is added."""
     history = read_history(task.history)
     told = 0 if history.last is None else history.last.number
-    if task.state != "acquired" or told >= task.version:
+    if task.state != "acquired" or told >= task.try_number:
         return history.tries
-    return (*history.tries, Try(task.version, why_next(history)))
+    return (*history.tries, Try(task.try_number, why_next(history)))
 
 
 def _halted(row: NodeRow) -> WaitingOn:

@@ -1,0 +1,66 @@
+"""The ready tasks that a batch may hand out, as far as they were loaded."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from layby.core.model import Millis
+
+Entry = tuple[Millis, str]
+"""Since when a task is ready, and its id."""
+
+
+class Queue:
+    """Ready tasks for takes that ask alike, oldest first; no more than can be handed out.
+
+    An entry goes stale when its task moves on: whoever reads it compares it with the row.
+    """
+
+    __slots__ = ("end", "entries")
+
+    def __init__(self, entries: Sequence[Entry] = (), limit: int | None = None) -> None:
+        """`limit`: how many were asked for; if so many were found there may be more."""
+        self.entries: list[Entry] = list(entries)
+        is_cut = limit is not None and len(self.entries) >= limit
+        self.end: Entry | None = self.entries[-1] if is_cut and self.entries else None
+        """The last one that was loaded; what comes after it is not known. None: all are here."""
+
+    @property
+    def is_cut(self) -> bool:
+        return self.end is not None
+
+    def add(self, entry: Entry) -> None:
+        """A task that became ready within this batch."""
+        at = bisect_left(self.entries, entry)
+        if self.entries[at : at + 1] != [entry]:
+            self.entries.insert(at, entry)
+
+    def drop_first(self, count: int) -> None:
+        del self.entries[:count]
+
+    def merged(self, own: Sequence[Entry]) -> Iterator[Entry]:
+        """In the order of time as far as all is known; of equals, `own` come first."""
+        at = 0
+        for entry in self.entries:
+            if self.end is not None and entry > self.end:
+                break
+            while at < len(own) and own[at][0] <= entry[0]:
+                yield own[at]
+                at += 1
+            yield entry
+        for entry in own[at:]:
+            if self.end is None or entry[0] <= self.end[0]:
+                yield entry
+
+
+class Ready(tuple[Queue, Queue]):
+    """The nodes and the roots that takes of one key may be handed."""
+
+    __slots__ = ()
+
+    @property
+    def nodes(self) -> Queue:
+        return self[0]
+
+    @property
+    def roots(self) -> Queue:
+        return self[1]

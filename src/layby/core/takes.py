@@ -1,0 +1,156 @@
+"""Handing out ready tasks: to slots that are free, and some ahead of slots that soon will be.
+
+The oldest is handed out first; what this very step made ready only comes first among equals.
+Roots need a lease but no slot, so they come beside what there is room for.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from layby.core.commands import Take, TaskVersion
+from layby.core.draft import Draft
+from layby.core.model import Holder, Millis, Promise, Task
+from layby.core.queue import Entry, Queue
+from layby.core.replies import Claim, Reply, TakeData, ok, refuse
+from layby.core.rows import HeldKey
+
+
+def take(d: Draft, c: Take) -> Reply:
+    holder = _registered(d, c)
+    if not holder.is_alive:
+        return gone(c.pid, c.incarnation)
+    return ok(_take(d, c, holder, replaced=c.holder))
+
+
+def take_next(d: Draft, c: Take | None) -> TakeData:
+    """The take that rides on another command."""
+    if c is None:
+        return TakeData()
+    holder = _registered(d, c)
+    return _take(d, c, holder, replaced=None) if holder.is_alive else TakeData()
+
+
+def gone(pid: str, incarnation: str) -> Reply:
+    why = f"Holder '{pid}' ({incarnation}) is gone: drop its tasks and register a new incarnation"
+    return refuse(409, why)
+
+
+def _take(d: Draft, c: Take, holder: Holder, replaced: HeldKey | None) -> TakeData:
+    for claim in c.begun:
+        _begin(d, holder, claim)
+    d.rows.to_come[c.key] -= max(0, c.free)
+    hand = _Hand(d, c, holder)
+    hand.give_nodes(d.rows.spoken_for(c.key, replaced) if c.ahead > 0 else 0)
+    hand.give_roots()
+    return TakeData(hand.claims, hand.again, hand.oldest_left)
+
+
+def _begin(d: Draft, holder: Holder, claim: TaskVersion) -> None:
+    task = d.task(claim.id)
+    if task is None or not task.ahead:
+        return
+    if task.is_claim_of(holder.pid, holder.incarnation, claim.version):
+        d.put_task(task.begun())
+
+
+class _Hand:
+    """What one take is given."""
+
+    def __init__(self, d: Draft, c: Take, holder: Holder) -> None:
+        self.claims: list[Claim] = []
+        self.again = False
+        self.oldest_left: Millis | None = None
+        self._d = d
+        self._c = c
+        self._holder = holder
+        self._ready = d.rows.ready[c.key]
+        own = [task for task in map(d.tasks.__getitem__, dict.fromkeys(d.readied)) if task.is_ready]
+        self._own = sorted(own, key=lambda task: task.ready_at or 0)
+
+    def give_nodes(self, spoken_for: int) -> None:
+        """First to its free slots; ahead only what is left when all who have room have theirs."""
+        free, ahead = self._c.free, 0 if self._c.before is not None else self._c.ahead
+        queue = self._ready.nodes
+        for ready_at, task, promise in self._usable(queue, is_root=False):
+            if free > 0 and (self._c.before is None or ready_at < self._c.before):
+                free -= 1
+                self._give(ready_at, task, promise)
+                continue
+            free = 0
+            if spoken_for > 0 or ahead == 0:
+                spoken_for -= 1
+                self.oldest_left = ready_at if self.oldest_left is None else self.oldest_left
+            else:
+                ahead -= 1
+                self._give(ready_at, task, promise, ahead=True)
+            if ahead == 0 and self.oldest_left is not None:
+                return
+        self.again = self.again or queue.is_cut
+
+    def give_roots(self) -> None:
+        room = self._d.settings.roots_per_take
+        queue = self._ready.roots
+        for ready_at, task, promise in self._usable(queue, is_root=True):
+            if room == 0:
+                return
+            room -= 1
+            self._give(ready_at, task, promise)
+        self.again = self.again or queue.is_cut
+
+    def _give(self, ready_at: Millis, task: Task, promise: Promise, *, ahead: bool = False) -> None:
+        holder = self._holder
+        claimed = task.acquired(holder.pid, holder.ttl, None, holder.incarnation, ahead=ahead)
+        self._d.put_task(claimed)
+        self.claims.append(Claim(claimed, promise, ready_at))
+
+    def _usable(self, queue: Queue, *, is_root: bool) -> Iterator[tuple[Millis, Task, Promise]]:
+        """Those that may be handed out; one that somebody made pending early is put back."""
+        d = self._d
+        _drop_taken(d, queue)
+        for ready_at, task_id in queue.merged(self._own_entries(is_root=is_root)):
+            row = d.tasks.get(task_id) or d.rows.task(task_id)
+            if row is None or row.ready_at != ready_at or ready_at > d.now:
+                continue
+            task, promise = d.task(task_id), d.promise(task_id)
+            if task is None or promise is None or task.state != "pending":
+                continue
+            if task.waits_left > 0:
+                d.put_task(task.suspended())
+            else:
+                yield ready_at, task, promise
+
+    def _own_entries(self, *, is_root: bool) -> Sequence[Entry]:
+        """What this very step made ready and is for this take."""
+        c = self._c
+        return [
+            (task.ready_at or 0, task.id)
+            for task in self._own
+            if task.is_root == is_root and task.group == c.group and task.name in c.names
+            if task.id.startswith(c.prefix)
+        ]
+
+
+def _drop_taken(d: Draft, queue: Queue) -> None:
+    """Earlier takes of this batch have emptied the queue from the front."""
+    taken = 0
+    for ready_at, task_id in queue.entries:
+        row = d.rows.task(task_id)
+        if row is not None and row.ready_at == ready_at:
+            break
+        taken += 1
+    queue.drop_first(taken)
+
+
+def _registered(d: Draft, c: Take) -> Holder:
+    """The caller's holder, renewed; an incarnation that is gone stays gone."""
+    holder = d.holder(c.pid, c.incarnation)
+    if holder is None:
+        holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=0)
+        alive = [old for old in d.holders_of(c.pid) if old.is_alive]
+        if alive and c.prefix:
+            return holder.gone("lost")  # a token of small reach does not end somebody's worker
+        for old in alive:
+            d.put_holder(old.gone("lost"))
+    if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or holder.names != c.names):
+        holder = holder.renewed(d.now, c.ttl).knowing(c.names)
+        d.put_holder(holder)
+    return holder

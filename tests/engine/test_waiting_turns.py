@@ -1,0 +1,142 @@
+"""Takes that wait: who is woken for a ready task, and who only hears that it is left."""
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from layby.core import commands as c
+from layby.core.replies import TakeData
+from layby.engine.items import Item
+from tests.core import requests as r
+from tests.worlds import BACKENDS, World, resolve
+
+
+@pytest.fixture(params=BACKENDS)
+def world(request: pytest.FixtureRequest):
+    with World(request.param, paused=False) as world:
+        yield world
+
+
+def submit(world: World, request: c.Command) -> "Future[Any]":
+    future: Future[Any] = Future()
+    world.engine.submit([Item(request, resolve, future)])
+    world.engine.pump()
+    return future
+
+
+def waiting(world: World, free: int = 0, pid: str = "p", **fields: Any) -> "Future[Any]":
+    return submit(world, replace(r.take(free, pid=pid, wait_ms=60_000), **fields))
+
+
+def claimed(future: "Future[Any]") -> list[str]:
+    return [claim.task.id for claim in future.result(0).data.claims]
+
+
+def test_who_has_somebody_in_line_hears_of_what_is_left(world: World) -> None:
+    """At once, and as soon as there is something; nothing is claimed for it."""
+    later = waiting(world, in_line=True)
+    world.clock.advance(5)
+    world.ok(r.run(a=""))
+    assert later.result(0).data == TakeData([], oldest_left=5)
+    assert waiting(world, in_line=True).result(0).data == TakeData([], oldest_left=5)
+    assert world.task("run/a:a").state == "pending"
+
+
+def test_without_anybody_in_line_a_full_worker_sleeps_on(world: World) -> None:
+    full = waiting(world)
+    world.ok(r.run(a=""))
+    assert not full.done()
+
+
+def test_what_somebody_has_room_for_is_no_news_for_others(world: World) -> None:
+    """One take is woken, and those in line sleep on until more is ready than it has room for."""
+    in_line = waiting(world, pid="q", in_line=True)
+    free = waiting(world, 1)
+    world.ok(r.run("run/a", a=""))
+    assert claimed(free) == ["run/a:a"]
+    assert not in_line.done()
+    free = waiting(world, 1)
+    world.ok(r.run("run/b", a="", b=""))
+    assert claimed(free) == ["run/b:a"]
+    assert in_line.result(0).data.oldest_left == 0
+
+
+def test_all_who_have_somebody_in_line_hear_of_it(world: World) -> None:
+    """Whoever asks first gets it; names and groups decide who hears."""
+    hearing = [waiting(world, pid=pid, in_line=True) for pid in "pq"]
+    deaf = [
+        waiting(world, pid="s", in_line=True, names=("g",)),
+        waiting(world, pid="t", in_line=True, group="h"),
+    ]
+    world.ok(r.run(a=""))
+    assert [each.result(0).data.oldest_left for each in hearing] == [0, 0]
+    assert not any(each.done() for each in deaf)
+
+
+def test_a_task_goes_ahead_only_where_nobody_has_a_slot(world: World) -> None:
+    """A waiting take may be handed something ahead, after all that have room."""
+    ahead = waiting(world, pid="q", ahead=1)
+    free = waiting(world, 1)
+    world.ok(r.run("run/a", a="", b=""))
+    assert claimed(free) == ["run/a:a"]
+    assert claimed(ahead) == ["run/a:b"]
+    assert [claim.task.ahead for claim in ahead.result(0).data.claims] == [True]
+
+
+def test_a_riding_take_leaves_what_a_waiting_one_has_room_for(world: World) -> None:
+    """Nothing is claimed ahead while a slot is free elsewhere."""
+    free = waiting(world, 1, pid="q")
+    rider = replace(r.take(0), ahead=9)
+    taken = world.ok(r.run("run/a", with_take=rider, a="", b="", d="")).taken
+    assert [claim.task.id for claim in taken.claims] == ["run/a:b", "run/a:d"]
+    assert taken.oldest_left == 0
+    assert claimed(free) == ["run/a:a"]
+
+
+def test_a_take_that_replaces_its_own_does_not_leave_anything_for_it(world: World) -> None:
+    """The older one of the same worker is answered empty; a rider leaves it its share."""
+    older = waiting(world, 2)
+    rider = replace(r.take(0), ahead=9)
+    batch = world.batch([(r.run(a="", b="", d="", with_take=rider), 0), (rider, 0)])
+    assert [claim.task.id for claim in batch[0].data.taken.claims] == ["run/a:d"]
+    assert [claim.task.id for claim in batch[1].data.claims] == ["run/a:a", "run/a:b"]
+    assert not older.done()
+
+
+def test_before_decides_who_is_woken(world: World) -> None:
+    """What was handed back keeps its place, and with it is older than what stands in line."""
+    world.ok(r.run(a=""))
+    world.ok(r.take(1, pid="q"))
+    world.clock.advance(10)
+    young = waiting(world, 1, before=0)
+    old = waiting(world, 1, pid="s", before=5)
+    back = c.Released("run/a:a", 1, ready_at=0, begun=False)
+    world.ok(c.ReleaseTasks(pid="q", incarnation="1", tasks=(back,)))
+    assert claimed(old) == ["run/a:a"]
+    assert not young.done()
+
+
+def test_a_task_that_is_kept_wakes_nobody_until_it_is_let_go(world: World) -> None:
+    """Halted and continued while its body still ends."""
+    world.ok(r.run(a=""))
+    world.ok(r.take(1))
+    free = waiting(world, 1, pid="q")
+    world.ok(c.HaltTask(id="run/a:a"))
+    world.ok(c.ContinueTask(id="run/a:a"))
+    assert not free.done()
+    world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released("run/a:a", 1),)))
+    assert claimed(free) == ["run/a:a"]
+
+
+def test_a_take_that_was_shown_too_little_asks_again(world: World) -> None:
+    """What it was shown had to be put back; it does not have to wait to be asked once more."""
+    world.ok(r.run("run/early", a="", y="a", z="a"))
+    world.ok(r.take())
+    for node in "yz":
+        world.ok(c.HaltTask(id=f"run/early:{node}"))
+        world.ok(c.ContinueTask(id=f"run/early:{node}"))
+    world.clock.advance(1)
+    world.ok(r.run("run/late", a=""))
+    assert claimed(submit(world, r.take(1))) == ["run/late:a"]
