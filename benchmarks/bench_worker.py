@@ -169,7 +169,7 @@ async def _park(path: Path, count: int) -> None:
         for start in range(0, count, 500):
             starts = (runner.start(flow, run_id=f"p{start + number}") for number in range(500))
             await asyncio.gather(*starts)
-        while len(runner.worker.attempts) < count or runner.worker.pool.held:
+        while len(runner.worker.attempts) < count or runner.worker.credit.held:
             await asyncio.sleep(0.05)
         await (await runner.get("p0")).status()
         grown = _rss() - before
@@ -201,7 +201,7 @@ def wake_latency() -> Iterator[Result]:
         async with Runner(f"sqlite:{path}") as runner:
             for number in range(1_100):
                 run = await runner.start(flow, {"id": f"p{number}"})
-                while runner.worker.pool.held or not runner.worker.attempts:
+                while runner.worker.credit.held or not runner.worker.attempts:
                     await asyncio.sleep(0)
                 await run.status()  # `Deferred` is committed
                 await asyncio.sleep(0.002)  # the worker has asked for more: all is at rest
@@ -293,7 +293,7 @@ async def _wake_many(path: Path, count: int) -> tuple[float, float, list[float]]
     async with Runner(f"sqlite:{path}") as runner:
         for start in range(0, count, 500):
             await asyncio.gather(*(runner.start(flow, run_id=f"w{start + n}") for n in range(500)))
-        while len(runner.worker.attempts) < count or runner.worker.pool.held:
+        while len(runner.worker.attempts) < count or runner.worker.credit.held:
             await asyncio.sleep(0.05)
         await (await runner.get("w0")).status()
         probes: list[float] = []
@@ -361,7 +361,7 @@ async def _hold(path: Path, count: int) -> None:
     async with Runner(f"sqlite:{path}") as runner:
         for number in range(count):
             await runner.start(flow, run_id=f"h{number}")
-        while len(runner.worker.attempts) < count or runner.worker.pool.held:
+        while len(runner.worker.attempts) < count or runner.worker.credit.held:
             await asyncio.sleep(0.01)
         await (await runner.get("h0")).status()
         print(0, flush=True)

@@ -149,7 +149,7 @@ async def be_poisoned(runner: Runner) -> None:
     innocent = Workflow("innocent", tasks=[patient])
     for number in range(100):
         await runner.start(innocent, run_id=f"innocent-{number}")
-    while runner.worker.pool.held or len(runner.worker.attempts) < 100:
+    while runner.worker.credit.held or len(runner.worker.attempts) < 100:
         await asyncio.sleep(0.01)  # all are parked now; whether they stay so is the question
     await (await runner.get("innocent-0")).status()  # and their `Deferred` is committed
     run = await runner.start(

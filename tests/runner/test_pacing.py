@@ -44,7 +44,7 @@ def test_a_crowd_on_a_real_engine_all_resumes(tmp_path: Path):
         async with Runner(f"sqlite:{tmp_path / 'layby.db'}", slots=4) as runner:
             flow = flow_of(waits)
             runs = await asyncio.gather(*(runner.start(flow) for _ in range(500)))
-            while len(runner.worker.attempts) < 500 or runner.worker.pool.held:  # noqa: ASYNC110
+            while len(runner.worker.attempts) < 500 or runner.worker.credit.held:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await runner.resolve("signal", 7)
             assert [await run.result() for run in runs] == [{"n": 7}] * 500

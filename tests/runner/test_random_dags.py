@@ -139,7 +139,7 @@ def _change(step, context, returned) -> None:
 async def play(scene: Scene, world: World) -> tuple[Any, Any]:
     """The status of the run and its final context, after everything has come to rest."""
     async with Runner("memory:", slots=scene.slots) as runner:
-        world.pool = runner.worker.pool
+        world.pool = runner.worker.credit
         run = await runner.start(world.flow(), scene.initial, run_id="r")
         await asyncio.gather(interfere(scene, runner), asyncio.wait([_result(run)]))
         await current_clock().advance(1_000)
@@ -147,7 +147,7 @@ async def play(scene: Scene, world: World) -> tuple[Any, Any]:
         status = await run.status()
         await sound(runner)
         assert runner.worker.attempts == {}
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0
         return status, final
 
 

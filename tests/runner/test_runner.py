@@ -280,7 +280,7 @@ async def test_cancelling_a_run_reaches_all_its_tasks():
         status = await run.status()
         assert status.state == "Cancelled"
         assert {each.status for each in status.tasks.values()} == {"Cancelled"}
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0
         await sound(runner)
 
 
@@ -366,7 +366,7 @@ async def test_halt_and_continue():
         status = await run.status()
         assert status.state == "Halted"
         assert [each.status for each in status.tasks.values()] == ["Halted", "Halted"]
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0
         await run.continue_()
         await run.result()
         await sound(runner)
@@ -557,4 +557,4 @@ async def test_the_store_is_sound_after_a_busy_hour():
         state = runner.engine._store.dump()
         assert check(state, runner.now()) == []
         assert runner.worker.attempts == {}
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0

@@ -43,7 +43,7 @@ async def park_and_resume(count: int, file: Path) -> None:
             runs += await asyncio.gather(*starts)
         await all_parked(runner, count)
         assert threading.active_count() <= threads
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0
         assert (await runner.execute(unrelated, timeout=10)) == {"done": True}
         is_open.set()
         for run in runs:
@@ -56,7 +56,7 @@ async def park_and_resume(count: int, file: Path) -> None:
 
 async def all_parked(runner: Runner, count: int) -> None:
     """A status of the last one is answered after what the others told before it."""
-    while len(runner.worker.attempts) < count or runner.worker.pool.held:  # noqa: ASYNC110
+    while len(runner.worker.attempts) < count or runner.worker.credit.held:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     status = await (await runner.get(f"r{count - 1}")).status()
     assert status.tasks["waits"].sub_status == "Deferred"

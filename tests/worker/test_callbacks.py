@@ -188,13 +188,15 @@ async def test_nobody_is_told_of_tasks_that_did_not_end_by_themselves(tmp_path):
 async def test_nobody_is_told_of_an_end_that_was_refused(monkeypatch: pytest.MonkeyPatch):
     """Somebody else has the task by then, and what becomes of it is told there."""
     told, refused = Told(), []
-    send = LocalClient.send
+    ask = LocalClient.ask
 
-    async def send_or_refuse(client: LocalClient, request: Command) -> Any:
+    def ask_or_refuse(client: LocalClient, request: Command, *now: Any) -> Any:
         if isinstance(request, FinishTask | FailTask) and request.id.endswith(("well", "badly")):
             refused.append(request.id)
-            return refuse(409, "stale")
-        return await send(client, request)
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_result(refuse(409, "stale"))
+            return answer
+        return ask(client, request, *now)
 
     @task(**told.both)
     async def well(context): ...
@@ -204,7 +206,7 @@ async def test_nobody_is_told_of_an_end_that_was_refused(monkeypatch: pytest.Mon
         raise OSError
 
     async with Runner("memory:") as runner:
-        monkeypatch.setattr(LocalClient, "send", send_or_refuse)
+        monkeypatch.setattr(LocalClient, "ask", ask_or_refuse)
         await runner.start(flow_of(well, badly))
         await until(lambda: len(refused) == 2)
         await settled_down()

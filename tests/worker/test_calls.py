@@ -272,7 +272,7 @@ async def test_a_busy_worker_lets_another_one_have_the_call():
 
 @virtual_test
 async def test_calls_and_runs_take_turns():
-    """Neither lets the other starve, with one slot and plenty of both."""
+    """In the order in which they came, with one slot and plenty of both."""
     order = []
 
     @task(rpc="work")
@@ -285,16 +285,17 @@ async def test_calls_and_runs_take_turns():
         runner.register(work)
         for number in range(10):
             await runner.start(flow_of(work))
+            await asyncio.sleep(0.001)
             await call(runner, f"c{number}", "work")
+            await asyncio.sleep(0.001)
         await until(lambda: len(order) == 20)
-    assert order[2:18].count("call") == 8
-    assert "".join(each[0] for each in order[2:18]) in ("cr" * 8, "rc" * 8)
+    assert "".join(each[0] for each in order) == "rc" * 10
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @virtual_test
 async def test_calls_that_park_do_not_keep_runs_out(slots):
-    """A slot that a wait has freed goes to either side in turn, as one that an end has freed."""
+    """A slot that a wait has freed goes to the oldest, as one that an end has freed."""
     order = []
 
     @task(rpc="work")
@@ -314,9 +315,9 @@ async def test_calls_that_park_do_not_keep_runs_out(slots):
             await runner.start(flow_of(blocks, name="blocks"))
         for number in range(12):
             await call(runner, f"c{number}", "work")
-        for _ in range(12):
+            await asyncio.sleep(0.001)
             await runner.start(flow_of(work))
-        await settled_down()
+            await asyncio.sleep(0.001)
         blocker.set()
         await until(lambda: len(order) == 24)
     for part in (order[:6], order[:12], order[:18]):

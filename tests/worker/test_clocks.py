@@ -124,7 +124,7 @@ async def test_a_body_that_swallows_its_cancellation_is_cancelled_again():
         assert [event.kind for event in runner.worker.health.snapshot()] == ["stuck"]
         await asyncio.sleep(60)
         assert runner.worker.stuck == ()
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0
         assert (await look(run, "stubborn")).status == "Failed"
     assert log == [0, 1, 2]
 
@@ -149,13 +149,13 @@ def test_after_a_timeout_a_thread_is_reported_at_once_and_keeps_its_slot():
                 await run.result(timeout=10)
             assert (await look(run, "stubborn")).status == "Failed"
             assert runner.worker.stuck == ("run/r:stubborn",)
-            assert (runner.worker.pool.held, runner.worker.credit) == (1, 0)
+            assert (runner.worker.credit.held, runner.worker.credit.free) == (1, 0)
             (event,) = runner.worker.health.snapshot()
             assert (event.kind, "run/r:stubborn" in event.reason) == ("stuck", True)
             go_on.set()
-            await until(lambda: runner.worker.pool.held == 0)
+            await until(lambda: runner.worker.credit.held == 0)
             assert runner.worker.stuck == ()
-            await until(lambda: runner.worker.credit == 1)
+            await until(lambda: runner.worker.credit.free == 1)
 
     asyncio.run(main())
     assert heard == [asyncio.CancelledError]
@@ -232,7 +232,7 @@ async def test_the_deadline_of_a_run_ends_running_parked_and_pending_tasks():
             await run.result()
         await settled_down()
         assert runner.now() == begin + 60_000
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0
         assert runner.worker.attempts == {}
         states = {each.id: each.status for each in (await run.status()).tasks.values()}
         assert states == {"running": "Failed", "parked": "Failed", "later": "Failed"}

@@ -12,27 +12,10 @@ from tests.worker.process_bodies import doubles
 from tests.worker.world import flow_of, look, settled_down, until
 
 
-class ClaimWatch:
-    """How many tasks the worker has that neither run nor are parked, at most."""
-
-    def __init__(self, runner):
-        self.most = 0
-        self._worker = runner.worker
-        self._begin = runner.worker.begin
-        runner.worker.begin = self.begin
-
-    def begin(self, claims):
-        begun = self._begin(claims)
-        worker = self._worker
-        over = worker.pool.held + worker.pool.waiting + worker._loading - worker.config.slots
-        self.most = max(self.most, over)
-        return begun
-
-
 @pytest.mark.parametrize("slots", [1, 2, 4])
 @virtual_test
-async def test_the_worker_never_takes_more_than_it_has_slots_for(slots):
-    """Many runs at once, short chains and failures: what is ready stays in the store."""
+async def test_never_more_bodies_than_slots(slots):
+    """Many runs at once, short chains and failures."""
 
     @task
     async def first(context):
@@ -46,20 +29,18 @@ async def test_the_worker_never_takes_more_than_it_has_slots_for(slots):
 
     flow = flow_of(first, second)
     async with Runner("memory:", slots=slots) as runner:
-        watch = ClaimWatch(runner)
         with SlotWatch(runner) as held:
             runs = [await runner.start(flow, {"n": n}) for n in range(30)]
             await asyncio.gather(*(run.result() for run in runs))
             held.assert_never_more_than(slots)
             assert held.peak == slots
-        assert watch.most <= 0
         await settled_down()
-        assert runner.worker.credit == slots
+        assert runner.worker.credit.free == slots
 
 
 @virtual_test
 async def test_woken_tasks_and_new_ones_share_the_slots_fairly():
-    """While woken bodies stand in line no new task is taken before them."""
+    """The docs: "first come, first served, together with new work". The oldest goes first."""
     is_open = asyncio.Event()
     log = []
 
@@ -75,15 +56,39 @@ async def test_woken_tasks_and_new_ones_share_the_slots_fairly():
         await asyncio.sleep(5)
 
     async with Runner("memory:", slots=2) as runner:
-        watch = ClaimWatch(runner)
         runs = [await runner.start(flow_of(waits, name="w")) for _ in range(6)]
         await settled_down()
         runs += [await runner.start(flow_of(new, name="n")) for _ in range(6)]
         await asyncio.sleep(1)
         is_open.set()
         await asyncio.gather(*(run.result() for run in runs))
-        assert watch.most <= 0
-    assert log == ["new", "new", *["woken"] * 6, *["new"] * 4]
+    assert log == [*["new"] * 6, *["woken"] * 6]
+
+
+@virtual_test
+async def test_tasks_that_resume_again_and_again_do_not_keep_new_ones_out():
+    """One slot, three bodies that loop: a task started meanwhile waits for a turn, not for all."""
+    log = []
+
+    @task
+    async def loops(context, handle):
+        for turn in range(50):
+            ready_at = runner.now() + 10
+            await handle.defer_until(lambda at=ready_at: runner.now() >= at, poll_interval=0.01)
+            log.append((context["n"], turn))
+            await asyncio.sleep(0.05)
+
+    @task
+    async def new(context):
+        log.append("new")
+
+    async with Runner("memory:", slots=1) as runner:
+        runs = [await runner.start(flow_of(loops, name="l"), {"n": n}) for n in range(3)]
+        await asyncio.sleep(1)
+        before = len(log)
+        await runner.execute(flow_of(new, name="n"))
+        assert log.index("new") - before <= 3, "who stood in line before, and no more"
+        await asyncio.gather(*(run.result() for run in runs))
 
 
 @virtual_test
@@ -121,15 +126,18 @@ async def test_backing_off_holds_no_slot():
         assert seen.waiting_on.kind == "backoff"
         assert seen.error is not None
         assert "once" in seen.error
-        assert runner.worker.pool.held == 0
-        assert runner.worker.credit == 1
+        assert runner.worker.credit.held == 0
+        assert runner.worker.credit.free == 1
         await run.result()
         assert runner.now() == begin + 60_000
 
 
 @virtual_test
 async def test_at_max_parked_no_task_is_taken_and_a_wait_keeps_its_slot():
-    """A health event says so once; the wait says so too; room makes everything go on."""
+    """A health event says so once; the wait says so too; room makes everything go on.
+
+    A wait that keeps its slot does so for a second: then it is lent, for those who resume.
+    """
     is_open = asyncio.Event()
 
     @task
@@ -147,13 +155,14 @@ async def test_at_max_parked_no_task_is_taken_and_a_wait_keeps_its_slot():
             await settled_down()
             other = await runner.start(flow_of(new, name="n"))
             await asyncio.sleep(10)
-            assert runner.worker._executor.parked_count == 2
+            assert runner.worker.credit.parked == 2 + runner.worker.slots_lent
             assert (await look(other, "new")).status == "Ready"
-            assert runner.worker.credit == 0
+            assert runner.worker.credit.free == 0
             seen = [await look(await runner.get(name), "waits") for name in "abc"]
             assert [each.sub_status for each in seen][:2] == ["Deferred", "Deferred"]
-            (event,) = runner.worker.health.snapshot()
+            event, lent = runner.worker.health.snapshot()
             assert (event.kind, event.capacity) == ("parked_limit", 2)
+            assert lent.kind == "slot_lent"
             is_open.set()
             await other.result()
             slots.assert_never_more_than(2)
@@ -171,13 +180,20 @@ async def test_a_wait_at_max_parked_keeps_its_slot_and_says_so():
 
     async with Runner("memory:", slots=2, max_parked=1) as runner:
         runs = [await runner.start(flow_of(waits, name="w")) for _ in range(2)]
-        await asyncio.sleep(10)
+        await asyncio.sleep(1.5)
         parked, kept = [await look(run, "waits") for run in runs]
         assert (parked.sub_status, kept.sub_status) == ("Deferred", "Active")
         assert kept.waiting_on is not None
         assert kept.waiting_on.kind == "condition"
         assert "keeps its slot" in kept.waiting_on.sentence
-        assert runner.worker.pool.held == 1
+        assert (runner.worker.credit.held, runner.worker.slots_lent) == (1, 0)
+        await asyncio.sleep(8.5)
+        lent = await look(runs[1], "waits")
+        assert lent.sub_status == "Deferred"
+        assert lent.waiting_on is not None
+        assert "is lent" in lent.waiting_on.sentence
+        assert "keeps its slot" not in lent.waiting_on.sentence
+        assert (runner.worker.credit.held, runner.worker.slots_lent) == (0, 1)
         is_open.set()
         await asyncio.gather(*(run.result() for run in runs))
         assert (await look(runs[1], "waits")).waiting_on is None
@@ -264,7 +280,7 @@ def test_more_process_bodies_than_processes_wait_their_turn():
             runs = [await runner.start(flow_of(doubles), {"n": n}) for n in range(6)]
             results = await asyncio.gather(*(run.result(60) for run in runs))
             assert [result["doubled"] for result in results] == [n * 2 for n in range(6)]
-            await until(lambda: runner.worker.credit == 4)
+            await until(lambda: runner.worker.credit.free == 4)
 
     asyncio.run(main())
 
@@ -288,7 +304,7 @@ def test_real_threads_of_the_engine_keep_the_books_straight():
                 results = await asyncio.gather(*(run.result(60) for run in runs))
                 assert [result["n"] for result in results] == list(range(1, 201))
                 slots.assert_never_more_than(4)
-            await until(lambda: runner.worker.credit == 4)
+            await until(lambda: runner.worker.credit.free == 4)
             assert runner.worker.attempts == {}
 
     asyncio.run(main())

@@ -14,6 +14,7 @@ from layby.core.commands import LeaveWorker, ReleaseTask
 from layby.core.replies import TakeData
 from layby.testing import SlotWatch, virtual_test
 from layby.worker.attempt import Attempt
+from layby.worker.credit import Ask
 from tests.client.stage import served
 from tests.worker.process_bodies import endless
 from tests.worker.world import flow_of, look, settled_down, until
@@ -133,7 +134,7 @@ async def test_halting_one_task_and_continuing_it():
             await runner.halt("r", name)
         await settled_down()
         assert "running ends" in log
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0
         assert (await look(run, "running")).status == "Halted"
         await runner.continue_("r", "running")
         await settled_down()
@@ -158,13 +159,14 @@ async def test_a_cancel_that_comes_while_a_task_is_loaded_keeps_it_from_running(
             return await load(claim)
 
         runner._program.load = slowly
+        runner._program.load_now = lambda claim: None
         run = await runner.start(flow_of(works), run_id="r")
         await asyncio.sleep(1)
         await run.cancel()
         await settled_down()
         gate.set()
         await asyncio.sleep(10)
-        assert runner.worker.credit == 4
+        assert runner.worker.credit.free == 4
     assert log == []
 
 
@@ -191,7 +193,7 @@ async def test_a_lost_claim_cancels_the_body_and_refuses_its_writes():
         await asyncio.sleep(5)
         released = await runner.client.send(ReleaseTask(id="run/r:works", version=1))
         assert released.is_ok
-        taken = await runner.client.send(replace(runner.worker.take(1), pid="somebody else"))
+        taken = await runner.client.send(replace(runner.worker.take(Ask(1)), pid="somebody else"))
         assert isinstance(taken.data, TakeData)
         assert [claim.task.id for claim in taken.data.claims] == ["run/r:works"]
         await asyncio.sleep(2)
@@ -307,7 +309,7 @@ def test_a_close_does_not_wait_for_a_thread_that_waits():
     async def main():
         async with Runner("memory:") as runner:
             await runner.start(flow_of(parked))
-            await until(lambda: len(runner.worker.attempts) == 1 and runner.worker.pool.held == 0)
+            await until(lambda: len(runner.worker.attempts) == 1 and runner.worker.credit.held == 0)
 
     asyncio.run(asyncio.wait_for(main(), 10))
     assert heard == [asyncio.CancelledError]
@@ -355,7 +357,7 @@ def test_a_cancel_kills_a_process(tmp_path):
             with pytest.raises(RunCancelled):
                 await run.result(timeout=10)
             await until(lambda: not Path(f"/proc/{pid}").exists())
-            await until(lambda: runner.worker.pool.held == 0)
+            await until(lambda: runner.worker.credit.held == 0)
 
     asyncio.run(main())
 
@@ -371,14 +373,14 @@ def test_a_cancelled_thread_that_computes_keeps_its_slot_until_it_ends():
     async def main():
         async with Runner("memory:", slots=1) as runner:
             run = await runner.start(flow_of(computes), run_id="r")
-            await until(lambda: runner.worker.pool.held == 1)
+            await until(lambda: runner.worker.credit.held == 1)
             await run.cancel()
             with pytest.raises(RunCancelled):
                 await run.result(timeout=10)
             await until(lambda: runner.worker.stuck == ("run/r:computes",))
-            assert (runner.worker.pool.held, runner.worker.credit) == (1, 0)
+            assert (runner.worker.credit.held, runner.worker.credit.free) == (1, 0)
             go_on.set()
-            await until(lambda: runner.worker.pool.held == 0)
+            await until(lambda: runner.worker.credit.held == 0)
 
     asyncio.run(main())
 
@@ -402,7 +404,7 @@ async def test_a_body_that_cancels_itself_has_failed():
         for each in (odd, odder):
             with pytest.raises(RunFailed, match="CancelledError"):
                 await runner.execute(flow_of(each, name=each.id))
-        assert runner.worker.pool.held == 0
+        assert runner.worker.credit.held == 0
 
 
 @virtual_test
@@ -422,10 +424,11 @@ async def test_what_cannot_be_loaded_fails_instead_of_hanging():
 
         load = runner._program.load
         runner._program.load = broken
+        runner._program.load_now = lambda claim: None
         run = await runner.start(flow_of(works))
         with pytest.raises(RunFailed, match=r"LookupError: .*no such code"):
             await run.result(timeout=60)
-        assert runner.worker.credit == 4
+        assert runner.worker.credit.free == 4
 
 
 # --- errors that a thread may not hand on ----------------------------------------------------
@@ -451,7 +454,7 @@ def test_a_stop_iteration_ends_a_body_in_a_thread_like_any_error(body):
         async with Runner("memory:") as runner:
             with pytest.raises(RunFailed, match="raised StopIteration"):
                 await runner.execute(flow_of(task(id="a")(body)), timeout=10)
-            assert (runner.worker.pool.held, runner.worker.stuck) == (0, ())
+            assert (runner.worker.credit.held, runner.worker.stuck) == (0, ())
 
     asyncio.run(scene())
 

@@ -37,7 +37,7 @@ async def failing(runner: Runner, flow: Workflow, said: str) -> None:
     status = (await (await runner.get("a")).status()).tasks["fails"]
     assert (status.status, status.failures, len(status.tries)) == ("Failed", 1, 1)
     assert (status.tries[0].error or "").startswith(said)
-    assert runner.worker.pool.held == 0
+    assert runner.worker.credit.held == 0
     assert runner.worker.holds == {}
 
 

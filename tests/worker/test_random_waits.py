@@ -89,8 +89,8 @@ async def test_slots_and_store_are_straight_whatever_bodies_do(seed):
             watch.assert_none_held()
         assert all(isinstance(each, BaseException) or each["n"] >= 0 for each in found)
         assert (runner.worker.attempts, runner.worker.stuck) == ({}, ())
-        assert runner.worker.credit == slots
-        assert (runner.worker._loading, runner.worker._riding) == (0, 0)
-        assert runner.worker._executor.parked_count == 0
+        assert runner.worker.credit.free == slots
+        assert runner.worker.credit.riding == 0
+        assert runner.worker.credit.parked == 0
         assert list(runner.worker._wheel) == []
         assert check(runner.engine._store.dump(), runner.now()) == []

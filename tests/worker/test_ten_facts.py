@@ -61,7 +61,7 @@ async def test_2_a_thousand_deferred_tasks_hold_no_thread():
         threads = threading.active_count()
         runs = [await runner.start(flow_of(waits, name="w")) for _ in range(1000)]
         await asyncio.sleep(5)
-        assert runner.worker._executor.parked_count == 1000
+        assert runner.worker.credit.parked == 1000
         assert threading.active_count() == threads
         await runner.execute(flow_of(works, name="b"))
         is_open.set()

@@ -65,11 +65,9 @@ async def die(runner: Runner) -> None:
     runner.engine.stop()
     worker = runner.worker
     worker._stopping = True
+    worker.credit.is_open = False
     for attempt in list(worker.attempts.values()):
         attempt.end("shutdown")
-    await worker._executor.shutdown(timeout=1)
-    worker._wheel.close()
-    worker._bodies.close()
-    for each in list(worker._background):
-        each.cancel()
+    await worker.bodies_ended(1)
+    worker.close()
     await settled_down()

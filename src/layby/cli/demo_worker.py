@@ -55,7 +55,7 @@ class Depot:
 
     def look(self) -> None:
         """Whoever has got a slot looks how many are held."""
-        self.report.held = self.runner.worker.pool.held
+        self.report.held = self.runner.worker.credit.held
         self.report.peak = max(self.report.peak, self.report.held)
 
     def note(self, book: str, text: str) -> None:
@@ -150,7 +150,7 @@ async def _sign_when_the_door_opens(runner: Runner) -> None:
 
 async def _tell() -> None:
     while True:
-        depot.report.held = depot.runner.worker.pool.held
+        depot.report.held = depot.runner.worker.credit.held
         print(msgspec.json.encode(depot.report).decode(), flush=True)
         if depot.is_closing:
             return

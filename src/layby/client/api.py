@@ -1,5 +1,6 @@
 """The one way to ask layby for something, wherever the engine runs."""
 
+import asyncio
 from typing import Protocol
 
 from layby.core.commands import Command
@@ -13,3 +14,11 @@ class Client(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class LineClient(Client, Protocol):
+    """A client whose commands apply in the order in which they were handed over."""
+
+    def ask(self, request: Command | Query) -> "asyncio.Future[Reply]":
+        """As `send`, for who does not wait: the request stands in line when this returns."""
+        ...

@@ -104,6 +104,17 @@ class HttpClient:
             self._hand_back(letter.request, letter.reply)
             raise
 
+    def ask(self, request: Command | Query) -> "asyncio.Future[Reply]":
+        """As `send`, for who does not wait: it stands in line when this returns."""
+        if self._closed.is_set() or isinstance(request, Query) or _waits_ms(request):
+            return asyncio.ensure_future(self.send(request))
+        try:
+            letter = Letter(request, self._token)
+        except UnicodeEncodeError:
+            return asyncio.ensure_future(self.send(request))  # which says so
+        self._line_up(letter)
+        return letter.answer
+
     async def close(self) -> None:
         """What is in line leaves first, if that takes no time."""
         self._closed.set()

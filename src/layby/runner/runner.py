@@ -364,8 +364,6 @@ class Runner:
         reply = await self.worker.start_run(command)
         if not isinstance(reply.data, RunData):
             raise UsageError(f"run '{run_id}' cannot be started: {reply.data}")
-        if reply.data.promise.is_pending:
-            self._program.remember(reply.data.promise)
         return reply.data
 
     @staticmethod

@@ -8,16 +8,19 @@ from layby.engine.clock import SystemClock, virtual_clock
 from layby.executors import SlotPool
 from layby.runner import Runner
 from layby.testing.overrides import Overrides
+from layby.worker.credit import Credit
 
 _CHANGES = ("take", "request", "give_back", "settle", "resize")
+_DECISIONS = ("grants", "park", "leave", "step_back", "end")
 
 
 class SlotWatch:
     """`with SlotWatch(runner) as slots:` then ask what was held, and when."""
 
     def __init__(self, watched: Runner | SlotPool) -> None:
-        pool = watched.worker.pool if isinstance(watched, Runner) else watched
-        self._ledger: Any = pool.ledger
+        is_runner = isinstance(watched, Runner)
+        self._counts: Any = watched.worker.credit if is_runner else watched.ledger
+        self._changes = _DECISIONS if is_runner else _CHANGES
         self._clock = virtual_clock.get() or SystemClock()
         self._overrides = Overrides()
         self.history: list[tuple[Millis, int]] = []
@@ -25,8 +28,8 @@ class SlotWatch:
 
     def __enter__(self) -> Self:
         self._note()
-        for name in _CHANGES:
-            self._overrides.set(self._ledger, name, self._noted(getattr(self._ledger, name)))
+        for name in self._changes:
+            self._overrides.set(self._counts, name, self._noted(getattr(self._counts, name)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -35,7 +38,9 @@ class SlotWatch:
     @property
     def held(self) -> int:
         """How many are held now."""
-        return self._ledger._held  # noqa: SLF001 - `held` itself settles, and would be noted
+        if isinstance(self._counts, Credit):
+            return self._counts.held
+        return self._counts._held  # noqa: SLF001 - `held` itself settles, and would be noted
 
     @property
     def peak(self) -> int:

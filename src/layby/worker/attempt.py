@@ -41,9 +41,9 @@ class Host(Protocol):
 
     def give_up(self, attempt: "Attempt") -> None: ...
 
-    def credit_changed(self) -> None: ...
-
     async def let_others_in(self) -> None: ...
+
+    def lent(self, attempt: "Attempt", why: str) -> None: ...
 
     def spawn(self, coroutine: Any) -> Any: ...
 
@@ -61,6 +61,14 @@ class Shown(msgspec.Struct, frozen=True):
     sub_status: str | None
     poll: PollState | None
 
+    def with_slot(self, aside: str = "") -> "Shown":
+        """As it is told of a body that has its slot."""
+        return Shown(self.waiting.with_aside(aside), None, self.poll)
+
+    def said(self, aside: str) -> "Shown":
+        """With what else a reader should know."""
+        return Shown(self.waiting.with_aside(aside), self.sub_status, self.poll)
+
 
 class Attempt:
     __slots__ = (
@@ -71,6 +79,7 @@ class Attempt:
         "_shown",
         "_tellings",
         "_timer",
+        "body",
         "error",
         "failures",
         "id",
@@ -80,7 +89,6 @@ class Attempt:
         "lineage",
         "reason",
         "replay",
-        "task_number",
         "timeout_at",
         "try_number",
         "version",
@@ -96,7 +104,9 @@ class Attempt:
         self.lineage = lineage_of(claim.promise)
         self.job = job
         self.replay = Replay(claim.task.id, claim.task.failures, records)
-        self.task_number = 0
+        self.body: Any = None
+        """The `Body` that runs it, which also is its slot."""
+        self.try_number = claim.task.tries + claim.task.ahead
         self.error: BaseException | None = None
         self.is_open = True
         self.is_reported = False
@@ -186,22 +196,28 @@ class Attempt:
 
     # --- parking -------------------------------------------------------------------------
 
-    def park(self, waiting: Waiting, poll: PollState | None) -> Shown:
+    def begun(self, waiting: Waiting, poll: PollState | None) -> Shown:
+        """A wait that begins now, as it is told of a body without its slot."""
+        return Shown(waiting.begun(self.now()), "Deferred", poll)
+
+    def park(self, shown: Shown) -> bool:
         """Tell `Deferred` before the slot is given up; without it the slot is to be kept."""
         why_not = self._host.why_not_park()
-        if why_not is None:
-            self._stop_clock()
-            self.job.history.parked(self.now())
-        sub_status = "Deferred" if why_not is None else None
-        shown = Shown(waiting.begun(self.now(), why_not or ""), sub_status, poll)
-        self.show(shown)
-        self._host.credit_changed()
-        return shown
+        if why_not is not None:
+            self.show(shown.with_slot(why_not))
+            return False
+        self._give_way(shown)
+        return True
 
-    def waits_as_well(self, waiting: Waiting, poll: PollState | None) -> Shown:
-        """Another wait of the same body: it shares the slot, the first one stays shown."""
-        sub_status = None if self._shown is None else self._shown.sub_status
-        return Shown(waiting.begun(self.now()), sub_status, poll)
+    def lend(self, shown: Shown, why: str) -> None:
+        """Tell `Deferred`, whatever the limit: the slot is given up though the body may go on."""
+        self._give_way(shown.said(why))
+        self._host.lent(self, why)
+
+    def _give_way(self, shown: Shown) -> None:
+        self._stop_clock()
+        self.job.history.parked(self.now())
+        self.show(shown)
 
     def show(
         self, shown: Shown | None, record_id: str | None = None, *, of: Record | None = None
@@ -214,12 +230,20 @@ class Attempt:
         """Still without a slot, but what it waits for has changed."""
         self.show(Shown(waiting.begun(self.now()), "Deferred", None))
 
-    def resume(self, record_id: str | None = None, record: Record | None = None) -> None:
-        """Tell `Active` after the slot has been reclaimed, with the record of the wait's end."""
+    def resume(
+        self,
+        record_id: str | None = None,
+        record: Record | None = None,
+        *,
+        still: Shown | None = None,
+    ) -> None:
+        """Tell `Active` after the slot has been reclaimed, with the record of the wait's end.
+
+        `still` is what another strand of the body waits for.
+        """
         self._start_clock()
         self.job.history.resumed(self.now())
-        self.show(None, record_id, of=record)
-        self._host.credit_changed()
+        self.show(still and still.with_slot(), record_id, of=record)
 
     def progress(self, fraction: float | None, text: str) -> None:
         told = {"fraction": fraction, "text": text, "at": self.now()}

@@ -2,19 +2,31 @@
 
 import asyncio
 import inspect
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any
 
 from layby.worker.handle import Condition, Seconds, TaskHandle
 from layby.worker.real_work import RealWork
+from layby.worker.shared_slot import SharedSlot
+from layby.worker.strands import MAIN, Strand
+from layby.worker.thread_call import thread_call
 
 
 class BlockingHandle:
     """Waits free the slot but keep the thread; prefer `async def` for long waits."""
 
-    def __init__(self, handle: TaskHandle, loop: asyncio.AbstractEventLoop, work: RealWork) -> None:
+    def __init__(
+        self,
+        handle: TaskHandle,
+        shared: SharedSlot,
+        loop: asyncio.AbstractEventLoop,
+        work: RealWork,
+    ) -> None:
         self._handle = handle
+        self._shared = shared
+        self._main: threading.Thread | None = None
         self._loop = loop
         self._work = work
         self._answering: set[asyncio.Task[Any]] = set()
@@ -47,6 +59,8 @@ class BlockingHandle:
         found = self._handle.recalled(key, args)
         if found is not None:
             return found.value
+        if not self._handle.is_slot_held():
+            self._wait(self._handle.have_slot())
         return self._wait(self._handle.keep(key, args, fn(*args)))
 
     def yield_slot(self) -> None:
@@ -72,6 +86,11 @@ class BlockingHandle:
 
     # --- between thread and loop ---------------------------------------------------------
 
+    def run(self, call: Callable[[], Any]) -> Any:
+        """In the body's own thread: its main strand."""
+        self._main = threading.current_thread()
+        return thread_call(call)
+
     def interrupt(self) -> None:
         """On the loop: whatever the thread waits for now raises there."""
         for answering in self._answering:
@@ -87,7 +106,8 @@ class BlockingHandle:
         except BaseException:
             coroutine.close()
             raise
-        asked = asyncio.run_coroutine_threadsafe(self._answered(coroutine), self._loop)
+        answered = self._answered(coroutine, self._strand())
+        asked = asyncio.run_coroutine_threadsafe(answered, self._loop)
         self._work.end()
         try:
             return asked.result()
@@ -95,13 +115,19 @@ class BlockingHandle:
             self._handle.check_open()  # the body is being ended: that is what it hears
             raise asyncio.CancelledError from None
 
-    async def _answered(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def _strand(self) -> Strand:
+        thread = threading.current_thread()
+        return MAIN if thread is self._main else thread
+
+    async def _answered(self, coroutine: Coroutine[Any, Any, Any], strand: Strand) -> Any:
         answering = asyncio.current_task()
         assert answering is not None
         self._answering.add(answering)
+        self._shared.call_for(strand)
         try:
             return await coroutine
         finally:
+            self._shared.called()
             self._answering.discard(answering)
             self._work.begin()
 

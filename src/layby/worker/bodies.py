@@ -1,23 +1,23 @@
 """How the three forms of a body are run: on the loop, in a thread, in a process of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any
 
 from layby.errors import LaybyError
 from layby.executors import (
     ProcessTaskExecutor,
     ProcessTaskExecutorConfig,
-    SlotToken,
     TaskCompletion,
 )
 from layby.worker.attempt import Attempt
 from layby.worker.blocking import BlockingHandle
+from layby.worker.driver import Driver
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
-from layby.worker.thread_call import thread_call
+from layby.worker.shared_slot import SharedSlot, Slot
 from layby.worker.wheel import Wheel
 
 
@@ -41,24 +41,45 @@ class Bodies:
         self.threads = 0
         """How many bodies have a thread now, those that wait in it too."""
 
-    async def run(self, attempt: Attempt, slot: SlotToken) -> Any:
-        """Run the body of an attempt that holds its slot."""
-        handle = TaskHandle(slot, attempt, self._wheel)
-        enter_handle(handle)
+    def begin(self, attempt: Attempt, slot: Slot, context: Context) -> "asyncio.Task[Any]":
+        """Run the body of an attempt that holds its slot, in a context of its own.
+
+        No coroutine of its own: each would stay in memory with every parked task.
+        """
+        is_async = attempt.job.mode == "async"
+        shared = SharedSlot(slot, attempt, is_driven=is_async)
+        handle = TaskHandle(shared, attempt, self._wheel)
+        context.run(enter_handle, handle)
         attempt.begin()
+        code: Any
+        if is_async:
+            code = self._driven(attempt, handle, shared, context)
+        else:
+            code = self._elsewhere(attempt, handle, shared)
+        # Not by the loop's task factory: an eager one would run user code right here.
+        task = asyncio.Task(code, loop=asyncio.get_running_loop(), context=context)
+        shared.begin(task)
+        return task
+
+    def _driven(
+        self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot, context: Context
+    ) -> Any:
         try:
-            return await self._in_its_form(attempt, handle)
+            return Driver(context.run(attempt.job.body(handle)), shared)
+        except BaseException as error:  # noqa: BLE001 - told as if it had come a moment later
+            attempt.error = error
+            return _raising(error)
+
+    async def _elsewhere(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
+        try:
+            if attempt.job.mode == "thread":
+                return await self._in_thread(attempt, handle, shared)
+            return await self._in_process(attempt.job.body(None))
         except BaseException as error:
             attempt.error = error
             raise
-
-    def _in_its_form(self, attempt: Attempt, handle: TaskHandle) -> Awaitable[Any]:
-        """No coroutine of its own: each would stay in memory with every parked task."""
-        if attempt.job.mode == "async":
-            return attempt.job.body(handle)()
-        if attempt.job.mode == "thread":
-            return self._in_thread(attempt, handle)
-        return self._in_process(attempt.job.body(None))
+        finally:
+            shared.close()
 
     def close(self) -> None:
         if self._threads is not None:
@@ -68,23 +89,24 @@ class Bodies:
 
     # --- threads -------------------------------------------------------------------------
 
-    async def _in_thread(self, attempt: Attempt, handle: TaskHandle) -> Any:
+    async def _in_thread(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
         """A thread cannot be ended: the slot stays held until it ends by itself."""
         async with self._thread_places:
             self.threads += 1
             try:
-                return await self._in_own_thread(attempt, handle)
+                return await self._in_own_thread(attempt, handle, shared)
             finally:
                 self.threads -= 1
 
-    async def _in_own_thread(self, attempt: Attempt, handle: TaskHandle) -> Any:
+    async def _in_own_thread(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
         work = real_work()
-        blocking = BlockingHandle(handle, asyncio.get_running_loop(), work)
+        shared.begin_thread()
+        blocking = BlockingHandle(handle, shared, asyncio.get_running_loop(), work)
         context = copy_context()
         context.run(enter_handle, blocking)
         call = attempt.job.body(blocking)
         work.begin()
-        running = asyncio.wrap_future(self._thread_pool().submit(context.run, thread_call, call))
+        running = asyncio.wrap_future(self._thread_pool().submit(context.run, blocking.run, call))
         running.add_done_callback(lambda _: work.end())
         try:
             return await asyncio.shield(running)
@@ -128,6 +150,10 @@ class Bodies:
             )
             self._processes = ProcessTaskExecutor(config, keep_completions=False)
         return self._processes
+
+
+async def _raising(error: BaseException) -> None:
+    raise error
 
 
 async def _outlive(running: "asyncio.Future[Any]") -> None:

@@ -10,7 +10,6 @@ by its name, and nobody tells us when the task is taken away, so we look.
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -30,7 +29,9 @@ from layby.core.model import Millis, Promise
 from layby.core.queries import Execute
 from layby.core.replies import Claim, ClaimData, PromiseData, TaskData
 from layby.errors import StoreError
+from layby.worker.body import Body
 from layby.worker.call_format import read_call
+from layby.worker.credit import LINE
 from layby.worker.patience import known, patiently
 from layby.worker.program import Program
 
@@ -63,22 +64,19 @@ class Host(Protocol):
     client: Client
 
     @property
-    def credit(self) -> int: ...
-
-    @property
     def running(self) -> "list[str]": ...
 
-    def credit_changed(self) -> None: ...
-
-    def ride(self, slots: int) -> None:
-        """Claim slots for what is on its way, or give them back."""
+    def new_call(self, call: Execute) -> Body:
+        """It stands in line for a slot from now on; when it has one, `acquire` is called."""
         ...
 
-    async def is_slot_left(self) -> bool:
-        """Once no take has been offered what rides: whether there is a slot for it."""
+    def withdraw(self, body: Body) -> None:
+        """The call is not ours: out of line, or its slot is free again."""
         ...
 
-    def begin(self, claims: "list[Claim]") -> "list[asyncio.Task[Any]]": ...
+    def adopt(self, body: Body, claim: Claim) -> None:
+        """The call is ours, and becomes the body of its claim."""
+        ...
 
     def lost(self, task_id: str, version: int) -> None: ...
 
@@ -113,12 +111,11 @@ class Calls:
         self._ttl = ttl
         self._is_beating = not beats
         self._functions: frozenset[str] = frozenset()
-        self._waiting: dict[str, Execute] = {}
+        self._waiting: dict[str, Body] = {}
+        """Calls that stand in line."""
         self._leases: dict[str, Lease] = {}
         self._looked_after = 0
         self._has_forgotten = False
-        self._is_next = True
-        """Whether a slot that both calls and runs want is for a call this time."""
         self._is_closed = False
 
     # --- life ----------------------------------------------------------------------------
@@ -132,6 +129,8 @@ class Calls:
     def close(self) -> list[TaskVersion]:
         """Hear no more; what has to be released."""
         self._is_closed = True
+        for body in self._waiting.values():
+            self._host.withdraw(body)
         self._waiting.clear()
         if self.line is not None:
             self.line.close()
@@ -155,10 +154,10 @@ class Calls:
             self._host.lost(task_id, lease.version)  # it is pending again, so it is not ours
         if self._is_closed or (lease is not None and lease.version > version):
             return
-        if waiting is None or waiting.version < version:
+        if waiting is None or waiting.call is None or waiting.call.version < version:
             self._host.spawn(self._look(task_id, version))
         else:
-            self._share_with_others(waiting)
+            self._decline(waiting.call)  # another worker may have a slot for it sooner
 
     async def _look(self, task_id: str, version: int) -> None:
         data = (await patiently(self._host.client, GetPromise(id=task_id))).data
@@ -171,17 +170,17 @@ class Calls:
             self._decline(call)
 
     def _remember(self, call: Execute) -> None:
+        """It stands in line; another worker may have a slot for it sooner."""
         if len(self._waiting) >= MAX_WAITING:
             self._has_forgotten = True
             self._decline(call)
             return
-        self._waiting[call.id] = call
-        self._share_with_others(call)
-        self._host.credit_changed()
-
-    def _share_with_others(self, call: Execute) -> None:
-        """Another worker may have a slot for it sooner."""
-        if len(self._waiting) > self._host.credit:
+        older = self._waiting.pop(call.id, None)
+        if older is not None:
+            self._host.withdraw(older)
+        body = self._host.new_call(call)
+        if body.stand is LINE:
+            self._waiting[call.id] = body
             self._decline(call)
 
     def _decline(self, call: Execute) -> None:
@@ -190,61 +189,37 @@ class Calls:
 
     # --- from the line to the claim ------------------------------------------------------
 
-    @property
-    def is_any_waiting(self) -> bool:
-        return bool(self._waiting)
-
-    def share(self, room: int) -> int:
-        """How many of these slots are for calls: half of them, and an odd one in turns."""
-        half, odd = divmod(room, 2)
-        mine = half + (odd and self._is_next)
-        if odd and self._waiting:
-            self._is_next = not self._is_next
-        return min(mine, len(self._waiting))
-
-    def let_run_pass(self) -> bool:
-        """Whether the slot that has just become free is for a task of a run, if there is one."""
-        if self._waiting and self._is_next:
-            return False
-        self._is_next = True
-        return True
-
-    def begin(self, room: int) -> "list[asyncio.Task[Any]]":
-        """Acquire calls for so many slots, those first that came first."""
-        begun = list(islice(self._waiting.values(), max(0, room)))
-        for call in begun:
-            del self._waiting[call.id]
-        self._host.ride(len(begun))
+    def acquire(self, body: Body) -> None:
+        """It has a slot: whoever acquires the call first has it."""
+        assert body.call is not None
+        self._waiting.pop(body.call.id, None)
         if self._has_forgotten and not self._waiting:
             self._has_forgotten = False
             self._hear_again()
-        return [self._host.spawn(self._acquire(call)) for call in begun]
+        self._host.spawn(self._acquire(body, body.call))
 
-    async def _acquire(self, call: Execute) -> None:
-        """Done when its body stands in line for its slot, or it turned out not to be ours."""
-        arriving: list[asyncio.Task[Any]] = []
+    async def _acquire(self, body: Body, call: Execute) -> None:
+        claim = None
         try:
-            if await self._host.is_slot_left():
-                arriving = await self._claim(call)
-            elif not self._is_closed:
-                self._waiting = {call.id: call} | self._waiting
+            claim = await self._claim(call)
         finally:
-            self._host.ride(-1)
-        await asyncio.gather(*arriving)
+            if claim is None:
+                self._host.withdraw(body)
+        if claim is not None:
+            self._host.adopt(body, claim)
 
-    async def _claim(self, call: Execute) -> "list[asyncio.Task[Any]]":
-        host = self._host
+    async def _claim(self, call: Execute) -> Claim | None:
         acquire = AcquireTask(id=call.id, version=call.version, pid=self._pid, ttl=self._ttl)
-        data = (await patiently(host.client, acquire)).data
+        data = (await patiently(self._host.client, acquire)).data
         if not isinstance(data, ClaimData):
-            return []  # somebody else has it, or it is over
+            return None  # somebody else has it, or it is over
         task = data.task
         if self._is_closed:
             await self.release([TaskVersion(task.id, task.version)])
-            return []
+            return None
         self._lease(task.id, task.version)
         queued_at = data.promise.created_at if task.version == 1 else 0
-        return host.begin([Claim(task, data.promise, queued_at)])
+        return Claim(task, data.promise, queued_at)
 
     # --- the lease -----------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ the body waits on a bare future, the slot is reclaimed (first come, first served
 handed to the writer, the body goes on with its locals intact. A handle made of a slot token
 alone does all of this without a store; its waits are then not durable.
 
-Waits of one body that overlap share the slot: the first one releases it, the last one reclaims
-it; whichever ends before that goes on without a slot. A body that somebody cancels from inside
-(`asyncio.timeout` around a wait) gets its slot back before it goes on; one that is ended from
-outside does not stand in line for a slot only to die with it.
+Waits of one body that overlap share the slot, by the rules of `strands`: it is released when all
+parts of the body wait, and whichever goes on does so with the slot. A body that somebody cancels
+from inside (`asyncio.timeout` around a wait) gets its slot back before it goes on; one that is
+ended from outside does not stand in line for a slot only to die with it.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetProm
 from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import FenceData, PromiseData, Reply
 from layby.errors import ConditionError, DeferTimeout, UsageError
-from layby.executors import SlotToken
-from layby.worker.attempt import Attempt, Shown
+from layby.worker.attempt import Attempt
 from layby.worker.call_format import check_target, new_call
 from layby.worker.poll import check_condition, check_pace, count_first, first_check, name_of
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
 from layby.worker.rpc import DEFAULT_TARGET, make_call, result_of
-from layby.worker.tell import FOR_A_SLOT, TO_LET_OTHERS_GO, Waiting
+from layby.worker.shared_slot import SharedSlot, Slot
+from layby.worker.tell import TO_LET_OTHERS_GO, Waiting
 from layby.worker.wake import check_wake
 from layby.worker.wheel import Poll, Wake, Wheel
 
@@ -49,16 +49,18 @@ _current: ContextVar[Any] = ContextVar("layby_handle", default=None)
 class TaskHandle:
     """Belongs to one try of one task; after the body has ended every call raises."""
 
-    __slots__ = ("_attempt", "_reclaiming", "_slot", "_waits", "_wheel")
+    __slots__ = ("_attempt", "_shared", "_wheel")
 
     def __init__(
-        self, slot: SlotToken, attempt: Attempt | None = None, wheel: Wheel | None = None
+        self,
+        slot: SharedSlot | Slot,
+        attempt: Attempt | None = None,
+        wheel: Wheel | None = None,
     ) -> None:
-        self._slot = slot
+        is_shared = isinstance(slot, SharedSlot)
+        self._shared = slot if is_shared else SharedSlot(slot, attempt, is_driven=False)
         self._attempt = attempt
         self._wheel = wheel
-        self._waits: tuple[Shown, ...] = ()
-        self._reclaiming: asyncio.Future[None] | None = None
 
     # --- what it is ----------------------------------------------------------------------
 
@@ -75,7 +77,7 @@ class TaskHandle:
         return self._attempt is not None and self._attempt.is_ending
 
     def is_slot_held(self) -> bool:
-        return self._slot.is_held()
+        return self._shared.slot.is_held()
 
     # --- waits ---------------------------------------------------------------------------
 
@@ -158,6 +160,7 @@ class TaskHandle:
     async def promise(self, name: str) -> "Token":
         """A promise of this task's own that others settle; the same one in every try."""
         attempt = self._store()
+        self._shared.meet()
         key = f"promise.{check_key(name, 'name of a promise')}"
         promise_id = attempt.replay.record_id(key, lasting=True)
         tags = {"resonate:external": "true"}  # also strict servers let others wait for it
@@ -199,6 +202,7 @@ class TaskHandle:
         found = self.recalled(key, args)
         if found is not None:
             return found.value
+        await self.have_slot()
         result = fn(*args)
         if inspect.isawaitable(result):
             result = await result
@@ -222,14 +226,16 @@ class TaskHandle:
     async def yield_slot(self) -> None:
         """Let whoever waits for a slot go first, then go on."""
         self.check_open()
-        if self._waits or not self._slot.is_held():
-            return  # it is given up already
-        wait = self._leave(TO_LET_OTHERS_GO, None)
+        wait = self._shared.leave(TO_LET_OTHERS_GO, None)
         try:
-            if self._attempt is not None and not self._slot.is_held():
+            if self._attempt is not None and not self.is_slot_held():
                 await self._attempt.let_others_in()
         finally:
-            await self._come_back(wait, is_over=self.is_cancelled)
+            await self._shared.come_back(wait, is_over=self._shared.is_over())
+
+    async def have_slot(self) -> None:
+        """For a part of the body that found it without its slot and is about to work."""
+        await self._shared.have()
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
         """Say how far the task is; shown in the run's status."""
@@ -263,82 +269,24 @@ class TaskHandle:
         The end of a condition is recorded; that of a promise stands in the promise, so that only
         giving up on it has to be recorded.
         """
-        wait = self._leave(waiting, poll)
+        wait = self._shared.leave(waiting, poll)
         try:
             result = await future
         except asyncio.CancelledError:
             future.cancel()
-            await self._come_back(wait, is_over=self.is_cancelled)
+            await self._shared.come_back(wait, is_over=self._shared.is_over())
             raise
         except (DeferTimeout, ConditionError) as error:
-            await self._come_back(wait, record_id, call and call.raising(error))
+            await self._shared.come_back(wait, record_id, call and call.raising(error))
             raise
         except BaseException:
-            await self._come_back(wait)
+            await self._shared.come_back(wait)
             raise
         if poll is None:
-            await self._come_back(wait)
+            await self._shared.come_back(wait)
         else:
-            await self._come_back(wait, record_id, call)
+            await self._shared.come_back(wait, record_id, call)
         return result
-
-    def _leave(self, waiting: Waiting, poll: Poll | None) -> Shown:
-        attempt, is_first = self._attempt, not self._waits
-        if attempt is None:
-            wait = Shown(waiting, "Deferred", poll)
-        else:
-            wait = (attempt.park if is_first else attempt.waits_as_well)(waiting, poll)
-        self._waits = (*self._waits, wait)
-        if is_first and wait.sub_status is not None:
-            self._slot.release()
-        return wait
-
-    async def _come_back(
-        self,
-        wait: Shown,
-        record_id: str | None = None,
-        record: Record | None = None,
-        *,
-        is_over: bool = False,
-    ) -> None:
-        """The last of overlapping waits takes the slot back; who is over needs none to die."""
-        self._waits = tuple(each for each in self._waits if each is not wait)
-        if self._attempt is not None and self._waits:
-            self._attempt.show(self._waits[0], record_id, of=record)
-        if is_over or self._waits:
-            return
-        await self._take_slot_back()
-        if self._waits:
-            self._slot.release()  # another wait of this body has begun meanwhile
-        elif self._attempt is not None:
-            self._attempt.resume(record_id, record)
-
-    async def _take_slot_back(self) -> None:
-        """Stand in line until the slot is held; who interrupts that is heard afterwards."""
-        interrupted: asyncio.CancelledError | None = None
-        if not self._slot.is_held() and self._attempt is not None and self._slot.ledger.free == 0:
-            self._attempt.show_waiting(FOR_A_SLOT)
-        while not self._slot.is_held():
-            try:
-                await self._reclaim()
-            except asyncio.CancelledError as error:
-                if self._attempt is None or self.is_cancelled:
-                    raise
-                interrupted = error
-        if interrupted is not None:
-            raise interrupted
-
-    async def _reclaim(self) -> None:
-        """Only one coroutine of a body stands in line; others wait for it."""
-        if self._reclaiming is not None:
-            await asyncio.shield(self._reclaiming)
-            return
-        self._reclaiming = asyncio.get_running_loop().create_future()
-        try:
-            await self._slot.reclaim()
-        finally:
-            self._reclaiming.set_result(None)
-            self._reclaiming = None
 
     # --- promises ------------------------------------------------------------------------
 
@@ -406,7 +354,7 @@ class TaskHandle:
     def _passed(self, record_id: str | None) -> None:
         """A condition that held at once: recorded, so that no later life asks it again."""
         if self._attempt is not None and record_id is not None:
-            self._attempt.show(self._waits[0] if self._waits else None, record_id, of=_DEFER_UNTIL)
+            self._attempt.show(self._shared.shown, record_id, of=_DEFER_UNTIL)
 
     def _checkpoint(self, key: str, args: tuple[Any, ...]) -> tuple[str, Record]:
         replay = self._store().replay

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from layby.core.commands import Value
-from layby.core.model import Millis, Promise
+from layby.core.model import Millis, Promise, PromiseState
 from layby.core.replies import Claim
 from layby.worker.call_format import Call
 
@@ -86,7 +86,19 @@ class Program(Protocol):
 
     def serves(self, call: Call | None) -> bool: ...
 
+    def load_now(self, claim: Claim) -> Job | Verdict | None:
+        """As `load`, if everything it needs is known here; None when something has to be read."""
+        ...
+
     async def load(self, claim: Claim) -> Job | Verdict: ...
+
+    def conclude(self, task_id: str, state: PromiseState, value: Value) -> Verdict | None:
+        """How the run ends if this task, which ends so, is its last; None when that is unknown."""
+        ...
+
+    def started(self, root: Promise) -> None:
+        """A run has been started from here: its root need not be read."""
+        ...
 
     def settled(self, promise: Promise) -> None:
         """A task of ours has settled: how it ended need not be read again."""

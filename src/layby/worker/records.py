@@ -16,9 +16,14 @@ from layby.worker.replay import CALLS
 NONE: Final[Sequence[Promise]] = ()
 
 
+def is_first(claim: Claim) -> bool:
+    """Whether nobody has begun the task before: then there is nothing to recall."""
+    return claim.task.version <= 1
+
+
 async def recall(client: Client, claim: Claim) -> tuple[Claim, Sequence[Promise]]:
     """The claim, with the task as our own workers see it, and the records of the task."""
-    if claim.task.version <= 1 or claim.task.is_root:
+    if is_first(claim) or claim.task.is_root:
         return claim, NONE
     rows = await _read(client, claim.task.id)
     return _completed(claim, rows[0][1]), [promise for promise, _ in rows]

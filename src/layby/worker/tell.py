@@ -18,13 +18,16 @@ class Waiting(Struct, frozen=True, gc=False, omit_defaults=True):
     awaited: str | None = None
     """The promise it waits for, so that whoever asks why can look further."""
 
-    def begun(self, now: Millis, aside: str = "") -> "Waiting":
-        """As it is to be told; `aside` is what else a reader should know."""
+    def begun(self, now: Millis) -> "Waiting":
+        """As it is to be told."""
         deadline = self.deadline
         if deadline is None and self.timeout is not None:
             deadline = now + round(self.timeout * 1000)
-        sentence = f"{self.sentence}; {aside}" if aside else self.sentence
-        return replace(self, sentence=sentence, since=now, deadline=deadline, timeout=None)
+        return replace(self, since=now, deadline=deadline, timeout=None)
+
+    def with_aside(self, aside: str) -> "Waiting":
+        """With what else a reader should know."""
+        return replace(self, sentence=f"{self.sentence}; {aside}") if aside else self
 
     def told(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -1,11 +1,8 @@
-"""Takes by credit, runs bodies through the executor, reports how they end.
+"""Takes by credit, runs bodies, reports how they end.
 
-The pipeline of one claim: take → load → run → classify → report. Credit is the number of slots
-that nothing claims: free ones, less the tasks that stand in line, are being loaded, or are asked
-for by a report under way. One take always waits in the engine; when credit changes a new one
-replaces it. A report may take one task as well, but only into room that no take has been offered,
-so that the worker does not hold more tasks than it can run. (Only who starts a run may meet a
-task that became ready in the same moment; that one then stands in line.)
+The pipeline of one claim: take → load → run → classify → report, each in a file of its own:
+`standing_take`, `loading`, `body` and `bodies`, `ending`, `reporting`. Who may run is decided by
+`credit` alone; the worker tells it what happens and carries out what it decides.
 """
 
 import asyncio
@@ -13,16 +10,13 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.client.api import Client
+from layby.client.api import LineClient
 from layby.core.commands import (
-    FailTask,
-    FinishTask,
     HeartbeatWorker,
     LeaveWorker,
     Released,
@@ -30,9 +24,9 @@ from layby.core.commands import (
     StartRun,
     Take,
     TaskVersion,
-    Value,
 )
-from layby.core.model import Millis, Task
+from layby.core.model import Millis
+from layby.core.queries import Execute
 from layby.core.replies import (
     Claim,
     FailData,
@@ -41,25 +35,21 @@ from layby.core.replies import (
     RunData,
     TakeData,
 )
-from layby.errors import EngineStopped, StoreError, TaskTimeout, UsageError
-from layby.executors import (
-    AsyncTaskExecutor,
-    HealthEvent,
-    HealthEventSink,
-    SlotPool,
-    TaskCompletion,
-    TaskExecutorConfig,
-)
+from layby.errors import EngineStopped, StoreError
+from layby.executors import HealthEvent, HealthEventSink
 from layby.worker.attempt import Attempt
 from layby.worker.bodies import Bodies
-from layby.worker.callbacks import Callback, Callbacks
+from layby.worker.body import Body
+from layby.worker.callbacks import Callbacks
 from layby.worker.calls import Calls
-from layby.worker.encoding import error_text, error_value
-from layby.worker.offers import Offers
-from layby.worker.patience import patiently, pauses
+from layby.worker.credit import HELD, NOTHING, Ask, Credit, Offer
+from layby.worker.ending import classify
+from layby.worker.loading import Loaded, Loader
+from layby.worker.patience import patiently
 from layby.worker.program import Program, Verdict
-from layby.worker.records import recall
+from layby.worker.reporting import Report, Reporter
 from layby.worker.sight import Sight
+from layby.worker.standing_take import StandingTake
 from layby.worker.wheel import Wheel
 
 logger = logging.getLogger(__name__)
@@ -71,10 +61,8 @@ LEAVE_S = 3.0
 """How long a worker that stops tries to hand its tasks back; later they are taken over anyway."""
 REFUSED_S = 5.0
 """How long a worker that is refused waits before it asks for tasks again."""
-UNACCEPTABLE = (400, 413)
-"""Refusals of what was said, not of who says it or when."""
-TURNS_TO_ASK = 3
-"""Turns of the loop from a change of credit until the take that offers it has left."""
+OLD_BODY_MS: Millis = 1_000
+"""How long a task goes back for whose old body still ends in this process."""
 
 
 class WorkerConfig(Struct, frozen=True):
@@ -94,7 +82,7 @@ class WorkerConfig(Struct, frozen=True):
 class Worker:
     def __init__(
         self,
-        client: Client,
+        client: LineClient,
         program: Program,
         config: WorkerConfig,
         now: Callable[[], Millis],
@@ -102,21 +90,13 @@ class Worker:
         self.client = client
         self.now = now
         self.config = config
-        self.pool = SlotPool(config.slots)
+        self.credit = Credit(config.slots, config.max_parked)
         self.health = HealthEventSink()
         self.attempts: dict[str, Attempt] = {}
         self._program = program
         self._wheel = Wheel()
         self._sight = Sight(is_on=config.freeze_parked)
         self._bodies = Bodies(self._wheel, config.max_threads, config.processes, self.give_up)
-        # Its own pool is its share; whatever is claimed is admitted, since credit bounds it.
-        limits = TaskExecutorConfig(max_inflight=config.slots, queue_capacity=2**31)
-        self._executor = AsyncTaskExecutor(
-            limits, pool=self.pool, on_discard=self._discarded, keep_completions=False
-        )
-        self._on_completed = self._completed
-        self._run_body = self._bodies.run
-        """Bound once: a bound method for each parked task would be 64 bytes more."""
         self._context = copy_context()
         """What bodies start in: nothing that one of them sets reaches another."""
         self.incarnation = config.incarnation
@@ -124,17 +104,25 @@ class Worker:
         """The incarnation that the store is known to know."""
         self.on_new_incarnation: Callable[[], None] = lambda: None
         """For whoever has told the store who this worker is."""
-        self._by_number: dict[int, Attempt] = {}
-        self._arriving: dict[str, int] = {}
+        self._arriving: dict[str, Body] = {}
+        """Claimed, and not begun yet."""
+        self._begun_ahead: dict[str, int] = {}
+        """Versions of tasks that were claimed ahead and have begun: the store does not know."""
         self.holds: dict[str, int] = {}
         """Versions of the tasks it has been given and not given back, as far as it knows."""
-        self._stuck: dict[int, str] = {}
+        self._running: set[Body] = set()
+        self._stuck: dict[Body, str] = {}
+        self.slots_lent = 0
+        """How often a slot was lent, so that its body did not wait for itself."""
         self._background: set[asyncio.Task[Any]] = set()
         self._callbacks = Callbacks()
-        self._loading = 0
-        self._riding = 0
-        self._offers = Offers(self._patiently, self._answered, self.spawn)
-        self._asking = False
+        self._loader = Loader(self, client, program)
+        self._reporter = Reporter(self, program, self._callbacks)
+        self._standing = StandingTake(
+            self.credit, self._offering, self._patiently, self._answered, self.spawn
+        )
+        self._is_looking = False
+        self._giving_back: asyncio.TimerHandle | None = None
         self._stopping = False
         self._was_full = False
         self.calls = Calls(self, program, config.pid, config.ttl, beats=config.embedded)
@@ -142,22 +130,36 @@ class Worker:
     # --- life ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.credit_changed()
+        self.look()
 
     async def stop(self, grace: float = 1.0) -> None:
         """Hand every task back at once; bodies get `grace` seconds to clean up."""
         self._stopping = True
+        self.credit.is_open = False
+        self._standing.close()
         leased = self.calls.close()
         await asyncio.sleep(0)  # reports of bodies that have just ended leave first
         for attempt in list(self.attempts.values()):
             attempt.end("shutdown")
         await self._leave(leased)
-        await asyncio.gather(self._executor.shutdown(timeout=grace), self._callbacks.finish(grace))
+        await asyncio.gather(self.bodies_ended(grace), self._callbacks.finish(grace))
+        self.close()
+
+    def close(self) -> None:
         self._wheel.close()
         self._bodies.close()
         self._sight.close()
+        if self._giving_back is not None:
+            self._giving_back.cancel()
         for task in list(self._background):
             task.cancel()
+
+    async def bodies_ended(self, within: float) -> bool:
+        """Whether all bodies have ended in time."""
+        tasks = [body.task for body in self._running if body.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)
+        return all(task.done() for task in tasks)
 
     async def _leave(self, leased: Sequence[TaskVersion]) -> None:
         leave = LeaveWorker(pid=self.config.pid, incarnation=self.incarnation)
@@ -170,13 +172,19 @@ class Worker:
 
     def lost(self, task_id: str, version: int) -> None:
         """A task was taken away: cancelled, halted, timed out or settled by somebody else."""
-        attempt = self.attempts.get(task_id)
-        self._holds_no_more(task_id, version)
+        attempt, arriving = self.attempts.get(task_id), self._arriving.get(task_id)
         if attempt is not None and attempt.version == version:
             attempt.end("lost")
-        elif self._arriving.get(task_id) == version:
-            del self._arriving[task_id]
-            self._let_go(task_id, version)
+            return
+        if arriving is not None and arriving.version == version:
+            self._drop(arriving)
+            self.look()
+        self._body_is_over(task_id, version)
+
+    def _drop(self, body: Body) -> None:
+        """It has not begun, and will not."""
+        del self._arriving[body.id]
+        self.credit.leave(body)
 
     @property
     def is_stopping(self) -> bool:
@@ -197,23 +205,59 @@ class Worker:
         """How many plain `def` bodies have a thread now, those that wait in it too."""
         return self._bodies.threads
 
-    # --- credit --------------------------------------------------------------------------
+    # --- what credit decides -------------------------------------------------------------
 
-    @property
-    def credit(self) -> int:
-        return max(0, self._room())
+    def look(self) -> None:
+        """Something has changed: let those go on whose turn it is, and ask for more."""
+        for seat in self.credit.grants():
+            assert isinstance(seat, Body)
+            self._granted(seat)
+        if not self._is_looking and not self._stopping:
+            self._is_looking = True
+            asyncio.get_running_loop().call_soon(self._ask_for_more)
 
-    def _room(self) -> int:
-        """Slots that nothing claims; below 0 while more stand in line than there are."""
-        if self._stopping or self.why_not_park() is not None:
-            return 0
-        claimed = self.pool.held + self.pool.waiting + self._loading + self._riding
-        return self.config.slots - claimed
+    def _granted(self, body: Body) -> None:
+        if body.is_resuming:
+            body.resume()
+        elif body.claim is None and body.call is not None:
+            self.calls.acquire(body)
+        elif body.attempt is not None:
+            self._begin(body)
+
+    def _ask_for_more(self) -> None:
+        """Once for all that happens in a turn of the loop, after its reports have left."""
+        self._is_looking = False
+        self._sight.look(self.credit.parked)
+        if self._stopping or not self._program.names:
+            return
+        older = self.credit.older()
+        if older is not None:
+            self.spawn(self._take_now(older))
+        self._standing.look()
+        self._arm_giving_back()
+
+    async def _take_now(self, ask: Ask) -> None:
+        """A take that is answered at once."""
+        reply = None
+        try:
+            reply = await self._patiently(self.take(ask))
+        finally:
+            self.credit.answered(ask)
+            self._heed(reply, ask)
+            self.look()
+
+    async def let_others_in(self) -> None:
+        """Room was made: let what is ready in the store stand in line before this goes on."""
+        self.look()
+        if not self._program.names:
+            return
+        ask = self.credit.ask(self.config.slots)
+        if ask.free:
+            await self._take_now(ask)
 
     def why_not_park(self) -> str | None:
         """Why no task may be parked or taken now; None when one may."""
-        is_full = self._executor.parked_count >= self.config.max_parked
-        if not is_full:
+        if not self.credit.is_full:
             self._was_full = False
             return None
         reason = f"{self.config.max_parked} tasks are parked (max_parked), so it keeps its slot"
@@ -222,45 +266,52 @@ class Worker:
             self._tell_health("parked_limit", "no new task is taken: max_parked is reached")
         return reason
 
-    def credit_changed(self) -> None:
-        """Look once for all that happens in a turn of the loop, after its reports have left."""
-        if not self._asking and not self._stopping:
-            self._asking = True
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._ask)
-
-    def ride(self, slots: int) -> None:
-        """Claim slots for calls that are being acquired, or give them back."""
-        if slots:
-            self._riding += slots
-            self.credit_changed()
-
-    async def is_slot_left(self) -> bool:
-        """Whether there is a slot for what rides, once no take has been offered it as well."""
-        await self._offers.at_most(self._room)
-        return self._room() >= 0 and not self._stopping
-
     def code_changed(self) -> None:
         """The program knows more names now: ask for those too."""
         self.calls.code_changed()
-        self.credit_changed()
+        if self._program.names and not self._stopping:
+            self._standing.tell()
+        self.look()
 
-    def take(self, free: int, wait_ms: int = 0) -> Take:
+    # --- takes ---------------------------------------------------------------------------
+
+    def take(self, ask: Ask, wait_ms: int = 0, *, in_line: bool = False) -> Take:
         config = self.config
         return Take(
             pid=config.pid,
             incarnation=self.incarnation,
             group=config.group,
             names=self._program.names,
-            free=free,
+            free=ask.free,
+            ahead=ask.ahead,
+            before=ask.before,
+            in_line=in_line,
+            begun=self._newly_begun(),
             ttl=config.ttl,
             embedded=config.embedded,
             wait_ms=wait_ms,
         )
 
+    def _offering(self, offer: Offer) -> Take:
+        wait_ms = FOREVER_MS if self.config.embedded else WAIT_MS
+        return self.take(Ask(offer.free), wait_ms, in_line=offer.in_line)
+
+    def _newly_begun(self) -> tuple[TaskVersion, ...]:
+        if not self._begun_ahead:
+            return ()
+        begun, self._begun_ahead = self._begun_ahead, {}
+        return tuple(TaskVersion(task_id, version) for task_id, version in begun.items())
+
+    def ask(self) -> tuple[Ask, Take | None]:
+        """What a report may bring back: the slot that has just become free asks for a task."""
+        if self._stopping:
+            return NOTHING, None
+        ask = self.credit.ask(1, self.now())
+        return ask, self.take(ask)
+
     def registration(self) -> Take:
         """Takes nothing: makes this worker a holder, or renews its lease."""
-        return replace(self.take(0), names=())
+        return replace(self.take(NOTHING), names=())
 
     def heartbeat(self) -> HeartbeatWorker:
         """May be asked for from any thread."""
@@ -268,39 +319,21 @@ class Worker:
             pid=self.config.pid, incarnation=self.incarnation, held=len(self.holds)
         )
 
-    def _ask(self) -> None:
-        """Give calls that wait here their share of the room, and offer the rest.
-
-        While more calls wait, what there is for tasks of runs is asked for at once: a take that
-        stands might keep a slot from them for ever.
-        """
-        self._asking = False
-        self._sight.look(self._executor.parked_count)
-        if self._stopping:
-            return
-        if not self._program.names:
-            self.calls.begin(self.credit)
-            return
-        self.calls.begin(self.calls.share(self.credit))
-        if self.calls.is_any_waiting and self.credit > 0:
-            self.spawn(self._take_at_once(self.credit))
-        wait_ms = FOREVER_MS if self.config.embedded else WAIT_MS
-        self._offers.offer(self.take(self.credit, wait_ms))
-
     def _answered(self, take: Take, reply: Reply, is_latest: bool) -> None:  # noqa: FBT001
         if isinstance(reply.data, TakeData):
-            self.begin(reply.data.claims)
+            if is_latest or reply.data.claims:  # one that was replaced knows nothing of the rest
+                self._heed(reply, NOTHING)
         elif is_latest and reply.status != 409:
             self._be_refused(reply)
             return
         elif is_latest:
             self.start_over(take.incarnation, reply)
-        self.credit_changed()
+        self.look()
 
     def _be_refused(self, reply: Reply) -> None:
         """Asking again at once would be refused again, and again."""
         logger.error("this worker is given no tasks, and asks again later: %s", reply.data)
-        asyncio.get_running_loop().call_later(REFUSED_S, self.credit_changed)
+        asyncio.get_running_loop().call_later(REFUSED_S, self.look)
 
     def start_over(self, incarnation: str, reply: Reply) -> None:
         """The store gave this worker up: everything it held belongs to others now."""
@@ -309,265 +342,257 @@ class Worker:
         logger.error("the worker lost its lease and begins anew: %s", reply.data)
         self.incarnation = uuid.uuid4().hex
         held, self.holds = self.holds, {}
-        self._arriving = {key: each for key, each in self._arriving.items() if key not in held}
+        for body in list(self._arriving.values()):
+            if body.id in held:
+                self._drop(body)
         for attempt in list(self.attempts.values()):
             if attempt.id in held:
                 attempt.end("lost")
         self.on_new_incarnation()
-        self.credit_changed()
-
-    # --- take and load -------------------------------------------------------------------
+        self.look()
 
     async def start_run(self, command: StartRun) -> Reply:
         """Start a run and, with room for it, its first tasks in the same command."""
-        first = sum(not node.after for node in command.nodes)
-        free = min(self.credit, first) if command.name in self._program.names else 0
-        self._riding += free
+        ask = NOTHING
+        if command.name in self._program.names and not self._stopping:
+            first = sum(not node.after for node in command.nodes)
+            ask = self.credit.ask(first)
+        take = self.take(ask) if ask.free else None
         try:
-            self.credit_changed()
-            # The waiting take is lowered before this one rides; without room too, for the order.
-            for _ in range(TURNS_TO_ASK):
-                await asyncio.sleep(0)
-            take = self.take(free) if free else None
             reply = await self.client.send(replace(command, take=take))
-        finally:
-            self._riding -= free
-        self._go_on(reply)
+        except BaseException:
+            self.credit.answered(ask)
+            self.look()
+            raise
+        self.credit.answered(ask)
+        self._go_on(reply, NOTHING if take is None else ask)  # who did not ask is told nothing
         return reply
 
-    async def let_others_in(self) -> None:
-        """Room was made: let what is ready in the store stand in line before this goes on."""
-        await asyncio.gather(*self.calls.begin(self._room() - self._offers.offered))
-        free = self._room() - self._offers.offered
-        if free > 0:
-            await self._take_at_once(free)
+    def _heed(self, reply: Reply | None, ask: Ask) -> None:
+        """What an answer brings, and what it says of what it leaves."""
+        data = None if reply is None else reply.data
+        taken = data.taken if isinstance(data, FinishData | FailData | RunData) else data
+        if isinstance(taken, TakeData):
+            self.credit.heard(taken.oldest_left, NOTHING if taken.again else ask)
+            self.arrive(taken.claims)
 
-    def _take_at_once(self, free: int) -> "Coroutine[Any, Any, None]":
-        """The slots are claimed now, not when the coroutine begins."""
-        self._riding += free
-        return self._taken_at_once(free)
+    def _go_on(self, reply: Reply | None, ask: Ask) -> None:
+        data = None if reply is None else reply.data
+        if isinstance(data, RunData) and data.promise.is_pending:
+            self._program.started(data.promise)
+        if isinstance(data, FinishData | FailData) and not data.promise.is_pending:
+            self._program.settled(data.promise)
+            if data.root is not None:
+                self._program.settled(data.root)
+        self._heed(reply, ask)
+        self.look()
 
-    async def _taken_at_once(self, free: int) -> None:
-        reply = None
-        try:
-            if await self.is_slot_left():
-                reply = await self._patiently(self.take(free))
-        finally:
-            self._riding -= free
-            self.credit_changed()
-        if reply is not None and isinstance(reply.data, TakeData):
-            await asyncio.gather(*self.begin(reply.data.claims))
+    # --- load ----------------------------------------------------------------------------
 
-    def begin(self, claims: Iterable[Claim]) -> "list[asyncio.Task[Any]]":
-        """Start what was taken."""
-        if self._stopping:
-            return []  # handed back with everything else
-        begun: list[asyncio.Task[Any]] = []
+    def arrive(self, claims: Iterable[Claim]) -> None:
+        """Tasks that are ours now: they stand in line while they are loaded."""
         for claim in claims:
-            self._end_older(claim.task)
-            self._loading += not claim.task.is_root
-            self._arriving[claim.task.id] = claim.task.version
             if claim.task.is_ours:
                 self.holds[claim.task.id] = claim.task.version
-            begun.append(self.spawn(self._arrive(claim)))
-        self.credit_changed()
-        return begun
+            if self._stopping:
+                continue  # handed back with everything else
+            if claim.task.is_root:
+                self._load(Body(self, claim))
+            else:
+                self._arrive(claim)
 
-    def _end_older(self, task: Task) -> None:
-        """A claim tells that an earlier one of ours is over, whether we have heard so or not."""
+    def _arrive(self, claim: Claim) -> None:
+        task = claim.task
         older = self.attempts.get(task.id)
-        if older is not None and older.version < task.version:
+        if older is not None:
+            older.end("lost")  # whether we have heard so or not
+            self.give_back([Released(task.id, task.version, begun=False, delay=OLD_BODY_MS)])
+            return
+        body = Body(self, claim)
+        self._arriving[task.id] = body
+        self.credit.stand(body, claim.ready_at, self.now())
+        self._load(body)
+
+    def new_call(self, call: Execute) -> Body:
+        """A call that we could serve: it stands in line, with the time of its first hearing."""
+        body = Body(self, call=call)
+        self.stand(body)
+        return body
+
+    def withdraw(self, body: Body) -> None:
+        self.credit.leave(body)
+        self.look()
+
+    def adopt(self, body: Body, claim: Claim) -> None:
+        """A call that has been acquired: it holds its slot already."""
+        older = self.attempts.get(claim.task.id)
+        if older is not None:
             older.end("lost")
+        body.claim = claim
+        self._arriving[claim.task.id] = body
+        self._load(body)
 
-    async def _arrive(self, claim: Claim) -> None:
-        try:
-            loaded = await self._load(claim)
-        finally:
-            self._loading -= not claim.task.is_root
-            self.credit_changed()
-        if self._arriving.get(claim.task.id) != claim.task.version:
-            return  # taken away meanwhile
-        del self._arriving[claim.task.id]
+    def _load(self, body: Body) -> None:
+        assert body.claim is not None
+        loaded = self._loader.load_now(body.claim)
+        if loaded is None:
+            self.spawn(self._load_later(body, body.claim))
+        else:
+            self._loaded(body, loaded)
+
+    async def _load_later(self, body: Body, claim: Claim) -> None:
+        loaded = await self._loader.load(claim)
+        if loaded is not None and not self._stopping:
+            self._loaded(body, loaded)
+            self.look()
+
+    def _loaded(self, body: Body, loaded: Loaded) -> None:
+        claim = body.claim
+        assert claim is not None
+        if not claim.task.is_root and self._arriving.get(claim.task.id) is not body:
+            return  # taken away, or given back meanwhile
         if isinstance(loaded, Verdict):
-            await self._settle(claim.task, loaded)
-        elif loaded is not None:
-            self._run(loaded)
+            self._settle(body, claim, loaded)
+            return
+        body.attempt = loaded
+        loaded.body = body
+        if body.stand is HELD:
+            self._begin(body)
 
-    async def _load(self, claim: Claim) -> Attempt | Verdict | None:
-        """None when the engine has been stopped; what cannot be loaded fails."""
-        for pause in pauses():
-            try:
-                claim, records = await recall(self.client, claim)
-                job = await self._program.load(claim)
-                return job if isinstance(job, Verdict) else Attempt(self, claim, job, records)
-            except EngineStopped:
-                return None
-            except StoreError as failure:
-                logger.warning("%s cannot be loaded yet: %s", claim.task.id, failure)
-            except Exception as error:
-                logger.exception("%s cannot be loaded", claim.task.id)
-                return Verdict("rejected", error_value(error))
-            await asyncio.sleep(pause)
-        raise AssertionError  # there is always another pause
+    def _settle(self, body: Body, claim: Claim, verdict: Verdict) -> None:
+        if not claim.task.is_root:
+            self._drop(body)
+            self.look()
+        self._reporter.settle(claim.task, verdict)
 
     # --- run -----------------------------------------------------------------------------
 
-    def _run(self, attempt: Attempt) -> None:
-        if self._stopping:
-            return
-        submission = self._executor.submit(
-            partial(self._run_body, attempt), self._on_completed, parks=True
-        )
-        attempt.task_number = submission.task_id
-        self._by_number[submission.task_id] = attempt
+    def _begin(self, body: Body) -> None:
+        attempt, claim = body.attempt, body.claim
+        assert attempt is not None
+        assert claim is not None
+        if claim.task.ahead:
+            self._begun_ahead[attempt.id] = attempt.version
+        body.claim = body.call = None  # a body may be parked for long
+        del self._arriving[attempt.id]
         self.attempts[attempt.id] = attempt
+        self._running.add(body)
+        self.credit.begin(body, self.now())
+        body.run(self._bodies.begin(attempt, body, self._context.copy()))
+
+    def park(self, body: Body) -> bool:
+        has_parked = self.credit.park(body)
+        if has_parked:
+            self.look()
+        return has_parked
+
+    def stand(self, body: Body) -> None:
+        now = self.now()
+        self.credit.stand(body, now, now)
+        self.look()
+
+    def step_back(self, body: Body) -> None:
+        self.credit.step_back(body)
+        self.look()
 
     def cancel_body(self, attempt: Attempt) -> None:
-        if attempt.task_number:
-            self._executor.cancel(attempt.task_number)
+        body = attempt.body
+        if body is None or body.task is None:
+            return
+        self.credit.end(body)
+        body.task.cancel()
+        self.look()
 
     def give_up(self, attempt: Attempt) -> None:
         """The body goes on though it must not: report now, and let it keep its slot."""
-        if attempt.task_number in self._stuck:
+        body = attempt.body
+        if body is None or body in self._stuck:
             return
-        self._stuck[attempt.task_number] = attempt.id
-        held = "without a slot" if attempt.is_parked else "and keeps its slot"
+        self._stuck[body] = attempt.id
+        held = "and keeps its slot" if body.stand is HELD else "without a slot"
         told = f"{attempt.id} goes on after '{attempt.reason}' {held}"
         logger.warning(told)
         self._tell_health("stuck", told)
-        self._report_end(attempt)
+        self._report(attempt, None)
 
-    def _completed(self, completion: TaskCompletion) -> None:
-        self._ended(completion.task_id, completion)
+    def lent(self, attempt: Attempt, why: str) -> None:
+        self.slots_lent += 1
+        self._tell_health("slot_lent", f"{attempt.id}: {why}")
 
-    def _discarded(self, number: int, _reason: str) -> None:
-        """The body was cancelled: by its clock, by the store, or by itself."""
-        self._ended(number, None)
-
-    def _ended(self, number: int, completion: TaskCompletion | None) -> None:
-        attempt = self._by_number.pop(number, None)
-        if attempt is None:
-            return
+    def ended(self, body: Body) -> None:
+        attempt = body.attempt
+        assert attempt is not None
         attempt.close()
-        self._stuck.pop(number, None)
+        self._running.discard(body)
+        self._stuck.pop(body, None)
+        self._begun_ahead.pop(attempt.id, None)
         if self.attempts.get(attempt.id) is attempt:
             del self.attempts[attempt.id]
-        self._report_end(attempt, completion)
-        if attempt.reason == "lost":
-            self._let_go(attempt.id, attempt.version)
-        self.credit_changed()
+        self.credit.leave(body)
+        self.look()
+        self._report(attempt, body.task)
+        if body.task is not None and not body.task.cancelled():
+            body.task.exception()  # told in the report
 
-    def _let_go(self, task_id: str, version: int) -> None:
-        """If it was halted, it is handed out again only when its body is known to have ended."""
-        release = ReleaseTasks(
-            pid=self.config.pid,
-            incarnation=self.incarnation,
-            tasks=(Released(task_id, version),),
-        )
-        self.spawn(self._patiently(release))
+    # --- report --------------------------------------------------------------------------
 
-    # --- classify and report -------------------------------------------------------------
-
-    def _report_end(self, attempt: Attempt, completion: TaskCompletion | None = None) -> None:
-        """Once for each try; nothing of a task that is no longer ours."""
+    def _report(self, attempt: Attempt, task: "asyncio.Task[Any] | None") -> None:
+        """Once for each try."""
         if attempt.is_reported:
             return
-        attempt.is_reported = True
-        if attempt.reason == "timeout":
-            self._report_failure(attempt, _too_long(attempt))
-        elif attempt.reason is not None:
-            self._holds_no_more(attempt.id, attempt.version)
-        elif completion is not None and completion.ok:
-            self._report_result(attempt, completion.payload)
+        ending = classify(attempt, task)
+        if ending != "taken away":
+            attempt.is_reported = True
+            self._reporter.report(attempt, ending)
+        elif task is not None:
+            self._body_is_over(attempt.id, attempt.version)
+
+    def _body_is_over(self, task_id: str, version: int) -> None:
+        """A task that was taken away, halted say, is handed out again when the store knows that."""
+        if self.holds.get(task_id) == version:
+            self.give_back([Released(task_id, version)])
         else:
-            self._report_failure(attempt, attempt.error or asyncio.CancelledError("cancelled"))
+            self.let_go(task_id, version)
 
-    def _report_result(self, attempt: Attempt, result: Any) -> None:
-        try:
-            value = attempt.job.completed(result)
-        except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
-            self._report_failure(attempt, error)
-            return
-        self.spawn(self._finish(attempt, value))
+    def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
+        self.credit.answered(ask)
+        self.let_go(report.id, report.version)
+        self._go_on(reply, ask)
 
-    def _report_failure(self, attempt: Attempt, error: BaseException) -> None:
-        failure = attempt.job.failed(error, attempt.failures + 1)
-        delay = failure.delay
-        retry_at = None if delay is None else self.now() + round(delay * 1000)
-        attempt.job.history.failed(self.now(), error_text(error), retry_at)
-        history = attempt.job.history.text
-        again = "" if delay is None else f"; it is tried again in {delay:.1f} s"
-        told = (attempt.id, attempt.try_number, error_text(error), again)
-        logger.info("%s failed in try %d: %s%s", *told)
-        then = attempt.job.callback(error)
-        self.spawn(self._fail(attempt, failure.error, retry_at, history, then))
-
-    async def _finish(self, attempt: Attempt, value: Value) -> None:
-        """What the store does not take, a result that is too large for it, is a failure."""
-        finish = FinishTask(
-            id=attempt.id,
-            version=attempt.version,
-            state="resolved",
-            value=value,
-            history=attempt.job.history.completed(self.now()),
-        )
-        reply = await self._report_and_call(finish, attempt.job.callback(None))
-        if reply is not None and reply.status in UNACCEPTABLE:
-            error = UsageError(f"the result of {attempt.id} was refused: {reply.data}")
-            self._report_failure(attempt, error)
-
-    async def _settle(self, task: Task, verdict: Verdict) -> None:
-        finish = FinishTask(
-            id=task.id, version=task.version, state=verdict.state, value=verdict.value
-        )
-        self._go_on(await self._report(finish))
-
-    async def _fail(
-        self,
-        task: Attempt,
-        error: Value,
-        retry_at: Millis | None,
-        history: str,
-        then: Callback | None,
-    ) -> None:
-        fail = FailTask(
-            id=task.id, version=task.version, error=error, retry_at=retry_at, history=history
-        )
-        await self._report_and_call(fail, then)
-
-    async def _report_and_call(
-        self, command: FinishTask | FailTask, then: Callback | None
-    ) -> Reply | None:
-        reply = await self._report(command)
-        self._go_on(reply)
-        if then is not None and reply is not None and reply.is_ok:
-            await self._callbacks.call(then, command.id)
-        return reply
-
-    async def _report(self, command: FinishTask | FailTask) -> Reply | None:
-        """The slot that has just become free is offered in the same command."""
-        is_room = self._room() > self._offers.offered
-        free = 1 if is_room and self.calls.let_run_pass() else 0
-        self._riding += free
-        try:
-            take = None if self._stopping else self.take(free)
-            return await self._patiently(replace(command, take=take))
-        finally:
-            self._riding -= free
-            self._holds_no_more(command.id, command.version)
-
-    def _holds_no_more(self, task_id: str, version: int) -> None:
+    def let_go(self, task_id: str, version: int) -> None:
+        """It is no longer ours."""
         self.calls.let_go(task_id, version)
         if self.holds.get(task_id) == version:
             del self.holds[task_id]
 
-    def _go_on(self, reply: Reply | None) -> None:
-        data = None if reply is None else reply.data
-        if isinstance(data, FinishData | FailData) and not data.promise.is_pending:
-            self._program.settled(data.promise)
-        if isinstance(data, FinishData | FailData | RunData):
-            self.begin(data.taken.claims)
-        self.credit_changed()
+    # --- giving back ---------------------------------------------------------------------
+
+    def _arm_giving_back(self) -> None:
+        due = self.credit.overdue_at
+        if due is not None and self._giving_back is None:
+            seconds = max(0, due - self.now()) / 1000
+            loop = asyncio.get_running_loop()
+            self._giving_back = loop.call_later(seconds, self._give_back_overdue)
+
+    def _give_back_overdue(self) -> None:
+        self._giving_back = None
+        bodies = [seat for seat in self.credit.overdue(self.now()) if isinstance(seat, Body)]
+        for body in bodies:
+            del self._arriving[body.id]
+        self.give_back([_unbegun(body) for body in bodies])
+        self.look()
+
+    def give_back(self, tasks: "Sequence[Released]") -> None:
+        if tasks:
+            self.spawn(self._give_back(tasks))
+
+    async def _give_back(self, tasks: "Sequence[Released]") -> None:
+        release = ReleaseTasks(
+            pid=self.config.pid, incarnation=self.incarnation, tasks=tuple(tasks)
+        )
+        await self._patiently(release)
+        for task in tasks:
+            self.let_go(task.id, task.version)
 
     # --- small things --------------------------------------------------------------------
 
@@ -583,7 +608,7 @@ class Worker:
             kind=kind,
             source="worker",
             reason=reason,
-            depth=self._executor.parked_count,
+            depth=self.credit.parked,
             capacity=self.config.max_parked,
         )
         self.health.emit(event)
@@ -603,7 +628,6 @@ class Worker:
             logger.error("a bug in the worker", exc_info=task.exception())
 
 
-def _too_long(attempt: Attempt) -> TaskTimeout:
-    return TaskTimeout(
-        f"{attempt.id} held its slot longer than its timeout of {attempt.job.timeout:g} s"
-    )
+def _unbegun(body: Body) -> Released:
+    """It keeps its place, and was no try."""
+    return Released(body.id, body.version, ready_at=body.place, begun=False)

@@ -7,8 +7,9 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import Raw, Struct
 
+from layby.core.birth import encoded
 from layby.core.commands import Value
-from layby.core.model import Millis, Promise
+from layby.core.model import Millis, Promise, PromiseState
 from layby.errors import RunCancelled, RunFailed
 from layby.worker import encoding
 from layby.worker.program import Verdict
@@ -94,7 +95,17 @@ def read(promise: Promise) -> NodeOutcome:
     told = encoding.read_error(promise.value)
     if promise.state == "rejected_canceled":
         return NodeOutcome("Cancelled", error=told.message or "cancelled")
-    return NodeOutcome("Failed", error=str(told))
+    return _failed(promise.value)
+
+
+def read_as(state: PromiseState, value: Value) -> NodeOutcome:
+    """The outcome of a node that is about to settle so, by the hand of its worker."""
+    text = encoded(value)
+    return _read_node(text) if state == "resolved" else _failed(text)
+
+
+def _failed(text: str) -> NodeOutcome:
+    return NodeOutcome("Failed", error=str(encoding.read_error(text)))
 
 
 def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:

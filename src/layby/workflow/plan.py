@@ -140,6 +140,11 @@ def parse_root_id(promise_id: str) -> str | None:
     return None if run_id == promise_id or ":" in run_id else run_id
 
 
+def run_id_of(promise_id: str) -> str:
+    """The run that a root or a node belongs to."""
+    return promise_id.removeprefix(ROOT_PREFIX).partition(":")[0]
+
+
 def parse_node_id(promise_id: str) -> NodeId | None:
     """None when this is no node of a run."""
     root, colon, task_id = promise_id.partition(":")

@@ -11,7 +11,7 @@ from typing import Any
 
 from layby.client.api import Client
 from layby.core.commands import GetPromise, Value
-from layby.core.model import Promise
+from layby.core.model import Promise, PromiseState
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
 from layby.worker import encoding
@@ -45,6 +45,12 @@ class RunMemory:
     def has(self, task_id: str) -> bool:
         """Calls that its tasks make have ids below theirs, and are no tasks of the run."""
         return task_id in self.views.shape.after
+
+    def is_last(self, task_id: str) -> bool:
+        """Whether all others have ended, as far as is known here, and nobody depends on it."""
+        shape = self.views.shape
+        others = len(self.outcomes) - (task_id in self.outcomes)
+        return others == len(shape.after) - 1 and task_id in shape.leaves
 
     def learn(self, task_id: str, promise: Promise) -> None:
         """How a task ended; one cancelled before its turn may settle ahead of those before it."""
@@ -89,27 +95,67 @@ class FlowProgram:
         self.names = tuple(sorted(names))
         return True
 
+    def load_now(self, claim: Claim) -> Job | Verdict | None:
+        if not claim.task.is_ours:
+            return self._functions.load(claim)
+        node = plan.parse_node_id(claim.task.id)
+        memory = self._known(claim, node)
+        if memory is None or memory.views.unknown(_before(memory, node)):
+            return None
+        return self._loaded(claim, node, memory)
+
     async def load(self, claim: Claim) -> Job | Verdict:
         if not claim.task.is_ours:
             return self._functions.load(claim)
         node = plan.parse_node_id(claim.task.id)
+        memory = self._known(claim, node)
+        if memory is None:
+            assert node is not None
+            memory = self.remember(await self._read(plan.root_id(node.run_id)))
+        await self._learn(plan.run_id_of(claim.task.id), memory, _before(memory, node))
+        return self._loaded(claim, node, memory)
+
+    def conclude(self, task_id: str, state: PromiseState, value: Value) -> Verdict | None:
+        """Only if it is the last, and this process knows how all others have ended."""
+        node = plan.parse_node_id(task_id)
+        memory = None if node is None else self._runs.get(plan.root_id(node.run_id))
+        if node is None or memory is None or not memory.is_last(node.task_id):
+            return None
+        ended = outcome.read_as(state, value)
+        outcomes = {**memory.outcomes, node.task_id: ended}
+        in_order = {each: outcomes[each] for each in memory.views.shape.after}
+        return outcome.conclude(in_order, memory.views.final_with(node.task_id, ended.delta))
+
+    def _known(self, claim: Claim, node: "plan.NodeId | None") -> RunMemory | None:
+        """What this process knows of the run; of a root, its own claim tells."""
+        root_id = claim.task.id if node is None else plan.root_id(node.run_id)
+        memory = self._runs.pop(root_id, None)
+        if memory is not None:
+            self._runs[root_id] = memory  # behind all others: it was used last
+        elif node is None:
+            memory = self.remember(claim.promise)
+        return memory
+
+    def _loaded(self, claim: Claim, node: "plan.NodeId | None", memory: RunMemory) -> Job | Verdict:
         if node is None:
-            return await self._conclude(claim)
+            ended = {each: memory.outcomes[each] for each in memory.views.shape.after}
+            return outcome.conclude(ended, memory.views.final())
         flow_name = (claim.task.name or "").partition("/")[0]
         definition = self._flows[flow_name].tasks[node.task_id]
-        memory = await self._memory(node.run_id)
-        after = memory.views.shape.after[node.task_id]
-        await self._learn(node.run_id, memory, after)
-        context = Context.over(memory.views.before(node.task_id).view)
+        merged = memory.views.before(node.task_id)
+        context = Context.over(merged.view)
         try:
+            after = memory.views.shape.after[node.task_id]
             decision = decide(definition.rule, _outcomes(memory, after), context)
         except Exception as error:  # noqa: BLE001 - a broken rule is this task's failure
             return Verdict("rejected", encoding.error_value(error))
         if isinstance(decision, Skip):
             return Verdict("resolved", outcome.encode_skipped(decision))
-        return FlowJob(
-            definition, context, claim, memory.views.before(node.task_id).conflicts, self._random
-        )
+        return FlowJob(definition, context, claim, merged.conflicts, self._random)
+
+    def started(self, root: Promise) -> None:
+        if plan.parse_root_id(root.id) is not None:
+            self.remember(root)
 
     def settled(self, promise: Promise) -> None:
         node = plan.parse_node_id(promise.id)
@@ -120,33 +166,18 @@ class FlowProgram:
         if memory is not None and memory.has(node.task_id):
             memory.learn(node.task_id, promise)
 
-    def remember(self, root: Promise) -> None:
-        """A run this process has started: its root need not be read."""
-        if root.id not in self._runs:
-            self._runs[root.id] = RunMemory(root, self._shape_of)
+    def remember(self, root: Promise) -> RunMemory:
+        """A run this process has started, or read: its root need not be read again."""
+        memory = self._runs.get(root.id)
+        if memory is None:
+            memory = self._runs[root.id] = RunMemory(root, self._shape_of)
         while len(self._runs) > RUNS_REMEMBERED:
             del self._runs[next(iter(self._runs))]
+        return memory
 
     def _shape_of(self, flow_name: str) -> Shape | None:
         flow = self._flows.get(flow_name)
         return None if flow is None else flow.shape
-
-    async def _conclude(self, claim: Claim) -> Verdict:
-        """All nodes of a run have settled: merge the leaves, or say what failed."""
-        run_id = plan.parse_root_id(claim.task.id)
-        assert run_id is not None
-        memory = await self._memory(run_id, claim.promise)
-        await self._learn(run_id, memory, memory.views.shape.order)
-        ended = {each: memory.outcomes[each] for each in memory.views.shape.after}
-        return outcome.conclude(ended, memory.views.final())
-
-    async def _memory(self, run_id: str, root: Promise | None = None) -> RunMemory:
-        root_id = plan.root_id(run_id)
-        if root_id not in self._runs:
-            self.remember(root or await self._read(root_id))
-        memory = self._runs.pop(root_id)
-        self._runs[root_id] = memory  # behind all others: it was used last
-        return memory
 
     async def _learn(self, run_id: str, memory: RunMemory, tasks: Any) -> None:
         """Read how these tasks, and all before them, have ended, unless that is known."""
@@ -230,6 +261,12 @@ def run_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any])
     context = Context(values)
     context.absorb(definition.call(context))
     return context.to_dict()
+
+
+def _before(memory: RunMemory, node: "plan.NodeId | None") -> tuple[str, ...]:
+    """Whose outcomes it depends on: of a root, everybody's."""
+    shape = memory.views.shape
+    return shape.order if node is None else shape.after[node.task_id]
 
 
 def _outcomes(memory: RunMemory, after: tuple[str, ...]) -> dict[str, NodeOutcome]:

@@ -66,6 +66,12 @@ class RunViews:
         """The context of the finished run: all leaves, in the order of the workflow."""
         return self._joined(self.shape.leaves)
 
+    def final_with(self, task_id: str, delta: Delta) -> Merge:
+        """The same, if this leaf, the only one that has not settled, has changed that."""
+        changed = self.before(task_id).view.after(delta, task_id)
+        views = [changed if each == task_id else self.after(each) for each in self.shape.leaves]
+        return View.merged(views, self.shape.precedes)
+
     def _joined(self, tasks: Iterable[str]) -> Merge:
         views = [self.after(each) for each in tasks]
         return View.merged(views, self.shape.precedes) if views else Merge(self._initial)

@@ -1,0 +1,99 @@
+"""One body as the worker runs it: its seat in the line for slots, and the Task of its code."""
+
+import asyncio
+from typing import Any, Protocol
+
+from layby.core.model import Task
+from layby.core.queries import Execute
+from layby.core.replies import Claim
+from layby.worker.attempt import Attempt
+from layby.worker.credit import HELD, Seat
+
+
+class Host(Protocol):
+    """What a body needs of the worker it runs in."""
+
+    def park(self, body: "Body") -> bool: ...
+
+    def stand(self, body: "Body") -> None: ...
+
+    def step_back(self, body: "Body") -> None: ...
+
+    def ended(self, body: "Body") -> None: ...
+
+
+class Body(Seat):
+    """From the claim (or the call that was heard of) to the end of its code.
+
+    It is the slot its handle gives up and takes back.
+    """
+
+    __slots__ = ("_host", "_turn", "attempt", "call", "claim", "task")
+
+    def __init__(self, host: Host, claim: Claim | None = None, call: Execute | None = None) -> None:
+        super().__init__(is_call=call is not None)
+        self._host = host
+        self.claim = claim
+        """Until it has been loaded."""
+        self.call = call
+        self.attempt: Attempt | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self._turn: asyncio.Future[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self._task.id
+
+    @property
+    def version(self) -> int:
+        return self._task.version
+
+    @property
+    def _task(self) -> "Attempt | Task":
+        if self.attempt is not None:
+            return self.attempt
+        assert self.claim is not None
+        return self.claim.task
+
+    # --- the slot, as its handle sees it -------------------------------------------------
+
+    def is_held(self) -> bool:
+        return self.stand is HELD
+
+    def release(self) -> bool:
+        return self._host.park(self)
+
+    async def reclaim(self) -> None:
+        """Stand in line, from now on, until the slot is held."""
+        if self.stand is HELD:
+            return
+        if self._turn is not None:
+            raise RuntimeError("this body is already waiting for its slot somewhere else")
+        self._turn = asyncio.get_running_loop().create_future()
+        self._host.stand(self)
+        try:
+            if self.stand is not HELD:
+                await self._turn
+        except asyncio.CancelledError:
+            self._host.step_back(self)
+            raise
+        finally:
+            self._turn = None
+
+    @property
+    def is_resuming(self) -> bool:
+        return self._turn is not None
+
+    def resume(self) -> None:
+        """It holds its slot again."""
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+
+    # --- its code ------------------------------------------------------------------------
+
+    def run(self, task: "asyncio.Task[Any]") -> None:
+        self.task = task
+        task.add_done_callback(self._ended)
+
+    def _ended(self, _: "asyncio.Task[Any]") -> None:
+        self._host.ended(self)

@@ -1,0 +1,357 @@
+"""Whose turn it is: everything that claims a slot of this worker, counted in one place.
+
+Pure: no clock, no loop, no client. Events come in as calls, with the time where it matters;
+decisions come out as values, and the worker carries them out.
+
+A seat is what may hold one slot: a claimed task on its way to its body, the body itself, or a
+call that was heard of. Resumed bodies, claimed tasks and calls stand in one line, each with the
+time since when it is ready: its place. A free slot goes to the oldest. What is left in the store
+takes part: every answer to a take says how old the oldest task there is, and while that one is
+older than the head of the line, a free slot is kept for it and asks for it (`before`).
+
+Three numbers say what slots are used for: `held` by bodies and by what is on its way to one,
+`riding` on questions whose answer may bring a task, and `ending`, bodies that are being ended
+while they hold none: their cleaning up is code that runs, so it counts, and nothing new begins
+meanwhile. What the standing take offers is not subtracted: the offer may be out of date for a
+moment, and a claim that finds its slot used stands in line. Claims are also made ahead of their
+slots while bodies are short. What has stood in line for long goes back, and keeps its place.
+"""
+
+from collections import deque
+from enum import Enum, auto
+from heapq import heappop, heappush
+from typing import Final
+
+from msgspec import Struct
+
+from layby.core.model import Millis
+
+AHEAD: Final = 64
+"""Tasks claimed ahead of their slots, at most."""
+RECENT_MS: Final[Millis] = 20
+"""Ahead are claimed no more than have begun within this time: so many will begin as soon."""
+IN_LINE_MS: Final[Millis] = 25
+"""A claimed task that has stood in line so long goes back: another worker may have a slot."""
+COOLING: Final = 32
+"""Bodies that begin after something went back, before tasks are claimed ahead again."""
+
+
+class Stand(Enum):
+    OUT = auto()
+    LINE = auto()
+    HELD = auto()
+    PARKED = auto()
+    ENDING = auto()
+
+
+OUT, LINE, HELD, PARKED, ENDING = Stand
+
+
+class Seat:
+    """What may hold one slot. Only `Credit` changes it."""
+
+    __slots__ = ("has_begun", "is_call", "is_ending", "number", "place", "stand", "stood_at")
+
+    def __init__(self, *, is_call: bool = False) -> None:
+        self.stand = OUT
+        self.has_begun = False
+        """Whether its code has started."""
+        self.is_ending = False
+        """It is being ended while it holds its slot: it keeps that, whatever its code does."""
+        self.is_call = is_call
+        """A call that was heard of: nothing of it is ours until it has been acquired."""
+        self.place: Millis = 0
+        """Since when it is ready."""
+        self.number = 0
+        """Decides between equal places: first come, first served."""
+        self.stood_at: Millis = 0
+        """Since when it stands in line here."""
+
+
+class Ask(Struct, frozen=True):
+    """What a take may bring. The slots of `free` are kept for its answer."""
+
+    free: int = 0
+    ahead: int = 0
+    before: Millis | None = None
+    """Only what has been ready for longer than this: the place of the head of the line."""
+    number: int = 0
+    """Questions are numbered: an answer that comes late knows less than one to a later question."""
+
+
+class Offer(Struct, frozen=True):
+    """What the take that waits at the store says."""
+
+    free: int = 0
+    in_line: bool = False
+    """Somebody stands in line: tell us what else is ready."""
+
+
+class Doubt(Struct):
+    """A task that we had heard of is gone from the store: an earlier answer may carry it to us."""
+
+    place: Millis
+    number: int
+    """It is on its way in the answer to a question before this one, or in none."""
+    passed: int = 0
+    """Later ones that have been granted a slot meanwhile."""
+
+
+NOTHING: Final = Ask()
+
+
+class Credit:
+    def __init__(self, slots: int, max_parked: int = 2**31) -> None:
+        self.slots = slots
+        self.max_parked = max_parked
+        self.is_open = True
+        """Whether tasks are taken at all; a worker that stops takes none."""
+        self.held = 0
+        self.riding = 0
+        self.riding_ahead = 0
+        """Of what may be claimed ahead, how much has been asked for and not been answered."""
+        self.ending = 0
+        self.parked = 0
+        """Bodies that have begun and hold no slot."""
+        self.oldest_left: Millis | None = None
+        """How old the oldest task is that was left in the store, as far as we have heard."""
+        self._line: list[tuple[Millis, int, Seat]] = []
+        self._waiting = 0
+        self._claims: dict[Seat, None] = {}
+        """Claimed tasks in line, those first that have stood there longest."""
+        self._numbers = 0
+        self._questions = 0
+        self._open: dict[int, None] = {}
+        """The numbers of questions that may bring something and are not answered, in order."""
+        self._doubts: list[Doubt] = []
+        self._told = 0
+        """Answers to questions up to this number deny nothing: something later has been heard."""
+        self._begun: deque[Millis] = deque(maxlen=AHEAD)
+        self._cooling = 0
+
+    # --- what there is -------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Slots that nothing uses; below 0 while more bodies clean up than there are slots."""
+        return self.slots - self.held - self.riding - self.ending
+
+    @property
+    def waiting(self) -> int:
+        """How many stand in line."""
+        return self._waiting
+
+    @property
+    def free(self) -> int:
+        """Slots that a new task could have now."""
+        return max(0, self.room - self._waiting) if self.is_taking else 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.parked >= self.max_parked
+
+    @property
+    def is_taking(self) -> bool:
+        return self.is_open and not self.is_full
+
+    # --- events: seats -------------------------------------------------------------------
+
+    def stand(self, seat: Seat, place: Millis, now: Millis) -> None:
+        """It is ready since `place` and wants a slot."""
+        if seat.stand in (LINE, HELD, ENDING):
+            return
+        self._numbers += 1
+        seat.place, seat.number, seat.stood_at = place, self._numbers, now
+        seat.stand = LINE
+        self._waiting += 1
+        heappush(self._line, (place, seat.number, seat))
+        if not (seat.has_begun or seat.is_call):
+            self._claims[seat] = None
+
+    def begin(self, seat: Seat, now: Millis) -> None:
+        """Its code starts: the seat holds its slot."""
+        seat.has_begun = True
+        self._begun.append(now)
+        self._cooling = max(0, self._cooling - 1)
+
+    def park(self, seat: Seat) -> bool:
+        """It gives its slot up and will stand in line again. False when it keeps what it has."""
+        if seat.stand is not HELD or seat.is_ending:
+            return False
+        self.held -= 1
+        self.parked += 1
+        seat.stand = PARKED
+        return True
+
+    def step_back(self, seat: Seat) -> None:
+        """A body that stood in line, or was granted a slot, waits again."""
+        if seat.stand is LINE:
+            self._leave_line(seat)
+            seat.stand = PARKED
+        else:
+            self.park(seat)
+
+    def end(self, seat: Seat) -> None:
+        """It is being ended from outside: what has begun counts until it has ended."""
+        seat.is_ending = True
+        if seat.stand is LINE:
+            self._leave_line(seat)
+        elif seat.stand is not PARKED:
+            return
+        if seat.has_begun:
+            seat.stand = ENDING
+            self.ending += 1
+        else:
+            seat.stand = OUT
+
+    def leave(self, seat: Seat) -> None:
+        """It has ended, or is no longer ours: whatever it had is free."""
+        if seat.stand is LINE:
+            self._leave_line(seat)
+        elif seat.stand is HELD:
+            self.held -= 1
+        elif seat.stand is ENDING:
+            self.ending -= 1
+        if seat.has_begun and seat.stand in (LINE, PARKED, ENDING):
+            self.parked -= 1
+        seat.stand = OUT
+
+    # --- events: questions and answers ---------------------------------------------------
+
+    def answered(self, ask: Ask) -> None:
+        """The answer is here, or will never come: the slots kept for it are free again."""
+        self.riding -= ask.free
+        self.riding_ahead -= ask.ahead
+        self._open.pop(ask.number, None)
+        if self._doubts:
+            first = next(iter(self._open), self._questions + 1)
+            self._doubts = [doubt for doubt in self._doubts if first < doubt.number]
+
+    def heard(self, oldest_left: Millis | None, ask: Ask) -> None:
+        """What an answer said about the tasks it left.
+
+        Answers overtake each other. One to the standing take (`ask` is `NOTHING`), or to a
+        question asked before something later was heard, may be out of date: it can tell of a
+        task, but deny none.
+        """
+        if ask.number > self._told:
+            self._told = ask.number
+            self._doubt(self.oldest_left, oldest_left, ask)
+            self.oldest_left = oldest_left
+        elif oldest_left is not None:
+            self._hear_of(oldest_left, is_news=ask.number == 0)
+
+    # --- decisions -----------------------------------------------------------------------
+
+    def grants(self) -> list[Seat]:
+        """Whose turn it is: they hold their slots from now on."""
+        granted: list[Seat] = []
+        while self.room > 0:
+            head = self._head()
+            if head is None or self._is_older_left(head) or self._has_passed_enough(head):
+                break
+            heappop(self._line)
+            self._leave_line(head)
+            if head.has_begun:
+                self.parked -= 1
+            for doubt in self._doubts:
+                doubt.passed += doubt.place < head.place
+            head.stand = HELD
+            self.held += 1
+            granted.append(head)
+        return granted
+
+    def ask(self, most: int, now: Millis | None = None) -> Ask:
+        """What a command that leaves now may bring back, ahead too if `now` is told."""
+        free = max(0, min(most, self.room)) if self.is_taking else 0
+        head = self._head()
+        if head is not None and free:
+            return self._asked(free, before=head.place)
+        if now is None or self.room > free:
+            return self._asked(free)
+        return self._asked(free, self._ahead(now))
+
+    def older(self) -> Ask | None:
+        """A question of its own for what is older than the head, when slots wait for that."""
+        head = self._head()
+        if head is None or self.room <= 0 or not self._is_older_left(head):
+            return None
+        return self._asked(self.room, before=head.place)
+
+    def offer(self) -> Offer:
+        """What the take that waits at the store should say."""
+        return Offer(self.free, self.is_taking and self._waiting > 0 and self.oldest_left is None)
+
+    def overdue(self, now: Millis) -> list[Seat]:
+        """Claimed tasks that have stood in line for too long: they go back."""
+        found: list[Seat] = []
+        for seat in self._claims:
+            if now - seat.stood_at < IN_LINE_MS:
+                break
+            found.append(seat)
+        for seat in found:
+            self.leave(seat)
+            self._hear_of(seat.place, is_news=True)
+        if found:
+            self._cooling = COOLING
+        return found
+
+    @property
+    def overdue_at(self) -> Millis | None:
+        """When the next claimed task in line goes back, if nothing happens before."""
+        first = next(iter(self._claims), None)
+        return None if first is None else first.stood_at + IN_LINE_MS
+
+    # --- inside --------------------------------------------------------------------------
+
+    def _asked(self, free: int, ahead: int = 0, before: Millis | None = None) -> Ask:
+        self.riding += free
+        self.riding_ahead += ahead
+        self._questions += 1
+        if free or ahead:
+            self._open[self._questions] = None
+        return Ask(free, ahead, before, self._questions)
+
+    def _hear_of(self, ready_at: Millis, *, is_news: bool) -> None:
+        """It is in the store. News: what has been asked so far may not know, and denies nothing."""
+        if is_news:
+            self._told = self._questions
+        if self.oldest_left is None or ready_at < self.oldest_left:
+            self.oldest_left = ready_at
+
+    def _doubt(self, before: Millis | None, after: Millis | None, ask: Ask) -> None:
+        """Only when answers overtake each other: that of an earlier question is still to come."""
+        if before is None or (after is not None and after <= before):
+            return
+        if next(iter(self._open), ask.number) < ask.number:
+            self._doubts.append(Doubt(before, ask.number))
+
+    def _has_passed_enough(self, head: Seat) -> bool:
+        return any(
+            doubt.place < head.place and doubt.passed >= self.slots for doubt in self._doubts
+        )
+
+    def _ahead(self, now: Millis) -> int:
+        """As many as have begun within the last moment, less those in line or on their way."""
+        while self._begun and now - self._begun[0] >= RECENT_MS:
+            self._begun.popleft()
+        if self._cooling or not self.is_taking:
+            return 0
+        return max(0, min(AHEAD, len(self._begun)) - self._waiting - self.riding_ahead)
+
+    def _is_older_left(self, head: Seat) -> bool:
+        return self.is_taking and self.oldest_left is not None and self.oldest_left < head.place
+
+    def _head(self) -> Seat | None:
+        """The oldest in line; those who have left are passed over."""
+        while self._line:
+            _, number, seat = self._line[0]
+            if seat.stand is LINE and seat.number == number:
+                return seat
+            heappop(self._line)
+        return None
+
+    def _leave_line(self, seat: Seat) -> None:
+        """Its entry stays in the heap until it comes to the front."""
+        self._waiting -= 1
+        self._claims.pop(seat, None)

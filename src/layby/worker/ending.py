@@ -1,0 +1,57 @@
+"""How a try ended, worked out of what its code did and of who ended it: a report, or silence."""
+
+import asyncio
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from layby.core.commands import Value
+from layby.errors import TaskTimeout
+from layby.worker.attempt import Attempt
+from layby.worker.callbacks import Callback
+from layby.worker.encoding import error_text
+
+
+class Completed(Struct, frozen=True):
+    value: Value
+
+
+class Failed(Struct, frozen=True):
+    """`delay`: seconds until it is tried again; None: never."""
+
+    error: BaseException
+    value: Value
+    delay: float | None
+    then: Callback | None
+
+    @property
+    def text(self) -> str:
+        return error_text(self.error)
+
+
+Ending = Completed | Failed | Literal["taken away"]
+
+
+def classify(attempt: Attempt, task: "asyncio.Task[Any] | None") -> Ending:
+    """`task` is None for a body that goes on though it must not: it is over all the same."""
+    if attempt.reason == "timeout":
+        return failed(attempt, too_long(attempt))
+    if attempt.reason is not None:
+        return "taken away"
+    if task is None or task.cancelled() or task.exception() is not None:
+        return failed(attempt, attempt.error or asyncio.CancelledError("cancelled"))
+    try:
+        return Completed(attempt.job.completed(task.result()))
+    except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
+        return failed(attempt, error)
+
+
+def failed(attempt: Attempt, error: BaseException) -> Failed:
+    failure = attempt.job.failed(error, attempt.failures + 1)
+    return Failed(error, failure.error, failure.delay, attempt.job.callback(error))
+
+
+def too_long(attempt: Attempt) -> TaskTimeout:
+    return TaskTimeout(
+        f"{attempt.id} held its slot longer than its timeout of {attempt.job.timeout:g} s"
+    )

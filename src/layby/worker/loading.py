@@ -1,0 +1,62 @@
+"""From a claim to something that can run: what the store knows of the task, and its code."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from layby.client.api import Client
+from layby.core.model import Promise
+from layby.core.replies import Claim
+from layby.errors import EngineStopped, StoreError
+from layby.worker.attempt import Attempt, Host
+from layby.worker.encoding import error_value
+from layby.worker.patience import pauses
+from layby.worker.program import Job, Program, Verdict
+from layby.worker.records import NONE, is_first, recall
+
+logger = logging.getLogger(__name__)
+
+Loaded = Attempt | Verdict
+
+
+class Loader:
+    def __init__(self, host: Host, client: Client, program: Program) -> None:
+        self._host = host
+        self._client = client
+        self._program = program
+
+    def load_now(self, claim: Claim) -> Loaded | None:
+        """None when something has to be read for it first. What cannot be loaded fails."""
+        if not (is_first(claim) or claim.task.is_root):
+            return None
+        try:
+            return self._loaded(claim, self._program.load_now(claim))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's failure
+            return _failed(claim, error)
+
+    async def load(self, claim: Claim) -> Loaded | None:
+        """None when the engine has been stopped; what cannot be loaded fails."""
+        for pause in pauses():
+            try:
+                claim, records = await recall(self._client, claim)
+                return self._loaded(claim, await self._program.load(claim), records)
+            except EngineStopped:
+                return None
+            except StoreError as failure:
+                logger.warning("%s cannot be loaded yet: %s", claim.task.id, failure)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's failure
+                return _failed(claim, error)
+            await asyncio.sleep(pause)
+        raise AssertionError  # there is always another pause
+
+    def _loaded(
+        self, claim: Claim, job: Job | Verdict | None, records: Sequence[Promise] = NONE
+    ) -> Loaded | None:
+        if job is None or isinstance(job, Verdict):
+            return job
+        return Attempt(self._host, claim, job, records)
+
+
+def _failed(claim: Claim, error: Exception) -> Verdict:
+    logger.error("%s cannot be loaded", claim.task.id, exc_info=error)
+    return Verdict("rejected", error_value(error))

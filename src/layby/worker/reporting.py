@@ -1,0 +1,170 @@
+"""Tells the store how tries ended, and takes the next task in the same command.
+
+A report is sent until it is answered. With the last task of a run, if this worker knows how all
+others ended, it carries how the run ends as well.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from layby.client.api import LineClient
+from layby.core.commands import FailTask, FinishTask, RootVerdict, Take, Value
+from layby.core.model import Millis, PromiseState, Task
+from layby.core.replies import Reply
+from layby.errors import EngineStopped, StoreError, UsageError
+from layby.worker.attempt import Attempt
+from layby.worker.callbacks import Callback, Callbacks
+from layby.worker.credit import Ask
+from layby.worker.ending import Completed, Failed, failed
+from layby.worker.patience import patiently
+from layby.worker.program import Program, Verdict
+
+logger = logging.getLogger(__name__)
+
+UNACCEPTABLE = (400, 413)
+"""Refusals of what was said, not of who says it or when."""
+MAX_VERDICT_BYTES = 64 * 1024
+
+Report = FinishTask | FailTask
+
+
+class Host(Protocol):
+    """What reports need of the worker."""
+
+    client: LineClient
+
+    def now(self) -> Millis: ...
+
+    def ask(self) -> tuple[Ask, Take | None]:
+        """What a report may bring back, and the take that says so."""
+        ...
+
+    def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
+        """None when the engine has been stopped."""
+        ...
+
+    def spawn(self, coroutine: Any) -> "asyncio.Task[Any]": ...
+
+
+class Reporter:
+    def __init__(self, host: Host, program: Program, callbacks: Callbacks) -> None:
+        self._host = host
+        self._program = program
+        self._callbacks = callbacks
+
+    def report(self, attempt: Attempt, ending: Completed | Failed) -> None:
+        if isinstance(ending, Completed):
+            self._finish(attempt, ending.value)
+        else:
+            self._fail(attempt, ending)
+
+    def settle(self, task: Task, verdict: Verdict) -> None:
+        """A task that needs no body: a skipped node, a run that is over."""
+        ask, take = self._host.ask()
+        root = None if task.is_root else self._root(task.id, verdict.state, verdict.value)
+        finish = FinishTask(
+            id=task.id,
+            version=task.version,
+            state=verdict.state,
+            value=verdict.value,
+            root=root,
+            take=take,
+        )
+        self._send(finish, ask, self._settled)
+
+    def _finish(self, attempt: Attempt, value: Value) -> None:
+        ask, take = self._host.ask()
+        finish = FinishTask(
+            id=attempt.id,
+            version=attempt.version,
+            state="resolved",
+            value=value,
+            history=attempt.job.history.completed(self._host.now()),
+            root=self._root(attempt.id, "resolved", value),
+            take=take,
+        )
+        self._send(finish, ask, partial(self._finished, attempt))
+
+    def _fail(self, attempt: Attempt, failure: Failed) -> None:
+        now, delay = self._host.now(), failure.delay
+        retry_in = None if delay is None else round(delay * 1000)
+        history = attempt.job.history
+        history.failed(now, failure.text, None if retry_in is None else now + retry_in)
+        again = "" if delay is None else f"; it is tried again in {delay:.1f} s"
+        told = (attempt.id, attempt.try_number, failure.text, again)
+        logger.info("%s failed in try %d: %s%s", *told)
+        ask, take = self._host.ask()
+        fail = FailTask(
+            id=attempt.id,
+            version=attempt.version,
+            error=failure.value,
+            retry_at=None if retry_in is None else now + retry_in,
+            history=history.text,
+            root=self._root(attempt.id, "rejected", failure.value) if retry_in is None else None,
+            take=take,
+        )
+        self._send(fail, ask, partial(self._call, failure.then, attempt.id))
+
+    def _root(self, task_id: str, state: PromiseState, value: Value) -> RootVerdict | None:
+        """How the run ends, if this is its last task and that is known here."""
+        verdict = self._program.conclude(task_id, state, value)
+        if verdict is None or len(verdict.value.data or "") > MAX_VERDICT_BYTES:
+            return None
+        return RootVerdict(verdict.state, verdict.value)
+
+    # --- answers -------------------------------------------------------------------------
+
+    def _finished(self, attempt: Attempt, reply: Reply) -> None:
+        """What the store does not take, a result that is too large for it, is a failure."""
+        if reply.status in UNACCEPTABLE:
+            error = UsageError(f"the result of {attempt.id} was refused: {reply.data}")
+            self._fail(attempt, failed(attempt, error))
+        else:
+            self._call(attempt.job.callback(None), attempt.id, reply)
+
+    def _settled(self, reply: Reply) -> None:
+        """Nobody waits to hear of it."""
+
+    def _call(self, then: Callback | None, task_id: str, reply: Reply) -> None:
+        if then is not None and reply.is_ok:
+            self._host.spawn(self._callbacks.call(then, task_id))
+
+    # --- sending -------------------------------------------------------------------------
+
+    def _send(self, report: Report, ask: Ask, then: Callable[[Reply], None]) -> None:
+        answer = self._host.client.ask(report)
+        answer.add_done_callback(partial(self._answered, report, ask, then))
+
+    def _answered(
+        self,
+        report: Report,
+        ask: Ask,
+        then: Callable[[Reply], None],
+        answer: "asyncio.Future[Reply]",
+    ) -> None:
+        failure = asyncio.CancelledError() if answer.cancelled() else answer.exception()
+        if failure is None and answer.result().status != 401:
+            self._done(report, ask, then, answer.result())
+        elif isinstance(failure, EngineStopped | asyncio.CancelledError):
+            self._host.reported(report, ask, None)
+        elif failure is None or isinstance(failure, StoreError):
+            self._host.spawn(self._again(report, ask, then))
+        else:
+            logger.error("a bug: the report of %s failed", report.id, exc_info=failure)
+            self._host.reported(report, ask, None)
+
+    async def _again(self, report: Report, ask: Ask, then: Callable[[Reply], None]) -> None:
+        """The store is away: until it answers."""
+        try:
+            reply = await patiently(self._host.client, report)
+        except BaseException:
+            self._host.reported(report, ask, None)
+            raise
+        self._done(report, ask, then, reply)
+
+    def _done(self, report: Report, ask: Ask, then: Callable[[Reply], None], reply: Reply) -> None:
+        self._host.reported(report, ask, reply)
+        then(reply)

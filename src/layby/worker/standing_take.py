@@ -1,0 +1,79 @@
+"""The one take of this worker that waits at the store.
+
+A newer one replaces it there. It is replaced at once when it offers nothing although there is
+room; other changes are told after a moment, since most of them are gone by then. A claim that
+came by an offer out of date stands in line, and goes back if that takes long.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from layby.core.commands import Take
+from layby.core.replies import Reply
+from layby.worker.credit import Credit, Offer
+
+MOMENT_S: Final = 0.005
+"""How long an offer may be out of date."""
+
+Answered = Callable[[Take, Reply, bool], None]
+"""Told the take, its answer, and whether no newer one has replaced it meanwhile."""
+
+
+class StandingTake:
+    """`send` gives None when there is nobody any more to ask."""
+
+    def __init__(
+        self,
+        credit: Credit,
+        take_of: Callable[[Offer], Take],
+        send: Callable[[Take], Awaitable[Reply | None]],
+        answered: Answered,
+        spawn: Callable[[Any], Any],
+    ) -> None:
+        self._credit = credit
+        self._take_of = take_of
+        self._send = send
+        self._answered = answered
+        self._spawn = spawn
+        self._offer: Offer | None = None
+        self._take: Take | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """Something has changed."""
+        wanted = self._credit.offer()
+        if self._offer is None or (self._offer.free == 0 and wanted.free > 0):
+            self.tell()
+        elif self._offer != wanted and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(MOMENT_S, self._tell_late)
+
+    def tell(self) -> None:
+        """Send what is true now, in place of what stands there."""
+        self._disarm()
+        self._offer = self._credit.offer()
+        self._take = self._take_of(self._offer)
+        self._spawn(self._stand(self._take))
+
+    def close(self) -> None:
+        self._disarm()
+
+    def _tell_late(self) -> None:
+        self._timer = None
+        if self._offer != self._credit.offer():
+            self.tell()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _stand(self, take: Take) -> None:
+        """A newer one replaces it, and then it is answered with nothing."""
+        reply = await self._send(take)
+        is_latest = self._take is take
+        if is_latest:
+            self._take = self._offer = None
+        if reply is not None:
+            self._answered(take, reply, is_latest)

@@ -1,0 +1,132 @@
+"""Who of a body waits through its handle, and what that means for the body's slot.
+
+A body is one or more strands: its main coroutine, and every Task that has called the handle; of a
+plain `def` each thread. They share one slot. These are the rules:
+
+1. A strand that waits through the handle needs no slot. When all do, the slot is released: in the
+   moment in which the last of them begins its wait, or in which a strand that did not wait ends.
+2. The main coroutine counts as waiting while it is suspended, whatever it awaits: it is driven
+   (see `driver`), so it cannot go on without the slot. Other strands and threads can: they keep it.
+3. What is kept so, while another strand waits through the handle, is kept for a second. Then it is
+   lent: released though a strand may go on without it, because that strand may wait for
+   something that only happens when somebody else has the slot. A slot that only main keeps is
+   simply released then.
+4. A strand whose wait is over goes on with the slot: the body's, if another strand holds it, else
+   it stands in line. One that stands in line does not wait: what is granted to it is not released
+   before it has gone on.
+5. While nobody waits through the handle the slot stays, whatever else is awaited.
+
+It only knows and answers; who holds the slot is asked of the slot, and told by whoever calls.
+"""
+
+from collections.abc import Hashable, Iterator
+from enum import Enum, auto
+from typing import Final
+
+LEND_AFTER_S: Final = 1.0
+"""So long a strand in a plain await keeps the slot while another waits through the handle."""
+
+Strand = Hashable
+MAIN: Final[Strand] = "main"
+
+
+class Main(Enum):
+    PLAIN = auto()
+    """It runs, or waits for something that is not the handle's."""
+    WAITING = auto()
+    STANDING = auto()
+
+
+PLAIN, WAITING, STANDING = Main
+
+
+class Strands:
+    __slots__ = ("_main", "_others", "_outside", "_waiting")
+
+    def __init__(self, *, is_driven: bool) -> None:
+        self._main = PLAIN if is_driven else None
+        """None when nobody drives it: then main is a strand like the others."""
+        self._others: dict[Strand, bool] | None = None
+        """Whether each of them waits through the handle. Most bodies have none."""
+        self._waiting = 0
+        self._outside = 0
+        """How many others are not in a wait."""
+
+    # --- what happens --------------------------------------------------------------------
+
+    def meet(self, strand: Strand) -> bool:
+        """It calls the handle; True when that is news."""
+        if self._is_driven(strand):
+            return False
+        if self._others is None:
+            self._others = {}
+        if strand in self._others:
+            return False
+        self._others[strand] = False
+        self._outside += 1
+        return True
+
+    def enter(self, strand: Strand) -> None:
+        """It begins to wait through the handle."""
+        if self._is_driven(strand):
+            self._waiting += self._main is not WAITING
+            self._main = WAITING
+        else:
+            self.meet(strand)
+            self._turn(strand, waits=True)
+
+    def leave(self, strand: Strand) -> None:
+        """Its wait is over: it stands in line until it goes on."""
+        if self._is_driven(strand):
+            self._waiting -= self._main is WAITING
+            self._main = STANDING
+        else:
+            self._turn(strand, waits=False)
+
+    def stand(self, strand: Strand) -> None:
+        """It would go on after something else, but the body has no slot."""
+        if self._is_driven(strand):
+            self._main = STANDING
+        else:
+            self.meet(strand)
+
+    def go_on(self, strand: Strand) -> None:
+        if self._is_driven(strand):
+            self._main = PLAIN
+
+    def end(self, strand: Strand) -> None:
+        """Its Task or thread is over."""
+        if self._others is not None and strand in self._others:
+            self._turn(strand, waits=False)
+            del self._others[strand]
+            self._outside -= 1
+
+    def _turn(self, strand: Strand, *, waits: bool) -> None:
+        if self._others is not None and self._others.get(strand, waits) is not waits:
+            self._others[strand] = waits
+            self._waiting += 1 if waits else -1
+            self._outside -= 1 if waits else -1
+
+    def _is_driven(self, strand: Strand) -> bool:
+        return strand is MAIN and self._main is not None
+
+    # --- what it means -------------------------------------------------------------------
+
+    @property
+    def is_slot_needed(self) -> bool:
+        """Whether a strand may go on at any time, or nobody waits; else the slot is released."""
+        return self._waiting == 0 or self._outside > 0 or self._main is STANDING
+
+    @property
+    def is_lendable(self) -> bool:
+        """Whether the slot may be kept for a second only: somebody waits through the handle."""
+        return self._waiting > 0
+
+    @property
+    def may_main_pass(self) -> bool:
+        """Whether main may be resumed without the slot: inside a wait its handle minds the slot."""
+        return self._main is WAITING
+
+    def __iter__(self) -> Iterator[Strand]:
+        """All but a main that is driven."""
+        return iter(self._others or ())

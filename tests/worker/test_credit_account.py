@@ -1,0 +1,471 @@
+"""The account of slots, without a worker: any schedule keeps its books, and each rule by example.
+
+`credit_world` says what must hold after every event, and at the end; here chance plays the events.
+"""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layby.worker.credit import (
+    AHEAD,
+    COOLING,
+    ENDING,
+    HELD,
+    IN_LINE_MS,
+    LINE,
+    NOTHING,
+    OUT,
+    PARKED,
+    RECENT_MS,
+    Credit,
+    Offer,
+    Seat,
+)
+from tests.worker.credit_world import CROWDED, EVENTS, World, schedule
+
+events = st.tuples(st.sampled_from(EVENTS), st.integers(0, 7))
+crowds = st.tuples(st.sampled_from(CROWDED), st.integers(0, 7))
+
+
+@given(
+    slots=st.integers(1, 4),
+    max_parked=st.sampled_from((1, 2, 50)),
+    played=st.lists(events, max_size=100) | st.lists(crowds, min_size=30, max_size=150),
+    is_closed=st.booleans(),
+)
+def test_any_schedule_keeps_the_promises(slots, max_parked, played, is_closed):
+    """Never over-claimed, nobody passed, no room offered to nobody, nothing waits for ever."""
+    closing = [("close", 0)] if is_closed else []
+    World(slots, max_parked).play([*played, *closing])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_long_schedules_keep_the_promises(part):
+    """What Hypothesis rarely draws: hundreds of long ones, the same each time."""
+    for seed in range(100_000 + 100 * part, 100_000 + 100 * part + 100):
+        slots, max_parked, played = schedule(Random(seed))
+        World(slots, max_parked).play(played)
+
+
+# --- by example: who has a slot ----------------------------------------------------------
+
+
+def in_line(credit, place, now=0, **kind):
+    seat = Seat(**kind)
+    credit.stand(seat, place, now)
+    return seat
+
+
+def begun(credit, place=0, now=0):
+    """A body that runs."""
+    seat = in_line(credit, place, now)
+    assert seat in credit.grants()
+    credit.begin(seat, now)
+    return seat
+
+
+def parked(credit):
+    seat = begun(credit)
+    assert credit.park(seat)
+    return seat
+
+
+def test_a_free_slot_goes_to_the_oldest():
+    credit = Credit(1)
+    late, early = in_line(credit, 20), in_line(credit, 10)
+    assert credit.grants() == [early]
+    assert (early.stand, late.stand, credit.room) == (HELD, LINE, 0)
+    credit.leave(early)
+    assert credit.grants() == [late]
+
+
+def test_equal_places_are_served_as_they_came():
+    credit = Credit(3)
+    seats = [in_line(credit, 10), in_line(credit, 10, is_call=True), in_line(credit, 10)]
+    assert credit.grants() == seats
+
+
+def test_a_resumed_body_a_claim_and_a_call_stand_in_one_line():
+    credit = Credit(1)
+    resumed, running = parked(credit), begun(credit)
+    call, claim = in_line(credit, 11, is_call=True), in_line(credit, 9)
+    credit.stand(resumed, 10, 10)
+    order = []
+    for _ in range(3):
+        credit.leave(running)
+        [running] = credit.grants()
+        order.append(running)
+    assert order == [claim, resumed, call]
+
+
+def test_who_parks_gives_its_slot_up_and_counts_as_parked_until_it_has_one_again():
+    credit = Credit(1)
+    body = parked(credit)
+    assert (body.stand, credit.held, credit.parked, credit.room) == (PARKED, 0, 1, 1)
+    credit.stand(body, 5, 5)
+    assert (credit.parked, credit.waiting) == (1, 1)
+    assert credit.grants() == [body]
+    assert (credit.held, credit.parked, credit.waiting) == (1, 0, 0)
+
+
+def test_who_holds_no_slot_cannot_park():
+    credit = Credit(1)
+    body = parked(credit)
+    assert not credit.park(body)
+    assert credit.parked == 1
+
+
+def test_who_steps_back_gives_up_its_place_or_the_slot_it_was_granted():
+    credit = Credit(1)
+    body = parked(credit)
+    credit.stand(body, 5, 5)
+    credit.step_back(body)
+    assert (body.stand, credit.waiting, credit.grants()) == (PARKED, 0, [])
+    credit.stand(body, 6, 6)
+    credit.grants()
+    credit.step_back(body)
+    assert (body.stand, credit.held, credit.parked) == (PARKED, 0, 1)
+
+
+def test_the_old_place_of_who_stepped_back_is_nobodys():
+    credit = Credit(1)
+    body, other = parked(credit), parked(credit)
+    running = begun(credit)
+    credit.stand(body, 5, 5)
+    credit.step_back(body)
+    credit.stand(other, 6, 6)
+    credit.stand(body, 7, 7)
+    credit.leave(running)
+    assert credit.grants() == [other]
+
+
+def test_parked_bodies_that_are_ended_count_while_they_clean_up():
+    credit = Credit(1)
+    bodies = [parked(credit) for _ in range(3)]
+    for body in bodies:
+        credit.end(body)
+    waiting = in_line(credit, 1)
+    assert ({body.stand for body in bodies}, credit.ending, credit.room) == ({ENDING}, 3, -2)
+    for body in bodies:
+        assert credit.grants() == []
+        assert credit.offer().free == 0
+        credit.leave(body)
+    assert credit.grants() == [waiting]
+    assert (credit.ending, credit.parked) == (0, 0)
+
+
+def test_a_body_that_is_ended_in_line_leaves_it_and_counts():
+    credit = Credit(1)
+    body, running = parked(credit), begun(credit)
+    credit.stand(body, 5, 5)
+    credit.end(body)
+    assert (body.stand, credit.waiting, credit.ending) == (ENDING, 0, 1)
+    credit.stand(body, 6, 6)  # its cleaning up waits for something: it has no turn any more
+    credit.step_back(body)
+    assert (body.stand, credit.waiting) == (ENDING, 0)
+    credit.leave(running)
+    assert credit.room == 0
+
+
+def test_a_body_that_is_ended_while_it_holds_its_slot_keeps_that_until_it_has_ended():
+    """Also one that was granted its slot just now, and whose reclaim is cancelled by the end."""
+    credit = Credit(1)
+    body = parked(credit)
+    credit.stand(body, 5, 5)
+    credit.grants()
+    credit.end(body)
+    credit.step_back(body)
+    assert not credit.park(body)
+    assert (body.stand, credit.held, credit.room) == (HELD, 1, 0)
+    credit.leave(body)
+    assert (credit.held, credit.parked, credit.room) == (0, 0, 1)
+
+
+def test_what_has_not_begun_is_gone_at_once_when_it_is_ended():
+    credit = Credit(1)
+    running, claim = begun(credit), in_line(credit, 1)
+    credit.end(claim)
+    assert (claim.stand, credit.waiting, credit.ending) == (OUT, 0, 0)
+    credit.leave(running)
+    assert credit.room == 1
+
+
+def test_leaving_twice_frees_once():
+    credit = Credit(1)
+    body = begun(credit)
+    credit.leave(body)
+    credit.leave(body)
+    assert credit.room == 1
+
+
+# --- by example: questions and answers ---------------------------------------------------
+
+
+def test_the_slots_of_a_question_are_kept_for_its_answer():
+    credit = Credit(3)
+    ask = credit.ask(2, 0)
+    assert (ask.free, ask.before, credit.riding, credit.room) == (2, None, 2, 1)
+    assert credit.ask(9, 0).free == 1
+    assert credit.ask(9, 0).free == 0
+    assert credit.offer() == Offer(0)
+
+
+def test_a_slot_kept_for_an_answer_that_brings_nothing_is_free_again():
+    credit = Credit(1)
+    ask = credit.ask(1, 0)
+    body = in_line(credit, 5)
+    assert credit.grants() == []
+    credit.answered(ask)
+    credit.heard(None, ask)
+    assert credit.grants() == [body]
+
+
+def test_a_lost_answer_frees_its_slots_and_says_nothing():
+    credit = Credit(1)
+    credit.heard(3, NOTHING)
+    ask = credit.ask(1, 0)
+    credit.answered(ask)
+    assert (credit.room, credit.oldest_left) == (1, 3)
+
+
+def test_a_slot_waits_for_what_is_older_in_the_store():
+    credit = Credit(2)
+    first, head = begun(credit), in_line(credit, 20)
+    credit.heard(10, NOTHING)
+    assert credit.grants() == []
+    ask = credit.older()
+    assert ask is not None
+    assert (ask.free, ask.ahead, ask.before) == (1, 0, 20)
+    assert credit.older() is None  # once
+    credit.leave(first)
+    assert credit.ask(1, 0).before == 20  # so does the report
+    credit.answered(ask)
+    credit.heard(None, ask)
+    older = in_line(credit, 10)
+    assert credit.grants() == [older]
+    assert credit.waiting == 1
+    assert head.stand is LINE
+
+
+def test_an_answer_that_denies_it_lets_the_head_go():
+    """Another worker was quicker: the slot was kept in vain, for one answer."""
+    credit = Credit(1)
+    head = in_line(credit, 20)
+    credit.heard(10, NOTHING)
+    ask = credit.older()
+    assert ask is not None
+    credit.answered(ask)
+    credit.heard(30, ask)
+    assert credit.grants() == [head]
+
+
+@pytest.mark.parametrize("left", [20, 21, None])
+def test_no_slot_waits_for_what_is_no_older(left):
+    credit = Credit(1)
+    head = in_line(credit, 20)
+    credit.heard(left, NOTHING)
+    assert credit.older() is None
+    assert credit.grants() == [head]
+
+
+def test_a_late_answer_denies_nothing():
+    """Asked first, answered last: what it did not see may have come since."""
+    credit = Credit(3)
+    early, late = credit.ask(1, 0), credit.ask(1, 0)
+    credit.answered(late)
+    credit.heard(10, late)
+    credit.answered(early)
+    credit.heard(None, early)
+    assert credit.oldest_left == 10
+
+
+def test_a_late_answer_may_tell_of_an_older_one():
+    """It costs one question, if that is gone by now."""
+    credit = Credit(3)
+    early, late = credit.ask(1, 0), credit.ask(1, 0)
+    credit.answered(late)
+    credit.heard(30, late)
+    credit.answered(early)
+    credit.heard(10, early)
+    assert credit.oldest_left == 10
+
+
+def test_what_was_asked_before_cannot_deny_what_the_standing_take_heard():
+    credit = Credit(2)
+    early = credit.ask(1, 0)
+    credit.heard(10, NOTHING)
+    credit.heard(None, early)
+    assert credit.oldest_left == 10
+    late = credit.ask(1, 0)
+    credit.heard(None, late)
+    assert credit.oldest_left is None
+
+
+def test_what_an_overtaken_answer_may_bring_is_passed_by_as_many_as_there_are_slots():
+    credit = Credit(2)
+    first, second = begun(credit), begun(credit)
+    credit.heard(10, NOTHING)
+    credit.leave(first)
+    line = [in_line(credit, 20) for _ in range(4)]
+    slow = credit.older()  # its answer carries the task of 10
+    credit.leave(second)
+    quick = credit.older()
+    assert slow is not None
+    assert quick is not None
+    credit.answered(quick)
+    credit.heard(None, quick)
+    for seat in line[:2]:
+        assert credit.grants() == [seat]
+        credit.leave(seat)
+    assert credit.grants() == []
+    credit.answered(slow)
+    credit.heard(None, slow)
+    older = in_line(credit, 10)
+    assert credit.grants() == [older, line[2]]
+
+
+# --- by example: offers, and when nothing is taken ---------------------------------------
+
+
+def test_what_nobody_wants_is_offered():
+    credit = Credit(3)
+    begun(credit)
+    assert credit.offer() == Offer(2, in_line=False)
+
+
+def test_while_somebody_stands_in_line_it_wants_to_hear_of_others_until_it_has():
+    credit = Credit(1)
+    begun(credit)
+    in_line(credit, 5)
+    assert credit.offer() == Offer(0, in_line=True)
+    credit.heard(9, NOTHING)
+    assert credit.offer() == Offer(0, in_line=False)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_full_worker_or_one_that_stops_takes_nothing_but_its_bodies_go_on(is_full):
+    credit = Credit(1, max_parked=1)
+    body = parked(credit)
+    credit.heard(3, NOTHING)
+    if not is_full:
+        credit.max_parked, credit.is_open = 2, False
+    credit.stand(body, 5, 5)
+    assert (credit.offer(), credit.older()) == (Offer(), None)
+    ask = credit.ask(1, 5)
+    assert (ask.free, ask.ahead) == (0, 0)
+    assert credit.grants() == [body]
+
+
+# --- by example: ahead, and back ---------------------------------------------------------
+
+
+def short_bodies(credit, count, now=0):
+    for _ in range(count):
+        credit.leave(begun(credit, now, now))
+
+
+def test_as_many_are_claimed_ahead_as_have_begun_within_a_moment():
+    credit = Credit(1)
+    short_bodies(credit, 3, now=0)
+    short_bodies(credit, 2, now=10)
+    begun(credit, now=10)
+    ask = credit.ask(1, RECENT_MS - 1)
+    assert (ask.free, ask.ahead) == (0, 6)
+    credit.answered(ask)
+    assert credit.ask(1, RECENT_MS).ahead == 3
+
+
+def test_nothing_is_claimed_ahead_while_slots_are_free_or_by_who_does_not_want_that():
+    credit = Credit(2)
+    short_bodies(credit, 5)
+    assert credit.ask(1, 0).ahead == 0
+    assert credit.ask(1).ahead == 0
+    assert credit.ask(1, 0).ahead == 5
+
+
+def test_what_stands_in_line_or_is_on_its_way_is_not_claimed_ahead_once_more():
+    credit = Credit(1)
+    short_bodies(credit, 5)
+    begun(credit)
+    in_line(credit, 0)
+    ask = credit.ask(1, 0)
+    assert (ask.ahead, credit.riding_ahead) == (5, 5)
+    assert credit.ask(1, 0).ahead == 0
+    credit.answered(ask)
+    assert credit.ask(1, 0).ahead == 5
+
+
+def test_there_is_a_bound_to_what_is_claimed_ahead():
+    credit = Credit(1)
+    short_bodies(credit, 2 * AHEAD)
+    assert credit.ask(1, 0).ahead == AHEAD
+
+
+def test_nothing_is_claimed_ahead_while_a_slot_waits_for_what_is_older():
+    credit = Credit(1)
+    short_bodies(credit, 5)
+    in_line(credit, 20)
+    credit.heard(10, NOTHING)
+    ask = credit.ask(1, 0)
+    assert (ask.free, ask.ahead, ask.before) == (1, 0, 20)
+
+
+def test_a_claim_that_stood_in_line_for_long_goes_back_and_keeps_its_place():
+    """It is in the store then: who is later waits for it."""
+    credit = Credit(1)
+    running = begun(credit)
+    claim, young = in_line(credit, 3, now=5), in_line(credit, 4, now=6)
+    assert credit.overdue_at == 5 + IN_LINE_MS
+    assert credit.overdue(5 + IN_LINE_MS - 1) == []
+    assert credit.overdue(5 + IN_LINE_MS) == [claim]
+    assert (claim.stand, claim.place, credit.overdue_at) == (OUT, 3, 6 + IN_LINE_MS)
+    credit.leave(running)
+    assert credit.grants() == []
+    ask = credit.older()
+    assert ask is not None
+    assert ask.before == young.place
+
+
+def test_what_was_asked_before_cannot_deny_what_went_back():
+    credit = Credit(1)
+    ask = credit.ask(1, 0)
+    in_line(credit, 3)
+    credit.overdue(IN_LINE_MS)
+    credit.answered(ask)
+    credit.heard(None, ask)
+    assert credit.oldest_left == 3
+
+
+def test_calls_and_resumed_bodies_never_go_back():
+    credit = Credit(1)
+    body = parked(credit)
+    begun(credit)
+    credit.stand(body, 1, 1)
+    in_line(credit, 1, is_call=True)
+    assert credit.overdue_at is None
+    assert credit.overdue(10_000) == []
+    assert credit.waiting == 2
+
+
+def test_after_something_went_back_nothing_is_claimed_ahead_for_some_bodies():
+    credit = Credit(1)
+    running = begun(credit)
+    in_line(credit, 0)
+    credit.overdue(IN_LINE_MS)
+    credit.leave(running)
+    credit.heard(None, credit.ask(0))  # somebody else has taken it
+    short_bodies(credit, COOLING - 1, now=IN_LINE_MS)
+    ask = credit.ask(1, IN_LINE_MS)
+    assert ask.ahead == 0
+    credit.answered(ask)
+    short_bodies(credit, 1, now=IN_LINE_MS)
+    assert credit.ask(1, IN_LINE_MS).ahead == COOLING
+
+
+def test_no_question_is_no_question():
+    credit = Credit(1)
+    credit.answered(NOTHING)
+    assert (credit.room, credit.riding_ahead) == (1, 0)
