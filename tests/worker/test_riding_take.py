@@ -5,6 +5,7 @@ import asyncio
 from layby import Context, Runner, Workflow, task
 from layby.core.commands import GetPromise
 from layby.core.queries import ExplainPromise
+from tests.worker.world import until
 
 
 def test_what_was_claimed_ahead_goes_back_when_no_slot_comes_free():
@@ -24,11 +25,10 @@ async def conclude_one_of_four_runs_on_two_slots():
         runs = [await runner.start(flow, {"name": name}, run_id=name) for name in gates]
         gates["a"].set()
         await runs[0].result(timeout=30)
-        async with asyncio.timeout(30):
-            while sorted(runner.worker.attempts) != ["run/b:hold", "run/c:hold"]:
-                await asyncio.sleep(0)
-            while (last := (await runs[3].status()).tasks["hold"]).status != "Ready":
-                await asyncio.sleep(0)
+        await until(lambda: sorted(runner.worker.attempts) == ["run/b:hold", "run/c:hold"])
+        await until(lambda: "run/d:hold" not in runner.worker.holds)
+        last = (await runs[3].status()).tasks["hold"]
+        assert last.status == "Ready"
         assert (last.try_number, last.failures) == (0, 0)
         born = (await runner.client.send(GetPromise(id="run/d"))).data.promise.created_at
         row = (await runner.client.send(ExplainPromise(id="run/d:hold"))).data.task

@@ -9,6 +9,7 @@ from typing import Any
 
 from layby import Run, Runner, TaskExecution, Workflow
 from layby.core.model import Promise
+from layby.worker.stopping import Stopping
 from layby.workflow.workflow import AnyTask
 
 
@@ -64,10 +65,12 @@ async def die(runner: Runner) -> None:
     await runner.client.close()
     runner.engine.stop()
     worker = runner.worker
-    worker._stopping = True
+    worker.stopping = Stopping(worker, 0)
+    worker.has_left = True
     worker.credit.is_open = False
     for attempt in list(worker.attempts.values()):
-        attempt.end("shutdown")
-    await worker.bodies_ended(1)
+        attempt.end_hard()
+    if tasks := [body.task for body in worker._running]:
+        await asyncio.wait(tasks, timeout=1)
     worker.close()
     await settled_down()

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from layby.cli.loading import complete_files, load_module
-from layby.cli.options import slotted
+from layby.cli.options import graced, slotted
 from layby.cli.serve import tell
-from layby.cli.worker import Code, end_soon, work
+from layby.cli.stopping import end_soon
+from layby.cli.worker import Code, work
 from layby.runner import Runner
 from layby.server import config, logs
 from layby.server.config import ServerConfig
@@ -32,8 +33,14 @@ Examples:
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), help="Read this file, not ./layby.toml."
 )
+@graced
 def dev(
-    module: str | None, db: str | None, port: str | None, slots: int, file: Path | None
+    module: str | None,
+    db: str | None,
+    port: str | None,
+    slots: int,
+    file: Path | None,
+    grace: int,
 ) -> None:
     """Serve on this machine and, with MODULE, work as well: one process, nothing to set up."""
     given = {"db": db, "server.port": port}
@@ -41,16 +48,17 @@ def dev(
     loaded = config.load(flags, os.environ, file)
     logs.configure(loaded.log)
     code = None if module is None else Code(load_module(module), module)
-    asyncio.run(serve(loaded, tell) if code is None else _dev(loaded, code, slots))
+    asyncio.run(serve(loaded, tell) if code is None else _dev(loaded, code, slots, grace))
 
 
-async def _dev(loaded: ServerConfig, code: Code, slots: int) -> None:
+async def _dev(loaded: ServerConfig, code: Code, slots: int, grace: int) -> None:
     server = Server(loaded)
     await server.start()
     tell(server)
     try:
         token = os.environ.get("LAYBY_TOKEN")
-        await work(Runner(server.url, slots=slots, token=token), code, server.url)
+        runner = Runner(server.url, slots=slots, token=token, grace=grace / 1000)
+        await work(runner, code, server.url)
     finally:
         await server.stop()
         end_soon()

@@ -126,6 +126,13 @@ class Tag(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none
 
 DURATION = Duration()
 JSON = Json()
+graced = click.option(
+    "--grace",
+    type=Duration(least=0),
+    default="25s",
+    show_default=True,
+    help="How long plain `def` and process bodies may take to end when it stops.",
+)
 
 
 def tagged(help_text: str) -> Callable[[Function], Function]:

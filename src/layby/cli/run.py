@@ -1,7 +1,6 @@
 """`layby run`: start a run of a workflow and watch it to its end."""
 
 import asyncio
-import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -18,15 +17,16 @@ from rich.text import Text
 from layby.cli import showing
 from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
 from layby.cli.loading import complete_files, find_flow
-from layby.cli.options import DURATION, Json, as_json, loosely, reaching, slotted
+from layby.cli.options import DURATION, Json, as_json, graced, loosely, reaching, slotted
 from layby.cli.refusals import Refused
-from layby.cli.worker import end_soon
+from layby.cli.stopping import closed, end_soon
 from layby.client.api import Client
 from layby.core.commands import GetPromise
 from layby.core.replies import PromiseData
 from layby.errors import RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
 from layby.runner.runner import Runner
+from layby.server.signals import asked_to_stop
 from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.status import RunStatus, TaskExecution
@@ -60,6 +60,7 @@ Examples:
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
 @slotted
 @click.option("--group", default="default", show_default=True, help="Workers that share the run.")
+@graced
 @reaching
 @as_json
 def run(
@@ -70,6 +71,7 @@ def run(
     deadline: int | None,
     slots: int,
     group: str,
+    grace: int,
     *,
     as_json: bool,
 ) -> None:
@@ -81,7 +83,9 @@ def run(
     with redirect_stdout(sys.stderr):
         flow = find_flow(target)
     context = read_context(given)
-    runner = Runner(_address(place), slots=slots, group=group, token=place.token)
+    runner = Runner(
+        _address(place), slots=slots, group=group, token=place.token, grace=grace / 1000
+    )
     seconds = None if deadline is None else deadline / 1000
     watch = _Watch(showing.new_console(stderr=True), quiet=as_json)
     ending = _Ending()
@@ -93,13 +97,13 @@ def run(
         if as_json:
             showing.print_json(_document(watch, None, str(error)))
         raise Refused(str(error)) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         ending.code = 130
         if watch.run_id:
             in_group = "" if group == "default" else f" --group {group}"
             again = place.sent_here(f"layby run {target} --id {watch.run_id}{in_group}")
             click.echo(f"the run '{watch.run_id}' is kept; go on with: {again}", err=True)
-        raise
+        raise KeyboardInterrupt from None
     showing.print_json(_document(watch, result, None) if as_json else result.to_dict())
     ending.code = 0
 
@@ -126,15 +130,19 @@ async def _executed(
     deadline: float | None,
     watch: "_Watch",
 ) -> Context:
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
-    async with runner:
+    running = asyncio.current_task()
+    assert running is not None
+    asked_to_stop(lambda: running.cancel() and None)
+    await runner.__aenter__()
+    try:
         started = await runner.start(flow, context, run_id=run_id, deadline=deadline)
         try:
             return await watch.follow(started)
         except RunFailed as failed:
             await watch.say_where(runner.client, failed)
             raise
+    finally:
+        await closed(runner)
 
 
 class _Watch:

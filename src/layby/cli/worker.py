@@ -2,17 +2,16 @@
 
 import asyncio
 import logging
-import os
 import random
-import threading
 from contextlib import suppress
 from types import ModuleType
-from typing import Final, cast
+from typing import cast
 
 import click
 
 from layby.cli.loading import calls_in, complete_files, flows_in, load_module
-from layby.cli.options import Duration, slotted
+from layby.cli.options import Duration, graced, slotted
+from layby.cli.stopping import closed, end_soon
 from layby.client.api import Client
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner.runner import Runner, serving
@@ -21,9 +20,6 @@ from layby.workflow.program import FlowProgram
 
 logger = logging.getLogger(__name__)
 
-LAST_S: Final = 1.0
-"""How long a worker that has handed everything back waits for bodies that go on."""
-
 EPILOG = """
 \b
 Examples:
@@ -31,7 +27,8 @@ Examples:
   layby worker flows.py --url https://layby.example.org --slots 16
   layby worker flows.py --url sqlite:layby.db      beside the process that owns the file
 
-SIGTERM and Ctrl-C hand running tasks back at once; other workers go on with them.
+SIGTERM and Ctrl-C end `async` bodies and wait for others to end, at most --grace; then other
+workers go on. A second one, a second later, ends the process at once.
 """
 
 
@@ -54,11 +51,21 @@ SIGTERM and Ctrl-C hand running tasks back at once; other workers go on with the
     show_default=True,
     help="After this long without a sign of life others take over.",
 )
-def worker(module: str, url: str, token: str | None, group: str, slots: int, lease: int) -> None:
+@graced
+def worker(
+    module: str, url: str, token: str | None, group: str, slots: int, lease: int, grace: int
+) -> None:
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     code = Code(load_module(module), module, group)
-    runner = Runner(_checked(url), token=token, group=group, slots=slots, lease=lease / 1000)
+    runner = Runner(
+        _checked(url),
+        token=token,
+        group=group,
+        slots=slots,
+        lease=lease / 1000,
+        grace=grace / 1000,
+    )
     asyncio.run(_work_and_end(runner, code, url))
 
 
@@ -99,28 +106,15 @@ def _checked(url: str) -> str:
 
 async def work(runner: Runner, code: Code, where: str) -> None:
     """Until a signal says stop; a second one ends it at once."""
-    stop = asked_to_stop(lambda: click.echo("layby stops: its tasks are handed back", err=True))
+    stop = asked_to_stop(
+        lambda: click.echo("layby stops: its tasks are handed back as they end", err=True)
+    )
     working = asyncio.ensure_future(_work(runner, code, where))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     working.cancel()
     with suppress(asyncio.CancelledError):
         await working
-
-
-def end_soon(code: int = 0) -> threading.Timer:
-    """Bodies that do not end, in threads for instance, do not keep the process from ending."""
-    timer = threading.Timer(LAST_S, _end_anyway, (code,))
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
-def _end_anyway(code: int) -> None:
-    click.echo(
-        "layby ends, though a task body goes on; what it still does counts for nothing", err=True
-    )
-    os._exit(code)
 
 
 async def _work_and_end(runner: Runner, code: Code, where: str) -> None:
@@ -141,7 +135,7 @@ async def _work(runner: Runner, code: Code, where: str) -> None:
         click.echo(f"layby works for {where}: {code}  (Ctrl-C stops it)", err=True)
         await asyncio.Event().wait()
     finally:
-        await runner.close()
+        await closed(runner)
 
 
 async def _entered(runner: Runner) -> bool:

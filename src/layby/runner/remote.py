@@ -34,7 +34,7 @@ class RemoteLink:
     async def join(self, worker: Worker) -> None:
         """Make this worker known to the server, listen to it, and keep its leases."""
         await self._register(worker)
-        await self._clock.beat(self.client, worker.heartbeat())
+        await self._first_beat(worker)
         config = worker.config
         self._inbox = Inbox(
             self.client.transport,
@@ -60,6 +60,11 @@ class RemoteLink:
             await self._inbox.close()
         await self.client.close()
 
+    async def _first_beat(self, worker: Worker) -> None:
+        sent_at, beat = worker.lease.elapsed(), worker.heartbeat()
+        if (await self._clock.beat(self.client, beat)).is_ok:
+            worker.lease.renewed(sent_at, beat.incarnation)
+
     def _connect(self, within: float) -> HttpClient:
         return HttpClient(self._url, self._token, patience=0, answer_within=within)
 
@@ -68,7 +73,7 @@ class RemoteLink:
 
         One that the server has given up is told so, and comes again as another one.
         """
-        if worker.is_stopping:
+        if worker.has_left:
             raise EngineStopped("this worker has left")
         incarnation = worker.incarnation
         reply = await self.client.send(worker.registration())

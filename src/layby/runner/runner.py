@@ -41,7 +41,7 @@ from layby.worker import encoding
 from layby.worker.worker import Worker, WorkerConfig
 from layby.workflow import plan
 from layby.workflow.context import Context
-from layby.workflow.durations import Duration, positive_seconds
+from layby.workflow.durations import Duration, nonnegative_seconds, positive_seconds
 from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.program import FlowProgram
 from layby.workflow.status import Polling
@@ -57,6 +57,10 @@ SWITCH_INTERVAL_S = 0.0005
 Page = TypeVar("Page")
 PAGE = 1_000
 EMBEDDED_TTL_MS = 60_000
+GRACE_S = 25.0
+"""Below the 30 s that Kubernetes waits before it kills."""
+MEMORY_GRACE_S = 1.0
+"""Nobody takes up what is kept nowhere."""
 
 RunFilter = Literal["Running", "Completed", "Failed", "Cancelled"]
 """What `list` can look for. `Running` is every run that has not ended, halted ones too."""
@@ -82,6 +86,9 @@ class Runner:
 
     With the `http://…` address of a server, `token` is for that server, and the tasks of this
     process go to others when it has not been heard of for `lease` seconds.
+
+    Closed, it ends `async` bodies and waits for plain `def` and process bodies to end, at most
+    `grace` seconds: 25, or 1 for `memory:`.
     """
 
     def __init__(
@@ -99,6 +106,7 @@ class Runner:
         token: str | None = None,
         lease: Duration = 15.0,
         socket: bool = True,
+        grace: Duration | None = None,
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _checked_durability(durability)
@@ -107,6 +115,9 @@ class Runner:
         self._token = token
         self._socket = socket
         self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
+        if grace is None:
+            grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
+        self._grace = nonnegative_seconds(grace, "grace of a Runner")
         self._config = WorkerConfig(
             slots=at_least_one(slots, "slots"),
             group=check_name(group, "group"),
@@ -115,7 +126,7 @@ class Runner:
             processes=min(slots, os.cpu_count() or 1),
             freeze_parked=freeze_parked,
         )
-        self._state: Literal["new", "open", "closed"] = "new"
+        self._state: Literal["new", "open", "closing", "closed"] = "new"
 
     # --- life ----------------------------------------------------------------------------
 
@@ -172,13 +183,17 @@ class Runner:
         await self.close()
 
     async def close(self) -> None:
-        """Hand running tasks back, write what is queued, close the store. Twice is harmless."""
+        """Hand tasks back as their bodies end, write what is queued, close the store.
+
+        Twice is harmless.
+        """
         if self._state != "open":
             return
-        self._state = "closed"
+        self._state = "closing"
         try:
-            await self.worker.stop()
+            await self.worker.stop(self._grace)
         finally:
+            self._state = "closed"
             await self._link.close()
 
     @property

@@ -4,20 +4,39 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
+from time import monotonic
+from types import FrameType
+from typing import Final
+
+TOGETHER_S: Final = 1.0
+"""Signals this close to the first count as one: a terminal and a supervisor may both send it."""
 
 
 def asked_to_stop(heard: Callable[[], None]) -> asyncio.Event:
-    """Set by the first signal that says so, when `heard` is called; a second ends all at once."""
+    """Set by the first signal that says so, when `heard` is called.
+
+    One that comes at least a second later ends the process at once, with 128 and its number,
+    whatever the event loop is busy with.
+    """
     stop = asyncio.Event()
+    loop, numbers = asyncio.get_running_loop(), tuple(_signals())
 
     def hear() -> None:
         if stop.is_set():
-            os._exit(130)
+            return
         stop.set()
+        first_at = monotonic()
+
+        def hear_again(number: int, _: FrameType | None) -> None:
+            if monotonic() - first_at >= TOGETHER_S:
+                os._exit(128 + number)
+
+        for each in numbers:
+            signal.signal(each, hear_again)
         heard()
 
-    for number in _signals():
-        asyncio.get_running_loop().add_signal_handler(number, hear)
+    for number in numbers:
+        loop.add_signal_handler(number, hear)
     return stop
 
 

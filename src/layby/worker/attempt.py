@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from layby.client.api import Client
-from layby.core.commands import NOTHING, AnnotateTask, Command, FenceTask, Value
+from layby.client.api import LineClient
+from layby.core.commands import NOTHING, AnnotateTask, Command, FenceTask, Released, Value
 from layby.core.model import Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, Reply
@@ -31,7 +31,10 @@ RECANCEL_S = 1.0
 class Host(Protocol):
     """What an attempt needs of the worker it runs in."""
 
-    client: Client
+    client: LineClient
+
+    @property
+    def is_stopping(self) -> bool: ...
 
     def now(self) -> Millis: ...
 
@@ -44,6 +47,10 @@ class Host(Protocol):
     async def let_others_in(self) -> None: ...
 
     def lent(self, attempt: "Attempt", why: str) -> None: ...
+
+    def is_leased(self, attempt: "Attempt") -> bool: ...
+
+    async def renew_lease(self, attempt: "Attempt") -> None: ...
 
     def spawn(self, coroutine: Any) -> Any: ...
 
@@ -73,7 +80,9 @@ class Shown(msgspec.Struct, frozen=True):
 class Attempt:
     __slots__ = (
         "_armed_at",
+        "_checkpoints",
         "_host",
+        "_is_hard",
         "_left",
         "_progress",
         "_shown",
@@ -82,6 +91,7 @@ class Attempt:
         "body",
         "error",
         "failures",
+        "has_begun",
         "id",
         "is_open",
         "is_reported",
@@ -89,6 +99,7 @@ class Attempt:
         "lineage",
         "reason",
         "replay",
+        "thread_waits",
         "timeout_at",
         "try_number",
         "version",
@@ -109,6 +120,12 @@ class Attempt:
         self.try_number = claim.task.tries + claim.task.ahead
         self.error: BaseException | None = None
         self.is_open = True
+        self.has_begun = False
+        """Whether user code may have run."""
+        self.thread_waits = 0
+        """Waits that the thread of a plain `def` is in: there it can be told to end."""
+        self._checkpoints = 0
+        self._is_hard = False
         self.is_reported = False
         self.reason: str | None = None
         """Why the body is being ended from outside: timeout, lost, …; None while it runs."""
@@ -142,7 +159,7 @@ class Attempt:
 
     def check_open(self) -> None:
         """Raise when the body has no business with its handle any more."""
-        if self.reason is not None:
+        if self.reason is not None and not self._is_put_off:
             raise asyncio.CancelledError(f"{self.id}: {self.reason}")
         if not self.is_open:
             raise UsageError(
@@ -151,6 +168,17 @@ class Attempt:
             )
 
     # --- beginning and ending ------------------------------------------------------------
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether the task is certainly ours now. May be asked from any thread."""
+        return self._host.is_leased(self)
+
+    async def hold_lease(self) -> None:
+        """Renew the lease if it may be over; raises when it is."""
+        while not self._host.is_leased(self):
+            await self._host.renew_lease(self)
+            self.check_open()
 
     def begin(self) -> None:
         """The body starts: it has its slot now."""
@@ -163,7 +191,66 @@ class Attempt:
             self._stop_clock()
             self.reason = reason
             self._again_in(CLEAN_UP_S)
-            self._host.cancel_body(self)  # one that has not begun is closed in this call
+            if not self._is_put_off:
+                self._host.cancel_body(self)  # one that has not begun is closed in this call
+        elif reason == "lost" and self._is_put_off:
+            self.end_hard()  # what its checkpoint returns could not be stored
+
+    # --- the worker stops ----------------------------------------------------------------
+
+    def ask_to_stop(self) -> None:
+        """Coroutines are ended, and whoever has not begun or waits. A plain `def` and a body in a
+        process go on: they cannot be told, and their results count.
+        """
+        if self.job.mode == "async" or not self.has_begun or self.thread_waits:
+            self.end("shutdown")
+
+    def heeds_stop(self) -> bool:
+        """Whether a plain `def` that looks is to end: what it returns then is no result.
+
+        In the body's own thread.
+        """
+        if self.reason is None and self._host.is_stopping:
+            self.reason = "shutdown"
+        return self.reason is not None
+
+    def check_may_park(self) -> None:
+        """A plain `def` that has gone on while the worker stops ends where it would wait."""
+        if self._host.is_stopping and not self._is_put_off:
+            self.end("shutdown")
+            self.check_open()
+
+    def end_hard(self) -> None:
+        """Nothing is waited for any more."""
+        self._is_hard = True
+        if self.reason is None:
+            self.end("shutdown")
+        else:
+            self._host.cancel_body(self)
+
+    def begin_checkpoint(self) -> None:
+        """Its function ends before the worker stops, and its result is stored."""
+        self._checkpoints += 1
+
+    async def end_checkpoint(self) -> None:
+        was_put_off = self._is_put_off
+        self._checkpoints -= 1
+        if was_put_off and not self._is_put_off:
+            self._host.cancel_body(self)
+            await asyncio.sleep(0)  # where the body hears it
+
+    @property
+    def _is_put_off(self) -> bool:
+        """Whether the end has to wait for a checkpoint."""
+        return self.reason == "shutdown" and self._checkpoints > 0 and not self._is_hard
+
+    def released(self) -> Released:
+        """How it is handed back. Of a lost one this counts only if it was halted."""
+        history = None
+        if self.has_begun:
+            outcome = "Halted" if self.reason == "lost" else "Released"
+            history = self.job.history.handed_back(self.now(), outcome)
+        return Released(self.id, self.version, begun=self.has_begun, history=history)
 
     def close(self) -> None:
         """The body has ended: its handle is of no use any more."""
@@ -173,8 +260,9 @@ class Attempt:
 
     def _end_again(self) -> None:
         """It should have ended long ago: nobody waits for it any more, but it is told again."""
-        self._host.give_up(self)
-        self._host.cancel_body(self)
+        if not self._is_put_off:
+            self._host.give_up(self)
+            self._host.cancel_body(self)
         self._again_in(RECANCEL_S)
 
     def _again_in(self, seconds: float) -> None:

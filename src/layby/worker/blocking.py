@@ -48,33 +48,33 @@ class BlockingHandle:
         return self._wait(self._handle.rpc(func, *args, **options))
 
     def promise(self, name: str) -> "BlockingToken":
-        return BlockingToken(self, self._wait(self._handle.promise(name)))
+        return BlockingToken(self, self._ask(self._handle.promise(name)))
 
     # --- other control -------------------------------------------------------------------
 
     def checkpoint(self, key: str, fn: Any, *args: Any) -> Any:
         """A plain `fn` runs on this thread, an async one on the loop."""
         if inspect.iscoroutinefunction(fn):
-            return self._wait(self._handle.checkpoint(key, fn, *args))
+            return self._ask(self._handle.checkpoint(key, fn, *args))
         found = self._handle.recalled(key, args)
         if found is not None:
             return found.value
-        if not self._handle.is_slot_held():
-            self._wait(self._handle.have_slot())
-        return self._wait(self._handle.keep(key, args, fn(*args)))
+        if not self._handle.is_leased or not self._handle.is_slot_held():
+            self._ask(self._handle.may_work())
+        return self._ask(self._handle.keep(key, args, fn(*args)))
 
     def yield_slot(self) -> None:
-        self._wait(self._handle.yield_slot())
+        self._ask(self._handle.yield_slot())
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
-        self._wait(_called(self._handle.progress, fraction, text))
+        self._ask(_called(self._handle.progress, fraction, text))
 
     def is_slot_held(self) -> bool:
         return self._handle.is_slot_held()
 
     @property
     def is_cancelled(self) -> bool:
-        return self._handle.is_cancelled
+        return self._handle.heeds_stop()
 
     @property
     def try_number(self) -> int:
@@ -100,13 +100,17 @@ class BlockingHandle:
         return self._wait(coroutine)
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """A wait, in which the body can be ended when the worker stops."""
+        return self._ask(coroutine, is_wait=True)
+
+    def _ask(self, coroutine: Coroutine[Any, Any, Any], *, is_wait: bool = False) -> Any:
         """Wait on the loop; meanwhile this thread does no real work."""
         try:
             self._handle.check_open()
         except BaseException:
             coroutine.close()
             raise
-        answered = self._answered(coroutine, self._strand())
+        answered = self._answered(coroutine, self._strand(), int(is_wait))
         asked = asyncio.run_coroutine_threadsafe(answered, self._loop)
         self._work.end()
         try:
@@ -119,14 +123,18 @@ class BlockingHandle:
         thread = threading.current_thread()
         return MAIN if thread is self._main else thread
 
-    async def _answered(self, coroutine: Coroutine[Any, Any, Any], strand: Strand) -> Any:
+    async def _answered(
+        self, coroutine: Coroutine[Any, Any, Any], strand: Strand, waits: int
+    ) -> Any:
         answering = asyncio.current_task()
         assert answering is not None
         self._answering.add(answering)
         self._shared.call_for(strand)
+        self._handle.thread_waits(waits)
         try:
             return await coroutine
         finally:
+            self._handle.thread_waits(-waits)
             self._shared.called()
             self._answering.discard(answering)
             self._work.begin()

@@ -38,6 +38,7 @@ class Bodies:
         self._threads: ThreadPoolExecutor | None = None
         self._thread_places = asyncio.Semaphore(max_threads)
         self._processes: ProcessTaskExecutor | None = None
+        self._process_places = asyncio.Semaphore(processes)
         self.threads = 0
         """How many bodies have a thread now, those that wait in it too."""
 
@@ -53,6 +54,7 @@ class Bodies:
         attempt.begin()
         code: Any
         if is_async:
+            attempt.has_begun = True
             code = self._driven(attempt, handle, shared, context)
         else:
             code = self._elsewhere(attempt, handle, shared)
@@ -74,7 +76,7 @@ class Bodies:
         try:
             if attempt.job.mode == "thread":
                 return await self._in_thread(attempt, handle, shared)
-            return await self._in_process(attempt.job.body(None))
+            return await self._in_process(attempt)
         except BaseException as error:
             attempt.error = error
             raise
@@ -94,6 +96,7 @@ class Bodies:
         async with self._thread_places:
             self.threads += 1
             try:
+                await attempt.hold_lease()  # it may have waited long for its place
                 return await self._in_own_thread(attempt, handle, shared)
             finally:
                 self.threads -= 1
@@ -105,6 +108,7 @@ class Bodies:
         context = copy_context()
         context.run(enter_handle, blocking)
         call = attempt.job.body(blocking)
+        attempt.has_begun = True
         work.begin()
         running = asyncio.wrap_future(self._thread_pool().submit(context.run, blocking.run, call))
         running.add_done_callback(lambda _: work.end())
@@ -125,7 +129,13 @@ class Bodies:
 
     # --- processes -----------------------------------------------------------------------
 
-    async def _in_process(self, call: Callable[[], Any]) -> Any:
+    async def _in_process(self, attempt: Attempt) -> Any:
+        async with self._process_places:
+            await attempt.hold_lease()
+            attempt.has_begun = True
+            return await self._in_own_process(attempt.job.body(None))
+
+    async def _in_own_process(self, call: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
 
@@ -142,7 +152,7 @@ class Bodies:
                 raise
 
     def _process_executor(self) -> ProcessTaskExecutor:
-        """Bodies that find every process busy wait in its queue, with their slots."""
+        """Bodies that find every process busy wait for a place, with their slots."""
         if self._processes is None:
             count = self._process_count
             config = ProcessTaskExecutorConfig(

@@ -7,7 +7,7 @@ from layby.core.model import Task
 from layby.core.queries import Execute
 from layby.core.replies import Claim
 from layby.worker.attempt import Attempt
-from layby.worker.credit import HELD, Seat
+from layby.worker.credit import ENDING, HELD, OUT, Seat
 
 
 class Host(Protocol):
@@ -67,6 +67,8 @@ class Body(Seat):
         """Stand in line, from now on, until the slot is held."""
         if self.stand is HELD:
             return
+        if self.stand in (OUT, ENDING):
+            raise asyncio.CancelledError("the body is being ended: there is no slot for it")
         if self._turn is not None:
             raise RuntimeError("this body is already waiting for its slot somewhere else")
         self._turn = asyncio.get_running_loop().create_future()

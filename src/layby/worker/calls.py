@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from layby.client.api import Client
+from layby.client.api import LineClient
 from layby.core.birth import TARGET
 from layby.core.commands import (
     AcquireTask,
@@ -32,6 +32,7 @@ from layby.errors import StoreError
 from layby.worker.body import Body
 from layby.worker.call_format import read_call
 from layby.worker.credit import LINE
+from layby.worker.lease import LeaseTime
 from layby.worker.patience import known, patiently
 from layby.worker.program import Program
 
@@ -44,6 +45,8 @@ PORTION: Final = 500
 FEW: Final = 50
 """Parked calls looked after in one beat: what they write next would be refused anyway."""
 BEATS_PER_LEASE: Final = 3
+OLD_BODY_S: Final = 1.0
+"""How long a call is left alone that met an old body of its own process."""
 YOUNG_S: Final = 0.5
 """A call that ends sooner is not worth watching whether somebody cancels it."""
 
@@ -61,7 +64,8 @@ class Line(Protocol):
 class Host(Protocol):
     """What calls need of the worker they run in."""
 
-    client: Client
+    client: LineClient
+    lease: LeaseTime
 
     @property
     def running(self) -> "list[str]": ...
@@ -78,6 +82,10 @@ class Host(Protocol):
         """The call is ours, and becomes the body of its claim."""
         ...
 
+    def meets_old_body(self, task_id: str) -> bool:
+        """Whether a body of an earlier claim of this task has not ended here."""
+        ...
+
     def lost(self, task_id: str, version: int) -> None: ...
 
     def spawn(self, coroutine: Any) -> "asyncio.Task[Any]": ...
@@ -86,11 +94,12 @@ class Host(Protocol):
 class Lease:
     """A call that we have acquired; `watch` makes us hear of its end from elsewhere."""
 
-    __slots__ = ("timer", "version", "watch")
+    __slots__ = ("time", "timer", "version", "watch")
 
-    def __init__(self, version: int, timer: asyncio.TimerHandle) -> None:
+    def __init__(self, version: int, timer: asyncio.TimerHandle, time: LeaseTime) -> None:
         self.version = version
         self.timer = timer
+        self.time = time
         self.watch: asyncio.Task[Any] | None = None
 
     def end(self) -> None:
@@ -126,15 +135,14 @@ class Calls:
             self._functions = self._program.functions
             self._hear_again()
 
-    def close(self) -> list[TaskVersion]:
-        """Hear no more; what has to be released."""
+    def close(self) -> None:
+        """Hear no more, and begin nothing."""
         self._is_closed = True
         for body in self._waiting.values():
             self._host.withdraw(body)
         self._waiting.clear()
         if self.line is not None:
             self.line.close()
-        return self.leased()
 
     async def release(self, leased: Sequence[TaskVersion]) -> None:
         commands = (ReleaseTask(id=each.id, version=each.version) for each in leased)
@@ -171,6 +179,8 @@ class Calls:
 
     def _remember(self, call: Execute) -> None:
         """It stands in line; another worker may have a slot for it sooner."""
+        if self._is_closed:
+            return
         if len(self._waiting) >= MAX_WAITING:
             self._has_forgotten = True
             self._decline(call)
@@ -209,24 +219,32 @@ class Calls:
             self._host.adopt(body, claim)
 
     async def _claim(self, call: Execute) -> Claim | None:
+        host = self._host
+        if host.meets_old_body(call.id):
+            self._decline(call)  # others may have it at once, and we when that one has ended
+            asyncio.get_running_loop().call_later(OLD_BODY_S, self._remember, call)
+            return None
         acquire = AcquireTask(id=call.id, version=call.version, pid=self._pid, ttl=self._ttl)
-        data = (await patiently(self._host.client, acquire)).data
+        sent_at = host.lease.elapsed()
+        data = (await patiently(host.client, acquire)).data
         if not isinstance(data, ClaimData):
             return None  # somebody else has it, or it is over
         task = data.task
         if self._is_closed:
             await self.release([TaskVersion(task.id, task.version)])
             return None
-        self._lease(task.id, task.version)
+        self._lease(task.id, task.version, sent_at)
         queued_at = data.promise.created_at if task.version == 1 else 0
         return Claim(task, data.promise, queued_at)
 
     # --- the lease -----------------------------------------------------------------------
 
-    def _lease(self, task_id: str, version: int) -> None:
+    def _lease(self, task_id: str, version: int, sent_at: Millis) -> None:
         loop = asyncio.get_running_loop()
         timer = loop.call_later(YOUNG_S, self._watch, task_id, version)
-        self._leases[task_id] = Lease(version, timer)
+        time = LeaseTime(self._ttl, self._host.lease.elapsed)
+        time.renewed(sent_at)
+        self._leases[task_id] = Lease(version, timer, time)
         if not self._is_beating:
             self._is_beating = True
             self._host.spawn(self._beat_on())
@@ -247,6 +265,28 @@ class Calls:
         for start in range(0, len(leased), PORTION):
             yield HeartbeatTasks(pid=self._pid, tasks=leased[start : start + PORTION])
 
+    def renewed(self, beat: HeartbeatTasks, sent_at: Millis) -> None:
+        """It was answered. Names that are not ours are passed over in silence, so only what we
+        still held then has certainly been renewed. May be called from any thread.
+        """
+        for each in beat.tasks:
+            time = self.lease_of(each.id, each.version)
+            if time is not None and time.is_held():
+                time.renewed(sent_at)
+
+    def lease_of(self, task_id: str, version: int) -> LeaseTime | None:
+        lease = self._leases.get(task_id)
+        return lease.time if lease is not None and lease.version == version else None
+
+    async def renew(self, task_id: str, version: int) -> None:
+        """For who has not heard in time: renew it by its name, and look whether it is ours."""
+        time, named = self.lease_of(task_id, version), TaskVersion(task_id, version)
+        sent_at = self._host.lease.elapsed()
+        await patiently(self._host.client, HeartbeatTasks(pid=self._pid, tasks=[named]))
+        self._heed(named, (await patiently(self._host.client, GetTask(id=task_id))).data)
+        if time is not None and self.lease_of(task_id, version) is time:
+            time.renewed(sent_at)
+
     async def look_after(self) -> None:
         """Whether tasks are still ours: those that run, and a few that are parked."""
         leased, running = self.leased(), set(self._host.running)
@@ -260,7 +300,9 @@ class Calls:
             logger.warning("calls could not be looked after: %s", failure)
 
     async def _check(self, leased: TaskVersion) -> None:
-        data = known(await self._host.client.send(GetTask(id=leased.id))).data
+        self._heed(leased, known(await self._host.client.send(GetTask(id=leased.id))).data)
+
+    def _heed(self, leased: TaskVersion, data: object) -> None:
         is_ours = (
             isinstance(data, TaskData)
             and data.task.state == "acquired"
@@ -284,7 +326,9 @@ class Calls:
             await asyncio.sleep(self._ttl / 1000 / BEATS_PER_LEASE)
             try:
                 for beat in self.beats():
-                    await self._host.client.send(beat)
+                    sent_at = self._host.lease.elapsed()
+                    if (await self._host.client.send(beat)).is_ok:
+                        self.renewed(beat, sent_at)
                 await self.look_after()
             except StoreError as failure:
                 logger.warning("the leases of calls could not be renewed: %s", failure)

@@ -15,6 +15,11 @@ while they hold none: their cleaning up is code that runs, so it counts, and not
 meanwhile. What the standing take offers is not subtracted: the offer may be out of date for a
 moment, and a claim that finds its slot used stands in line. Claims are also made ahead of their
 slots while bodies are short. What has stood in line for long goes back, and keeps its place.
+
+Answers may be late, lost, or overtake each other, so questions are numbered (commands reach the
+store in the order they were sent). A late answer can tell of a task but deny none. When a task
+that we had heard of is denied while an earlier question is open, that answer may be bringing it:
+until it has come, at most `slots` later ones are granted. Every question must be `answered`.
 """
 
 from collections import deque

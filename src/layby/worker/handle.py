@@ -76,6 +76,19 @@ class TaskHandle:
     def is_cancelled(self) -> bool:
         return self._attempt is not None and self._attempt.is_ending
 
+    def thread_waits(self, by: int) -> None:
+        """The thread of a plain `def` begins a wait (1), or ends it (-1)."""
+        if self._attempt is not None:
+            self._attempt.thread_waits += by
+
+    def heeds_stop(self) -> bool:
+        return self._attempt is not None and self._attempt.heeds_stop()
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether the task is certainly ours now. May be asked from any thread."""
+        return self._attempt is None or self._attempt.is_leased
+
     def is_slot_held(self) -> bool:
         return self._shared.slot.is_held()
 
@@ -202,11 +215,23 @@ class TaskHandle:
         found = self.recalled(key, args)
         if found is not None:
             return found.value
-        await self.have_slot()
-        result = fn(*args)
-        if inspect.isawaitable(result):
-            result = await result
-        return await self.keep(key, args, result)
+        await self.may_work()
+        attempt = self._store()
+        attempt.begin_checkpoint()
+        try:
+            result = fn(*args)
+            if inspect.isawaitable(result):
+                result = await result
+            return await self.keep(key, args, result)
+        finally:
+            await attempt.end_checkpoint()
+
+    async def may_work(self) -> None:
+        """Before something is done that lasts: with the slot, and while the task is ours."""
+        await self._shared.have()
+        attempt = self._store()
+        if not attempt.is_leased:
+            await attempt.hold_lease()
 
     def recalled(self, key: str, args: tuple[Any, ...]) -> Record | None:
         """What was stored under this key before, for these arguments."""
@@ -232,10 +257,6 @@ class TaskHandle:
                 await self._attempt.let_others_in()
         finally:
             await self._shared.come_back(wait, is_over=self._shared.is_over())
-
-    async def have_slot(self) -> None:
-        """For a part of the body that found it without its slot and is about to work."""
-        await self._shared.have()
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
         """Say how far the task is; shown in the run's status."""
@@ -269,7 +290,12 @@ class TaskHandle:
         The end of a condition is recorded; that of a promise stands in the promise, so that only
         giving up on it has to be recorded.
         """
-        wait = self._shared.leave(waiting, poll)
+        try:
+            self._check_may_park()
+            wait = self._shared.leave(waiting, poll)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
         try:
             result = await future
         except asyncio.CancelledError:
@@ -287,6 +313,10 @@ class TaskHandle:
         else:
             await self._shared.come_back(wait, record_id, call)
         return result
+
+    def _check_may_park(self) -> None:
+        if self._attempt is not None:
+            self._attempt.check_may_park()
 
     # --- promises ------------------------------------------------------------------------
 

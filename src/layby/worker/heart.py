@@ -15,6 +15,7 @@ from typing import Final
 from layby.client.api import Client
 from layby.core.replies import HeartbeatData, Reply
 from layby.errors import LaybyError
+from layby.worker.renewal import heed_heartbeat
 from layby.worker.server_clock import ServerClock
 from layby.worker.stock import Stock
 from layby.worker.thread_call import in_own_thread
@@ -103,9 +104,15 @@ class Heart:
         worker = self._worker
         beat = worker.heartbeat()
         if beat.incarnation == worker.registered_as:  # one that comes too early is refused
-            self._call(self._heard, beat.incarnation, await self._clock.beat(client, beat))
+            sent_at = worker.lease.elapsed()
+            reply = await self._clock.beat(client, beat)
+            if reply.is_ok:
+                worker.lease.renewed(sent_at, beat.incarnation)
+            self._call(self._heard, beat.incarnation, reply)
         for call_beat in worker.calls.beats():  # their leases are their own
-            await client.send(call_beat)
+            sent_at = worker.lease.elapsed()
+            if (await client.send(call_beat)).is_ok:
+                worker.calls.renewed(call_beat, sent_at)
         self._call(self._look_after_calls)
 
     def _is_blocked(self) -> bool:
@@ -137,12 +144,8 @@ class Heart:
         self._turned_at = monotonic()
 
     def _heard(self, incarnation: str, reply: Reply) -> None:
-        if reply.status == 409:
-            self._worker.start_over(incarnation, reply)
-        elif isinstance(reply.data, HeartbeatData):
-            for lost in reply.data.lost:
-                self._worker.lost(lost.id, lost.version)
-            if self._stock.is_wanted(agrees=reply.data.agrees):
-                self._worker.spawn(self._stock.take())
-        else:
-            logger.warning("a heartbeat was refused with %s: %s", reply.status, reply.data)
+        heed_heartbeat(self._worker, incarnation, reply)
+        if isinstance(reply.data, HeartbeatData) and self._stock.is_wanted(
+            agrees=reply.data.agrees
+        ):
+            self._worker.spawn(self._stock.take())

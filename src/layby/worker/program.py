@@ -35,6 +35,10 @@ class History(Protocol):
 
     def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None: ...
 
+    def handed_back(self, now: Millis, outcome: str) -> str:
+        """The text as it will be when the store has the task back."""
+        ...
+
     @property
     def text(self) -> str: ...
 

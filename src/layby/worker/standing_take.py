@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from layby.core.commands import Take
 from layby.core.replies import Reply
 from layby.worker.credit import Credit, Offer
@@ -55,6 +57,13 @@ class StandingTake:
         self._offer = self._credit.offer()
         self._take = self._take_of(self._offer)
         self._spawn(self._stand(self._take))
+
+    def withdraw(self) -> None:
+        """Replace it by one that wants nothing, roots neither, and is not replaced itself."""
+        self._disarm()
+        if self._take is not None:
+            self._offer, self._take = Offer(), replace(self._take_of(Offer()), names=())
+            self._spawn(self._stand(self._take))
 
     def close(self) -> None:
         self._disarm()

@@ -8,7 +8,7 @@ moment, so only what differs twice in the same way counts; versions make a mista
 import logging
 from typing import Final
 
-from layby.core.commands import ReleaseTask
+from layby.core.commands import Released, ReleaseTasks
 from layby.core.queries import ListHeld
 from layby.core.replies import TaskPage
 from layby.errors import LaybyError, StoreError
@@ -63,7 +63,10 @@ class Stock:
 
     async def _hand_back(self, task_id: str, version: int) -> None:
         logger.warning("%s was given to this worker in an answer that got lost", task_id)
-        await self._worker.client.send(ReleaseTask(id=task_id, version=version))
+        worker, task = self._worker, Released(task_id, version, begun=False)
+        await worker.client.send(
+            ReleaseTasks(pid=worker.config.pid, incarnation=worker.incarnation, tasks=(task,))
+        )
 
     async def _listed(self) -> set[Claimed]:
         worker, found, cursor = self._worker, set[Claimed](), None

@@ -8,7 +8,7 @@ The pipeline of one claim: take → load → run → classify → report, each i
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 from typing import Any
 
@@ -20,7 +20,7 @@ from layby.core.commands import (
     HeartbeatWorker,
     LeaveWorker,
     Released,
-    ReleaseTasks,
+    ReleaseTask,
     StartRun,
     Take,
     TaskVersion,
@@ -44,12 +44,16 @@ from layby.worker.callbacks import Callbacks
 from layby.worker.calls import Calls
 from layby.worker.credit import HELD, NOTHING, Ask, Credit, Offer
 from layby.worker.ending import classify
+from layby.worker.lease import Elapsed, LeaseTime, elapsed_ms
 from layby.worker.loading import Loaded, Loader
 from layby.worker.patience import patiently
 from layby.worker.program import Program, Verdict
+from layby.worker.releases import OLD_BODY_MS, Releases
+from layby.worker.renewal import Renewal
 from layby.worker.reporting import Report, Reporter
 from layby.worker.sight import Sight
 from layby.worker.standing_take import StandingTake
+from layby.worker.stopping import Stopping
 from layby.worker.wheel import Wheel
 
 logger = logging.getLogger(__name__)
@@ -58,11 +62,11 @@ FOREVER_MS = 3_600_000
 WAIT_MS = 30_000
 """How long a take waits at a server: what lies in between may lose the answer, and say nothing."""
 LEAVE_S = 3.0
-"""How long a worker that stops tries to hand its tasks back; later they are taken over anyway."""
+"""How long a worker that stops tries to say so; later its tasks are taken over anyway."""
+CALLBACKS_S = 1.0
+"""How long callbacks of what has ended may take when the worker stops."""
 REFUSED_S = 5.0
 """How long a worker that is refused waits before it asks for tasks again."""
-OLD_BODY_MS: Millis = 1_000
-"""How long a task goes back for whose old body still ends in this process."""
 
 
 class WorkerConfig(Struct, frozen=True):
@@ -86,6 +90,7 @@ class Worker:
         program: Program,
         config: WorkerConfig,
         now: Callable[[], Millis],
+        elapsed: Elapsed = elapsed_ms,
     ) -> None:
         self.client = client
         self.now = now
@@ -100,6 +105,8 @@ class Worker:
         self._context = copy_context()
         """What bodies start in: nothing that one of them sets reaches another."""
         self.incarnation = config.incarnation
+        self.lease = LeaseTime(None if config.embedded else config.ttl, elapsed, config.incarnation)
+        self._renewal = Renewal(self)
         self.registered_as = ""
         """The incarnation that the store is known to know."""
         self.on_new_incarnation: Callable[[], None] = lambda: None
@@ -123,7 +130,12 @@ class Worker:
         )
         self._is_looking = False
         self._giving_back: asyncio.TimerHandle | None = None
-        self._stopping = False
+        self.stopping: Stopping | None = None
+        """Who ends the bodies, from when the worker is asked to stop."""
+        self.has_left = False
+        self.overlaps = 0
+        """Tasks that were handed back though their bodies went on."""
+        self._releases = Releases(self, config.pid)
         self._was_full = False
         self.calls = Calls(self, program, config.pid, config.ttl, beats=config.embedded)
 
@@ -133,39 +145,41 @@ class Worker:
         self.look()
 
     async def stop(self, grace: float = 1.0) -> None:
-        """Hand every task back at once; bodies get `grace` seconds to clean up."""
-        self._stopping = True
+        """Hand every task back when its body has ended; at most `grace` seconds are waited for."""
+        self.stopping = Stopping(self, grace)
         self.credit.is_open = False
-        self._standing.close()
-        leased = self.calls.close()
+        self._standing.withdraw()
+        self.calls.close()
+        for body in list(self._arriving.values()):
+            self._hand_back_unbegun(body)
         await asyncio.sleep(0)  # reports of bodies that have just ended leave first
-        for attempt in list(self.attempts.values()):
-            attempt.end("shutdown")
-        await self._leave(leased)
-        await asyncio.gather(self.bodies_ended(grace), self._callbacks.finish(grace))
-        self.close()
+        try:
+            await self.stopping.end_bodies()
+        finally:
+            await self._leave()
+            await self._callbacks.finish(CALLBACKS_S)
+            self.close()
 
     def close(self) -> None:
+        """Let go of threads, timers and whatever still runs."""
         self._wheel.close()
         self._bodies.close()
         self._sight.close()
+        self._standing.close()
         if self._giving_back is not None:
             self._giving_back.cancel()
+        for body in self._running:
+            if body.task is not None:
+                body.task.cancel()
         for task in list(self._background):
             task.cancel()
 
-    async def bodies_ended(self, within: float) -> bool:
-        """Whether all bodies have ended in time."""
-        tasks = [body.task for body in self._running if body.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=within)
-        return all(task.done() for task in tasks)
-
-    async def _leave(self, leased: Sequence[TaskVersion]) -> None:
+    async def _leave(self) -> None:
+        self.has_left = True
         leave = LeaveWorker(pid=self.config.pid, incarnation=self.incarnation)
         try:
             async with asyncio.timeout(LEAVE_S):
-                await asyncio.gather(self.client.send(leave), self.calls.release(leased))
+                await self.client.send(leave)
         except (EngineStopped, StoreError, TimeoutError) as failure:
             why = str(failure) or "the store does not answer"
             logger.warning("the worker could not hand its tasks back: %s", why)
@@ -173,13 +187,18 @@ class Worker:
     def lost(self, task_id: str, version: int) -> None:
         """A task was taken away: cancelled, halted, timed out or settled by somebody else."""
         attempt, arriving = self.attempts.get(task_id), self._arriving.get(task_id)
+        is_call = self.calls.lease_of(task_id, version) is not None
+        self.calls.let_go(task_id, version)
         if attempt is not None and attempt.version == version:
-            attempt.end("lost")
+            attempt.end("lost")  # held until its body has ended: it may have been halted
             return
         if arriving is not None and arriving.version == version:
             self._drop(arriving)
             self.look()
-        self._body_is_over(task_id, version)
+        else:
+            arriving = None
+        if not is_call:
+            self._releases.add(Released(task_id, version, begun=arriving is None))
 
     def _drop(self, body: Body) -> None:
         """It has not begun, and will not."""
@@ -188,7 +207,7 @@ class Worker:
 
     @property
     def is_stopping(self) -> bool:
-        return self._stopping
+        return self.stopping is not None
 
     @property
     def running(self) -> "list[str]":
@@ -212,7 +231,9 @@ class Worker:
         for seat in self.credit.grants():
             assert isinstance(seat, Body)
             self._granted(seat)
-        if not self._is_looking and not self._stopping:
+        if self.stopping is not None:
+            self.stopping.changed()
+        elif not self._is_looking:
             self._is_looking = True
             asyncio.get_running_loop().call_soon(self._ask_for_more)
 
@@ -228,7 +249,7 @@ class Worker:
         """Once for all that happens in a turn of the loop, after its reports have left."""
         self._is_looking = False
         self._sight.look(self.credit.parked)
-        if self._stopping or not self._program.names:
+        if self.is_stopping or not self._program.names:
             return
         older = self.credit.older()
         if older is not None:
@@ -243,6 +264,7 @@ class Worker:
             reply = await self._patiently(self.take(ask))
         finally:
             self.credit.answered(ask)
+        if reply is not None:
             self._heed(reply, ask)
             self.look()
 
@@ -269,7 +291,7 @@ class Worker:
     def code_changed(self) -> None:
         """The program knows more names now: ask for those too."""
         self.calls.code_changed()
-        if self._program.names and not self._stopping:
+        if self._program.names and self.stopping is None:
             self._standing.tell()
         self.look()
 
@@ -304,9 +326,9 @@ class Worker:
 
     def ask(self) -> tuple[Ask, Take | None]:
         """What a report may bring back: the slot that has just become free asks for a task."""
-        if self._stopping:
+        if self.stopping is not None:
             return NOTHING, None
-        ask = self.credit.ask(1, self.now())
+        ask = self.credit.ask(1, self.lease.elapsed())
         return ask, self.take(ask)
 
     def registration(self) -> Take:
@@ -337,10 +359,11 @@ class Worker:
 
     def start_over(self, incarnation: str, reply: Reply) -> None:
         """The store gave this worker up: everything it held belongs to others now."""
-        if incarnation != self.incarnation or self._stopping:
+        if incarnation != self.incarnation or self.has_left:
             return  # told before, or expected
         logger.error("the worker lost its lease and begins anew: %s", reply.data)
         self.incarnation = uuid.uuid4().hex
+        self.lease.begin_anew(self.incarnation)
         held, self.holds = self.holds, {}
         for body in list(self._arriving.values()):
             if body.id in held:
@@ -354,7 +377,7 @@ class Worker:
     async def start_run(self, command: StartRun) -> Reply:
         """Start a run and, with room for it, its first tasks in the same command."""
         ask = NOTHING
-        if command.name in self._program.names and not self._stopping:
+        if command.name in self._program.names and self.stopping is None:
             first = sum(not node.after for node in command.nodes)
             ask = self.credit.ask(first)
         take = self.take(ask) if ask.free else None
@@ -392,26 +415,48 @@ class Worker:
     def arrive(self, claims: Iterable[Claim]) -> None:
         """Tasks that are ours now: they stand in line while they are loaded."""
         for claim in claims:
+            body = Body(self, claim)
             if claim.task.is_ours:
                 self.holds[claim.task.id] = claim.task.version
-            if self._stopping:
-                continue  # handed back with everything else
-            if claim.task.is_root:
-                self._load(Body(self, claim))
+            if self.is_stopping:
+                self._hand_back_unbegun(body)
+            elif claim.task.is_root:
+                self._load(body)
             else:
-                self._arrive(claim)
+                self._arrive(body, claim)
 
-    def _arrive(self, claim: Claim) -> None:
-        task = claim.task
-        older = self.attempts.get(task.id)
-        if older is not None:
-            older.end("lost")  # whether we have heard so or not
-            self.give_back([Released(task.id, task.version, begun=False, delay=OLD_BODY_MS)])
+    def _arrive(self, body: Body, claim: Claim) -> None:
+        if self._ends_older(claim):
+            self._hand_back_unbegun(body, delay=OLD_BODY_MS)
             return
-        body = Body(self, claim)
-        self._arriving[task.id] = body
-        self.credit.stand(body, claim.ready_at, self.now())
+        self._arriving[claim.task.id] = body
+        self.credit.stand(body, claim.ready_at, self.lease.elapsed())
         self._load(body)
+
+    def _ends_older(self, claim: Claim) -> bool:
+        """A claim tells that an earlier one of ours is over, whether we have heard so or not.
+
+        True while the body of that one has not ended: there are never two of one task here.
+        """
+        older = self.attempts.get(claim.task.id)
+        if older is not None and older.version < claim.task.version:
+            older.end("lost")
+        return older is not None
+
+    def meets_old_body(self, task_id: str) -> bool:
+        return task_id in self.attempts
+
+    def _hand_back_unbegun(self, body: Body, delay: Millis = 0) -> None:
+        """It keeps its place, and was no try."""
+        if self._arriving.get(body.id) is body:
+            self._drop(body)
+        if body.is_call:
+            self.spawn(self._release_call(body.id, body.version))
+            return
+        ready_at = body.claim.ready_at if body.claim is not None else None
+        self._releases.add(
+            Released(body.id, body.version, ready_at=ready_at, begun=False, delay=delay)
+        )
 
     def new_call(self, call: Execute) -> Body:
         """A call that we could serve: it stands in line, with the time of its first hearing."""
@@ -425,10 +470,11 @@ class Worker:
 
     def adopt(self, body: Body, claim: Claim) -> None:
         """A call that has been acquired: it holds its slot already."""
-        older = self.attempts.get(claim.task.id)
-        if older is not None:
-            older.end("lost")
         body.claim = claim
+        if self.is_stopping or self._ends_older(claim):
+            self.credit.leave(body)
+            self._hand_back_unbegun(body)
+            return
         self._arriving[claim.task.id] = body
         self._load(body)
 
@@ -442,7 +488,7 @@ class Worker:
 
     async def _load_later(self, body: Body, claim: Claim) -> None:
         loaded = await self._loader.load(claim)
-        if loaded is not None and not self._stopping:
+        if loaded is not None and self.stopping is None:
             self._loaded(body, loaded)
             self.look()
 
@@ -468,16 +514,29 @@ class Worker:
     # --- run -----------------------------------------------------------------------------
 
     def _begin(self, body: Body) -> None:
-        attempt, claim = body.attempt, body.claim
+        """It has its slot: outside the lease nothing begins before that is renewed."""
+        attempt = body.attempt
         assert attempt is not None
-        assert claim is not None
-        if claim.task.ahead:
+        if self.is_leased(attempt):
+            self._run(body, attempt)
+        else:
+            self.spawn(self._begin_in_lease(body, attempt))
+
+    async def _begin_in_lease(self, body: Body, attempt: Attempt) -> None:
+        while not self.is_leased(attempt):
+            await self.renew_lease(attempt)
+            if self._arriving.get(attempt.id) is not body:
+                return  # it is not ours any more
+        self._run(body, attempt)
+
+    def _run(self, body: Body, attempt: Attempt) -> None:
+        if body.claim is not None and body.claim.task.ahead:
             self._begun_ahead[attempt.id] = attempt.version
         body.claim = body.call = None  # a body may be parked for long
         del self._arriving[attempt.id]
         self.attempts[attempt.id] = attempt
         self._running.add(body)
-        self.credit.begin(body, self.now())
+        self.credit.begin(body, self.lease.elapsed())
         body.run(self._bodies.begin(attempt, body, self._context.copy()))
 
     def park(self, body: Body) -> bool:
@@ -487,8 +546,7 @@ class Worker:
         return has_parked
 
     def stand(self, body: Body) -> None:
-        now = self.now()
-        self.credit.stand(body, now, now)
+        self.credit.stand(body, self.now(), self.lease.elapsed())
         self.look()
 
     def step_back(self, body: Body) -> None:
@@ -504,16 +562,19 @@ class Worker:
         self.look()
 
     def give_up(self, attempt: Attempt) -> None:
-        """The body goes on though it must not: report now, and let it keep its slot."""
+        """The body goes on though it must not, and keeps its slot. Only that it took too long is
+        reported now; else its task is held until it ends.
+        """
         body = attempt.body
-        if body is None or body in self._stuck:
+        if body is None or body in self._stuck or attempt.reason == "shutdown":
             return
         self._stuck[body] = attempt.id
         held = "and keeps its slot" if body.stand is HELD else "without a slot"
         told = f"{attempt.id} goes on after '{attempt.reason}' {held}"
         logger.warning(told)
         self._tell_health("stuck", told)
-        self._report(attempt, None)
+        if attempt.reason == "timeout":
+            self._report(attempt, None)
 
     def lent(self, attempt: Attempt, why: str) -> None:
         self.slots_lent += 1
@@ -541,18 +602,38 @@ class Worker:
         if attempt.is_reported:
             return
         ending = classify(attempt, task)
-        if ending != "taken away":
+        if ending == "taken away":
+            self.hand_back(attempt)
+        else:
             attempt.is_reported = True
             self._reporter.report(attempt, ending)
-        elif task is not None:
-            self._body_is_over(attempt.id, attempt.version)
 
-    def _body_is_over(self, task_id: str, version: int) -> None:
-        """A task that was taken away, halted say, is handed out again when the store knows that."""
-        if self.holds.get(task_id) == version:
-            self.give_back([Released(task_id, version)])
-        else:
-            self.let_go(task_id, version)
+    def hand_back(self, attempt: Attempt) -> None:
+        """Its body has ended, or is waited for no longer: others may begin it."""
+        if attempt.is_reported:
+            return
+        attempt.is_reported = True
+        if self.calls.lease_of(attempt.id, attempt.version) is not None:
+            self.spawn(self._release_call(attempt.id, attempt.version))
+        elif self.holds.get(attempt.id) == attempt.version:
+            self._releases.add(attempt.released())
+
+    async def _release_call(self, task_id: str, version: int) -> None:
+        await self._patiently(ReleaseTask(id=task_id, version=version))
+        self.let_go(task_id, version)
+        self.look()
+
+    def tell_overlap(self, attempt: Attempt) -> None:
+        if attempt.is_reported or attempt.reason == "lost":
+            return
+        self.overlaps += 1
+        told = f"{attempt.id} is handed back though its body goes on: two may run at once"
+        logger.warning(told)
+        self._tell_health("overlap", told)
+
+    @property
+    def holds_nothing(self) -> bool:
+        return not self.holds and not self.calls.leased()
 
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
         self.credit.answered(ask)
@@ -570,29 +651,30 @@ class Worker:
     def _arm_giving_back(self) -> None:
         due = self.credit.overdue_at
         if due is not None and self._giving_back is None:
-            seconds = max(0, due - self.now()) / 1000
+            seconds = max(0, due - self.lease.elapsed()) / 1000
             loop = asyncio.get_running_loop()
             self._giving_back = loop.call_later(seconds, self._give_back_overdue)
 
     def _give_back_overdue(self) -> None:
         self._giving_back = None
-        bodies = [seat for seat in self.credit.overdue(self.now()) if isinstance(seat, Body)]
-        for body in bodies:
-            del self._arriving[body.id]
-        self.give_back([_unbegun(body) for body in bodies])
+        for seat in self.credit.overdue(self.lease.elapsed()):
+            assert isinstance(seat, Body)
+            self._hand_back_unbegun(seat)
         self.look()
 
-    def give_back(self, tasks: "Sequence[Released]") -> None:
-        if tasks:
-            self.spawn(self._give_back(tasks))
+    # --- leases --------------------------------------------------------------------------
 
-    async def _give_back(self, tasks: "Sequence[Released]") -> None:
-        release = ReleaseTasks(
-            pid=self.config.pid, incarnation=self.incarnation, tasks=tuple(tasks)
-        )
-        await self._patiently(release)
-        for task in tasks:
-            self.let_go(task.id, task.version)
+    def is_leased(self, attempt: Attempt) -> bool:
+        """Whether its task is certainly ours now. May be asked from any thread."""
+        own = self.calls.lease_of(attempt.id, attempt.version)
+        return (self.lease if own is None else own).is_held()
+
+    async def renew_lease(self, attempt: Attempt) -> None:
+        """Returns when it is known; an attempt that is lost has been ended by then."""
+        if self.calls.lease_of(attempt.id, attempt.version) is None:
+            await self._renewal.renew()
+        else:
+            await self.calls.renew(attempt.id, attempt.version)
 
     # --- small things --------------------------------------------------------------------
 
@@ -626,8 +708,3 @@ class Worker:
             return
         if not isinstance(task.exception(), EngineStopped):
             logger.error("a bug in the worker", exc_info=task.exception())
-
-
-def _unbegun(body: Body) -> Released:
-    """It keeps its place, and was no try."""
-    return Released(body.id, body.version, ready_at=body.place, begun=False)

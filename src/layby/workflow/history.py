@@ -105,6 +105,10 @@ class ClaimHistory(TaskHistory):
         """As it is to be kept; a result that is refused is a failure yet."""
         return ended(self._history, now, "Completed").to_text()
 
+    def handed_back(self, now: Millis, outcome: str) -> str:
+        """As it is to be kept: `Released` in order, or `Halted`."""
+        return ended(self._history, now, outcome).to_text()
+
     def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None:
         self.ended(now, "Failed", error, retry_at)
 

@@ -1,0 +1,56 @@
+"""How long this process certainly holds what the store has given to it.
+
+A lease is counted from the *sending* of what renewed it: the store cannot have begun to count
+before. The clock is one that runs while the machine is suspended, and while this process is
+stopped. Nothing here asks anybody: who finds the lease over renews it first (see `renewal`).
+"""
+
+import time
+from collections.abc import Callable
+
+from layby.core.model import Millis
+
+Elapsed = Callable[[], Millis]
+"""Milliseconds since some instant; only differences count."""
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def elapsed_ms() -> Millis:
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
+
+
+class LeaseTime:
+    """One lease, as its holder counts it. A `ttl` of None never ends: the store dies with us.
+
+    `of` names whose lease it is: what is heard of an earlier life of the holder renews nothing.
+    May be asked and told from any thread.
+    """
+
+    __slots__ = ("_ends_at", "_of", "_ttl", "elapsed")
+
+    def __init__(self, ttl: Millis | None, elapsed: Elapsed, of: str = "") -> None:
+        self.elapsed = elapsed
+        """Read it before sending what may renew the lease."""
+        self._ttl = ttl
+        self._of = of
+        self._ends_at: Millis | None = None
+
+    def is_held(self) -> bool:
+        if self._ttl is None:
+            return True
+        ends_at = self._ends_at
+        return ends_at is not None and self.elapsed() < ends_at
+
+    def renewed(self, sent_at: Millis, of: str = "") -> None:
+        """What was sent then has been accepted; an older answer shortens nothing."""
+        if self._ttl is None or of != self._of:
+            return
+        ends_at = sent_at + self._ttl
+        if self._ends_at is None or ends_at > self._ends_at:
+            self._ends_at = ends_at
+
+    def begin_anew(self, of: str) -> None:
+        """It is lost: from now on the lease of another life is counted."""
+        self._of = of
+        self._ends_at = None

@@ -1,0 +1,66 @@
+"""Tasks that this worker hands back, told to the store together: one command for each turn.
+
+A task of a run is handed back when its body has ended, not before; for one that was halted this
+says that its body has ended. What is not held as we say is skipped by the store in silence, so
+nobody here needs to know why a task was taken away.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final, Protocol
+
+from layby.client.api import LineClient
+from layby.core.commands import Released, ReleaseTasks
+from layby.errors import EngineStopped
+from layby.worker.patience import patiently
+
+logger = logging.getLogger(__name__)
+
+PORTION: Final = 500
+"""Tasks named in one command."""
+OLD_BODY_MS: Final = 1_000
+"""How long nobody takes a task that met an old body of its own process."""
+
+
+class Host(Protocol):
+    """What handing back needs of the worker."""
+
+    client: LineClient
+    incarnation: str
+
+    def let_go(self, task_id: str, version: int) -> None: ...
+
+    def look(self) -> None: ...
+
+    def spawn(self, coroutine: Any) -> "asyncio.Task[Any]": ...
+
+
+class Releases:
+    def __init__(self, host: Host, pid: str) -> None:
+        self._host = host
+        self._pid = pid
+        self._waiting: list[Released] = []
+
+    def add(self, released: Released) -> None:
+        """It leaves at the end of this turn of the loop, with all others."""
+        self._waiting.append(released)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._leave)
+
+    def _leave(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for start in range(0, len(waiting), PORTION):
+            self._host.spawn(self._send(tuple(waiting[start : start + PORTION])))
+
+    async def _send(self, released: tuple[Released, ...]) -> None:
+        host = self._host
+        command = ReleaseTasks(pid=self._pid, incarnation=host.incarnation, tasks=released)
+        try:
+            reply = await patiently(host.client, command)
+        except EngineStopped:
+            return
+        if not reply.is_ok:
+            logger.error("tasks could not be handed back: %s", reply.data)
+        for each in released:
+            host.let_go(each.id, each.version)
+        host.look()

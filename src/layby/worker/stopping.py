@@ -1,0 +1,101 @@
+"""How a worker stops: each task is handed back when its body has ended, and not before.
+
+Coroutines are cancelled, a running checkpoint's function first ends. A plain `def` and a body in
+a process of its own cannot be asked: they go on, with their leases, and their results count,
+until `grace` is over. Then processes are killed. What still runs after that is handed back though
+it runs, and that is told and counted: somebody else may begin it beside the old body.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from layby.worker.attempt import Attempt
+
+logger = logging.getLogger(__name__)
+
+END_S: Final = 1.0
+"""How long bodies that have been ended hard may take to end."""
+REPORT_S: Final = 3.0
+"""How long what has ended may take to be reported; later it is taken over anyway."""
+LISTED: Final = 5
+"""Tasks named in a line; the rest is counted."""
+
+
+class Host(Protocol):
+    """What stopping needs of the worker."""
+
+    attempts: dict[str, Attempt]
+
+    def hand_back(self, attempt: Attempt) -> None: ...
+
+    def tell_overlap(self, attempt: Attempt) -> None: ...
+
+    @property
+    def holds_nothing(self) -> bool: ...
+
+
+class Stopping:
+    """`changed` is to be called whenever a body has ended, or something was reported."""
+
+    def __init__(self, host: Host, grace: float) -> None:
+        self._host = host
+        self._grace = grace
+        self._ends_at: float | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """Tasks whose bodies have not ended."""
+        return tuple(each.id for each in self._host.attempts.values() if not each.is_reported)
+
+    @property
+    def seconds_left(self) -> float:
+        if self._ends_at is None:
+            return self._grace
+        return max(0.0, self._ends_at - asyncio.get_running_loop().time())
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def end_bodies(self) -> None:
+        """Returns when every body has ended and is reported, or nothing more can be done."""
+        self._ends_at = asyncio.get_running_loop().time() + self._grace
+        for attempt in list(self._host.attempts.values()):
+            attempt.ask_to_stop()
+        try:
+            if not await self._come_true(self._have_ended, self._grace):
+                await self._end_hard()
+        finally:
+            self._hand_back_the_rest()
+        await self._come_true(lambda: self._host.holds_nothing, REPORT_S)
+
+    async def _end_hard(self) -> None:
+        for attempt in list(self._host.attempts.values()):
+            attempt.end_hard()
+        await self._come_true(self._have_ended, END_S)
+
+    def _hand_back_the_rest(self) -> None:
+        for attempt in list(self._host.attempts.values()):
+            self._host.tell_overlap(attempt)
+            self._host.hand_back(attempt)
+
+    def _have_ended(self) -> bool:
+        return not self.waits_for
+
+    async def _come_true(self, condition: Callable[[], bool], within: float) -> bool:
+        try:
+            async with asyncio.timeout(within):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return condition()
+        return True
+
+
+def named(tasks: tuple[str, ...]) -> str:
+    """For a line that people read."""
+    shown = ", ".join(tasks[:LISTED])
+    return shown if len(tasks) <= LISTED else f"{shown} and {len(tasks) - LISTED} more"
