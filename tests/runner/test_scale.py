@@ -42,15 +42,15 @@ async def park_and_resume(count: int, file: Path) -> None:
             starts = (runner.start(flow, run_id=f"r{start + n}") for n in range(1_000))
             runs += await asyncio.gather(*starts)
         await all_parked(runner, count)
-        assert threading.active_count() <= threads
+        assert threading.active_count() <= threads + 1  # the one that asks all conditions
         assert runner.worker.credit.held == 0
         assert (await runner.execute(unrelated, timeout=10)) == {"done": True}
         is_open.set()
         for run in runs:
             await run.result()
         assert resumed == count
-        # A condition that met a pause of the machine may have been moved to a few threads.
-        assert threading.active_count() <= threads + 4
+        # Conditions that met a pause of the machine may have had threads of their own for once.
+        assert threading.active_count() <= threads + 33
         assert runner.worker.attempts == {}
 
 

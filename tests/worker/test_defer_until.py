@@ -23,12 +23,13 @@ from tests.worker.world import flow_of, look, rows, settled_down
 @virtual_test
 async def test_the_sample_of_seed_000_runs_as_printed():
     """The Python sample of the seed, word for word."""
-    approved_at = asyncio.get_running_loop().time() + 25
+    loop = asyncio.get_running_loop()
+    approved_at = loop.time() + 25
     asked = []
 
     def check_approval_status(job_id):
         asked.append(job_id)
-        return asyncio.get_running_loop().time() >= approved_at
+        return loop.time() >= approved_at
 
     @task(id="wait_for_approval")
     async def wait_for_approval(context, handle):
@@ -345,10 +346,11 @@ async def test_a_timeout_checks_once_more_and_raises_with_the_slot_held():
 
     @task
     async def gate(context, handle):
-        begin = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
 
         def condition():
-            asked.append(round(asyncio.get_running_loop().time() - begin, 3))
+            asked.append(round(loop.time() - begin, 3))
 
         with pytest.raises(DeferTimeout, match=r"condition.*25 s"):
             await handle.defer_until(condition, poll_interval=10, timeout=25)

@@ -285,6 +285,26 @@ async def test_three_bodies_with_overlapping_waits_never_work_at_once():
 
 
 @virtual_test
+async def test_a_strand_that_ends_releases_the_slot_at_once():
+    """All that is left of the body waits through the handle, or is main."""
+
+    @task
+    async def works(context, handle):
+        async def short():
+            await handle.sleep(1, key="a")
+            await asyncio.sleep(0.5)
+
+        await asyncio.gather(short(), handle.sleep(30, key="b"))
+
+    async with Runner("memory:", slots=1) as runner:
+        with SlotWatch(runner) as slots:
+            begin = runner.now()
+            await runner.execute(flow_of(works))
+            history = [(at - begin, held) for at, held in slots.history]
+    assert history[2:] == [(0, 0), (1000, 1), (1500, 0), (30_000, 1), (30_000, 0)]
+
+
+@virtual_test
 async def test_main_goes_on_with_the_slot_whatever_it_awaited():
     """A plain await under a background wait gives the slot away; its resume stands in line."""
     log = []
@@ -482,10 +502,15 @@ async def test_a_strand_that_is_cancelled_in_line_keeps_the_place_too():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(2):
                     await handle.sleep(1, key="short")
-            log.append((handle.is_slot_held(), runner.now() - begin))
+            log.append(("impatient", handle.is_slot_held(), runner.now() - begin))
             assert asyncio.current_task().cancelling() == 0
 
         await asyncio.gather(impatient(), handle.sleep(30, key="long"))
+
+    @task
+    async def sleeper(context, handle):
+        await handle.sleep(1.5)
+        log.append(("sleeper", handle.is_slot_held(), runner.now() - begin))
 
     @task
     async def busy(context):
@@ -493,11 +518,43 @@ async def test_a_strand_that_is_cancelled_in_line_keeps_the_place_too():
 
     async with Runner("memory:", slots=1) as runner:
         begin = runner.now()
+        runs = []
+        for each in (works, sleeper, busy):
+            runs.append(await runner.start(flow_of(each, name=each.id)))
+            await settled_down()
+        await asyncio.gather(*(run.result() for run in runs))
+    assert log == [("impatient", True, 10_000), ("sleeper", True, 10_000)]
+
+
+@virtual_test
+async def test_who_cleans_up_after_its_end_leaves_the_line():
+    """It stood there with its main; the slot goes to somebody who can use it."""
+    log = []
+
+    @task
+    async def works(context, handle):
+        beside = asyncio.create_task(handle.sleep(50, key="beside"))
+        try:
+            await asyncio.sleep(1)
+            log.append("not reached")
+        finally:
+            beside.cancel()
+            await asyncio.sleep(4)
+
+    @task
+    async def busy(context):
+        log.append(("begins", runner.now() - begin))
+        await asyncio.sleep(6)
+
+    async with Runner("memory:", slots=1) as runner:
+        begin = runner.now()
         run = await runner.start(flow_of(works))
         await settled_down()
-        other = await runner.start(flow_of(busy, name="busy"))
-        await asyncio.gather(run.result(), other.result())
-    assert log == [(True, 10_000)]
+        runs = [await runner.start(flow_of(busy, name="busy")) for _ in range(2)]
+        await asyncio.sleep(5)
+        await run.cancel()
+        await asyncio.gather(*(each.result() for each in runs))
+    assert log == [("begins", 0), ("begins", 6000)]
 
 
 @virtual_test
@@ -534,6 +591,40 @@ async def test_who_is_ended_from_outside_does_not_stand_in_line():
         await asyncio.sleep(5)
         assert log == [("strand", 5000), ("main", 5000), ("cleaned up", 6000)]
         await other.result()
+
+
+@virtual_test
+async def test_a_strand_that_wakes_while_its_body_is_being_ended():
+    """Nobody has cancelled it, but it has no business in the line any more."""
+    heard = []
+
+    @task
+    async def works(context, handle):
+        async def strand():
+            try:
+                await handle.sleep(6, key="short")
+            except asyncio.CancelledError as error:
+                heard.append((str(error), runner.now() - begin))
+
+        waiting = asyncio.create_task(strand())
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.wait([waiting])
+
+    @task
+    async def busy(context):
+        await asyncio.sleep(10)
+
+    async with Runner("memory:", slots=1) as runner:
+        begin = runner.now()
+        run = await runner.start(flow_of(works), run_id="r")
+        await settled_down()
+        other = await runner.start(flow_of(busy, name="busy"))
+        await asyncio.sleep(5)
+        await run.cancel()
+        await other.result()
+    assert heard == [("run/r:works: lost", 6000)]
 
 
 @virtual_test

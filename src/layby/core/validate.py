@@ -439,6 +439,8 @@ def _nodes(c: StartRun | CreateRunSchedule, run_id: str) -> Problems:
 
 
 def _cycle(c: StartRun | CreateRunSchedule) -> Problems:
+    if not any(node.after for node in c.nodes):
+        return
     try:
         TopologicalSorter({node.id: node.after for node in c.nodes}).prepare()
     except CycleError as cycle:

@@ -351,8 +351,12 @@ class Runner:
         poll = None if attempt is None else attempt.poll
         if poll is None:
             return None
+        now = self.now()
         return Polling(
-            poll.polls, _millis(poll.next_poll_at, self._loop, self.now()), poll.last_error
+            poll.polls,
+            _millis(poll.next_poll_at, self._loop, now),
+            poll.last_error,
+            _millis(poll.asked_at, self._loop, now),
         )
 
     async def send(self, request: Command | Query) -> Reply:

@@ -175,8 +175,8 @@ class Statements:
 
     def _insert_wide(self, names: Sequence[str], count: int) -> str:
         columns = ", ".join(quoted(name) for name in names)
-        source = self.dialect.values(names, count)
-        return f"INSERT INTO promises ({columns}) SELECT {columns} FROM {source}"
+        row = f"({', '.join('?' for _ in names)})"
+        return f"INSERT INTO promises ({columns}) VALUES {', '.join([row] * count)}"
 
     def _upsert(self, table: Table, but: str = "") -> str:
         """Insert or replace by key; the column `but` keeps what is stored (0 for a new row)."""

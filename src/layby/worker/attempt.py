@@ -21,6 +21,7 @@ from layby.worker.patience import known, patiently, pauses
 from layby.worker.program import Job
 from layby.worker.replay import Record, Replay, encoded
 from layby.worker.tell import Waiting
+from layby.worker.thread_call import on_loop
 
 CLEAN_UP_S = 5.0
 """A body that was told to end may clean up for so long before it is told again."""
@@ -59,6 +60,7 @@ class PollState(Protocol):
     polls: int
     next_poll_at: float | None
     last_error: str | None
+    asked_at: float | None
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -336,7 +338,7 @@ class Attempt:
     def progress(self, fraction: float | None, text: str) -> None:
         told = {"fraction": fraction, "text": text, "at": self.now()}
         self._progress = msgspec.json.encode(told).decode()
-        self._annotate()
+        on_loop(self._annotate)  # a plain condition may tell it as well
 
     async def let_others_in(self) -> None:
         await self._host.let_others_in()

@@ -28,7 +28,7 @@ from layby.core.replies import FenceData, PromiseData, Reply
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.worker.attempt import Attempt
 from layby.worker.call_format import check_target, new_call
-from layby.worker.poll import check_condition, check_pace, count_first, first_check, name_of
+from layby.worker.poll import check_condition, check_pace, count_first, name_of
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
 from layby.worker.rpc import DEFAULT_TARGET, make_call, result_of
@@ -117,8 +117,8 @@ class TaskHandle:
         with self._call("defer_until", key) as record_id:
             if self._is_done(record_id, _DEFER_UNTIL):
                 return
-            holds, error = await first_check(condition, in_thread=self._is_blocking())
-            if holds:
+            first = await self._own_wheel().first_check(condition, self.task_execution_id)
+            if first.holds:
                 self._passed(record_id)
                 return
             poll = self._own_wheel().watch(
@@ -130,8 +130,9 @@ class TaskHandle:
                 jitter=jitter,
                 max_errors=max_errors,
                 wake=wake,
+                first=first,
             )
-            count_first(poll, error)
+            count_first(poll, first.error)
             waiting = Waiting("condition", _sentence(name_of(condition)), timeout=within)
             await self._parked(poll.future, waiting, record_id, _DEFER_UNTIL, poll)
 
@@ -390,9 +391,6 @@ class TaskHandle:
         replay = self._store().replay
         record_id = replay.record_id(f"checkpoint.{check_key(key, 'key')}", lasting=True)
         return record_id, Record("checkpoint", digest_of(*args))
-
-    def _is_blocking(self) -> bool:
-        return self._attempt is not None and self._attempt.job.mode == "thread"
 
     def _own_wheel(self) -> Wheel:
         if self._wheel is None:

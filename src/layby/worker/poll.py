@@ -4,15 +4,15 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import Any, Literal
 
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.worker.encoding import error_text
-from layby.worker.thread_call import thread_call
 from layby.worker.wake import Wake
 
 logger = logging.getLogger(__name__)
@@ -20,12 +20,15 @@ logger = logging.getLogger(__name__)
 Condition = Callable[[], Any]
 Tick = int
 """Milliseconds since the wheel began."""
+Lane = Literal["async", "quick", "own"]
+"""Where it is asked: on the loop, in a thread with others, in one of its own."""
 
 
 class Poll:
     """Await `future`; cancelling it withdraws the condition. The rest is for whoever looks on."""
 
     __slots__ = (
+        "asked_at",
         "asking",
         "backoff",
         "condition",
@@ -38,11 +41,14 @@ class Poll:
         "is_ready",
         "is_woken",
         "jitter",
+        "lane",
         "last_error",
         "max_errors",
         "max_interval",
         "next_poll_at",
         "polls",
+        "said",
+        "task",
         "tick",
         "timeout",
         "wake",
@@ -79,7 +85,15 @@ class Poll:
         self.wake = wake
         self.deadline: Tick | None = None
         self.tick: Tick | None = None
-        self.asking: asyncio.Future[Any] | None = None
+        self.asking: asyncio.Future[Any] | FirstCheck | Poll | None = None
+        """The question under way: a task, or what the askers have been given."""
+        self.said = False
+        """Its last quick answer, on the way from its thread."""
+        self.asked_at: float | None = None
+        """Since when, in the time of the loop."""
+        self.lane: Lane | None = None
+        """None until its own answers tell."""
+        self.task: str | None = None
         self.is_ready = False
         self.is_woken = False
         self.grows = False
@@ -87,6 +101,10 @@ class Poll:
     @property
     def name(self) -> str:
         return name_of(self.condition)
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
 
     def next_pause(self, random: Callable[[], float]) -> float:
         """Seconds until the next question; longer each time that nobody rang."""
@@ -108,6 +126,75 @@ class Poll:
 
     def _capped(self, seconds: float) -> float:
         return seconds if self.max_interval is None else min(seconds, self.max_interval)
+
+
+class FirstCheck:
+    """One question before there is a poll. If it takes long the poll that follows adopts it."""
+
+    __slots__ = (
+        "answer",
+        "condition",
+        "context",
+        "error",
+        "is_late",
+        "is_withdrawn",
+        "lane",
+        "poll",
+        "said",
+        "since",
+        "task",
+        "told",
+    )
+
+    def __init__(self, condition: Condition, task: str | None, since: float) -> None:
+        self.condition = condition
+        self.context = copy_context()
+        self.task = task
+        self.since = since
+        self.lane: Lane | None = "async" if is_async(condition) else None
+        self.answer: bool | Awaitable[Any] | None = None
+        self.error: BaseException | None = None
+        self.told: asyncio.Future[None] | None = None
+        self.poll: Poll | None = None
+        self.said = False
+        self.is_late = False
+        self.is_withdrawn = False
+
+    @property
+    def holds(self) -> bool:
+        return self.answer is True
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.answer is None
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_withdrawn or (self.poll is not None and self.poll.is_over)
+
+    async def ask_here(self) -> None:
+        """On the loop: an async condition, or the awaitable that a plain one has returned."""
+        try:
+            found = self.condition() if self.answer is None else self.answer
+            self.answer = bool(await found if inspect.isawaitable(found) else found)
+        except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
+            self.answer, self.error = False, error
+
+    def hear(self, answer: bool | Awaitable[Any], error: BaseException | None) -> None:  # noqa: FBT001
+        self.answer, self.error = answer, error
+        self.tell()
+
+    def be_late(self) -> None:
+        self.is_late = True
+        self.tell()
+
+    def tell(self) -> None:
+        if self.told is not None and not self.told.done():
+            self.told.set_result(None)
+
+
+Question = Poll | FirstCheck
+"""What an asker is given."""
 
 
 def check_condition(condition: object) -> None:
@@ -137,16 +224,7 @@ def check_pace(
     _check(max_errors >= 0, "max_errors", max_errors, "at least 0")
 
 
-async def first_check(condition: Condition, *, in_thread: bool) -> tuple[bool, Exception | None]:
-    """What a plain `def` waits for may block as well: it is not asked on the loop."""
-    try:
-        found = await asyncio.to_thread(thread_call, condition) if in_thread else condition()
-        return bool(await found if inspect.isawaitable(found) else found), None
-    except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
-        return False, error
-
-
-def count_first(poll: Poll, error: Exception | None) -> None:
+def count_first(poll: Poll, error: BaseException | None) -> None:
     """An error of the first check, with the slot held, counts like those of the polls."""
     if error is None:
         return
@@ -172,6 +250,28 @@ def code_of(condition: object) -> object:
     if isinstance(condition, partial):
         return code_of(condition.func)
     return getattr(condition, "__code__", None) or type(condition)
+
+
+def is_async(condition: Any) -> bool:
+    """Whether calling it only makes a coroutine; told without calling it."""
+    while isinstance(condition, partial):
+        condition = condition.func
+    code = getattr(condition, "__code__", None)
+    if isinstance(code, CodeType):
+        return bool(code.co_flags & inspect.CO_COROUTINE)
+    call = getattr(condition, "__call__", None)  # noqa: B004 - the method itself is looked at
+    return inspect.iscoroutinefunction(condition) or inspect.iscoroutinefunction(call)
+
+
+def truth_of(condition: Condition) -> bool | Awaitable[Any]:
+    """Ask it; truth counts, and finding it out may raise as well."""
+    return truth(condition())
+
+
+def truth(answer: Any) -> bool | Awaitable[Any]:
+    if answer is True or answer is False:
+        return answer
+    return answer if inspect.isawaitable(answer) else bool(answer)
 
 
 def _check(is_good: bool, name: str, value: object, wanted: str) -> None:  # noqa: FBT001

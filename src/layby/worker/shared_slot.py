@@ -214,7 +214,7 @@ class SharedSlot:
         """A place in line; None when the slot is held."""
         if self.slot.is_held():
             return None
-        if self._is_closed and self._attempt is not None:
+        if self._attempt is not None and self.is_over():
             self._attempt.check_open()
         place: Place = asyncio.get_running_loop().create_future()
         try:

@@ -1,9 +1,12 @@
 """User code that a thread calls for an event loop, and what must not stand behind it."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+_here = threading.local()
 
 
 def thread_call(call: Callable[..., Any], *args: Any) -> Any:
@@ -14,6 +17,20 @@ def thread_call(call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
     except StopIteration as error:
         raise RuntimeError("it raised StopIteration") from error
+
+
+def calls_for(loop: asyncio.AbstractEventLoop) -> None:
+    """From now on this thread asks conditions for that loop."""
+    _here.loop = loop
+
+
+def on_loop(call: Callable[[], object]) -> None:
+    """Call it now, or, in a thread that asks conditions, soon and on the loop it asks for."""
+    loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
+    if loop is None:
+        call()
+    else:
+        loop.call_soon_threadsafe(call)
 
 
 async def in_own_thread(call: Callable[..., object], *args: Any) -> None:

@@ -5,8 +5,9 @@ loop timer waits for it. What is due is asked in slices of a few milliseconds, w
 loop in between, so that a hundred thousand conditions due at once do not stop anything else.
 In a crowd, long intervals are rounded up to ten milliseconds: fewer buckets, fewer wake-ups.
 
-A poll is in one of three places: parked in a bucket, ready to be asked, or being asked (in a task
-or a thread). While it is being asked and has a deadline it also lies in a bucket, as a guard.
+A poll is in one of three places: parked in a bucket, ready to be asked, or being asked (an async
+condition in a task, a plain one in a thread: see `askers.py`). While it is being asked and has a
+deadline it also lies in a bucket, as a guard.
 The next pause begins when the answer has come, so that slow conditions never overlap themselves.
 """
 
@@ -17,34 +18,32 @@ import math
 import random as chance
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
-from functools import partial
+from contextvars import copy_context
 from heapq import heapify, heappop, heappush
 from time import perf_counter
 from typing import Any
 
 from layby.errors import UsageError
+from layby.worker.askers import SLICE, Askers
 from layby.worker.encoding import error_text
 from layby.worker.poll import (
     Condition,
+    FirstCheck,
     Poll,
+    Question,
     Tick,
     check_condition,
     check_pace,
-    code_of,
+    is_async,
+    truth,
+    truth_of,
 )
-from layby.worker.thread_call import thread_call
 from layby.worker.wake import Bells, Wake, check_wake
 
 __all__ = ["Condition", "Poll", "Wake", "Wheel"]
 
 logger = logging.getLogger(__name__)
 
-SLICE = 0.005
-"""Real seconds of asking before the loop gets a turn."""
-SLOW = 0.05
-"""Real seconds after which a plain condition is sent to the thread pool from then on."""
 LAST_CHECK = 10.0
 """Seconds that a question under way at the deadline still has to be answered."""
 
@@ -57,7 +56,7 @@ class Wheel:
     """Belongs to the loop of the first `watch`. `random` draws jitter, between 0 and 1."""
 
     def __init__(
-        self, *, random: Callable[[], float] = chance.random, max_threads: int = 4
+        self, *, random: Callable[[], float] = chance.random, max_threads: int = 64
     ) -> None:
         self._random = random
         self._max_threads = max_threads
@@ -70,8 +69,6 @@ class Wheel:
         self._armed: Tick | None = None
         self._is_turning = False
         self._is_closed = False
-        self._slow: set[object] = set()
-        self._threads: ThreadPoolExecutor | None = None
         self._on_done = self._ended
 
     @property
@@ -93,8 +90,11 @@ class Wheel:
         jitter: float = 0.0,
         max_errors: int = 10,
         wake: Wake | None = None,
+        first: FirstCheck | None = None,
     ) -> Poll:
         """Ask the condition every `interval` seconds until it is true: then the future has None.
+
+        A `first` check that is still under way is its first question.
 
         It raises `DeferTimeout` after a last question at the deadline, `ConditionError` when the
         condition has raised more than `max_errors` times in a row. Cancel the future to withdraw.
@@ -114,8 +114,30 @@ class Wheel:
             wake=wake,
             future=loop.create_future(),
         )
-        self._enter(poll)
+        self._enter(poll, first)
         return poll
+
+    async def first_check(self, condition: Condition, task: str | None = None) -> FirstCheck:
+        """Ask once. It comes back after 50 ms at the latest, then to be adopted by `watch`."""
+        check = FirstCheck(condition, task, self._running_loop().time())
+        if check.lane != "async":
+            await self._answer_in_thread(check)
+        if check.lane == "async" or inspect.isawaitable(check.answer):
+            await check.ask_here()
+        return check
+
+    async def _answer_in_thread(self, check: FirstCheck) -> None:
+        self._askers.ask_first(check)
+        if not check.is_under_way or check.is_late:
+            return  # virtual time
+        assert self._loop is not None
+        check.told = self._loop.create_future()
+        try:
+            await check.told
+        except asyncio.CancelledError:
+            check.is_withdrawn = True
+            self._askers.forget(check)
+            raise
 
     def close(self) -> None:
         """Cancel every future and let go of timer, events and threads."""
@@ -124,8 +146,8 @@ class Wheel:
             self._withdraw(poll)
             poll.future.cancel()
         self._disarm()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._loop is not None:
+            self._askers.close()
 
     # --- coming and going ----------------------------------------------------------------
 
@@ -137,18 +159,32 @@ class Wheel:
             self._loop = loop
             self._origin = loop.time()
             self._bells: Bells[Poll] = Bells(loop, self._woken)
+            self._askers = Askers(loop, self._heard_from, _late, self._max_threads)
+            self._context = copy_context()
         elif self._loop is not loop:
             raise UsageError("a wheel belongs to the loop it was first used in: make one per loop")
         return loop
 
-    def _enter(self, poll: Poll) -> None:
+    def _enter(self, poll: Poll, first: FirstCheck | None) -> None:
         self._polls[poll.future] = poll
-        poll.future.add_done_callback(self._on_done, context=poll.context)
+        poll.future.add_done_callback(self._on_done, context=self._context)
         if poll.timeout is not None and poll.timeout < math.inf:
             poll.deadline = self._tick_in(poll.timeout)
-        self._park(poll)
+        if first is None:
+            poll.lane = "async" if is_async(poll.condition) else None
+            self._park(poll)
+        else:
+            self._follow(poll, first)
         if poll.wake is not None:
             self._bells.add(poll.wake, poll)
+
+    def _follow(self, poll: Poll, first: FirstCheck) -> None:
+        poll.lane, poll.task = first.lane, first.task
+        if first.is_under_way:
+            first.poll = poll
+            self._under_way(poll, first, first.since)
+        else:
+            self._park(poll)
 
     def _ended(self, future: asyncio.Future[None]) -> None:
         if poll := self._polls.get(future):
@@ -159,8 +195,11 @@ class Wheel:
         self._leave_bucket(poll)
         if poll.wake is not None:
             self._bells.remove(poll.wake, poll)
-        if poll.asking is not None:
+        if isinstance(poll.asking, asyncio.Future):
             poll.asking.cancel()
+        elif poll.asking is not None:
+            self._askers.forget(poll.asking)
+            poll.asking = None
 
     # --- buckets -------------------------------------------------------------------------
 
@@ -243,6 +282,7 @@ class Wheel:
         try:
             self._collect(self._now())
             self._ask_for_a_slice(perf_counter() + SLICE)
+            self._askers.hand_over()
         finally:
             self._is_turning = False
             self._arm()
@@ -288,51 +328,73 @@ class Wheel:
     # --- asking --------------------------------------------------------------------------
 
     def _ask(self, poll: Poll) -> None:
+        assert self._loop is not None
         poll.polls += 1
         poll.next_poll_at = None
-        if self._slow and code_of(poll.condition) in self._slow:
-            self._ask_in_thread(poll)
-            return
-        begin = perf_counter()
+        if poll.lane == "async":
+            self._ask_here(poll)
+        else:
+            self._under_way(poll, poll, self._loop.time())
+            self._askers.ask(poll)
+
+    def _ask_here(self, poll: Poll) -> None:
         try:
-            answer = poll.context.run(_question, poll.condition)
+            answer = poll.context.run(truth_of, poll.condition)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and told
             self._raised(poll, error)
         else:
             self._answered(poll, answer)
-        if perf_counter() - begin > SLOW:
-            self._send_to_threads(poll, perf_counter() - begin)
 
     def _ask_in_task(self, poll: Poll, answer: Awaitable[Any]) -> None:
         assert self._loop is not None
         question = answer if inspect.iscoroutine(answer) else _awaited(answer)
-        self._await_answer(poll, self._loop.create_task(question, context=poll.context))
-
-    def _ask_in_thread(self, poll: Poll) -> None:
-        assert self._loop is not None
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._max_threads, "layby-condition")
-        question = partial(thread_call, _question_in, poll.context, poll.condition)
-        self._await_answer(poll, self._loop.run_in_executor(self._threads, question))
-
-    def _await_answer(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
+        asked = self._loop.create_task(question, context=poll.context)
         if poll.future.done():  # cancelled by its own condition
             asked.cancel()
             return
-        poll.asking = asked
-        if poll.deadline is not None:
-            self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK * 1000))
+        self._under_way(poll, asked, self._loop.time())
         asked.add_done_callback(lambda _: self._heard(poll, asked))
 
+    def _under_way(
+        self, poll: Poll, question: asyncio.Future[Any] | FirstCheck | Poll, since: float
+    ) -> None:
+        poll.asking = question
+        poll.asked_at = since
+        if poll.deadline is not None:
+            self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK * 1000))
+
     def _heard(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
-        poll.asking = None
-        self._leave_bucket(poll)
+        self._under_way_no_more(poll)
         try:
-            answer = _truth(asked.result())
+            answer = truth(asked.result())
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and told
             self._raised(poll, error)
         else:
             self._answered(poll, answer)
+
+    def _heard_from(
+        self,
+        question: Question,
+        answer: bool | Awaitable[Any],  # noqa: FBT001
+        error: BaseException | None,
+    ) -> None:
+        """An asker has the answer; whoever waited for it may be gone."""
+        if isinstance(question, FirstCheck):
+            question.hear(answer, error)
+        poll = question.poll if isinstance(question, FirstCheck) else question
+        if question.is_over:
+            if inspect.iscoroutine(answer):
+                answer.close()
+        elif poll is not None:
+            self._under_way_no_more(poll)
+            if error is not None:
+                self._raised(poll, error)
+            else:
+                self._answered(poll, answer)
+
+    def _under_way_no_more(self, poll: Poll) -> None:
+        poll.asking = poll.asked_at = None
+        self._leave_bucket(poll)
 
     # --- answers -------------------------------------------------------------------------
 
@@ -376,30 +438,10 @@ class Wheel:
         else:
             self._park(poll)
 
-    def _send_to_threads(self, poll: Poll, took: float) -> None:
-        """A condition that blocks the loop is named once, with all others of the same code."""
-        self._slow.add(code_of(poll.condition))
-        logger.warning(
-            "condition %s took %.0f ms and blocked the event loop; from now on it is asked in a "
-            "thread (make it async, or quicker)",
-            poll.name,
-            took * 1000,
-        )
 
-
-def _question(condition: Condition) -> bool | Awaitable[Any]:
-    """Ask it; truth counts, and finding it out may raise as well."""
-    return _truth(condition())
-
-
-def _question_in(context: Context, condition: Condition) -> bool | Awaitable[Any]:
-    return context.run(_question, condition)
-
-
-def _truth(answer: Any) -> bool | Awaitable[Any]:
-    if answer is True or answer is False:
-        return answer
-    return answer if inspect.isawaitable(answer) else bool(answer)
+def _late(question: Question) -> None:
+    if isinstance(question, FirstCheck):
+        question.be_late()
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:

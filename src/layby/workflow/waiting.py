@@ -35,6 +35,8 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True):
     last_error: str | None = None
     awaited: str | None = None
     """The promise it waits for, if it is one."""
+    asked_since: Millis | None = None
+    """Since when its condition is being asked, if it is."""
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -47,6 +49,7 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True):
             polls=polling.polls,
             next_poll_at=polling.next_poll_at,
             last_error=polling.last_error,
+            asked_since=polling.asked_since,
         )
 
 
@@ -56,6 +59,7 @@ class Polling(Struct, frozen=True, omit_defaults=True):
     polls: int = 0
     next_poll_at: Millis | None = None
     last_error: str | None = None
+    asked_since: Millis | None = None
 
 
 _decoder = msgspec.json.Decoder(WaitingOn)

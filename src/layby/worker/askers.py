@@ -1,0 +1,485 @@
+"""Asks plain conditions in threads, so that one that hangs holds up nobody but its own task.
+
+What is due together goes to one thread, the quick asker, as one batch; the answers come back in one
+call of the loop. The loop looks every 50 ms: if a question takes longer, its thread is left to it,
+and the rest of the batch goes on in another. From then on that condition, and new ones of the
+same code, get a thread of their own each. Threads are bounded: half of them may be given to
+conditions known to be slow, which then wait for each other; the rest is there for surprises.
+
+Everything is decided on the loop. Threads only ask what they are given, and share two things with
+it: deques, whose ends are atomic, and `asked`, one tuple.
+
+Under virtual time the loop waits a moment for the answers instead of going on: a condition that is
+quick is as good as asked on the loop, and a test sees the same order every time.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from layby.worker.poll import Question, code_of, name_of, truth_of
+from layby.worker.real_work import RealWork, current_work
+from layby.worker.thread_call import calls_for
+
+logger = logging.getLogger(__name__)
+
+SLICE = 0.005
+"""Real seconds of asking before others have a turn."""
+AT_ONCE = 500
+"""Answers heard before the loop goes on: what they set off takes its time as well."""
+SLOW = 0.05
+"""Real seconds after which a question keeps its thread to itself."""
+VIRTUAL_SLOW = 1.0
+"""The same under virtual time, where the loop waits for it: a busy machine changes no order."""
+QUICK_AGAIN = 8
+"""So many quick answers in a row, in threads of their own, and a code is not slow any more."""
+REST = 10.0
+"""Real seconds after which a thread with nothing to ask ends."""
+
+Answer = tuple[Question, bool | Awaitable[Any], BaseException | None, float]
+"""What was asked, its answer, or what it raised, and how long that took.
+
+A quick yes or no is left in the question itself: a crowd of tuples would call the collector.
+"""
+Heard = Callable[[Question, bool | Awaitable[Any], BaseException | None], None]
+
+
+class Askers:
+    """Belongs to one loop. `heard` is called there with each answer, `late` when one is slow."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        heard: Heard,
+        late: Callable[[Question], None],
+        max_threads: int,
+    ) -> None:
+        self._loop = loop
+        self._heard = heard
+        self._late = late
+        self._max_threads = max_threads
+        self._context = copy_context()
+        self._work = current_work.get()
+        self._slow_after = SLOW if self._work is None else VIRTUAL_SLOW
+        self._post = _Post(loop, self._told, self._context)
+        self._batch: deque[Question] = deque()
+        self._quick: _Asker | None = None
+        self._idle: list[_Asker] = []
+        self._held: dict[Question, _Asker] = {}
+        self._line: dict[Question, None] = {}
+        self._asked = 0
+        """Questions handed over and not answered."""
+        self._slow: dict[object, int] = {}
+        """Codes whose questions get threads of their own; how many were quick all the same."""
+        self._named: set[object] = set()
+        self._first: dict[Question, float] = {}
+        self._counted: set[Question] = set()
+        self._is_handing_over = False
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = 0.0
+        self._is_full = False
+
+    @property
+    def held(self) -> int:
+        """How many threads are with a slow question now."""
+        return len(self._held)
+
+    # --- asking --------------------------------------------------------------------------
+
+    def ask(self, question: Question) -> None:
+        """It is asked after the next `hand_over`, with all others of this turn."""
+        self._asked += 1
+        self._sort(question)
+
+    def ask_first(self, question: Question) -> None:
+        """The same for a body that waits: it is told when the answer takes long."""
+        self.ask(question)
+        self._first[question] = perf_counter()
+        if self._work is not None:
+            self.hand_over()
+        elif not self._is_handing_over:
+            self._is_handing_over = True
+            self._loop.call_soon(self.hand_over, context=self._context)
+
+    def hand_over(self) -> None:
+        self._is_handing_over = False
+        if self._work is not None:
+            self._hear_at_once(self._work)
+            return
+        self._hand_batch_over()
+        if self._watch is None and self._is_anybody_to_watch():
+            self._watch_on()
+
+    def forget(self, question: Question) -> None:
+        """Nobody waits for its answer any more. Who has begun to ask it goes on."""
+        self._first.pop(question, None)
+        self._uncount(question)
+        if question in self._line:
+            del self._line[question]
+            self._asked -= 1
+
+    def close(self) -> None:
+        """Threads end; one that hangs ends when its question does."""
+        if self._watch is not None:
+            self._watch.cancel()
+        askers = [*self._idle, *self._held.values()]
+        for asker in askers if self._quick is None else [*askers, self._quick]:
+            asker.end()
+
+    def _sort(self, question: Question) -> None:
+        if self._is_slow(question):
+            self._line[question] = None
+        else:
+            self._batch.append(question)
+
+    def _hand_batch_over(self) -> None:
+        if self._batch:
+            batch, self._batch = self._batch, deque()
+            self._give_quick(batch)
+        if self._line:
+            self._serve_line()
+
+    def _is_slow(self, question: Question) -> bool:
+        """What its own answers were like counts more than those of its relatives."""
+        if question.lane is not None or not self._slow:
+            return question.lane == "own"
+        return code_of(question.condition) in self._slow
+
+    # --- threads -------------------------------------------------------------------------
+
+    def _give_quick(self, batch: deque[Question]) -> None:
+        if self._quick is None or not self._quick.give(batch):
+            self._quick = self._begin(batch)
+            if self._quick is None:
+                self._batch.extend(batch)  # for the next look
+
+    def _serve_line(self) -> None:
+        """A thread of its own for each, while there are any."""
+        while self._line and len(self._held) < self._max_threads // 2:
+            question = next(iter(self._line))
+            del self._line[question]
+            asker = self._begin(deque((question,))) if self._is_slow(question) else None
+            if asker is None:
+                self._give_quick(deque((question,)))
+            else:
+                self._held[question] = asker
+        if not self._line:
+            self._is_full = False
+        else:
+            self._tell_full("slow conditions wait for each other")
+
+    def _tell_full(self, consequence: str) -> None:
+        """Once, until there is room for all again."""
+        if not self._is_full:
+            self._is_full = True
+            logger.warning(
+                "%d conditions do not answer and hold a thread each (%s): %s",
+                len(self._held),
+                ", ".join(sorted({name_of(each.condition) for each in self._held})),
+                consequence,
+            )
+
+    def _begin(self, batch: deque[Question]) -> "_Asker | None":
+        """A thread that asks these; None when the system gives us no more."""
+        while self._idle:
+            asker = self._idle.pop()
+            if asker.give(batch):
+                return asker
+        try:
+            return _Asker(self._post, batch)
+        except RuntimeError as error:
+            self._tell_full(f"{error}, conditions wait for each other")
+            return None
+
+    # --- looking after them --------------------------------------------------------------
+
+    def _is_anybody_to_watch(self) -> bool:
+        return bool(self._first) or self._asked > len(self._held) + len(self._line)
+
+    def _watch_on(self, pause: float = SLOW) -> None:
+        self._watch_at = self._loop.time() + pause
+        self._watch = self._loop.call_at(self._watch_at, self._look, context=self._context)
+
+    def _look(self) -> None:
+        """If we are late ourselves, so may the threads be: look again before judging."""
+        self._watch = None
+        self._hear_some()
+        self._hand_batch_over()
+        if self._loop.time() - self._watch_at < SLOW:
+            self._judge()
+        if self._is_anybody_to_watch():
+            self._watch_on(self._until_next_late())
+
+    def _until_next_late(self) -> float:
+        asked = None if self._quick is None else self._quick.asked
+        age = 0.0 if asked is None else perf_counter() - asked[1]
+        return max(SLOW - age, SLOW / 10)
+
+    def _judge(self) -> bool:
+        """Leave threads to questions that take too long; whether any was found."""
+        limit = perf_counter() - self._slow_after
+        askers = self._idle if self._quick is None else [*self._idle, self._quick]
+        lost = [(asker, asked) for asker in askers if (asked := asker.asked) and asked[1] < limit]
+        for asker, (question, begun) in lost:
+            self._leave_alone(asker, question, perf_counter() - begun)
+        for question in [each for each, since in self._first.items() if since < limit]:
+            del self._first[question]
+            self._late(question)
+        return bool(lost)
+
+    def _leave_alone(self, asker: "_Asker", question: Question, took: float) -> None:
+        self._remember(question, took)
+        if self._is_at_its_end():
+            self._tell_full("all conditions wait")
+            return
+        self._held[question] = asker
+        if asker is self._quick:
+            self._quick = None
+        else:
+            self._idle.remove(asker)
+        for each in asker.rest():
+            self._sort(each)
+        self._hand_batch_over()
+
+    def _remember(self, question: Question, took: float) -> None:
+        """Named once, with all others of the same code."""
+        question.lane = "own"
+        code = code_of(question.condition)
+        self._slow[code] = 0
+        if code not in self._named:
+            self._named.add(code)
+            logger.warning(
+                "condition %s%s did not answer within %.0f ms; from now on it is asked in a thread "
+                "of its own (make it async, or quicker)",
+                name_of(question.condition),
+                "" if question.task is None else f" of {question.task}",
+                took * 1000,
+            )
+
+    def _was_quick(self, question: Question) -> None:
+        """In a thread of its own because of its relatives: it may be they were an exception."""
+        code = code_of(question.condition)
+        if code in self._slow:
+            self._slow[code] += 1
+            if self._slow[code] >= QUICK_AGAIN:
+                del self._slow[code]
+
+    # --- answers -------------------------------------------------------------------------
+
+    def _told(self) -> None:
+        self._post.is_told = False
+        self._hear_some()
+
+    def _hear_some(self) -> None:
+        """Hear the answers there are; of a crowd some, and the rest in the next turn."""
+        answers = self._post.answers
+        try:
+            for _ in range(len(answers) if self._work else min(len(answers), AT_ONCE)):
+                answer = answers.popleft()
+                if isinstance(answer, tuple):
+                    self._hear(*answer)
+                else:
+                    self._hear(answer, answer.said, None, 0.0)
+        finally:
+            if answers:
+                self._post.tell()
+
+    def _hear(
+        self,
+        question: Question,
+        answer: bool | Awaitable[Any],  # noqa: FBT001
+        error: BaseException | None,
+        took: float,
+    ) -> None:
+        self._asked -= 1
+        if self._first:
+            self._first.pop(question, None)
+        if self._held and (asker := self._held.pop(question, None)) is not None:
+            self._come_back(asker, question, took)
+        elif question.lane is None:
+            question.lane = "quick"
+        self._heard(question, answer, error)
+        self._uncount(question)
+
+    def _come_back(self, asker: "_Asker", question: Question, took: float) -> None:
+        if took > self._slow_after:
+            self._remember(question, took)
+        elif question.lane is None:
+            question.lane = "quick"
+            self._was_quick(question)
+        self._idle.append(asker)
+        self._serve_line()
+
+    # --- virtual time --------------------------------------------------------------------
+
+    def _hear_at_once(self, work: RealWork) -> None:
+        """Time stands still meanwhile; for those that are slow it is the count that holds it."""
+        self._post.is_waited_for = True
+        self._hand_batch_over()
+        self._wait_for_quick_ones()
+        self._post.is_waited_for = False
+        self._hear_some()
+        for question in [*self._held, *self._line]:
+            if not question.is_over and question not in self._counted:
+                self._counted.add(question)
+                work.begin()
+        for question in list(self._first):
+            del self._first[question]
+            self._late(question)
+
+    def _wait_for_quick_ones(self) -> None:
+        while self._asked > len(self._held) + len(self._line):
+            is_heard = self._post.rung.wait(VIRTUAL_SLOW)
+            self._post.rung.clear()
+            self._hear_some()
+            if not is_heard and (self._batch or (self._judge() and self._is_at_its_end())):
+                return
+
+    def _is_at_its_end(self) -> bool:
+        """Whether the quick asker has to stay with its question: there is no other thread."""
+        return len(self._held) >= self._max_threads - 1
+
+    def _uncount(self, question: Question) -> None:
+        if self._counted and self._work is not None and question in self._counted:
+            self._counted.discard(question)
+            self._work.end()
+
+
+class _Post:
+    """Where threads leave their answers, and the bell that tells the loop."""
+
+    __slots__ = ("_context", "_told", "answers", "is_told", "is_waited_for", "loop", "rung")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, told: Callable[[], None], context: Context
+    ) -> None:
+        self.loop = loop
+        self._told = told
+        self._context = context
+        self.answers: deque[Answer | Question] = deque()
+        self.is_told = False
+        self.is_waited_for = False
+        """Under virtual time: the loop stands still and hears `rung`."""
+        self.rung = threading.Event()
+
+    def tell(self) -> None:
+        """Rings once for many answers: the loop clears `is_told` before it looks."""
+        if self.is_waited_for:
+            self.rung.set()
+        elif not self.is_told:
+            self.is_told = True
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._told, context=self._context)
+
+
+class _Asker:
+    """One thread. It never keeps a process alive, and ends when it has long been idle."""
+
+    def __init__(self, post: _Post, batch: deque[Question]) -> None:
+        self.asked: tuple[Question, float] | None = None
+        """The question under way and since when; cleared before its answer is left."""
+        self._post = post
+        self._inbox: SimpleQueue[deque[Question] | None] = SimpleQueue()
+        self._batch = batch
+        self._lock = threading.Lock()
+        self._is_gone = False
+        self._inbox.put(batch)
+        threading.Thread(target=self._run, name="layby-condition", daemon=True).start()
+
+    # --- called on the loop --------------------------------------------------------------
+
+    def give(self, batch: deque[Question]) -> bool:
+        with self._lock:
+            if not self._is_gone:
+                self._inbox.put(batch)
+            return not self._is_gone
+
+    def end(self) -> None:
+        self._inbox.put(None)
+
+    def rest(self) -> list[Question]:
+        """Take away all but the question under way. Should that end now, none is asked twice."""
+        rest = _taken(self._batch)
+        with suppress(Empty):
+            while True:
+                rest += _taken(self._inbox.get_nowait() or deque())
+        return rest
+
+    # --- in the thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        calls_for(self._post.loop)
+        while (batch := self._next()) is not None:
+            self._batch = batch
+            self._ask_all(batch)
+
+    def _next(self) -> deque[Question] | None:
+        try:
+            return self._inbox.get(timeout=REST)
+        except Empty:
+            with self._lock:
+                self._is_gone = self._inbox.empty()
+            return None if self._is_gone else self._inbox.get()
+
+    def _ask_all(self, batch: deque[Question]) -> None:
+        answers = self._post.answers
+        begun = told = perf_counter()
+        while True:
+            try:
+                question = batch.popleft()
+            except IndexError:
+                break
+            self.asked = (question, begun)
+            answer, error = _answer(question)
+            now = perf_counter()
+            self.asked = None
+            if error is None and isinstance(answer, bool) and now - begun < SLOW:
+                question.said = answer
+                answers.append(question)
+            else:
+                answers.append((question, answer, error, now - begun))
+            begun = now
+            if now - told > SLICE:
+                self._post.tell()
+                told = now
+        self._post.tell()
+
+
+def _taken(batch: deque[Question]) -> list[Question]:
+    """One by one: the thread whose batch it is may take from it as well."""
+    taken: list[Question] = []
+    with suppress(IndexError):
+        while True:
+            taken.append(batch.popleft())
+    return taken
+
+
+def _answer(question: Question) -> tuple[bool | Awaitable[Any], BaseException | None]:
+    if question.is_over:
+        return False, None
+    try:
+        return question.context.run(truth_of, question.condition), None
+    except StopIteration as error:  # as in a coroutine: no future takes it
+        told = RuntimeError("it raised StopIteration")
+        told.__cause__ = error
+        return False, told
+    except BaseException as error:  # noqa: BLE001 - counted and told, whatever it is
+        return False, _explained(error)
+
+
+def _explained(error: BaseException) -> BaseException:
+    """What a condition that needs its loop has to know."""
+    if isinstance(error, RuntimeError) and str(error).lower().startswith(
+        ("no running event loop", "there is no current event loop")
+    ):
+        told = RuntimeError(f"{error} (a plain condition is asked in a thread: make it async)")
+        told.__cause__ = error
+        return told
+    return error
