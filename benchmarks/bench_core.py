@@ -240,7 +240,6 @@ def heartbeat_cost() -> Iterator[Result]:
                     name="flow",
                     group="bench",
                     nodes=nodes,
-                    timeout_at=far(),
                     take=take,
                 )
             )

@@ -165,14 +165,14 @@ async def _park(path: Path, count: int) -> None:
     flow = Workflow("polls", tasks=[polls])
     async with Runner(f"sqlite:{path}", max_parked=count + 10) as runner:
         await run_many(runner, 640, "warm")
-        before = _rss()
+        before = rss()
         for start in range(0, count, 500):
             starts = (runner.start(flow, run_id=f"p{start + number}") for number in range(500))
             await asyncio.gather(*starts)
         while len(runner.worker.attempts) < count or runner.worker.credit.held:
             await asyncio.sleep(0.05)
         await (await runner.get("p0")).status()
-        grown = _rss() - before
+        grown = rss() - before
         await asyncio.sleep(5)
         clocks = Clocks()
         await asyncio.sleep(WATCHED_S)
@@ -180,7 +180,7 @@ async def _park(path: Path, count: int) -> None:
         os._exit(0)  # a process that dies frees its work at once; that is measured elsewhere
 
 
-def _rss() -> int:
+def rss() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

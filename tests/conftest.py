@@ -1,8 +1,12 @@
 """Settings every test shares; fixtures live beside the tests that use them."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from tests.children import left_behind
 
 # No deadline anywhere: how long an example took says more about the machine than the code.
 settings.register_profile("quick", deadline=None, max_examples=100)
@@ -25,3 +29,18 @@ settings.register_profile(
 )
 
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def children_are_reaped() -> Iterator[None]:
+    """Fails beside the last test of a process: whoever starts a process ends it and waits."""
+    yield
+    assert left_behind() == [], "a test has left processes behind"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What a test that has passed wants to be said nevertheless: `record_property("said", …)`."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, told in report.user_properties:
+            if name == "said":
+                terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {told}")

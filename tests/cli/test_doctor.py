@@ -62,7 +62,7 @@ def file(tmp_path):
         engine.call(CreatePromise(id=f"f{number}", timeout_at=NEVER, tags=FOREIGN))
         engine.call(RegisterListener(awaited=f"p{number}", address="http://x/y"))
     nodes = (Node("a", "n"), Node("b", "n", after=("a",)), Node("c", "n", after=("a", "b")))
-    engine.call(StartRun(id="run/r", name="n", group="g", nodes=nodes, timeout_at=NEVER))
+    engine.call(StartRun(id="run/r", name="n", group="g", nodes=nodes))
     engine.call(SettlePromise(id="p0", state="resolved"))
     engine.call(SettlePromise(id="t6", state="rejected"))
     engine.call(Take(pid="w", incarnation="1", group="g", names=("n",), free=3, embedded=True))
@@ -92,6 +92,17 @@ def test_a_sound_file_is_told_what_was_checked(file):
         "schedules": "1",
     }
     assert said.splitlines()[-1] == f"ok, {len(INVARIANTS)} invariants hold"
+
+
+def test_a_clock_that_was_put_back_is_told(file):
+    """The file is an hour ahead of this machine: no error, but worth knowing."""
+    change(file, f"UPDATE store_time SET at = {SystemClock().now() + 3_600_000}")
+    code, said, _ = doctor(file)
+    assert code == 0
+    assert "ahead of the clock: it was put back" in said
+    assert "59 min" in said or "1 h" in said
+    report = json.loads(doctor(file, "--json")[1])
+    assert 3_000_000 < report["store_time_ahead"] <= 3_600_000
 
 
 def test_tasks_are_counted_by_state(file):

@@ -3,9 +3,10 @@
 import base64
 import re
 import socket
+import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -223,3 +224,16 @@ def closed() -> Iterator[int]:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         yield found.getsockname()[1]
+
+
+def test_a_server_whose_clock_was_put_back(tmp_path):
+    """Its time goes on from where the file was: worth a note, and not our clock's fault."""
+    with ServerProcess(tmp_path) as server:
+        typed("promises", "create", "p", "--url", url_of(server))
+    with closing(sqlite3.connect(server.file)) as connection, connection:
+        connection.execute("UPDATE store_time SET at = at + 3600000")
+    with ServerProcess(tmp_path) as server:
+        said = typed("doctor", "--url", url_of(server))
+    assert said.code == 0
+    assert checks(said)["clock"] == "note"
+    assert "ahead of the clock: it was put back" in said.out

@@ -44,7 +44,7 @@ def diamond(desk: Desk) -> Desk:
         plan(DIAMOND, "d", {}, "default", NEVER),
         r.settle("run/d:fetch"),
         Take(pid="w", incarnation="1", group="default", names=names, free=1),
-        FailTask(id="run/d:left", version=1, retry_at=NEVER),
+        FailTask(id="run/d:left", version=1, retry_in=NEVER),
         CreatePromise(id="run/d:right.promise.ok", timeout_at=NEVER),
         CreatePromise(id="run/d:right.checkpoint.x", timeout_at=NEVER),
         r.settle("run/d:right.checkpoint.x"),

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from layby.workflow import plan
 from tests.cli.desk import Desk, typed
 from tests.runner.processes import Process
 from tests.server.processes import PATIENCE_S, ServerProcess
+from tests.signals import inherited
 
 FLOWS = """
 from layby import Workflow, task
@@ -93,10 +95,11 @@ def test_a_closed_terminal_ends_a_worker_in_order(desk: Desk, tmp_path: Path):
     (tmp_path / "flows.py").write_text(FLOWS)
     with ServerProcess(tmp_path) as server:
         url = f"http://127.0.0.1:{server.port}"
-        with layby(tmp_path, "worker", "flows.py", "--url", url) as here:
+        heeded = inherited(signal.SIGHUP, signal.SIG_DFL)
+        with heeded, layby(tmp_path, "worker", "flows.py", "--url", url) as here:
             heard(here, "layby works for")
             here.send_signal(signal.SIGHUP)
-            heard(here, "layby stops: its tasks are handed back")
+            heard(here, "layby stops: its tasks are handed back as they end")
             assert here.wait(PATIENCE_S) == 0
 
 
@@ -170,7 +173,7 @@ def test_a_worker_that_finds_no_server_can_be_stopped(desk: Desk, tmp_path: Path
         heard(here, "layby looks for")
         began = time.monotonic()
         assert ended(here) == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 STUBBORN = """
@@ -197,17 +200,17 @@ blocking, stubborn = Workflow("blocking", tasks=[thread]), Workflow("stubborn", 
 
 @pytest.mark.parametrize("flow", ["blocking", "stubborn"])
 def test_a_body_that_does_not_end_does_not_keep_its_worker(flow: str, desk: Desk, tmp_path: Path):
-    """Its task has been handed back; what it still does counts for nothing."""
+    """When the grace is over its task is handed back; what it still does counts for nothing."""
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     with ServerProcess(tmp_path) as server:
         url = f"http://127.0.0.1:{server.port}"
-        with Process(
-            ["-m", "layby.cli", "worker", str(tmp_path / "stubborn.py"), "--url", url]
-        ) as here:
+        stubborn = ["-m", "layby.cli", "worker", str(tmp_path / "stubborn.py"), "--url", url]
+        with Process([*stubborn, "--grace", "1s"]) as here:
             here.hear("layby works for")
             asyncio.run(started(url, flow))
             here.hear("@begun")
             assert here.stop() < 10
+            here.hear("is handed back though its body goes on")
             here.hear("though a task body goes on")
         held = typed("tasks", "search", "--state", "acquired", "--url", url, "--json").json
         assert held["tasks"] == []
@@ -237,8 +240,9 @@ def test_asked_twice_a_worker_ends_at_once(desk: Desk, tmp_path: Path):
             asyncio.run(started(url, "stubborn"))
             here.hear("@begun")
             here.send(signal.SIGTERM)
-            here.hear("layby stops")
+            here.hear("layby waits for 1 task to end")
+            threading.Event().wait(1)  # two signals in one second are one
             began = time.monotonic()
             here.send(signal.SIGTERM)
-            assert here.end() == 130
-            assert time.monotonic() - began < 1
+            assert here.end() == 128 + signal.SIGTERM
+            assert time.monotonic() - began < 10

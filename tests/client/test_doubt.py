@@ -23,7 +23,7 @@ Script = Sequence[c.Command | int]
 
 FINISH = c.FinishTask(id="run/a:a", version=1, value=OURS)
 FAIL = c.FailTask(id="run/a:a", version=1, error=OURS)
-BACK_OFF = c.FailTask(id="run/a:a", version=1, error=OURS, retry_at=9_000)
+BACK_OFF = c.FailTask(id="run/a:a", version=1, error=OURS, retry_in=9_000)
 SETTLE = c.SettlePromise(id="t", state="resolved", value=OURS)
 FULFILL = c.FulfillTask(id="t", version=1, action=c.SettleAction("promise.settle", {}, SETTLE))
 RELEASE = c.ReleaseTask(id="run/a:a", version=1)

@@ -80,25 +80,25 @@ def take(
 
 def run(
     run_id: str = "run/a",
-    timeout_at: int = NEVER - 1,
+    timeout: int = NEVER,
     with_take: c.Take | None = None,
     **after: str,
 ) -> c.StartRun:
     """Nodes by name, each with the names it depends on: `run(a="", b="a", c="a b")`."""
-    return dag(after, run_id, timeout_at, with_take)
+    return dag(after, run_id, timeout, with_take)
 
 
 def dag(
     after: dict[str, str],
     run_id: str = "run/a",
-    timeout_at: int = NEVER - 1,
+    timeout: int = NEVER,
     with_take: c.Take | None = None,
 ) -> c.StartRun:
     nodes = tuple(
         c.Node(id=name, name="f", after=tuple(before.split())) for name, before in after.items()
     )
     return c.StartRun(
-        id=run_id, name="root", group="g", nodes=nodes, timeout_at=timeout_at, take=with_take
+        id=run_id, name="root", group="g", nodes=nodes, timeout=timeout, take=with_take
     )
 
 
@@ -113,6 +113,6 @@ def finish(task_id: str, version: int = 1, with_take: c.Take | None = None) -> c
     return c.FinishTask(id=task_id, version=version, take=with_take)
 
 
-def fail(task_id: str, version: int = 1, retry_at: int | None = None) -> c.FailTask:
+def fail(task_id: str, version: int = 1, retry_in: int | None = None) -> c.FailTask:
     error = c.Value(data="ZXJy")
-    return c.FailTask(id=task_id, version=version, error=error, retry_at=retry_at)
+    return c.FailTask(id=task_id, version=version, error=error, retry_in=retry_in)

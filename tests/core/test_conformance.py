@@ -153,7 +153,7 @@ def test_c5_lease_expiry_dispatches_nothing_for_a_dead_promise(world: World) -> 
 
 def test_c5_take_hands_out_nothing_for_a_dead_promise(world: World) -> None:
     """Nor does a take, between the deadline and its sweep."""
-    world.ok(r.run(timeout_at=SOON, a=""))
+    world.ok(r.run(timeout=SOON, a=""))
     world.clock.advance(SOON)
     assert world.ok(r.take()).claims == []
 

@@ -40,7 +40,7 @@ def test_take_serves_the_oldest_first_and_only_its_names(world: World) -> None:
     for at, (run_id, name) in enumerate([("run/c", "f"), ("run/b", "g"), ("run/a", "f")]):
         world.clock.advance(at)
         node = c.Node(id="n", name=name)
-        world.ok(c.StartRun(id=run_id, name="root", group="g", nodes=(node,), timeout_at=99_000))
+        world.ok(c.StartRun(id=run_id, name="root", group="g", nodes=(node,), timeout=99_000))
     got = world.ok(r.take(names=("f",))).claims
     assert [claim.task.id for claim in got] == ["run/c:n", "run/a:n"]
 
@@ -67,7 +67,7 @@ def test_takes_of_overlapping_names_do_not_starve_each_other(world: World) -> No
 
 def test_tasks_past_their_deadline_do_not_hide_those_behind_them(world: World) -> None:
     """A take that asks for one gets the living one, swept or not."""
-    world.ok(r.run("run/dead", timeout_at=10, a=""))
+    world.ok(r.run("run/dead", timeout=10, a=""))
     world.clock.advance(1)
     world.ok(r.run("run/live", a=""))
     world.clock.advance(9)
@@ -208,7 +208,8 @@ def test_a_lease_begins_anew_when_the_store_is_opened(world: World) -> None:
     world.ok(r.take(1, pid="gone", ttl=1_000))
     world.ok(c.LeaveWorker(pid="gone", incarnation="1"))
     world.clock.advance(5_000)
-    world.ok(ticks.ExpireHolders(pids=("p", "gone"), opening=True))
+    opening = ticks.ExpireHolders(pids=("p", "gone"), opening=True, heard_since=world.now)
+    world.ok(opening)
     assert (holder(world).standing, holder(world).expires_at) == ("alive", world.now + 1_000)
     assert holder(world, "gone").standing == "left"
     world.tick(1_000)
@@ -322,7 +323,7 @@ def test_a_failure_backs_off_as_a_wait_on_a_timer(world: World) -> None:
     """Counted, error kept; suspended on a promise like any other until its time has come."""
     world.ok(r.run(a=""))
     world.ok(r.take())
-    failed = world.ok(r.fail("run/a:a", retry_at=2_000))
+    failed = world.ok(r.fail("run/a:a", retry_in=2_000))
     assert failed.promise.is_pending
     task = world.task("run/a:a")
     assert (task.state, task.failures, task.error) == ("suspended", 1, '{"data":"ZXJy"}')
@@ -340,7 +341,7 @@ def test_a_back_off_that_is_over_is_ready_at_once(world: World) -> None:
     """Retry at a time that has come: no wait, and it may be taken in the same step."""
     world.ok(r.run(a=""))
     world.ok(r.take())
-    again = c.FailTask(id="run/a:a", version=1, retry_at=0, take=r.take())
+    again = c.FailTask(id="run/a:a", version=1, retry_in=0, take=r.take())
     (claim,) = world.ok(again).taken.claims
     assert (claim.task.id, claim.task.version, claim.task.failures) == ("run/a:a", 2, 1)
 
@@ -350,7 +351,7 @@ def test_a_back_off_adopts_a_placeholder_of_its_id(world: World) -> None:
     world.ok(r.run("job", a=""))
     world.ok(r.take())
     world.ok(c.EnsurePromise(id="job:a.backoff.1"))
-    world.ok(r.fail("job:a", retry_at=2_000))
+    world.ok(r.fail("job:a", retry_in=2_000))
     world.tick(2_000)
     assert world.task("job:a").state == "pending"
 

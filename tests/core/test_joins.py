@@ -109,7 +109,7 @@ def test_a_dependency_that_times_out_counts(world: World) -> None:
 
 def test_a_run_that_times_out_takes_its_nodes_with_it(world: World) -> None:
     """Root and nodes share the deadline: nobody is resumed, nothing is left."""
-    world.ok(r.run(timeout_at=500, a="", b="a", z="a b"))
+    world.ok(r.run(timeout=500, a="", b="a", z="a b"))
     world.ok(r.take(1))
     world.tick(500)
     state = world.dump()
@@ -213,7 +213,7 @@ def test_a_root_that_ends_early_ends_its_nodes_in_chunks(backend, how: str) -> N
     nodes = {f"n{at:02}": "" if at < 3 else "n00" for at in range(20)}
     with World(backend, chunk=4, settings=Settings(hop_limit=3)) as world:
         history = History()
-        world.ok(r.dag(nodes, timeout_at=5_000))
+        world.ok(r.dag(nodes, timeout=5_000))
         held = world.ok(r.take(2)).claims
         if how == "timed out":
             world.clock.advance(5_000)
@@ -312,8 +312,8 @@ def test_start_answers_an_existing_run_as_it_is(world: World) -> None:
         (r.run(), 400),
         (r.run("run/a:b", a=""), 400),
         (r.run("", a=""), 400),
-        (r.run(timeout_at=-1, a=""), 400),
-        (r.run(timeout_at=0, a=""), 400),
+        (r.run(timeout=-1, a=""), 400),
+        (r.run(timeout=0, a=""), 400),
         (r.run("taken", a=""), 409),
         (r.run(with_take=r.take(-1), a=""), 400),
     ],
@@ -334,7 +334,7 @@ def test_a_node_given_twice_is_refused() -> None:
     """The text names it."""
     twice = (c.Node(id="a", name="f"), c.Node(id="a", name="f"))
     with World() as world:
-        start = c.StartRun(id="run/a", name="root", group="g", nodes=twice, timeout_at=9)
+        start = c.StartRun(id="run/a", name="root", group="g", nodes=twice, timeout=9)
         reply = world.send(start)
         assert (reply.status, "'a' is given twice" in str(reply.data)) == (400, True)
 
@@ -342,6 +342,6 @@ def test_a_node_given_twice_is_refused() -> None:
 def test_nodes_may_belong_to_other_groups(world: World) -> None:
     """Each is taken by workers of its own group only."""
     node = c.Node(id="a", name="f", group="gpu")
-    world.ok(c.StartRun(id="run/a", name="root", group="g", nodes=(node,), timeout_at=9_000))
+    world.ok(c.StartRun(id="run/a", name="root", group="g", nodes=(node,), timeout=9_000))
     assert world.ok(r.take()).claims == []
     assert len(world.ok(r.take(pid="q", group="gpu")).claims) == 1

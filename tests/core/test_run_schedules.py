@@ -67,7 +67,7 @@ def test_an_occurrence_starts_the_run_that_a_start_would_have_started(world: Wor
             name="root",
             group="g",
             nodes=NODES,
-            timeout_at=11 * MINUTE,
+            timeout=10 * MINUTE,
             param=c.Value(headers={}, data="eA=="),
         )
         other.ok(start)

@@ -178,7 +178,7 @@ def test_a_back_off_finds_its_timer_already_there() -> None:
             world.ok(r.promise("job:a.backoff.1", 700))
             if settled:
                 world.ok(r.settle("job:a.backoff.1"))
-            world.ok(r.fail("job:a", retry_at=5))
+            world.ok(r.fail("job:a", retry_in=5))
             assert world.task("job:a").state == ("pending" if settled else "suspended")
             world.tick(700)
             assert world.task("job:a").state == "pending"

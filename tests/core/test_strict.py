@@ -259,7 +259,7 @@ def test_runs_records_and_back_off_work_as_ever(world: World) -> None:
     (claim,) = world.ok(r.take()).claims
     record = c.AnnotateTask(id="run/a:a", version=1, record_id="run/a:a.k", record=c.Value(data=""))
     assert not world.ok(record).record.internal
-    world.ok(r.fail(claim.task.id, 1, retry_at=SOON))
+    world.ok(r.fail(claim.task.id, 1, retry_in=SOON))
     assert world.task("run/a:a").state == "suspended"
     world.check()
     world.tick(SOON)
@@ -275,7 +275,7 @@ def test_a_stranger_in_the_place_of_a_back_off_timer_is_not_waited_for(world: Wo
     world.ok(r.run(a=""))
     world.ok(r.promise("run/a:a.backoff.1", SOON))
     world.ok(r.take())
-    world.ok(r.fail("run/a:a", 1, retry_at=SOON))
+    world.ok(r.fail("run/a:a", 1, retry_in=SOON))
     assert world.task("run/a:a").state == "pending"
     world.check()
 

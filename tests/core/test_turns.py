@@ -146,7 +146,7 @@ def test_a_claim_ahead_begins_when_the_next_take_says_so(world: World) -> None:
 
 FENCED = {
     "finish": r.finish("run/0:a"),
-    "fail": r.fail("run/0:a", retry_at=NEVER - 1),
+    "fail": r.fail("run/0:a", retry_in=NEVER - 1),
     "annotate": c.AnnotateTask(id="run/0:a", version=1),
     "fence": c.FenceTask(id="run/0:a", version=1, inner=r.promise("x")),
     "suspend": r.suspend("run/0:a", 1, "y"),
@@ -376,7 +376,7 @@ def test_a_final_failure_carries_it_too(world: World) -> None:
     world.ok(r.run(a=""))
     world.ok(take(1))
     verdict = c.RootVerdict("rejected", c.Value(data="ZXJy"))
-    data = world.ok(replace(r.fail("run/a:a", retry_at=world.now), root=verdict))
+    data = world.ok(replace(r.fail("run/a:a", retry_in=0), root=verdict))
     assert (data.root, data.promise.state) == (None, "pending")
     world.ok(take(1))
     data = world.ok(replace(r.fail("run/a:a", 2), root=verdict))

@@ -72,18 +72,18 @@ WIDE = "é" * 600
         (c.HeartbeatWorker(pid="", incarnation="1"), "Process ID is required"),
         (c.LeaveWorker(pid="p", incarnation=""), "Incarnation is required"),
         (r.finish("x", with_take=r.take(-1)), "free must be between 0 and 100000"),
-        (r.fail("x", retry_at=-1), "retryAt must be non-negative"),
+        (r.fail("x", retry_in=-1), "retryIn must be non-negative"),
         (c.AnnotateTask(id="x", version=-1), "version must be non-negative"),
         (c.ResolvePromise(id="x", state="?"), "state must be one of"),
         (
             c.StartRun(
-                id="run/a", name="", group="g", nodes=(c.Node(id="a", name="f"),), timeout_at=9
+                id="run/a", name="", group="g", nodes=(c.Node(id="a", name="f"),), timeout=9
             ),
             "Name of run 'run/a' is required",
         ),
         (
             c.StartRun(
-                id="run/a", name="n", group="", nodes=(c.Node(id="a", name="f"),), timeout_at=9
+                id="run/a", name="n", group="", nodes=(c.Node(id="a", name="f"),), timeout=9
             ),
             "Group is required",
         ),
@@ -93,7 +93,7 @@ WIDE = "é" * 600
                 name="n",
                 group="g",
                 nodes=(c.Node(id="a", name="", group="x?y"),),
-                timeout_at=9,
+                timeout=9,
             ),
             "Name of node 'a' is required; Group must not contain '/' or '?'",
         ),

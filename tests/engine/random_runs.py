@@ -161,13 +161,13 @@ class _Writer:
             )
             for at, name in enumerate(names)
         )
-        timeout_at = self._timeout() - (self._chance(12) and 10_000_000)
+        timeout = self._timeout() - self.now - (self._chance(12) and 10_000_000)
         return c.StartRun(
             id=f"{self._pick(_RUNS)}{len(self.script) // 20}",
             name="root",
             group="g",
             nodes=nodes,
-            timeout_at=max(0, timeout_at),
+            timeout=max(0, timeout),
             take=self._maybe_take(),
         )
 
@@ -199,12 +199,12 @@ class _Writer:
 
     def _fail(self) -> c.FailTask:
         task_id = self._task_in("acquired")
-        retry_at = self._pick((None, self.now, self.now + 5, self.now + 2_000))
+        retry_in = self._pick((None, 0, 5, 2_000))
         return c.FailTask(
             id=task_id,
             version=self._version(task_id),
             error=self._pick(_VALUES),
-            retry_at=retry_at,
+            retry_in=retry_in,
             take=self._maybe_take(),
         )
 

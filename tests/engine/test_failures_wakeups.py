@@ -42,7 +42,7 @@ def test_a_waiting_take_is_served_by_the_commit_that_makes_a_task_ready(engine):
     """No other request and no deadline is needed for it: the commit alone wakes the take."""
     taken = waiting_take(engine)
     engine.call(CreatePromise(id="t", timeout_at=NEVER, tags=OURS))
-    assert ids_in(taken.result(timeout=5)) == ["t"]
+    assert ids_in(taken.result(timeout=20)) == ["t"]
 
 
 def test_a_waiting_take_is_served_when_a_delay_ends(engine):
@@ -51,5 +51,5 @@ def test_a_waiting_take_is_served_when_a_delay_ends(engine):
     soon = engine.clock.now() + 50
     tags = {**OURS, "resonate:delay": str(soon)}
     engine.call(CreatePromise(id="t", timeout_at=NEVER, tags=tags))
-    assert ids_in(taken.result(timeout=5)) == ["t"]
+    assert ids_in(taken.result(timeout=20)) == ["t"]
     assert engine.clock.now() >= soon

@@ -1,6 +1,7 @@
-"""Starts runs on a server and judges their results: `python chaos_client.py URL COUNT SEED`.
+"""Starts runs on a server and judges their results: `python chaos_client.py URL COUNT SEED PACE`.
 
-It takes no task itself: everything is left to the workers. What it tells is on stdout.
+It takes no task itself: everything is left to the workers. PACE is how many seconds lie between
+two starts. What it tells is on stdout.
 """
 
 # ruff: noqa: T201 - it speaks by printing
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import chaos_flows
 
 URL, COUNT, CHANCE = sys.argv[1], int(sys.argv[2]), random.Random(int(sys.argv[3]))
+PACE_S = float(sys.argv[4])
 
 
 def expected(flow: str, number: int, result: dict[str, Any]) -> bool:
@@ -27,6 +29,7 @@ def expected(flow: str, number: int, result: dict[str, Any]) -> bool:
         "fan": result.get("sum") == sum((number * part) ** 2 for part in range(4)),
         "poller": result.get("polled") == number + 1,
         "sleeper": result.get("slept") == number + 2,
+        "blocker": result.get("blocked") == number + 3,
         "waiter": result.get("answer") == {"number": number},
         "payer": "receipt" in result
         and result["shipped"].startswith(f"{result['receipt']} shipped-")
@@ -54,7 +57,7 @@ async def main() -> None:
         playing: list[asyncio.Task[None]] = []
         for number in range(COUNT):
             playing.append(asyncio.create_task(play(runner, number)))
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(PACE_S)
         for done, each in enumerate(asyncio.as_completed(playing)):
             await each
             print(f"finished {done + 1}", flush=True)

@@ -20,6 +20,8 @@ from layby.store.sqlite import SqliteReader
 CHILD = Path(__file__).with_name("recovery_child.py")
 EACH = 80
 SLEEP_MS = 2_000
+LATE_MS = 20_000
+"""What waits for a lease is later than that; a busy machine is not."""
 PATIENCE_S = 60
 """Only a test that hangs needs it."""
 
@@ -202,7 +204,7 @@ def assert_continued_at_once(effects: Effects, opened_at: int) -> None:
     """The bar of a second is measured by the benchmark; here other tests share the machine."""
     first = min((at for _, _, at in effects.lines() if at >= opened_at), default=None)
     assert first is not None
-    assert first - opened_at < 3_000
+    assert first - opened_at < LATE_MS
 
 
 def assert_everything_happened(counts: Counter[tuple[str, str]]) -> None:
@@ -227,8 +229,8 @@ def assert_slept_to_the_original_time(state: State, effects: Effects, last_life:
     assert len(timers) == EACH
     for run, due in timers.items():
         lain_down = [at for what, lain, at in effects.lines() if (what, lain) == ("lies-down", run)]
-        assert any(0 <= due - SLEEP_MS - at < 3_000 for at in lain_down[:2])
-        assert due <= got_up[run] < max(due, last_life) + 3_000
+        assert any(0 <= due - SLEEP_MS - at < LATE_MS for at in lain_down[:2])
+        assert due <= got_up[run] < max(due, last_life) + LATE_MS
 
 
 def assert_all_ended_well(state: State) -> None:

@@ -94,6 +94,7 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     "layby.task.finish": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
     "layby.task.fail": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
     "layby.task.annotate": lambda p: {"id": f"{p}x", "version": 1, "recordId": f"{p}x.r"},
+    "layby.task.create": lambda p: {"id": f"{p}x", "version": 1, "promiseId": f"{p}x.y"},
     "layby.promise.resolve": lambda p: {"id": f"{p}x"},
     "layby.promise.ensure": lambda p: {"id": f"{p}x"},
     "layby.promise.watch": lambda p: {"id": f"{p}x"},
@@ -103,7 +104,7 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
         "name": "flow",
         "group": GROUP,
         "nodes": [{"id": "n", "name": "f"}],
-        "timeoutAt": 2**53 - 2,
+        "timeout": 2**53 - 2,
         "take": _take(),
     },
     "layby.schedule.create": lambda _: {

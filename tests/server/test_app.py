@@ -313,7 +313,7 @@ def test_the_end_is_told_to_who_waits(loop: str) -> None:
         waits(here, 1)
         ending = time.monotonic()
         here.run(here.front.close(20))
-        assert time.monotonic() - ending < 1
+        assert time.monotonic() - ending < 10  # of 20 that it may take
         for line in (take, watch):
             answer = line.answer()
             assert (answer.status, answer.headers["connection"]) == (503, "close")

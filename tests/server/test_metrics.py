@@ -200,6 +200,7 @@ def test_a_server_counts_what_happens_in_it(caplog):
         "layby_poll_connections 0.0",
         "layby_free_slots 0.0",
         "layby_pushes_under_way 0.0",
+        "layby_store_time_ahead_seconds 0.0",
         'layby_tasks{state="pending"} 1.0',
         "layby_outbox_messages 1.0",
         'resonate_request_total{kind="promise.get",status="404"} 1.0',

@@ -164,10 +164,10 @@ async def test_a_reader_that_is_slow_is_waited_for() -> None:
     """Patience is with each piece, not with all of them."""
 
     async def slowly() -> None:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
 
     router = new_router(Outbox())
-    reader = Reader(router, patience=0.4, slowly=slowly)
+    reader = Reader(router, patience=1.0, slowly=slowly)
     await settled()
     router.committed([large(number, PIECE_BYTES) for number in range(12)], [])
     await reader.chunks.until(12)

@@ -39,7 +39,7 @@ def test_a_stream_that_is_being_opened_does_not_hold_it_up():
             await asyncio.sleep(0)
             go_on.set()
             await stopping
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 8  # of 10 that it may take
             with pytest.raises(StreamRefused) as refused:
                 await opening
             assert refused.value.status == 503
@@ -86,10 +86,10 @@ def test_nobody_is_blamed_for_the_time_it_was_away(tmp_path: Path):
     async def scene() -> None:
         place: dict[str, object] = {"db": f"sqlite:{tmp_path / 'layby.db'}"}
         async with served(place) as server:
-            runner = await Runner(server.url, lease=0.6).__aenter__()
+            runner = await Runner(server.url, lease=1.5).__aenter__()
             run = await runner.start(Workflow("w", tasks=[works]), run_id="a")
             await begun.wait()
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.0)  # longer than the lease
         async with served(place | {"server.port": server.port}) as server:
             await asyncio.sleep(0.3)  # some heartbeats
             gate.set()

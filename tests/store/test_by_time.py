@@ -60,7 +60,7 @@ def ours(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
     if chance.random() < 0.3:
         yield c.AnnotateTask(id=key, version=1, progress="{}"), at
     if chance.random() < 0.3:
-        yield r.fail(key, 1, retry_at=NOW + 5), at
+        yield r.fail(key, 1, retry_in=NOW + 5), at
 
 
 def suspended(chance: random.Random, key: str, at: int) -> Iterator[Timed]:

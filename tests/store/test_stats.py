@@ -101,6 +101,7 @@ def test_the_wire_shows_counts_in_its_own_spelling(world: World) -> None:
         "holders": 0,
         "held": 0,
         "schedules": 0,
+        "storeTimeAhead": 0,
     }
 
 

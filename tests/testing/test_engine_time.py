@@ -36,9 +36,7 @@ def take(pid="w", wait_ms=0, ttl=60_000):
 
 
 def one_node(run_id):
-    return StartRun(
-        id=run_id, name="flow", group="g", nodes=(Node(id="a", name="n"),), timeout_at=NEVER
-    )
+    return StartRun(id=run_id, name="flow", group="g", nodes=(Node(id="a", name="n"),))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -52,7 +50,7 @@ async def test_a_promise_times_out_at_its_virtual_instant(backend):
         reply = await client.send(WatchPromise(id="p"))
         assert reply.data.promise.state == "rejected_timedout"
         assert clock.now() == due
-    assert time.perf_counter() - begin < 5
+    assert time.perf_counter() - begin < 60
 
 
 @virtual_test

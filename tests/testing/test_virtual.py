@@ -43,7 +43,7 @@ async def test_an_hour_of_sleeps_takes_no_time():
         await asyncio.sleep(1)
     assert clock.now() - since == 3_600_000
     assert clock.elapsed == 3_600
-    assert time.perf_counter() - begin < 5
+    assert time.perf_counter() - begin < 60
 
 
 @virtual_test
@@ -266,7 +266,7 @@ async def test_a_listening_socket_costs_no_grace():
     async with server:
         for _ in range(1_000):
             await asyncio.sleep(60)
-    assert time.perf_counter() - begin < 5
+    assert time.perf_counter() - begin < 60
 
 
 @virtual_test
@@ -406,7 +406,7 @@ def test_everything_is_put_back(error):
         before = insides(loop)
         try:
             async with virtual_time() as clock:
-                assert virtual_clock.get() is clock
+                assert current_clock() is clock
                 assert real_work() is clock.work
                 await asyncio.sleep(3_600)
                 if error:
@@ -433,9 +433,9 @@ def test_a_timer_left_over_keeps_the_time_it_had_to_go():
             loop.call_later(3_600.05, rung.set_result, None)
             await asyncio.sleep(3_600)
         begin = time.monotonic()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await rung
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin >= 0.049
 
     selector_run(main())
 

@@ -174,7 +174,7 @@ def test_our_own_kinds_show_claims() -> None:
         assert '"name":"f","kind":"node"' in started
         finished = data_of(world, r.finish("run/a:a", with_take=r.take()))
         assert '"id":"run/a:b"' in finished
-        failed = data_of(world, r.fail("run/a:b", retry_at=5))
+        failed = data_of(world, r.fail("run/a:b", retry_in=5))
         assert '"state":"suspended"' in failed
         beat = data_of(world, c.HeartbeatWorker(pid="p", incarnation="1", held=0))
         assert beat == '{"lost":[],"agrees":true,"now":0}'
@@ -194,14 +194,12 @@ OURS: dict[str, tuple[str, c.Command]] = {
         c.FinishTask(id="x", version=1, value=c.Value(data="eA==")),
     ),
     "fail": (
-        '{"id":"x","version":1,"retryAt":5.0}',
-        c.FailTask(id="x", version=1, retry_at=5),
+        '{"id":"x","version":1,"retryIn":5.0}',
+        c.FailTask(id="x", version=1, retry_in=5),
     ),
     "start": (
-        '{"id":"run/a","name":"n","group":"g","timeoutAt":9,"nodes":[{"id":"a","name":"f"}]}',
-        c.StartRun(
-            id="run/a", name="n", group="g", timeout_at=9, nodes=(c.Node(id="a", name="f"),)
-        ),
+        '{"id":"run/a","name":"n","group":"g","timeout":9,"nodes":[{"id":"a","name":"f"}]}',
+        c.StartRun(id="run/a", name="n", group="g", timeout=9, nodes=(c.Node(id="a", name="f"),)),
     ),
 }
 

@@ -297,7 +297,7 @@ def test_a_late_first_answer_counts(answer):
 
             async with Runner("memory:", slots=1) as runner:
                 run = await runner.start(waits_for(slow, max_errors=1))
-                await until(lambda: condition.count and not runner.worker.pool.held)
+                await until(lambda: condition.count and not runner.worker.credit.held)
                 condition.over.set()
                 await run.result(timeout=10)
                 assert condition.count == (1 if answer is True else 2)
@@ -317,7 +317,7 @@ def test_a_late_first_error_may_be_one_too_many():
 
             async with Runner("memory:") as runner:
                 run = await runner.start(waits_for(slow, max_errors=0))
-                await until(lambda: condition.count and not runner.worker.pool.held)
+                await until(lambda: condition.count and not runner.worker.credit.held)
                 condition.over.set()
                 with pytest.raises(RunFailed, match="OSError: late"):
                     await run.result(timeout=10)

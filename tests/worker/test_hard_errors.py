@@ -159,11 +159,13 @@ def test_broken_text_is_refused_wherever_the_store_is(place: Any):
 
 def test_a_sleep_that_cannot_be_watched_is_not_over(monkeypatch: pytest.MonkeyPatch):
     """Its body hears so, instead of going on too soon."""
-    send = LocalClient.send
+    watch = LocalClient.watch
 
-    async def send_or_refuse(client: LocalClient, request: Any) -> Any:
-        is_sleep = isinstance(request, c.WatchPromise) and "sleep" in request.id
-        return refuse(403, "Forbidden") if is_sleep else await send(client, request)
+    def watch_or_refuse(client: LocalClient, promise_id: str, listener: Any) -> Any:
+        watching = watch(client, promise_id, listener)
+        if "sleep" in promise_id:
+            listener.heard(refuse(403, "Forbidden"))
+        return watching
 
     @task
     async def sleeps(context, handle):
@@ -171,7 +173,7 @@ def test_a_sleep_that_cannot_be_watched_is_not_over(monkeypatch: pytest.MonkeyPa
             await handle.sleep(60)
 
     async def scene(runner: Runner) -> None:
-        monkeypatch.setattr(LocalClient, "send", send_or_refuse)
+        monkeypatch.setattr(LocalClient, "watch", watch_or_refuse)
         await runner.execute(flow_of(sleeps), timeout=20)
 
     embedded(scene)

@@ -102,13 +102,13 @@ def test_a_heartbeat_whose_answer_never_comes_costs_no_lease(elsewhere: Elsewher
 
 def test_a_long_lease_is_renewed_too(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch):
     """Though its heart beats less often than a loop may be blocked."""
-    monkeypatch.setattr(remote, "Heart", functools.partial(Heart, max_block=0.3))
+    monkeypatch.setattr(remote, "Heart", functools.partial(Heart, max_block=0.7))
 
     async def scene() -> None:
         bodies = Bodies()
-        async with elsewhere.runner(lease=1.2) as runner:
+        async with elsewhere.runner(lease=2.4) as runner:
             run = await runner.start(bodies.flow(), run_id="a")
-            await soon(lambda: elsewhere.count(BEAT) >= 6)
+            await soon(lambda: elsewhere.count(BEAT) >= 5)
             bodies.gate.set()
             assert (await run.result())["try"] == 1
 
@@ -122,11 +122,11 @@ def test_a_server_that_is_away_for_less_than_the_lease_is_waited_for(
 
     async def scene() -> None:
         bodies = Bodies()
-        async with elsewhere.runner(lease=1.5) as runner:
+        async with elsewhere.runner(lease=3) as runner:
             run = await runner.start(bodies.flow(), run_id="a")
             await soon(lambda: bodies.begun)
             await elsewhere.ask(elsewhere.meddler.down())
-            await asyncio.sleep(0.6)
+            await soon(lambda: "heartbeats are not answered" in caplog.text)
             await elsewhere.ask(elsewhere.meddler.up())
             bodies.gate.set()
             assert (await run.result())["try"] == 1
@@ -217,7 +217,7 @@ def test_a_worker_without_code_comes_back_as_well(
             before = elsewhere.count(BEAT)
             await soon(lambda: elsewhere.count(BEAT) >= before + 4)
             await elsewhere.ok(c.ResolvePromise(id="event"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await event
 
     play(scene)
@@ -238,7 +238,7 @@ def test_cancelling_a_run_reaches_its_body_at_once(elsewhere: Elsewhere):
             began = time.monotonic()
             await elsewhere.ok(c.CancelPromise(id="run/a"))
             await soon(lambda: bodies.ended == ["cancelled"])
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15  # a heartbeat comes each 20 s
             with pytest.raises(RunCancelled):
                 await run.result()
 
@@ -270,7 +270,7 @@ def test_a_worker_that_leaves_has_not_lost_anything(
     """A heartbeat after the good-bye is refused, and that is nothing to be upset about."""
 
     async def scene() -> None:
-        runner = elsewhere.runner(lease=0.15)
+        runner = elsewhere.runner(lease=1)
         async with runner:
             heart: Any = runner._link._heart  # type: ignore[union-attr]
             stop = heart.stop
@@ -303,7 +303,7 @@ def test_a_heart_stops_though_nobody_answers(elsewhere: Elsewhere, trouble: str)
             await elsewhere.ask(elsewhere.meddler.up())
         began = time.monotonic()
         await runner.close()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
         assert not [each for each in threading.enumerate() if each.name == "layby-heart"]
 
     play(scene)
@@ -353,7 +353,7 @@ def test_closing_does_not_wait_for_a_server_that_is_away(
         await elsewhere.ask(elsewhere.meddler.down())
         began = time.monotonic()
         await runner.close()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
         await elsewhere.ask(elsewhere.meddler.up())
 
     play(scene)

@@ -10,15 +10,18 @@ from layby import Runner, task
 from layby.core.commands import HeartbeatTasks, HeartbeatWorker, ReleaseTask
 from layby.core.model import Message
 from layby.core.replies import HeartbeatData, Reply, ok, refuse
+from layby.engine.clock import SystemClock
 from layby.errors import StoreUnavailable
 from layby.testing import virtual_test
-from layby.worker.lease import LeaseTime, elapsed_ms
+from layby.worker.lease import LeaseTime
 from layby.worker.renewal import Renewal
 from tests.worker.calling import answer_to, call
 from tests.worker.elsewhere import Elsewhere, play, server_elsewhere
 from tests.worker.world import flow_of
 
 BEAT = "layby.worker.heartbeat"
+
+elapsed_ms = SystemClock().elapsed
 
 
 class Watch:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from layby.core.commands import Command, HeartbeatWorker
 from layby.core.queries import Query
 from layby.core.replies import HeartbeatData, Reply, ok, refuse
@@ -88,4 +90,30 @@ def test_an_answer_without_a_time_changes_nothing():
     for answer in (refuse(409, "gone"), ok(HeartbeatData((), agrees=True))):
         server.answer = answer
         assert beat(clock, server) is answer
+        assert clock.now() == own.now()
+
+
+@pytest.mark.parametrize("step", [-AN_HOUR, AN_HOUR])
+def test_a_step_of_the_own_clock_changes_nothing(step):
+    """Before the next heartbeat as well as after it: what has elapsed carries the estimate."""
+    own = ManualClock(10 * AN_HOUR)
+    clock, server = ServerClock(own), Far(own, AN_HOUR)
+    beat(clock, server)
+    before = clock.now()
+    own.set(own.now() + step)
+    server.ahead -= step
+    own.advance(1_000)
+    assert clock.now() == before + 1_000
+    beat(clock, server)
+    own.advance(1_000)
+    assert clock.now() == before + 2_000
+
+
+def test_a_wall_that_is_nudged_is_followed():
+    """As time servers do it: a millisecond now and then is no step."""
+    own = ManualClock(AN_HOUR)
+    clock = ServerClock(own)
+    for _ in range(100):
+        own.set(own.now() + 1)
+        own.advance(1_000)
         assert clock.now() == own.now()

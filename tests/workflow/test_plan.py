@@ -42,7 +42,7 @@ def test_the_layout_of_a_run():
     command = start(context={"order": 7}, take=take)
     assert problems(command) is None
     assert (command.id, command.name, command.group) == ("run/order-7", "order", "default")
-    assert (command.timeout_at, command.take) == (99_000, take)
+    assert (command.timeout, command.take) == (99_000, take)
     described = [(node.id, node.name, node.after, node.group) for node in command.nodes]
     assert described == [
         ("submit", "order/submit", (), None),

@@ -64,6 +64,12 @@ class Checkup(Struct, frozen=True):
         return all(check.outcome != "wrong" for check in self.checks)
 
 
+def put_back(ahead: Millis) -> str:
+    """What it means that store time is ahead."""
+    means = "it was put back; schedules wait for it, everything else goes on a little slower"
+    return f"store time is {span(ahead)} ahead of the clock: {means}"
+
+
 async def examine(url: str, token: str | None, progress: Progress) -> Checkup:
     """Raises when nobody answers there."""
     patient = _Patient(url, token)
@@ -130,12 +136,15 @@ class _Patient:
         if answer["head"]["status"] != 200:
             return Check("clock", "note", f"not told: {answer['data']}")
         self._skew = answer["data"]["now"] - (before + SystemClock().now()) // 2
-        if abs(self._skew) < SKEW_MS:
-            return Check("clock", "ok", "as here")
-        way = "ahead" if self._skew > 0 else "behind"
-        means = "deadlines that commands and SDK workers set here mean something else there"
-        told = f"{span(abs(self._skew))} {way}: {means}"
-        return Check("clock", "wrong", told)
+        ahead = answer["data"].get("storeTimeAhead", 0)
+        if abs(self._skew - ahead) >= SKEW_MS:
+            way = "ahead" if self._skew > ahead else "behind"
+            means = "deadlines that commands and SDK workers set here mean something else there"
+            told = f"{span(abs(self._skew - ahead))} {way}: {means}"
+            return Check("clock", "wrong", told)
+        if ahead >= SKEW_MS:
+            return Check("clock", "note", f"as here, but {put_back(ahead)}")
+        return Check("clock", "ok", "as here")
 
     async def debug(self) -> Check:
         self._snapped = await self._raw(SnapDebug())

@@ -144,11 +144,11 @@ class FileClient:
 
     def _look(self, request: Command | Query) -> Reply:
         """Read the file as it is: nothing is owned, nothing is changed."""
-        now = SystemClock().now()
         if (wrong := validate.problems(request)) is not None:
             return refuse(400, wrong)
         reader = self._reader = self._reader or SqliteReader(self._file, Settings(), next_after)
         with reader.transaction():
+            now = max(SystemClock().now(), reader.store_time())
             if isinstance(request, Command):
                 return apply(reader, [(request, now)], now)[0][0]
             return read(reader, request, now)

@@ -19,6 +19,7 @@ from layby.cli.connection import Place, find_place, unreachable
 from layby.cli.inspection import Counts, Inspection, PageReader, Progress
 from layby.cli.options import limited
 from layby.core.invariants import INVARIANTS, Violation
+from layby.core.model import Millis
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
 from layby.engine.clock import SystemClock
@@ -32,6 +33,8 @@ class Report(Struct, frozen=True):
     violations: list[Violation]
     more_violations: int
     """Found beyond those listed."""
+    store_time_ahead: Millis = 0
+    """Of the clock of this machine, in milliseconds."""
 
     @property
     def is_sound(self) -> bool:
@@ -134,13 +137,15 @@ def examine(file: Path, limit: int, progress: Progress | None = None) -> Report:
                     f"{file} is damaged ({damage}): restore it from a backup, "
                     "or try SQLite's `.recover`"
                 )
-            inspection = Inspection(reader, SystemClock().now())
+            wall, stored = SystemClock().now(), reader.store_time()
+            inspection = Inspection(reader, max(wall, stored))
             found = inspection.violations(progress or _untold)
             listed = list(islice(found, limit or None))
             more = sum(1 for _ in found)
     finally:
         reader.close()
-    return Report(str(file), inspection.counts, len(INVARIANTS), listed, more)
+    ahead = max(0, stored - wall)
+    return Report(str(file), inspection.counts, len(INVARIANTS), listed, more, ahead)
 
 
 def show(report: Report, console: Console) -> None:
@@ -148,6 +153,8 @@ def show(report: Report, console: Console) -> None:
     for name, count, parts in _lines(report.counts):
         told = f"   [dim]{parts}[/]" if parts else ""
         console.print(f"  {name:<10}{count:>12,}{told}")
+    if report.store_time_ahead >= checkup.SKEW_MS:
+        console.print(f"[yellow]{checkup.put_back(report.store_time_ahead)}[/]")
     for violation in report.violations:
         where = f"[red]{violation.invariant}[/]"
         console.print(f"{where}: {escape(violation.what)}")

@@ -132,7 +132,7 @@ async def _executed(
 ) -> Context:
     running = asyncio.current_task()
     assert running is not None
-    asked_to_stop(lambda: running.cancel() and None)
+    asked_to_stop(running.cancel)
     await runner.__aenter__()
     try:
         started = await runner.start(flow, context, run_id=run_id, deadline=deadline)

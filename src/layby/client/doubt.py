@@ -81,13 +81,13 @@ async def _failed(read: Read, fail: FailTask) -> Reply | None:
     promise, task = await _promise(read, fail.id), await _task(read, fail.id)
     if promise is None or task is None:
         return None
-    if fail.retry_at is None:
+    if fail.retry_in is None:
         is_ours = _is(promise, "rejected", fail.error)
     else:
         is_ours = await _promise(read, fail.backoff_id) is not None
     if not is_ours:
         return None
-    root = await _root(read, fail) if fail.retry_at is None else None
+    root = await _root(read, fail) if fail.retry_in is None else None
     return ok(FailData(promise, task, root=root))
 
 

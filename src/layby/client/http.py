@@ -12,9 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, repeat
 from typing import Final
 
+from layby.client.api import Listener, Watching
 from layby.client.claims import releases
 from layby.client.doubt import resolved
 from layby.client.inbox import Inbox
@@ -114,6 +116,13 @@ class HttpClient:
             return asyncio.ensure_future(self.send(request))  # which says so
         self._line_up(letter)
         return letter.answer
+
+    def watch(self, promise_id: str, listener: Listener) -> Watching:
+        if self.inbox is not None and not self._closed.is_set():
+            return self.inbox.listen_for(promise_id, listener)
+        asked = asyncio.ensure_future(self.send(WatchPromise(id=promise_id)))
+        asked.add_done_callback(partial(_told, listener))
+        return asked
 
     async def close(self) -> None:
         """What is in line leaves first, if that takes no time."""
@@ -256,6 +265,11 @@ def _pauses(patience: float) -> Iterator[float]:
         if now() - began >= patience:
             return
         yield pause
+
+
+def _told(listener: Listener, answer: "asyncio.Future[Reply]") -> None:
+    if not answer.cancelled():
+        listener.heard(answer.exception() or answer.result())
 
 
 def _tell(letters: Iterable[Letter], failure: BaseException) -> None:

@@ -17,6 +17,7 @@ from collections.abc import (
 from itertools import islice
 from typing import Any, Final
 
+from layby.client.api import Listener
 from layby.client.stream import listen
 from layby.client.transport import Transport
 from layby.core.address import OWN_GROUP, inbox_of
@@ -40,6 +41,37 @@ PORTION: Final = 25
 """Waiting coroutines woken in one turn of the loop, when there are many."""
 
 
+class Entry:
+    """Somebody here who waits for a promise."""
+
+    __slots__ = ("_inbox", "listener", "promise_id")
+
+    def __init__(self, inbox: "Inbox", promise_id: str, listener: Listener) -> None:
+        self._inbox = inbox
+        self.promise_id = promise_id
+        self.listener = listener
+
+    def cancel(self) -> None:
+        self._inbox.leave(self)
+
+
+class _Waiting(Listener):
+    """A coroutine that waits for one."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: "asyncio.Future[Reply]") -> None:
+        self.future = future
+
+    def heard(self, answer: Reply | BaseException) -> None:
+        if self.future.done():
+            return
+        if isinstance(answer, Reply):
+            self.future.set_result(answer)
+        else:
+            self.future.set_exception(answer)
+
+
 class Inbox:
     """`register` makes this process known to the server; its incarnation is the key."""
 
@@ -59,7 +91,8 @@ class Inbox:
         self._address = inbox_of(group, pid)
         self._register = register
         self._lost = lost
-        self._waiting: dict[str, dict[asyncio.Future[Reply], None]] = {}
+        self._waiting: dict[str, Entry | dict[Entry, None]] = {}
+        """Mostly one waits for a promise, and then it is not worth a dictionary of its own."""
         self._listening: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,21 +133,34 @@ class Inbox:
         """Returns when the promise is settled (at once if it is, or is refused)."""
         if self._is_closed:
             raise _stopped()
-        waiting = asyncio.get_running_loop().create_future()
-        mates = self._waiting.setdefault(promise_id, {})
-        mates[waiting] = None
-        if len(mates) == 1:
-            self._spawn(self._listen_for(promise_id))
+        waiting = _Waiting(asyncio.get_running_loop().create_future())
+        entry = self.listen_for(promise_id, waiting)
         try:
-            return await waiting
+            return await waiting.future
         finally:
-            self._leave(promise_id, waiting)
+            entry.cancel()
 
-    def _leave(self, promise_id: str, waiting: "asyncio.Future[Reply]") -> None:
-        mates = self._waiting.get(promise_id, {})
-        mates.pop(waiting, None)
-        if not mates:
-            self._waiting.pop(promise_id, None)
+    def listen_for(self, promise_id: str, listener: Listener) -> "Entry":
+        entry = Entry(self, promise_id, listener)
+        if self._is_closed:
+            asyncio.get_running_loop().call_soon(listener.heard, _stopped())
+            return entry
+        mates = self._waiting.get(promise_id)
+        if mates is None:
+            self._waiting[promise_id] = entry
+            self._spawn(self._listen_for(promise_id))
+        elif isinstance(mates, Entry):
+            self._waiting[promise_id] = {mates: None, entry: None}
+        else:
+            mates[entry] = None
+        return entry
+
+    def leave(self, entry: "Entry") -> None:
+        mates = self._waiting.get(entry.promise_id)
+        if isinstance(mates, dict):
+            mates.pop(entry, None)
+        if not mates or mates is entry:
+            self._waiting.pop(entry.promise_id, None)
 
     async def _renew(self) -> None:
         """Register every listener again, in portions: whatever else is asked goes in between."""
@@ -139,20 +185,14 @@ class Inbox:
             self._tell(promise_id, reply)
 
     def _tell(self, promise_id: str, reply: Reply | BaseException) -> None:
-        self._let_go(iter(self._waiting.pop(promise_id, {})), reply)
+        mates = self._waiting.pop(promise_id, {})
+        self._let_go(iter([mates] if isinstance(mates, Entry) else mates), reply)
 
-    def _let_go(
-        self, mates: "Iterator[asyncio.Future[Reply]]", reply: Reply | BaseException
-    ) -> None:
+    def _let_go(self, mates: "Iterator[Entry]", reply: Reply | BaseException) -> None:
         """A crowd is let go in portions, so that everybody else is served in between."""
         portion = list(islice(mates, PORTION))
-        for waiting in portion:
-            if waiting.done():
-                continue
-            if isinstance(reply, Reply):
-                waiting.set_result(reply)
-            else:
-                waiting.set_exception(reply)
+        for entry in portion:
+            entry.listener.heard(reply)
         if len(portion) == PORTION:
             asyncio.get_running_loop().call_soon(self._let_go, mates, reply)
 

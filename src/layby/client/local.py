@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
+from layby.client.api import Listener, Watching
 from layby.client.claims import releases
 from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import Millis
@@ -79,6 +80,11 @@ class LocalClient:
                 )  # answered, and cancelled before it could go on
             raise
 
+    def watch(self, promise_id: str, listener: Listener) -> Watching:
+        item = self._engine.new_item(WatchPromise(id=promise_id), self._sink, listener)
+        self._post(item)
+        return item
+
     def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
         """Post it in the order of the calls; `now` is for who may say what time it is."""
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -140,6 +146,9 @@ class LocalClient:
 
     def _hand_out(self, answers: Answers) -> None:
         for item, answer in answers:
+            if isinstance(item.token, Listener):
+                item.token.heard(answer)
+                continue
             future: asyncio.Future[Reply] = item.token
             if future.done():
                 self._hand_back(item.request, answer)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from layby.core.model import NEVER, root_of
+from layby.core.model import NEVER, Millis, root_of
 from layby.core.rows import Footprint, HeldKey, TakeKey
 
 MAX_TAGS = 256
@@ -16,9 +16,11 @@ MAX_NAMES = 10_000
 MAX_NODES = 10_000
 MAX_CLAIMS = 100_000
 """Claims that one request names."""
+MAX_WAITS = 10_000
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tags = Annotated[dict[str, str], Meta(max_length=MAX_TAGS)]
+Waits = Annotated[dict[str, Int64], Meta(max_length=MAX_WAITS)]
 
 if TYPE_CHECKING:
     Unread = Any
@@ -396,12 +398,12 @@ class FinishTask(FencedCommand, frozen=True):
 
 
 class FailTask(FencedCommand, frozen=True):
-    """`retry_at` None settles the promise rejected; otherwise the task backs off until then."""
+    """`retry_in` None settles the promise rejected; otherwise the task backs off for so long."""
 
     kind = "layby.task.fail"
     unqueues = False
     error: Value = NOTHING
-    retry_at: Int64 | None = None
+    retry_in: Int64 | None = None
     history: str | None = None
 
     def footprint(self, into: Footprint) -> None:
@@ -419,6 +421,9 @@ class AnnotateTask(ById, frozen=True):
 
     A record is a settled promise below the task's id. The first one stands: whoever records
     the same id again is answered with what is there.
+
+    `waits`: how long waits that begin may last, by their record ids; the first length of each
+    counts, until it is among the `ended`.
     """
 
     kind = "layby.task.annotate"
@@ -430,11 +435,38 @@ class AnnotateTask(ById, frozen=True):
     history: str | None = None
     record_id: str | None = None
     record: Value = NOTHING
+    waits: Waits = {}
+    ended: Annotated[tuple[str, ...], Meta(max_length=MAX_WAITS)] = ()
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
         if self.record_id is not None:
             into.ids.add(self.record_id)
+
+
+class CreateBelow(ById, frozen=True):
+    """The holder of a task creates a promise that ends so long after now, or reads what stands.
+
+    `capped`: it does not outlast the task's own promise.
+    """
+
+    kind = "layby.task.create"
+    version: Int64
+    promise_id: str
+    timeout: Int64 = NEVER
+    param: Value = NOTHING
+    tags: Tags = {}
+    capped: bool = False
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update((self.id, self.promise_id))
+        if branch := self.tags.get("resonate:branch"):
+            into.born_into.add((self.promise_id, branch))
+
+    def creating(self, timeout_at: Millis) -> CreatePromise:
+        return CreatePromise(
+            id=self.promise_id, timeout_at=timeout_at, param=self.param, tags=self.tags
+        )
 
 
 class ResolvePromise(ById, frozen=True):
@@ -481,14 +513,17 @@ Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
 
 
 class StartRun(ById, frozen=True):
-    """Create the root and all nodes at once; an existing run is answered as it is."""
+    """Create the root and all nodes at once; an existing run is answered as it is.
+
+    `timeout`: how long after now the run may take.
+    """
 
     kind = "layby.run.start"
     unqueues = False
     name: str
     group: str
     nodes: Nodes
-    timeout_at: Int64
+    timeout: Int64 = NEVER
     param: Value = NOTHING
     take: Take | None = None
 

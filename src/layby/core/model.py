@@ -6,6 +6,7 @@ Field order is column order: the store derives its tables from these structs. Th
 but texts and numbers, so the garbage collector need not look at them (`gc=False`).
 """
 
+from collections.abc import Collection, Mapping
 from typing import Final, Literal
 
 from msgspec import Struct, json
@@ -34,9 +35,17 @@ def root_of(promise_id: str) -> str:
     return head if colon else promise_id.partition(".")[0]
 
 
+_deadlines = json.Decoder(dict[str, Millis])
+
+
 def later(now: Millis, by_ms: Millis) -> Millis:
     """The instant `by_ms` after `now`, kept inside what both databases can store."""
     return min(now + by_ms, FAR)
+
+
+def deadline(now: Millis, length: Millis) -> Millis:
+    """The end of a length of time that begins now; what is as good as never is never."""
+    return min(now + length, NEVER)
 
 
 class Promise(Struct, frozen=True, array_like=True, gc=False):
@@ -120,6 +129,11 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     """Claims that have begun a body: what people call the number of the try."""
     ahead: bool = False
     """Claimed ahead of a slot: its body has not begun, so that losing it is no crash."""
+    deadlines: str | None = None
+    """Until when its waits last, by their record ids, as a JSON object; None when none has one.
+
+    Fixed when a wait first begins; it outlives the claim, so that no restart gives more time.
+    """
 
     @property
     def resumes_text(self) -> str:
@@ -230,7 +244,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(self, pid=None, holder=None)
 
     def fulfilled(self) -> "Task":
-        return replace(self._unheld(), state="fulfilled", resumes=(), waits_left=0)
+        return replace(self._unheld(), state="fulfilled", resumes=(), waits_left=0, deadlines=None)
 
     def leased_until(self, lease_at: Millis) -> "Task":
         return replace(self, wake_at=lease_at)
@@ -245,7 +259,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(self, waits_left=max(0, self.waits_left - 1))
 
     def failed(self, error: str) -> "Task":
-        return replace(self, failures=self.failures + 1, error=error)
+        return replace(self, failures=self.failures + 1, error=error, deadlines=None)
 
     def crashed(self) -> "Task":
         return replace(self, crashes=self.crashes + 1)
@@ -264,6 +278,21 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             progress=progress or self.progress,
             history=history or self.history,
         )
+
+    def waiting_until(
+        self, begun: Mapping[str, Millis], ended: Collection[str], now: Millis
+    ) -> "Task":
+        """The first deadline of a wait stays until the wait ends."""
+        if not begun and not ended:
+            return self
+        kept = {key: later(now, length) for key, length in begun.items()} | self.deadlines_by_id
+        kept = {key: at for key, at in kept.items() if key not in ended}
+        text = json.encode(kept, order="sorted").decode() if kept else None
+        return self if text == self.deadlines else replace(self, deadlines=text)
+
+    @property
+    def deadlines_by_id(self) -> dict[str, Millis]:
+        return {} if self.deadlines is None else _deadlines.decode(self.deadlines)
 
     def with_history(self, history: str | None) -> "Task":
         return self if history is None else replace(self, history=history)
@@ -353,6 +382,9 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
     def renewed(self, now: Millis, ttl: Millis) -> "Holder":
         expires_at = NEVER if self.embedded else later(now, ttl)
         return replace(self, ttl=ttl, expires_at=expires_at)
+
+    def leased_until(self, at: Millis) -> "Holder":
+        return replace(self, expires_at=at)
 
     def gone(self, standing: Standing) -> "Holder":
         return replace(self, standing=standing, expires_at=NEVER)

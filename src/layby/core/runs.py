@@ -10,7 +10,7 @@ from layby.core import birth
 from layby.core.address import target_of
 from layby.core.commands import StartRun, Tags, Value
 from layby.core.draft import Draft
-from layby.core.model import Millis, Wait
+from layby.core.model import Millis, Wait, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import take_next
 
@@ -21,8 +21,6 @@ def start(d: Draft, c: StartRun) -> Reply:
         return ok(RunData(existing, created=False))
     if taken_ids := _taken_ids(d, c):
         return refuse(409, f"Run '{c.id}': node ids already in use: {', '.join(taken_ids)}")
-    if c.timeout_at <= d.now:
-        return refuse(400, f"Run '{c.id}': its deadline has already passed")
     _create(d, c, d.now, tags_of(c.group, c.name, "root"))
     return ok(RunData(d.promises[c.id], created=True, taken=take_next(d, c.take)))
 
@@ -43,6 +41,7 @@ def _taken_ids(d: Draft, c: StartRun) -> list[str]:
 
 
 def _create(d: Draft, c: StartRun, at: Millis, root_tags: Tags) -> None:
+    """`timeout` counts from `at`."""
     everything = [node.id for node in c.nodes]
     _create_one(d, c, c.id, at, c.param, root_tags, everything)
     for node in c.nodes:
@@ -59,11 +58,11 @@ def _create_one(
     tags: Tags,
     after: Sequence[str],
 ) -> None:
-    encoded = birth.encoded(param)
-    if not after or c.timeout_at <= d.now:
-        birth.create(d, promise_id, c.timeout_at, encoded, tags, at)
+    encoded, timeout_at = birth.encoded(param), deadline(at, c.timeout)
+    if not after or timeout_at <= d.now:
+        birth.create(d, promise_id, timeout_at, encoded, tags, at)
         return
     waits_left = len(set(after))
-    birth.create_suspended(d, promise_id, c.timeout_at, encoded, tags, at, waits_left)
+    birth.create_suspended(d, promise_id, timeout_at, encoded, tags, at, waits_left)
     for dependency in after:
         d.wait(Wait(c.node_id(dependency), promise_id, "all"))

@@ -120,7 +120,7 @@ def fire(d: Draft, c: FireSchedule) -> Reply:
         if _node_ids(schedule) != c.nodes:
             break  # another one of that id meanwhile: its turn comes
         if schedule.flow is not None:
-            run = _run(schedule, schedule.flow, at, promise_id)
+            run = _run(schedule, schedule.flow, promise_id)
             runs.start_scheduled(d, run, at, schedule.id)
         elif birth.is_absent(d.promise(promise_id)):
             _create_promise(d, schedule, at, promise_id)
@@ -176,13 +176,13 @@ def _create_promise(d: Draft, schedule: Schedule, at: Millis, promise_id: str) -
     birth.create(d, promise_id, timeout_at, schedule.promise_param, tags, at)
 
 
-def _run(schedule: Schedule, flow: str, at: Millis, run_id: str) -> StartRun:
+def _run(schedule: Schedule, flow: str, run_id: str) -> StartRun:
     return StartRun(
         id=run_id,
         name=flow,
         group=_group(schedule),
         nodes=_nodes(schedule.nodes),
-        timeout_at=min(at + schedule.promise_timeout, NEVER),
+        timeout=schedule.promise_timeout,
         param=msgspec.json.decode(schedule.promise_param, type=Value),
     )
 

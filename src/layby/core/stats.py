@@ -32,6 +32,8 @@ class StatsData(Struct, frozen=True, rename="camel"):
     held: int
     """Tasks they hold."""
     schedules: int
+    store_time_ahead: Millis = 0
+    """How far store time is ahead of the clock of its machine."""
 
 
 def oldest_waits(longest: Iterable[tuple[Promise, Task | None]], now: Millis) -> dict[str, Millis]:

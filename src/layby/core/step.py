@@ -61,6 +61,7 @@ HANDLERS: dict[type[Command], Handler] = {
     commands.FinishTask: workers.finish,
     commands.FailTask: workers.fail,
     commands.AnnotateTask: workers.annotate,
+    commands.CreateBelow: workers.create_below,
     commands.StartRun: runs.start,
     commands.CreateRunSchedule: schedules.create_for_runs,
     ticks.ExpirePromises: timers.expire_promises,

@@ -5,7 +5,7 @@ colon rule the origin ends at the first ':', and '.' separates the levels below 
 External: a promise is one kind of thing, and a suspend names each promise once. That nobody may
 wait for an internal promise (422) is decided where its row is at hand.
 
-layby's own kinds are not asked: their ids and tags are ours.
+layby's own kinds are not asked, their ids and tags are ours; but `layby.task.create` takes any.
 """
 
 from collections import Counter
@@ -15,6 +15,7 @@ from typing import Any, Final
 from layby.core import birth
 from layby.core.commands import (
     Command,
+    CreateBelow,
     CreatePromise,
     CreateSchedule,
     CreateTask,
@@ -23,6 +24,7 @@ from layby.core.commands import (
     SuspendTask,
     Tags,
 )
+from layby.core.model import NEVER
 from layby.core.rows import Settings
 
 Problems = Iterator[str]
@@ -88,6 +90,7 @@ LINEAGE: Final[dict[type[Command], Callable[[Any, str], Problems]]] = {
     CreatePromise: _born,
     CreateTask: lambda c, separator: _born(c.action.data, separator),
     FenceTask: _born_fenced,
+    CreateBelow: lambda c, separator: _born(c.creating(NEVER), separator),
     CreateSchedule: _fired,
     RegisterCallback: _awaited,
     SuspendTask: _suspended,
@@ -116,6 +119,7 @@ EXTERNAL: Final[dict[type[Command], Callable[[Any], Problems]]] = {
     CreatePromise: lambda c: _kind(c.tags),
     CreateTask: lambda c: _kind(c.action.data.tags),
     FenceTask: _kind_fenced,
+    CreateBelow: lambda c: _kind(c.tags),
     CreateSchedule: lambda c: _kind(c.promise_tags),
     SuspendTask: _each_once,
 }

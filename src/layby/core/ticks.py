@@ -25,7 +25,10 @@ class RetryTasks(IdsTick, frozen=True):
 
 
 class ExpireLeases(IdsTick, frozen=True):
+    """`heard_since`: nobody could renew a lease before; None when there was no such gap."""
+
     kind = "tick.expire_leases"
+    heard_since: Millis | None = None
 
 
 class FinishSettlement(Tick, frozen=True):
@@ -41,13 +44,15 @@ class FinishSettlement(Tick, frozen=True):
 
 
 class ExpireHolders(Tick, frozen=True):
-    """`opening`: embedded holders have died with the last owner of the store; others could not be
-    heard while it was closed, so their leases begin anew.
+    """`opening`: embedded holders have died with the last owner of the store.
+
+    `heard_since`: nobody could renew a lease before; None when there was no such gap.
     """
 
     kind = "tick.expire_holders"
     pids: tuple[str, ...]
     opening: bool = False
+    heard_since: Millis | None = None
 
     def footprint(self, into: Footprint) -> None:
         into.pids.update(self.pids)

@@ -6,7 +6,7 @@ from itertools import chain
 from layby.core import values
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
-from layby.core.model import Promise, Task
+from layby.core.model import Holder, Millis, Promise, Task, later
 from layby.core.replies import OK, Reply
 from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 from layby.core.ticks import (
@@ -37,7 +37,12 @@ def retry_tasks(d: Draft, c: RetryTasks) -> Reply:
 
 def expire_leases(d: Draft, c: ExpireLeases) -> Reply:
     for task in map(d.task, c.ids):
-        if task is not None and task.state == "acquired" and _is_due(task, d.now):
+        if task is None or task.state != "acquired" or not _is_due(task, d.now):
+            continue
+        until = _spared_until(c.heard_since, task.ttl or 0)
+        if until > d.now:
+            d.put_task(task.leased_until(until))
+        else:
             make_ready(d, task)
     return OK
 
@@ -61,13 +66,11 @@ def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
     for holder in chain.from_iterable(map(d.holders_of, c.pids)):
         if not holder.is_alive:
             continue
-        if c.opening and not holder.embedded:
-            d.put_holder(holder.renewed(d.now, holder.ttl))
-        elif c.opening or holder.expires_at <= d.now:
-            d.put_holder(holder.gone("lost"))
-            d.silence(inbox_of(holder.group, holder.pid))
         if c.opening and holder.embedded:
+            _lose(d, holder)
             _free_leases(d, holder.pid)
+        elif holder.expires_at <= d.now:
+            _expire(d, holder, _spared_until(c.heard_since, holder.ttl))
     return OK
 
 
@@ -86,6 +89,23 @@ def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
     for key in c.keys:
         d.unsend(key)
     return OK
+
+
+def _spared_until(heard_since: Millis | None, ttl: Millis) -> Millis:
+    """A lease that could not be renewed in time gets a whole one from when that was possible."""
+    return 0 if heard_since is None else later(heard_since, ttl)
+
+
+def _expire(d: Draft, holder: Holder, spared_until: Millis) -> None:
+    if spared_until > d.now:
+        d.put_holder(holder.leased_until(spared_until))
+    else:
+        _lose(d, holder)
+
+
+def _lose(d: Draft, holder: Holder) -> None:
+    d.put_holder(holder.gone("lost"))
+    d.silence(inbox_of(holder.group, holder.pid))
 
 
 def _free(d: Draft, task: Task, *, lost: bool) -> None:

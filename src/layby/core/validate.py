@@ -11,10 +11,12 @@ from layby.core.commands import (
     MAX_NAMES,
     MAX_NODES,
     MAX_TAGS,
+    MAX_WAITS,
     AcquireTask,
     AnnotateTask,
     Command,
     ContinueTask,
+    CreateBelow,
     CreatePromise,
     CreateRunSchedule,
     CreateSchedule,
@@ -363,8 +365,8 @@ def _fail(c: FailTask) -> Problems:
     yield from _size(c.error, "error")
     yield from _ridden(c)
     yield from _verdict(c.root)
-    if c.retry_at is not None and c.retry_at < 0:
-        yield "retryAt must be non-negative"
+    if c.retry_in is not None and c.retry_in < 0:
+        yield "retryIn must be non-negative"
 
 
 def _verdict(verdict: RootVerdict | None) -> Problems:
@@ -381,6 +383,29 @@ def _annotate(c: AnnotateTask) -> Problems:
         yield from _id(c.record_id, "Record ID")
         if not c.record_id.startswith(c.id + "."):
             yield f"Record ID must begin with '{c.id}.'"
+    yield from _waits(c)
+
+
+def _waits(c: AnnotateTask) -> Problems:
+    yield from _count(len(c.waits), MAX_WAITS, "waits")
+    yield from _count(len(c.ended), MAX_WAITS, "ended waits")
+    for key, length in c.waits.items():
+        yield from _id(key, "ID of a wait")
+        if length < 0:
+            yield f"The length of wait '{key}' must be non-negative"
+
+
+def _create_below(c: CreateBelow) -> Problems:
+    yield from _fenced(c)
+    yield from _id(c.promise_id, "Promise ID")
+    yield from _size(c.param, "param")
+    if c.promise_id == c.id:
+        yield "Promise ID must not equal the task ID"
+    if c.timeout < 0:
+        yield "timeout must be non-negative"
+    if birth.DELAY in c.tags:
+        yield "resonate:delay is an instant: create the promise by promise.create"
+    yield from _tags(c.tags)
 
 
 def _ridden(c: FinishTask | FailTask | StartRun) -> Problems:
@@ -392,8 +417,8 @@ def _start_run(c: StartRun) -> Problems:
     yield from _id(c.id, "Run ID")
     yield from _plan(c, c.id)
     yield from _ridden(c)
-    if c.timeout_at < 0:
-        yield "timeoutAt must be non-negative"
+    if c.timeout < 1:
+        yield "timeout must be positive"
     if ":" in c.id:
         yield f"Run ID '{c.id}' must not contain ':' (it separates run and node)"
 
@@ -474,6 +499,7 @@ RULES: dict[type[Command | Query], Callable[[Any], Problems]] = {
     FinishTask: _finish,
     FailTask: _fail,
     commands.AnnotateTask: _annotate,
+    CreateBelow: _create_below,
     ResolvePromise: _settle,
     commands.EnsurePromise: _promise_id,
     commands.CancelPromise: _promise_id,

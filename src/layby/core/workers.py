@@ -4,11 +4,12 @@ A holder is one worker process with one lease for everything it has taken. A pid
 one living incarnation: a new one puts an end to the old, whose tasks are then freed.
 """
 
-from layby.core import birth
+from layby.core import birth, promises
 from layby.core.address import inbox_of
 from layby.core.commands import (
     AnnotateTask,
     CheckHolder,
+    CreateBelow,
     FailTask,
     FinishTask,
     HeartbeatWorker,
@@ -17,7 +18,7 @@ from layby.core.commands import (
     ReleaseTasks,
 )
 from layby.core.draft import Draft
-from layby.core.model import NEVER, Promise, Task, later
+from layby.core.model import NEVER, Promise, Task, deadline, later
 from layby.core.promises import add_wait, settle_state
 from layby.core.replies import (
     OK,
@@ -97,12 +98,12 @@ def fail(d: Draft, c: FailTask) -> Reply:
     failed = task.begun().failed(error).with_history(c.history)
     d.put_task(failed)
     root = None
-    if c.retry_at is None:
+    if c.retry_in is None:
         open_root = _open_root(d, c)
         promise = settle(d, promise, "rejected", error, by_holder=True)
         root = _ended(d, c, open_root)
     else:
-        _back_off(d, failed, c.backoff_id, c.retry_at)
+        _back_off(d, failed, c.backoff_id, deadline(d.now, c.retry_in))
     taken = take_next(d, c.take)
     return ok(FailData(promise, d.tasks[c.id], taken, root))
 
@@ -114,6 +115,7 @@ def annotate(d: Draft, c: AnnotateTask) -> Reply:
     if not holds(task, c.version):
         return refuse(409, STALE)
     annotated = task.begun().annotated(c.sub_status, c.waiting_on, c.progress, c.history)
+    annotated = annotated.waiting_until(c.waits, c.ended, d.now)
     d.put_task(annotated)
     return ok(AnnotateData(annotated, _recorded(d, c)))
 
@@ -149,6 +151,19 @@ def _ended(d: Draft, c: FinishTask | FailTask, root: Task | None) -> Promise | N
 
 def _is_last(before: Task, after: Task) -> bool:
     return before.waits_left > 0 and after.waits_left == 0 and after.state == "pending"
+
+
+def create_below(d: Draft, c: CreateBelow) -> Reply:
+    """Whoever works on a task says how long something may last; what time it is we know here."""
+    task, promise = d.task(c.id), d.promise(c.id)
+    if task is None or promise is None:
+        return NOT_FOUND
+    if not holds(task, c.version):
+        return refuse(409, STALE)
+    timeout_at = deadline(d.now, c.timeout)
+    if c.capped:
+        timeout_at = min(timeout_at, promise.timeout_at)
+    return promises.create(d, c.creating(timeout_at))
 
 
 def _recorded(d: Draft, c: AnnotateTask) -> Promise | None:

@@ -17,16 +17,23 @@ Timed = tuple[Command, Millis]
 
 
 def apply(
-    store: Store, commands: Sequence[Timed], now: Millis, waiting: Sequence[Offer] = ()
+    store: Store,
+    commands: Sequence[Timed],
+    now: Millis,
+    waiting: Sequence[Offer] = (),
+    store_time: Millis = 0,
 ) -> tuple[list[Reply], Changes]:
-    """Inside an open transaction. A command that meets a bug is refused alone (500)."""
+    """Inside an open transaction. A command that meets a bug is refused alone (500).
+
+    `now` is when the last command happens, which may be what somebody says; store time is not.
+    """
     footprint = declared(commands, now, waiting)
     rows = store.load(footprint, now)
     rows.to_come, rows.waiting = dict(footprint.takes), waiting
     changes = Changes()
     replies = [_attempt(rows, changes, command, at) for command, at in commands]
     if not changes.is_empty:
-        store.save(changes)
+        store.save(changes, store_time)
     return replies, changes
 
 

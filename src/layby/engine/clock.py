@@ -1,19 +1,41 @@
-"""Where `now` comes from. Nothing below the engine reads a clock."""
+"""Where `now` comes from. Nothing below the engine reads a clock.
 
+Wall time can be put back and forward by anybody; elapsed time only passes. Store time is wall time
+carried by elapsed time: it follows the wall, but never goes back. When it is ahead of the wall it
+runs a little slower until they meet, so that nothing that takes its time ends too early.
+"""
+
+import threading
 import time
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Final, Protocol
 
 from layby.core.model import Millis
 
+SLOWER: Final = 16
+"""Ahead of the wall, store time runs at 15/16 of its speed."""
+ALIKE_MS: Final[Millis] = 1
+"""Two clocks that are read one after the other, in whole milliseconds, differ by this much."""
+_ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine is suspended, where there is such a clock."""
+
 
 class Clock(Protocol):
-    def now(self) -> Millis: ...
+    def now(self) -> Millis:
+        """What the clock on the wall shows."""
+        ...
+
+    def elapsed(self) -> Millis:
+        """How much time has passed since some moment, whatever the wall shows."""
+        ...
 
 
 class SystemClock:
     def now(self) -> Millis:
         return time.time_ns() // 1_000_000
+
+    def elapsed(self) -> Millis:
+        return time.clock_gettime_ns(_ELAPSED) // 1_000_000
 
 
 class ManualClock:
@@ -21,16 +43,63 @@ class ManualClock:
 
     def __init__(self, now: Millis = 0) -> None:
         self._now = now
+        self._elapsed: Millis = 0
 
     def now(self) -> Millis:
         return self._now
 
+    def elapsed(self) -> Millis:
+        return self._elapsed
+
     def advance(self, by_ms: Millis) -> Millis:
+        """Let time pass."""
         self._now += by_ms
+        self._elapsed += by_ms
         return self._now
 
     def set(self, now: Millis) -> None:
+        """Put the wall forward or back; no time passes."""
         self._now = now
+
+
+class StoreClock:
+    """Store time, made of a clock. May be asked from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._elapsed = clock.elapsed()
+        self._shares: int = clock.now() * SLOWER
+        """Store time in sixteenths of a millisecond, so that slow time adds up exactly."""
+
+    def now(self) -> Millis:
+        with self._lock:
+            return self._read(self._clock.now()) // SLOWER
+
+    def ahead(self) -> Millis:
+        """How far store time is ahead of the wall; 0 when they agree."""
+        with self._lock:
+            wall = self._clock.now()
+            ahead = self._read(wall) // SLOWER - wall
+            return ahead if ahead > ALIKE_MS else 0
+
+    def wall(self) -> Millis:
+        return self._clock.now()
+
+    def begin_at(self, stored: Millis) -> None:
+        """Go on where an earlier process stopped, if that was later than now."""
+        with self._lock:
+            self._shares = max(self._shares, stored * SLOWER)
+
+    def _read(self, wall: Millis) -> int:
+        elapsed = self._clock.elapsed()
+        passed = max(0, elapsed - self._elapsed)
+        self._elapsed = elapsed
+        carried = self._shares + passed * (SLOWER - 1)
+        if carried <= (wall + ALIKE_MS) * SLOWER:
+            carried = max(self._shares, wall * SLOWER)
+        self._shares = carried
+        return carried
 
 
 virtual_clock: ContextVar[Clock | None] = ContextVar("layby_virtual_clock", default=None)

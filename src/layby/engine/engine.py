@@ -24,9 +24,10 @@ from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import FAR, MessageKey, Millis
 from layby.core.queries import OfferMessages, Query, ResetDebug, StartDebug, StopDebug, TickDebug
 from layby.core.replies import DEBUG_IS_OFF, OK, PromiseData, Reply, TakeData, ok, refuse
-from layby.core.ticks import ExpireHolders, ForgetMessages, IdsTick, Tick
+from layby.core.stats import StatsData
+from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
 from layby.engine.batch import Timed, apply
-from layby.engine.clock import Clock
+from layby.engine.clock import SLOWER, Clock, StoreClock
 from layby.engine.items import Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
@@ -40,6 +41,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS: Final[Millis] = 1_000
 """How long time's work rests after it has failed."""
+GAP_MS: Final[Millis] = 1_000
+"""A writer that comes to itself so much later than it meant to could hear nobody meanwhile."""
+APART_MS: Final[Millis] = 1_000
+"""So far ahead of the wall, store time is worth a word."""
 
 
 class EngineConfig(Struct, frozen=True):
@@ -61,7 +66,7 @@ class Engine:
         config: EngineConfig | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self.clock = clock
+        self.clock = StoreClock(clock)
         self._store = store
         self._delivery = delivery or Nobody()
         self._config = config or EngineConfig()
@@ -72,6 +77,12 @@ class Engine:
         self._is_closed = False
         self._is_paused = False
         self._last_now: Millis = 0
+        self._looked_at: Millis = 0
+        self._meant_ms: Millis = 0
+        """How long the writer meant to rest since it looked."""
+        self._heard_since: Millis = 0
+        """Leases could not be renewed before: after a gap nobody's ends for want of that."""
+        self._is_apart = False
         self._earliest: Millis = 0
         self._repair_at: Millis = 0
         self._again: deque[Item] = deque()
@@ -150,18 +161,22 @@ class Engine:
     def pump(self) -> None:
         """Inline: do everything that is queued or due, and return when nothing is left."""
         while True:
+            self._look()
             items = [*self._drain_again(), *self._drain_queue()]
             if items:
                 self._process(items)
             elif not self._tick_if_due() and not self._again:
+                self._rest()
                 return
 
     # --- the loop ------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._advance()
+        self.clock.begin_at(self._store.store_time())
+        self._heard_since = self._looked_at = self._advance()
         if pids := self._store.living_pids():
-            self._commit([(ExpireHolders(pids=pids, opening=True), self._last_now)])
+            expire = ExpireHolders(pids=pids, opening=True, heard_since=self._heard_since)
+            self._commit([(expire, self._last_now)])
         self._repair()
 
     def _loop(self) -> None:
@@ -176,6 +191,7 @@ class Engine:
 
     def _turn(self) -> None:
         items = self._next_items()
+        self._look()
         try:
             if items:
                 self._process(items)
@@ -195,7 +211,7 @@ class Engine:
         """What is to be asked again and all that queued; waits, but not past the next deadline."""
         if not self._again:
             try:
-                first = self._queue.get(timeout=self.patience())
+                first = self._queue.get(timeout=self._rest())
             except Empty:
                 return []
             return [*first, *self._drain_queue()]
@@ -216,6 +232,35 @@ class Engine:
             return 3600.0
         soonest = min(self._earliest, self._repair_at, self._takes.earliest)
         return min(max(0, soonest - self.clock.now()) / 1000, 3600.0)
+
+    def _rest(self) -> float:
+        """Seconds the writer means to rest now."""
+        seconds = self.patience()
+        self._meant_ms = round(seconds * 1000)
+        return seconds
+
+    def _look(self) -> Millis:
+        """Now. Who is late, stopped, suspended or put forward in time, could not be spoken to."""
+        now = self._advance()
+        late = now - self._looked_at - self._meant_ms
+        if late > GAP_MS:
+            self._heard_since = now
+            told = "no lease ends before its holders could renew it"
+            logger.info("the writer came to itself %.1f s late: %s", late / 1000, told)
+        self._looked_at, self._meant_ms = now, 0
+        self._compare_with_the_wall()
+        return now
+
+    def _compare_with_the_wall(self) -> None:
+        ahead = self.clock.ahead()
+        if ahead > APART_MS and not self._is_apart:
+            self._is_apart = True
+            then = "it runs slower until they meet, and schedules wait for the clock"
+            told = "the clock was put back: store time is %.1f s ahead of it; %s"
+            logger.warning(told, ahead / 1000, then)
+        elif ahead == 0 and self._is_apart:
+            self._is_apart = False
+            logger.info("the clock has caught up with store time")
 
     def _advance(self) -> Millis:
         """Now; time never runs backwards inside the store."""
@@ -286,7 +331,8 @@ class Engine:
         now = max((at for _, at in commands), default=self._last_now)
         began = perf_counter()
         with self._store.transaction():
-            replies, changes = apply(self._store, commands, now, self._takes.offers)
+            offers = self._takes.offers
+            replies, changes = apply(self._store, commands, now, offers, self._last_now)
         self._committed(changes)
         tell(self._observer, Commit(commands, replies, changes, perf_counter() - began))
         return replies, changes
@@ -334,22 +380,26 @@ class Engine:
         """One chunk of what time has brought; True when there was something to do."""
         if self._is_paused:
             return False
-        now = self._advance()
+        now = self._look()
         if expired := self._takes.expired(now):
             answer([(item, ok(TakeData())) for item in expired])
             return True
         if self._repair_at <= now:
             self._repair()
             return True
-        return self._earliest <= now and self._tick(now)
+        return self._earliest <= now and self._tick(now, self.clock.wall(), self._heard_since)
 
-    def _tick(self, now: Millis) -> bool:
+    def _tick(
+        self, now: Millis, wall: Millis | None = None, heard_since: Millis | None = None
+    ) -> bool:
+        """Whoever debugs says what time it is, on the wall too, and nobody is spared."""
+        wall = now if wall is None else wall
         began = perf_counter()
         with self._store.transaction():
-            ticks = self._store.due(now, self._config.chunk)
+            ticks = _heard(self._store.due(now, self._config.chunk, wall), heard_since)
             timed: list[Timed] = [(tick, now) for tick in ticks]
-            replies, changes = apply(self._store, timed, now)
-            earliest = self._store.earliest()
+            replies, changes = apply(self._store, timed, now, (), self._last_now)
+            earliest = self._next_deadline(now, wall)
         self._committed(changes)
         tell(self._observer, Commit(timed, replies, changes, perf_counter() - began))
         # Ticks that change nothing would be found due again at once: a bug must not spin.
@@ -360,6 +410,13 @@ class Engine:
         self._follow_up(changes)
         return bool(ticks) and not is_stuck
 
+    def _next_deadline(self, now: Millis, wall: Millis) -> Millis:
+        """In store time. An occurrence waits for the wall as well, which may come there later."""
+        occurs_at = self._store.next_occurrence()
+        if now > wall and occurs_at < FAR:
+            occurs_at = max(occurs_at, now + -(-(occurs_at - wall) * (SLOWER - 1) // SLOWER))
+        return min(self._store.earliest(), occurs_at)
+
     def _repair(self) -> None:
         """Nothing depends on it: it mends what a lost wake-up would have left behind."""
         self._repair_at = self._advance() + self._config.repair_ms
@@ -367,7 +424,7 @@ class Engine:
         self._takes.drop_abandoned()
         self._again.extend(self._takes.all())
         with self._store.transaction():
-            self._earliest = self._store.earliest()
+            self._earliest = self._next_deadline(self._last_now, self.clock.wall())
         self._offered = self._offer(self._offered)
 
     def _offer(self, offer: OfferMessages) -> OfferMessages:
@@ -396,7 +453,10 @@ class Engine:
     def _read(self, query: Query, now: Millis | None) -> Reply:
         at = self._advance() if now is None else now
         with self._store.transaction():
-            return read(self._store, query, at)
+            reply = read(self._store, query, at)
+        if isinstance(reply.data, StatsData):
+            return ok(replace(reply.data, store_time_ahead=self.clock.ahead()))
+        return reply
 
     def _debug(self, query: Query) -> Reply | None:
         """Kinds that steer the engine itself; None for an ordinary read."""
@@ -450,6 +510,14 @@ def _refuse(*items: Item) -> None:
 
 def _ignore(_: Sequence[tuple[Item, Answer]]) -> None:
     """For requests of the engine to itself."""
+
+
+def _heard(ticks: Sequence[Tick], since: Millis | None) -> list[Tick]:
+    """Those that end leases are told since when these could be renewed."""
+    return [
+        replace(tick, heard_since=since) if isinstance(tick, ExpireLeases | ExpireHolders) else tick
+        for tick in ticks
+    ]
 
 
 def _taken_apart(ticks: Sequence[Tick], replies: Sequence[Reply]) -> Iterator[Tick]:

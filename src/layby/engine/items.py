@@ -33,6 +33,9 @@ class Item:
         self.is_abandoned = False
         """Nobody waits for the answer any more; a request that is only waiting may be dropped."""
 
+    def cancel(self) -> None:
+        self.is_abandoned = True
+
 
 def answer(answers: Sequence[tuple[Item, Answer]]) -> None:
     """Hand out answers, all of one sink together: one wake-up per caller and batch."""

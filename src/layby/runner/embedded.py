@@ -36,7 +36,8 @@ class EmbeddedLink:
         self._switch_interval = None if clock is not None else switch_interval
         self.router = Router()
         store = open_store(address, durability, settings)
-        self.engine = Engine(store, clock or SystemClock(), self.router)
+        self._clock = clock or SystemClock()
+        self.engine = Engine(store, self._clock, self.router)
         try:
             self._start(inline=clock is not None)
         except BaseException:
@@ -50,6 +51,9 @@ class EmbeddedLink:
 
     def now(self) -> Millis:
         return self.engine.clock.now()
+
+    def elapsed(self) -> Millis:
+        return self._clock.elapsed()
 
     async def join(self, worker: Worker) -> None:
         """From now on this worker is told what it no longer holds."""

@@ -23,13 +23,17 @@ class RemoteLink:
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url
         self._token = token
-        self._clock = ServerClock(SystemClock())
+        self._own_clock = SystemClock()
+        self._clock = ServerClock(self._own_clock)
         self.client = HttpClient(url, token)
         self._inbox: Inbox | None = None
         self._heart: Heart | None = None
 
     def now(self) -> Millis:
         return self._clock.now()
+
+    def elapsed(self) -> Millis:
+        return self._own_clock.elapsed()
 
     async def join(self, worker: Worker) -> None:
         """Make this worker known to the server, listen to it, and keep its leases."""
@@ -73,7 +77,7 @@ class RemoteLink:
 
         One that the server has given up is told so, and comes again as another one.
         """
-        if worker.has_left:
+        if worker.is_leaving:
             raise EngineStopped("this worker has left")
         incarnation = worker.incarnation
         reply = await self.client.send(worker.registration())

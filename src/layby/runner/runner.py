@@ -171,7 +171,7 @@ class Runner:
             ttl=EMBEDDED_TTL_MS if self._link.is_embedded else self._lease_ms,
         )
         self._program = FlowProgram(self.client, random.random)
-        self.worker = Worker(self.client, self._program, self._config, self.now)
+        self.worker = Worker(self.client, self._program, self._config, self.now, self._link.elapsed)
         await self._link.join(self.worker)
 
     async def __aexit__(
@@ -218,7 +218,7 @@ class Runner:
         """Start a run and return at once. The same id is the same run, also after a restart."""
         self._register_flow(flow)
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
-        command = plan.plan(flow, run_id, context, self._config.group, self._until(deadline))
+        command = plan.plan(flow, run_id, context, self._config.group, _length(deadline))
         started = await self._started(command, run_id)
         if not started.created:
             self._check_flow(started.promise, flow, run_id)
@@ -438,12 +438,6 @@ class Runner:
         hint = close_match(task or "", tuple(tasks)) or f"; it has {', '.join(tasks)}"
         return UsageError(f"run '{run_id}' has no task '{task}'{hint}")
 
-    def _until(self, deadline: Duration | None) -> Millis:
-        if deadline is None:
-            return NEVER
-        seconds = positive_seconds(deadline, "deadline of a run")
-        return min(self.now() + round(seconds * 1000), NEVER)
-
     def _check_open(self) -> None:
         if self._state == "closed":
             raise UsageError(f"this Runner on {self._address!r} is closed: open another one")
@@ -470,6 +464,13 @@ def serving(definition: AnyTask, group: str) -> AnyTask:
             f"begin with '{OWN_GROUP}' are for runs; give the Runner another group="
         )
     return definition
+
+
+def _length(deadline: Duration | None) -> Millis:
+    """How long a run may take: what time it is then, only the store knows."""
+    if deadline is None:
+        return NEVER
+    return max(1, min(round(positive_seconds(deadline, "deadline of a run") * 1000), NEVER))
 
 
 def _id(run_id: str, task: str | None) -> str:

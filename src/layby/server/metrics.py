@@ -37,7 +37,9 @@ STATS_SELDOM: Final = 60.0
 STATS_PATIENCE: Final = 5.0
 
 ReadStats = Callable[[], Awaitable[StatsData]]
-Live = Literal["poll_connections", "backlog_requests", "free_slots", "pushes_under_way"]
+Live = Literal[
+    "poll_connections", "backlog_requests", "free_slots", "pushes_under_way", "store_time_ahead"
+]
 WAIT_KINDS: Final = frozenset(
     (
         *("condition", "sleep", "promise", "rpc", "slot", "trigger", "approval"),
@@ -79,6 +81,10 @@ LIVE: Final[dict[Live, Family]] = {
     "backlog_requests": Family("layby_backlog_requests", "Requests the writer has not served yet"),
     "free_slots": Family("layby_free_slots", "Free slots of layby workers that wait for tasks"),
     "pushes_under_way": Family("layby_pushes_under_way", "HTTP pushes without an answer yet"),
+    "store_time_ahead": Family(
+        "layby_store_time_ahead_seconds",
+        "How far store time is ahead of the machine's clock: above 0 after that was put back",
+    ),
 }
 TASKS: Final = Family(
     "layby_tasks",

@@ -19,6 +19,7 @@ from layby.core import birth, commands, queries
 from layby.core.commands import (
     AnnotateTask,
     Command,
+    CreateBelow,
     CreatePromise,
     CreateSchedule,
     CreateTask,
@@ -159,6 +160,11 @@ def _annotate(c: AnnotateTask) -> Reach:
     return Reach((c.id,) if c.record_id is None else (c.id, c.record_id))
 
 
+def _create_below(c: CreateBelow) -> Reach:
+    branch = c.tags.get(birth.BRANCH)
+    return Reach((c.id, c.promise_id, branch) if branch else (c.id, c.promise_id))
+
+
 REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     commands.GetPromise: _by_id,
     CreatePromise: _create,
@@ -207,4 +213,5 @@ REACH: Final[dict[type[Any], Callable[[Any], Reach] | None]] = {
     queries.ListWaiting: None,
     queries.ExplainPromise: None,
     GetStats: None,
+    CreateBelow: _create_below,
 }

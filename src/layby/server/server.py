@@ -197,6 +197,7 @@ class Server:
         self._metrics.watch("backlog_requests", lambda: self.engine.backlog)
         self._metrics.watch("free_slots", lambda: self.engine.free_slots)
         self._metrics.watch("pushes_under_way", lambda: self._pusher.under_way)
+        self._metrics.watch("store_time_ahead", lambda: self.engine.clock.ahead() / 1000)
 
     def _polls(self) -> int:
         return len(self.front.app.polls) + len(self._private.app.polls)

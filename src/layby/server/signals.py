@@ -12,7 +12,7 @@ TOGETHER_S: Final = 1.0
 """Signals this close to the first count as one: a terminal and a supervisor may both send it."""
 
 
-def asked_to_stop(heard: Callable[[], None]) -> asyncio.Event:
+def asked_to_stop(heard: Callable[[], object]) -> asyncio.Event:
     """Set by the first signal that says so, when `heard` is called.
 
     One that comes at least a second later ends the process at once, with 128 and its number,

@@ -40,14 +40,27 @@ class Store(Protocol):
         """The rows a batch declares plus one hop; a constant number of statements."""
         ...
 
-    def save(self, changes: Changes) -> None: ...
+    def save(self, changes: Changes, now: Millis = 0) -> None:
+        """Write them, and how far store time has come: it is never put back."""
+        ...
 
-    def due(self, now: Millis, limit: int) -> list[Tick]:
-        """What time has brought about by `now`, at most `limit` rows of each sort."""
+    def store_time(self) -> Millis:
+        """How far store time has come; 0 in a new store."""
+        ...
+
+    def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
+        """What time has brought about by `now`, at most `limit` rows of each sort.
+
+        Occurrences of schedules wait for the `wall` as well, where that is behind.
+        """
         ...
 
     def earliest(self) -> Millis:
-        """The soonest deadline of any row; FAR when there is none."""
+        """The soonest deadline of any row but schedules; FAR when there is none."""
+        ...
+
+    def next_occurrence(self) -> Millis:
+        """When the next schedule comes; FAR when there is none."""
         ...
 
     def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage: ...

@@ -58,6 +58,7 @@ class MemoryStore:
 
     def __init__(self, settings: Settings, calendar: Calendar) -> None:
         self.state = State()
+        self._time: Millis = 0
         self._settings = settings
         self._calendar = calendar
 
@@ -156,7 +157,8 @@ class MemoryStore:
 
     # --- save ----------------------------------------------------------------------------
 
-    def save(self, changes: Changes) -> None:
+    def save(self, changes: Changes, now: Millis = 0) -> None:
+        self._time = max(self._time, now)
         state = self.state
         state.promises.update(changes.promises)
         state.tasks.update(changes.tasks)
@@ -197,12 +199,15 @@ class MemoryStore:
 
     # --- time ----------------------------------------------------------------------------
 
-    def due(self, now: Millis, limit: int) -> list[Tick]:
+    def store_time(self) -> Millis:
+        return self._time
+
+    def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
         return [
             *self._due_promises(now, limit),
             *self._due_tails(now, limit),
             *self._due_tasks(now, limit),
-            *self._due_schedules(now, limit),
+            *self._due_schedules(now if wall is None else min(now, wall), limit),
             *self._due_holders(now, limit),
         ]
 
@@ -269,7 +274,9 @@ class MemoryStore:
                 yield holder.expires_at
             elif holder.held > 0:
                 yield 0
-        yield from (schedule.next_run_at for schedule in self.state.schedules.values())
+
+    def next_occurrence(self) -> Millis:
+        return min((each.next_run_at for each in self.state.schedules.values()), default=FAR)
 
     def living_pids(self) -> tuple[str, ...]:
         return tuple(holder.pid for holder in self.state.holders.values() if holder.is_alive)

@@ -267,8 +267,9 @@ class SqlStore:
 
     # --- save ----------------------------------------------------------------------------
 
-    def save(self, changes: Changes) -> None:
+    def save(self, changes: Changes, now: Millis = 0) -> None:
         sql = self._sql
+        self._connection.execute(sql.put_store_time, (now, now))
         new = changes.born | changes.adopted
         self._write(sql.delete_promises, changes.adopted)
         self._save_new(changes, new)
@@ -321,12 +322,15 @@ class SqlStore:
 
     # --- time ----------------------------------------------------------------------------
 
-    def due(self, now: Millis, limit: int) -> list[Tick]:
+    def store_time(self) -> Millis:
+        return self._connection.execute(self._sql.store_time).fetchone()[0]
+
+    def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
         return [
             *self._due_promises(now, limit),
             *self._due_tails(now, limit),
             *self._due_tasks(now, limit),
-            *self._due_schedules(now, limit),
+            *self._due_schedules(now if wall is None else min(now, wall), limit),
             *self._due_holders(now, limit),
         ]
 
@@ -360,6 +364,10 @@ class SqlStore:
     def earliest(self) -> Millis:
         found: Sequence[int | None] = self._connection.execute(self._sql.earliest).fetchone()
         return min((each for each in found if each is not None), default=FAR)
+
+    def next_occurrence(self) -> Millis:
+        found: Millis | None = self._connection.execute(self._sql.next_occurrence).fetchone()[0]
+        return FAR if found is None else found
 
     def living_pids(self) -> tuple[str, ...]:
         return tuple(self._one(self._sql.living_pids, _texts))

@@ -128,9 +128,11 @@ class Statements:
                 (SELECT min(task_wake_at) FROM promises WHERE task_wake_at < {NEVER}),
                 (SELECT min(tail_at) FROM promises WHERE tail_at IS NOT NULL),
                 (SELECT min(expires_at) FROM holders WHERE standing = 'alive'),
-                (SELECT 0 FROM holders WHERE standing <> 'alive' AND held > 0 LIMIT 1),
-                (SELECT min(next_run_at) FROM schedules)
+                (SELECT 0 FROM holders WHERE standing <> 'alive' AND held > 0 LIMIT 1)
         """
+        self.next_occurrence = "SELECT min(next_run_at) FROM schedules"
+        self.store_time = "SELECT at FROM store_time"
+        self.put_store_time = "UPDATE store_time SET at = ? WHERE at < ?"
 
     def everything(self, table: Table) -> str:
         return self._all(self.dialect.packed(table.columns, table.name), table.name)

@@ -35,6 +35,10 @@ class VirtualClock:
         """Virtual seconds since the start."""
         return self._micros / MICROS
 
+    def step(self, seconds: float) -> None:
+        """Put the clock on the wall forward, or back; no time passes."""
+        self.start += round(seconds * 1000)
+
     async def advance(self, seconds: float) -> None:
         """Let that much time pass, and everything happen that is due by then."""
         if not seconds >= 0:
@@ -62,6 +66,19 @@ class VirtualClock:
     def _wake(self) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(_nothing)
+
+
+class EngineTime:
+    """The same clock, as engines read it: the wall and what has elapsed move together."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+
+    def now(self) -> Millis:
+        return self.clock.now()
+
+    def elapsed(self) -> Millis:
+        return self.clock.now() - self.clock.start  # what was put forward or back is in both
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from layby.core.model import Millis
 from layby.engine.clock import SystemClock, virtual_clock
 from layby.errors import UsageError
-from layby.testing.clock import VirtualClock
+from layby.testing.clock import EngineTime, VirtualClock
 from layby.testing.idle import IdleWatch
 from layby.worker.real_work import current_work
 
@@ -53,7 +53,7 @@ class VirtualTime(AsyncContextDecorator):
         self._watch = IdleWatch(loop, self._clock, self._limit, self._patience, self._io_grace)
         self._watch.install()
         self._vars = _Vars()
-        self._vars.set(virtual_clock, self._clock)
+        self._vars.set(virtual_clock, EngineTime(self._clock))
         self._vars.set(current_work, self._clock.work)
         return self._clock
 
@@ -113,10 +113,10 @@ def virtual_test(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 def current_clock() -> VirtualClock:
     """Return the clock of the `virtual_time()` that this code runs under."""
-    clock = virtual_clock.get()
-    if not isinstance(clock, VirtualClock):
+    found = virtual_clock.get()
+    if not isinstance(found, EngineTime):
         raise UsageError("no virtual time here: use `async with virtual_time()` or run_virtual()")
-    return clock
+    return found.clock
 
 
 class _Vars:

@@ -9,7 +9,7 @@ from layby.core.queries import ListRuns
 from layby.core.replies import RowPage
 from layby.engine.clock import virtual_clock
 from layby.runner import Run, Runner
-from layby.testing.clock import VirtualClock
+from layby.testing.clock import EngineTime
 from layby.workflow.plan import parse_root_id
 from layby.workflow.status import TaskExecution, WaitingOn
 
@@ -47,8 +47,8 @@ async def settle(
     else:
         await runner.reject(promise_id, error)
     clock = virtual_clock.get()
-    if isinstance(clock, VirtualClock):
-        await clock.settled()
+    if isinstance(clock, EngineTime):
+        await clock.clock.settled()
 
 
 async def _unsettled(runner: Runner) -> list[str]:

@@ -60,6 +60,7 @@ class HeldTask(Struct, frozen=True, rename="camel"):
     waiting_since: int | None = None
     tries: int | None = None
     ahead: bool = False
+    deadlines: Raw = ABSENT
 
     def row(self) -> Task:
         return Task(
@@ -85,6 +86,7 @@ class HeldTask(Struct, frozen=True, rename="camel"):
             waiting_since=self.waiting_since,
             tries=self.version if self.tries is None else self.tries,
             ahead=self.ahead,
+            deadlines=_text(self.deadlines),
         )
 
 

@@ -195,9 +195,16 @@ def held_task(row: Task) -> dict[str, Any]:
         "history": _raw(row.history),
         "tries": row.tries,
         "ahead": row.ahead or None,
+        "deadlines": _raw(row.deadlines),
     }
     record: dict[str, Any] = msgspec.to_builtins(task(row))
     return record | {key: value for key, value in ours.items() if value is not None}
+
+
+def _annotated(row: Task) -> dict[str, Any]:
+    """Who annotates hears until when its waits last."""
+    record: dict[str, Any] = msgspec.to_builtins(task(row))
+    return record if row.deadlines is None else record | {"deadlines": _raw(row.deadlines)}
 
 
 def _raw(text: str | None) -> Raw | None:
@@ -284,7 +291,7 @@ _SHOWN: dict[type[Any], Callable[[Any], Any]] = {
         **_taken(d.taken),
     },
     replies.AnnotateData: lambda d: (
-        {"task": task(d.task)} | ({} if d.record is None else {"record": promise(d.record)})
+        {"task": _annotated(d.task)} | ({} if d.record is None else {"record": promise(d.record)})
     ),
     replies.HeartbeatData: lambda d: {
         "lost": [{"id": m.id, "version": m.version} for m in d.lost],

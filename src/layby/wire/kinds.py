@@ -55,6 +55,7 @@ _PUBLIC: Final[tuple[type[Command | Query], ...]] = (
     queries.ListWaiting,
     queries.ExplainPromise,
     GetStats,
+    commands.CreateBelow,
 )
 
 KINDS: Final[dict[str, type[Any]]] = {each.kind: each for each in _PUBLIC}

@@ -6,22 +6,34 @@ the body is cancelled and nothing it does later is written.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
-from layby.client.api import LineClient
-from layby.core.commands import NOTHING, AnnotateTask, Command, FenceTask, Released, Value
+from layby.client.api import WatchingClient
+from layby.core.commands import (
+    NOTHING,
+    AnnotateTask,
+    Command,
+    CreateBelow,
+    FenceTask,
+    Released,
+    Tags,
+    Value,
+)
 from layby.core.model import Millis, Promise
 from layby.core.queries import Query
-from layby.core.replies import AnnotateData, Claim, Reply
+from layby.core.replies import AnnotateData, Claim, PromiseData, Reply
 from layby.errors import StoreError, UsageError
+from layby.worker.deadlines import Deadline, Deadlines
 from layby.worker.lineage import lineage_of
 from layby.worker.patience import known, patiently, pauses
 from layby.worker.program import Job
 from layby.worker.replay import Record, Replay, encoded
 from layby.worker.tell import Waiting
 from layby.worker.thread_call import on_loop
+from layby.worker.watches import Watch, Watches
 
 CLEAN_UP_S = 5.0
 """A body that was told to end may clean up for so long before it is told again."""
@@ -32,10 +44,13 @@ RECANCEL_S = 1.0
 class Host(Protocol):
     """What an attempt needs of the worker it runs in."""
 
-    client: LineClient
+    client: WatchingClient
 
     @property
     def is_stopping(self) -> bool: ...
+
+    @property
+    def watches(self) -> Watches: ...
 
     def now(self) -> Millis: ...
 
@@ -83,6 +98,7 @@ class Attempt:
     __slots__ = (
         "_armed_at",
         "_checkpoints",
+        "_deadlines",
         "_host",
         "_is_hard",
         "_left",
@@ -102,7 +118,6 @@ class Attempt:
         "reason",
         "replay",
         "thread_waits",
-        "timeout_at",
         "try_number",
         "version",
     )
@@ -113,7 +128,6 @@ class Attempt:
         self.version = claim.task.version
         self.try_number = claim.task.try_number
         self.failures = claim.task.failures
-        self.timeout_at = claim.promise.timeout_at
         self.lineage = lineage_of(claim.promise)
         self.job = job
         self.replay = Replay(claim.task.id, claim.task.failures, records)
@@ -137,6 +151,8 @@ class Attempt:
         self._armed_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._progress: str | None = None
+        fixed = claim.task.deadlines_by_id
+        self._deadlines = Deadlines(fixed, self._tell_soon) if fixed else None
 
     # --- what it is ----------------------------------------------------------------------
 
@@ -343,6 +359,41 @@ class Attempt:
     async def let_others_in(self) -> None:
         await self._host.let_others_in()
 
+    # --- deadlines of waits --------------------------------------------------------------
+
+    def fixed_deadline(self, record_id: str) -> Millis | None:
+        """Until when this wait lasts, if an earlier life began it."""
+        return None if self._deadlines is None else self._deadlines.fixed(record_id)
+
+    def begin_wait(self, record_id: str, length: Millis) -> Deadline:
+        """The body waits from now on, unless it did before: told with `Deferred`."""
+        if self._deadlines is None:
+            self._deadlines = Deadlines({}, self._tell_soon)
+        return self._deadlines.begin(record_id, self.now() + length, self.end_wait)
+
+    def end_wait(self, record_id: str) -> None:
+        """Not when the body is ended from outside: a later life goes on with the wait."""
+        if self._deadlines is not None and self.reason is None:
+            self._deadlines.end(record_id)
+
+    def watch(self, promise_id: str) -> Watch:
+        return self._host.watches.watch(promise_id)
+
+    def watch_until(self, promise_id: str, deadline: Deadline, timeout: str) -> Watch:
+        watches = self._host.watches
+        watch = watches.watch_until(promise_id, deadline, timeout)
+        deadline.moved = partial(watches.move, watch)
+        return watch
+
+    def _tell_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._tell_deadlines)
+
+    def _tell_deadlines(self) -> None:
+        """Unless another word of this task has carried it; of one that ends nothing is told."""
+        is_untold = self._deadlines is not None and self._deadlines.is_untold
+        if is_untold and self.is_open and self.reason is None:
+            self._annotate()
+
     # --- writes --------------------------------------------------------------------------
 
     async def send(self, request: Command | Query) -> Reply:
@@ -351,9 +402,28 @@ class Attempt:
     async def fenced(self, command: FenceTask) -> Reply:
         return self._accepted(await self.send(command))
 
+    async def create(
+        self, promise_id: str, length: Millis, param: Value, tags: Tags, *, capped: bool = False
+    ) -> Promise:
+        """A promise that ends so long after now, or what stands there already."""
+        command = CreateBelow(
+            id=self.id,
+            version=self.version,
+            promise_id=promise_id,
+            timeout=length,
+            param=param,
+            tags=tags,
+            capped=capped,
+        )
+        reply = self._accepted(await self.send(command))
+        assert isinstance(reply.data, PromiseData)
+        return reply.data.promise
+
     async def record(self, record_id: str, value: Value) -> Promise:
         """Store a record and wait until it is: what stands there now, ours or an earlier one."""
-        reply = self._accepted(await self.send(self._annotation(record_id, value)))
+        command = self._annotation(record_id, value)
+        reply = self._accepted(await self.send(command))
+        self._acknowledged(command, reply)
         assert isinstance(reply.data, AnnotateData)
         assert reply.data.record is not None
         return reply.data.record
@@ -362,6 +432,9 @@ class Attempt:
         """Handed to the writer now, in order; nobody waits for the commit."""
         if record_id is not None and record is not None:
             self.replay.remember(record_id, record)
+            self.end_wait(record_id)
+        if self._deadlines is not None:
+            self._deadlines.is_untold = False
         self._tellings += 1
         self._host.spawn(self._annotated(record_id, record and encoded(record), self._tellings))
 
@@ -370,7 +443,9 @@ class Attempt:
         command = self._annotation(record_id, value)
         for pause in pauses():
             try:
-                self._heed(known(await self._host.client.send(command)))
+                reply = known(await self._host.client.send(command))
+                self._heed(reply)
+                self._acknowledged(command, reply)
             except StoreError:  # the engine's own log has it
                 await asyncio.sleep(pause)
             else:
@@ -380,7 +455,7 @@ class Attempt:
             command = self._annotation(record_id, value)
 
     def _annotation(self, record_id: str | None, value: Value | None) -> AnnotateTask:
-        shown = self._shown
+        shown, deadlines = self._shown, self._deadlines
         return AnnotateTask(
             id=self.id,
             version=self.version,
@@ -390,7 +465,13 @@ class Attempt:
             history=self.job.history.text,
             record_id=record_id,
             record=value or NOTHING,
+            waits={} if deadlines is None else deadlines.begun(self.now()),
+            ended=() if deadlines is None else deadlines.ended(),
         )
+
+    def _acknowledged(self, command: AnnotateTask, reply: Reply) -> None:
+        if self._deadlines is not None and isinstance(reply.data, AnnotateData):
+            self._deadlines.acknowledge(reply.data.task.deadlines_by_id, command.ended)
 
     def _accepted(self, reply: Reply) -> Reply:
         """What the body asked for has been done, or it hears why not."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from layby.client.api import LineClient
+from layby.client.api import WatchingClient
 from layby.core.birth import TARGET
 from layby.core.commands import (
     AcquireTask,
@@ -64,7 +64,7 @@ class Line(Protocol):
 class Host(Protocol):
     """What calls need of the worker they run in."""
 
-    client: LineClient
+    client: WatchingClient
     lease: LeaseTime
 
     @property

@@ -22,9 +22,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetPromise, WatchPromise
+from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetPromise
 from layby.core.model import NEVER, Millis, Promise
-from layby.core.replies import FenceData, PromiseData, Reply
+from layby.core.replies import PromiseData, Reply
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.worker.attempt import Attempt
 from layby.worker.call_format import check_target, new_call
@@ -35,6 +35,7 @@ from layby.worker.rpc import DEFAULT_TARGET, make_call, result_of
 from layby.worker.shared_slot import SharedSlot, Slot
 from layby.worker.tell import TO_LET_OTHERS_GO, Waiting
 from layby.worker.wake import check_wake
+from layby.worker.watches import TimedWatch, Watch, is_late
 from layby.worker.wheel import Poll, Wake, Wheel
 
 Seconds = float | int | timedelta
@@ -121,10 +122,12 @@ class TaskHandle:
             if first.holds:
                 self._passed(record_id)
                 return
+            deadline, left = self._lasts_until(record_id, within)
             poll = self._own_wheel().watch(
                 condition,
                 interval,
                 timeout=within,
+                left=left,
                 backoff=backoff,
                 max_interval=longest,
                 jitter=jitter,
@@ -133,8 +136,12 @@ class TaskHandle:
                 first=first,
             )
             count_first(poll, first.error)
-            waiting = Waiting("condition", _sentence(name_of(condition)), timeout=within)
-            await self._parked(poll.future, waiting, record_id, _DEFER_UNTIL, poll)
+            waiting = Waiting("condition", _sentence(name_of(condition)), deadline=deadline)
+            try:
+                await self._parked(poll.future, waiting, record_id, _DEFER_UNTIL, poll)
+            except asyncio.CancelledError:
+                self._end_wait(record_id)
+                raise
 
     async def sleep(self, seconds: Seconds, *, key: str | None = None) -> None:
         """Wait, without a slot; after a crash it ends when it would have ended."""
@@ -149,7 +156,7 @@ class TaskHandle:
             timer = await self._timer(self._attempt, record_id, length)
             if timer.is_pending:
                 waiting = replace(waiting, deadline=timer.timeout_at)
-                _promise(await self._parked(self._watched(timer.id), waiting), timer.id)
+                _promise(await self._parked(self._attempt.watch(timer.id), waiting), timer.id)
 
     async def wait_for(
         self,
@@ -162,14 +169,19 @@ class TaskHandle:
         check_key(promise_id, "promise id")
         within = _seconds(timeout, "timeout")
         with self._call("wait_for", key) as record_id:
-            request = EnsurePromise(id=promise_id)
-            return value_of(await self._promise(request, within, record_id))
+            found = await self._begin_to_wait(EnsurePromise(id=promise_id), within, record_id)
+            if isinstance(found, Promise):
+                return value_of(found)
+            return value_of(_promise(await self._parked(*found), promise_id))
 
     async def settled(self, promise_id: str, timeout: Seconds | None = None) -> Promise:  # noqa: ASYNC109
         """Wait, without a slot, for a promise that exists; the settled promise itself."""
         within = _seconds(timeout, "timeout")
         with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
-            return await self._promise(GetPromise(id=promise_id), within, record_id)
+            found = await self._begin_to_wait(GetPromise(id=promise_id), within, record_id)
+            if isinstance(found, Promise):
+                return found
+            return _promise(await self._parked(*found), promise_id)
 
     async def promise(self, name: str) -> "Token":
         """A promise of this task's own that others settle; the same one in every try."""
@@ -196,7 +208,7 @@ class TaskHandle:
         within = _seconds(timeout, "timeout")
         attempt = self._store()
         with attempt.replay.keyed("rpc", key) as name:
-            promise = await make_call(attempt, name, call, place, _until(attempt, within))
+            promise = await make_call(attempt, name, call, place, _millis(within))
             if promise.is_pending:
                 deadline = None if promise.timeout_at == NEVER else promise.timeout_at
                 waiting = Waiting(
@@ -205,7 +217,7 @@ class TaskHandle:
                     deadline=deadline,
                     awaited=promise.id,
                 )
-                watched = await self._parked(self._watched(promise.id), waiting)
+                watched = await self._parked(attempt.watch(promise.id), waiting)
                 promise = _promise(watched, promise.id)
             return result_of(promise, f"{attempt.id}: {func}() at {place}")
 
@@ -321,31 +333,37 @@ class TaskHandle:
 
     # --- promises ------------------------------------------------------------------------
 
-    async def _promise(
+    async def _begin_to_wait(
         self, request: EnsurePromise | GetPromise, within: float | None, record_id: str | None
-    ) -> Promise:
+    ) -> Promise | tuple[Watch, Waiting, str, Record]:
+        """The promise, if that is settled; else what is needed to park for it."""
         call = Record("wait_for", digest_of(request.id))
         attempt = self._store()
+        assert record_id is not None
         self._is_done(record_id, call)  # a timeout is raised again; a value stands in the promise
+        begun = None if within is None else attempt.fixed_deadline(record_id)
         promise = _promise(await attempt.send(request), request.id)
+        if is_late(promise, begun) or (promise.is_pending and (begun or NEVER) < attempt.now()):
+            error = DeferTimeout(_out_of_time(attempt.id, promise.id, within))
+            self._record(record_id, call.raising(error))
+            raise error
         if not promise.is_pending:
+            attempt.end_wait(record_id)
             return promise
+        watch = self._watch(attempt, promise.id, within, record_id)
+        deadline = watch.deadline if isinstance(watch, TimedWatch) else None
         sentence = f"waiting for promise {promise.id}"
-        waiting = Waiting("promise", sentence, timeout=within, awaited=promise.id)
-        watched = asyncio.ensure_future(self._watch(promise.id, within))
-        return _promise(await self._parked(watched, waiting, record_id, call), promise.id)
+        waiting = Waiting("promise", sentence, deadline=deadline, awaited=request.id)
+        return watch, waiting, record_id, call
 
-    async def _watch(self, promise_id: str, within: float | None) -> Reply:
-        try:
-            async with asyncio.timeout(within):
-                return await self._store().send(WatchPromise(id=promise_id))
-        except TimeoutError:
-            raise DeferTimeout(
-                f"{self.task_execution_id}: promise {promise_id} was not settled in {within:g} s"
-            ) from None
-
-    def _watched(self, promise_id: str) -> "asyncio.Future[Any]":
-        return asyncio.ensure_future(self._store().send(WatchPromise(id=promise_id)))
+    def _watch(
+        self, attempt: Attempt, promise_id: str, within: float | None, record_id: str
+    ) -> Watch:
+        length = _millis(within)
+        if length == NEVER:
+            return attempt.watch(promise_id)
+        timeout = _out_of_time(attempt.id, promise_id, within)
+        return attempt.watch_until(promise_id, attempt.begin_wait(record_id, length), timeout)
 
     async def _timer(self, attempt: Attempt, record_id: str, length: float) -> Promise:
         """The durable timer of a sleep: found as an earlier life left it, or new."""
@@ -354,18 +372,27 @@ class TaskHandle:
         timer = attempt.replay.timer(record_id)
         if timer is not None:
             return timer.at(attempt.now())
-        create = CreatePromise(
-            id=record_id,
-            timeout_at=attempt.now() + round(length * 1000),
-            param=encoded(call),
-            tags={"resonate:timer": "true"},
-        )
-        fence = FenceTask(id=attempt.id, version=attempt.version, inner=create)
-        data = (await attempt.fenced(fence)).data
-        assert isinstance(data, FenceData)
-        created = _promise(data.reply, record_id)
+        tags = {"resonate:timer": "true"}
+        created = await attempt.create(record_id, _millis(length), encoded(call), tags)
         attempt.replay.check(record_id, record_of(created), call)
         return created
+
+    def _lasts_until(
+        self, record_id: str | None, within: float | None
+    ) -> tuple[Millis | None, float | None]:
+        """Until when a wait for a condition lasts, and what is left if it has begun before."""
+        length = _millis(within)
+        if self._attempt is None or record_id is None or length == NEVER:
+            return None, None
+        is_new = self._attempt.fixed_deadline(record_id) is None
+        deadline = self._attempt.begin_wait(record_id, length).deadline
+        left = None if is_new else max(0, deadline - self._attempt.now()) / 1000
+        return deadline, left
+
+    def _end_wait(self, record_id: str | None) -> None:
+        """A wait that somebody cancels from inside the body is over as well."""
+        if self._attempt is not None and record_id is not None:
+            self._attempt.end_wait(record_id)
 
     # --- small checks --------------------------------------------------------------------
 
@@ -384,8 +411,13 @@ class TaskHandle:
 
     def _passed(self, record_id: str | None) -> None:
         """A condition that held at once: recorded, so that no later life asks it again."""
-        if self._attempt is not None and record_id is not None:
-            self._attempt.show(self._shared.shown, record_id, of=_DEFER_UNTIL)
+        if record_id is not None:
+            self._record(record_id, _DEFER_UNTIL)
+
+    def _record(self, record_id: str, record: Record) -> None:
+        """The end of a call that does not wait."""
+        if self._attempt is not None:
+            self._attempt.show(self._shared.shown, record_id, of=record)
 
     def _checkpoint(self, key: str, args: tuple[Any, ...]) -> tuple[str, Record]:
         replay = self._store().replay
@@ -472,11 +504,13 @@ def _seconds(value: Any, what: str) -> float | None:
     return value
 
 
-def _until(attempt: Attempt, within: float | None) -> Millis:
-    """What a task starts does not outlast the task."""
-    if within is None:
-        return attempt.timeout_at
-    return min(attempt.now() + round(within * 1000), attempt.timeout_at)
+def _millis(seconds: float | None) -> Millis:
+    """What is as good as for ever is for ever."""
+    return NEVER if seconds is None else round(min(seconds * 1000, NEVER))
+
+
+def _out_of_time(task_id: str, promise_id: str, within: float | None) -> str:
+    return f"{task_id}: promise {promise_id} was not settled in {within or 0:g} s"
 
 
 def _promise(reply: Reply, promise_id: str) -> Promise:

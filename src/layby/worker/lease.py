@@ -5,19 +5,12 @@ before. The clock is one that runs while the machine is suspended, and while thi
 stopped. Nothing here asks anybody: who finds the lease over renews it first (see `renewal`).
 """
 
-import time
 from collections.abc import Callable
 
 from layby.core.model import Millis
 
 Elapsed = Callable[[], Millis]
 """Milliseconds since some instant; only differences count."""
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def elapsed_ms() -> Millis:
-    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 class LeaseTime:

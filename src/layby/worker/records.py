@@ -46,5 +46,11 @@ def _completed(claim: Claim, row: Task | None) -> Claim:
     """A claim by the protocol does not say how the tries before have ended."""
     if claim.task.is_ours or row is None:
         return claim
-    task = replace(claim.task, failures=row.failures, error=row.error, history=row.history)
+    task = replace(
+        claim.task,
+        failures=row.failures,
+        error=row.error,
+        history=row.history,
+        deadlines=row.deadlines,
+    )
     return replace(claim, task=task)

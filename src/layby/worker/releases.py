@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from layby.client.api import LineClient
+from layby.client.api import WatchingClient
 from layby.core.commands import Released, ReleaseTasks
 from layby.errors import EngineStopped
 from layby.worker.patience import patiently
@@ -25,7 +25,7 @@ OLD_BODY_MS: Final = 1_000
 class Host(Protocol):
     """What handing back needs of the worker."""
 
-    client: LineClient
+    client: WatchingClient
     incarnation: str
 
     def let_go(self, task_id: str, version: int) -> None: ...

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from layby.client.api import LineClient
+from layby.client.api import WatchingClient
 from layby.core.commands import HeartbeatWorker
 from layby.core.replies import HeartbeatData, Reply
 from layby.worker.lease import LeaseTime
@@ -24,7 +24,7 @@ REFUSED_S: Final = 1.0
 class Host(Protocol):
     """What a renewal needs of the worker whose lease it is."""
 
-    client: LineClient
+    client: WatchingClient
     lease: LeaseTime
 
     def heartbeat(self) -> HeartbeatWorker: ...

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from layby.client.api import LineClient
+from layby.client.api import WatchingClient
 from layby.core.commands import FailTask, FinishTask, RootVerdict, Take, Value
 from layby.core.model import Millis, PromiseState, Task
 from layby.core.replies import Reply
@@ -34,7 +34,7 @@ Report = FinishTask | FailTask
 class Host(Protocol):
     """What reports need of the worker."""
 
-    client: LineClient
+    client: WatchingClient
 
     def now(self) -> Millis: ...
 
@@ -101,7 +101,7 @@ class Reporter:
             id=attempt.id,
             version=attempt.version,
             error=failure.value,
-            retry_at=None if retry_in is None else now + retry_in,
+            retry_in=retry_in,
             history=history.text,
             root=self._root(attempt.id, "rejected", failure.value) if retry_in is None else None,
             take=take,

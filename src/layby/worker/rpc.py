@@ -7,10 +7,8 @@ the next try after a failure, under another id; within a try, and after a crash,
 from itertools import count
 from typing import Any, Final
 
-from layby.core.commands import CreatePromise, FenceTask
 from layby.core.model import Millis, Promise
-from layby.core.replies import FenceData, PromiseData
-from layby.errors import DeferTimeout, UsageError
+from layby.errors import DeferTimeout
 from layby.worker.attempt import Attempt
 from layby.worker.call_format import Call, read_call
 from layby.worker.lineage import tags_below
@@ -20,16 +18,13 @@ from layby.worker.replay import Record
 DEFAULT_TARGET: Final = "poll://any@default"
 
 
-async def make_call(
-    attempt: Attempt, key: str, call: Call, target: str, timeout_at: Millis
-) -> Promise:
+async def make_call(attempt: Attempt, key: str, call: Call, target: str, length: Millis) -> Promise:
     """The promise of the call: as an earlier life left it, or new."""
     param = call.to_value()
     for making in count(1):
         call_id = attempt.replay.call_id(key, making)
         tags = tags_below(attempt.id, attempt.lineage, call_id, target)
-        create = CreatePromise(id=call_id, timeout_at=timeout_at, param=param, tags=tags)
-        promise = await _created(attempt, create)
+        promise = await attempt.create(call_id, length, param, tags, capped=True)
         attempt.replay.check(call_id, _record_of(promise), call.record)
         if not attempt.replay.is_spent(promise):
             return promise
@@ -41,14 +36,6 @@ def result_of(promise: Promise, told: str) -> Any:
     if promise.state == "rejected_timedout":
         raise DeferTimeout(f"{told} was not answered in time (promise {promise.id})")
     return value_of(promise)
-
-
-async def _created(attempt: Attempt, create: CreatePromise) -> Promise:
-    fence = FenceTask(id=attempt.id, version=attempt.version, inner=create)
-    data = (await attempt.fenced(fence)).data
-    if isinstance(data, FenceData) and isinstance(data.reply.data, PromiseData):
-        return data.reply.data.promise
-    raise UsageError(f"rpc: {create.id} cannot be created: {data}")
 
 
 def _record_of(promise: Promise) -> Record:

@@ -1,10 +1,13 @@
 """What time it is where the store is, for a worker whose own clock may be wrong.
 
-Every absolute time that a worker sends (when a sleep ends, when to try again) is compared with
-the server's clock, so it has to be told in the server's time. Each heartbeat's answer says what
-that was, at some moment between asking and hearing. As long as the correction agrees with that it
-stays as it is: clocks that agree are left alone, and time does not waver with the network.
+A worker sends lengths of time only; but what it tells of its tries, and how much is left of a
+wait that began elsewhere, is told in store time. Each heartbeat's answer says what that was, at
+some moment between asking and hearing. As long as the correction agrees with that it stays as it
+is: clocks that agree are left alone, and time does not waver with the network. In between, the
+estimate is carried by elapsed time: who puts the clock of this machine changes nothing.
 """
+
+from typing import Final
 
 from layby.client.api import Client
 from layby.core.commands import HeartbeatWorker
@@ -12,10 +15,28 @@ from layby.core.model import Millis
 from layby.core.replies import HeartbeatData, Reply
 from layby.engine.clock import Clock
 
+DRIFT_MS: Final[Millis] = 2
+"""Clocks that run alike differ by less between two looks."""
+
+
+class SteadyClock:
+    """The wall as it was, carried by elapsed time; it follows the wall while nobody puts it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = clock.now() - clock.elapsed()
+
+    def now(self) -> Millis:
+        wall, elapsed = self._clock.now(), self._clock.elapsed()
+        if abs(wall - elapsed - self._offset) > DRIFT_MS:
+            return elapsed + self._offset
+        self._offset = wall - elapsed
+        return wall
+
 
 class ServerClock:
     def __init__(self, own: Clock) -> None:
-        self._own = own
+        self._own = SteadyClock(own)
         self._ahead_ms = 0
         """How far the server's clock is ahead of this one; below 0 when it is behind."""
 

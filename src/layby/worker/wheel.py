@@ -85,6 +85,7 @@ class Wheel:
         interval: float,
         *,
         timeout: float | None = None,
+        left: float | None = None,
         backoff: float = 1.0,
         max_interval: float | None = None,
         jitter: float = 0.0,
@@ -98,6 +99,7 @@ class Wheel:
 
         It raises `DeferTimeout` after a last question at the deadline, `ConditionError` when the
         condition has raised more than `max_errors` times in a row. Cancel the future to withdraw.
+        `left` is what is left of the timeout, when the wait has begun in an earlier life.
         """
         check_condition(condition)
         check_wake(wake)
@@ -114,7 +116,7 @@ class Wheel:
             wake=wake,
             future=loop.create_future(),
         )
-        self._enter(poll, first)
+        self._enter(poll, first, timeout if left is None else left)
         return poll
 
     async def first_check(self, condition: Condition, task: str | None = None) -> FirstCheck:
@@ -165,11 +167,11 @@ class Wheel:
             raise UsageError("a wheel belongs to the loop it was first used in: make one per loop")
         return loop
 
-    def _enter(self, poll: Poll, first: FirstCheck | None) -> None:
+    def _enter(self, poll: Poll, first: FirstCheck | None, timeout: float | None) -> None:
         self._polls[poll.future] = poll
         poll.future.add_done_callback(self._on_done, context=self._context)
-        if poll.timeout is not None and poll.timeout < math.inf:
-            poll.deadline = self._tick_in(poll.timeout)
+        if timeout is not None and timeout < math.inf:
+            poll.deadline = self._tick_in(timeout)
         if first is None:
             poll.lane = "async" if is_async(poll.condition) else None
             self._park(poll)

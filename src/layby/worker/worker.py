@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.client.api import LineClient
+from layby.client.api import WatchingClient
 from layby.core.commands import (
     HeartbeatWorker,
     LeaveWorker,
@@ -44,7 +44,7 @@ from layby.worker.callbacks import Callbacks
 from layby.worker.calls import Calls
 from layby.worker.credit import HELD, NOTHING, Ask, Credit, Offer
 from layby.worker.ending import classify
-from layby.worker.lease import Elapsed, LeaseTime, elapsed_ms
+from layby.worker.lease import Elapsed, LeaseTime
 from layby.worker.loading import Loaded, Loader
 from layby.worker.patience import patiently
 from layby.worker.program import Program, Verdict
@@ -54,6 +54,7 @@ from layby.worker.reporting import Report, Reporter
 from layby.worker.sight import Sight
 from layby.worker.standing_take import StandingTake
 from layby.worker.stopping import Stopping
+from layby.worker.watches import Watches
 from layby.worker.wheel import Wheel
 
 logger = logging.getLogger(__name__)
@@ -86,11 +87,11 @@ class WorkerConfig(Struct, frozen=True):
 class Worker:
     def __init__(
         self,
-        client: LineClient,
+        client: WatchingClient,
         program: Program,
         config: WorkerConfig,
         now: Callable[[], Millis],
-        elapsed: Elapsed = elapsed_ms,
+        elapsed: Elapsed,
     ) -> None:
         self.client = client
         self.now = now
@@ -100,6 +101,7 @@ class Worker:
         self.attempts: dict[str, Attempt] = {}
         self._program = program
         self._wheel = Wheel()
+        self.watches = Watches(client, now, self.spawn)
         self._sight = Sight(is_on=config.freeze_parked)
         self._bodies = Bodies(self._wheel, config.max_threads, config.processes, self.give_up)
         self._context = copy_context()
@@ -163,6 +165,7 @@ class Worker:
     def close(self) -> None:
         """Let go of threads, timers and whatever still runs."""
         self._wheel.close()
+        self.watches.close()
         self._bodies.close()
         self._sight.close()
         self._standing.close()
@@ -208,6 +211,11 @@ class Worker:
     @property
     def is_stopping(self) -> bool:
         return self.stopping is not None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether nothing more is to come from the store."""
+        return self.has_left or (self.is_stopping and not self.attempts and self.holds_nothing)
 
     @property
     def running(self) -> "list[str]":

@@ -70,7 +70,7 @@ def plan(
     run_id: str,
     context: Mapping[str, Any] | None,
     group: str,
-    timeout_at: Millis,
+    timeout: Millis,
     take: Take | None = None,
 ) -> StartRun:
     """The one command that starts a run."""
@@ -79,7 +79,7 @@ def plan(
         name=flow.name,
         group=group,
         nodes=_layout(flow).nodes,
-        timeout_at=timeout_at,
+        timeout=timeout,
         param=_root_param(flow, Context(context).changes().changed),
         take=take,
     )

@@ -1,0 +1,220 @@
+"""Promises that bodies wait for: each wait is a bare future, without a task or a coroutine.
+
+Timeouts are instants of store time. One timer of the loop serves them all; it looks now and then
+even if nothing is near, since store time may have been put forward meanwhile. Who is out of time
+asks once more: what was settled by then is no timeout, however late we hear of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Protocol
+
+from layby.client.api import Listener, Watching, WatchingClient
+from layby.core.commands import GetPromise
+from layby.core.model import Millis, Promise
+from layby.core.replies import PromiseData, Reply
+from layby.errors import DeferTimeout, StoreError
+from layby.worker.patience import known, pauses
+
+logger = logging.getLogger(__name__)
+
+LOOK_MS: Final[Millis] = 30_000
+"""How long nobody looks at the time at most, while somebody waits with a timeout."""
+
+Spawn = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class Watch(asyncio.Future[Reply], Listener):
+    """Its result is the answer that the promise is settled. Cancelling it ends the watch."""
+
+    __slots__ = ("asked", "owner", "promise_id")
+
+    def __init__(self, owner: "Watches", promise_id: str) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.owner = owner
+        self.promise_id = promise_id
+        self.asked: Watching | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not self.done():
+            self.leave()
+        return super().cancel(msg)
+
+    def heard(self, answer: Reply | BaseException) -> None:
+        self.asked = None
+        if not self.done():
+            self.owner.heard(self, answer)
+
+    def tell(self, reply: Reply) -> None:
+        self.leave()
+        self.set_result(reply)
+
+    def leave(self) -> None:
+        """Nobody needs to tell us any more."""
+        if self.asked is not None:
+            self.asked.cancel()
+
+
+class TimedWatch(Watch):
+    """The same, until an instant of store time; then it raises `DeferTimeout`."""
+
+    __slots__ = ("deadline", "number", "timeout", "until")
+
+    def __init__(self, owner: "Watches", promise_id: str, until: "Until", timeout: str) -> None:
+        super().__init__(owner, promise_id)
+        self.until = until
+        self.deadline = until.deadline
+        self.timeout = timeout
+        self.number = 0
+
+    def tell(self, reply: Reply) -> None:
+        if isinstance(reply.data, PromiseData) and is_late(reply.data.promise, self.deadline):
+            self.time_out()
+        else:
+            super().tell(reply)
+
+    def time_out(self) -> None:
+        self.leave()
+        self.set_exception(DeferTimeout(self.timeout))
+
+    def leave(self) -> None:
+        super().leave()
+        self.owner.forget(self)
+        self.until.ended()
+
+
+class Until(Protocol):
+    """The deadline of a wait, and who wants to know that it is over."""
+
+    deadline: Millis
+
+    def ended(self) -> None: ...
+
+
+def is_late(promise: Promise, deadline: Millis | None) -> bool:
+    """Whether it was settled after the deadline; a tie goes to the event."""
+    return deadline is not None and promise.settled_at is not None and promise.settled_at > deadline
+
+
+class Watches:
+    """Of one worker. Belongs to the loop of the first watch."""
+
+    def __init__(self, client: WatchingClient, now: Callable[[], Millis], spawn: Spawn) -> None:
+        self._client = client
+        self._now = now
+        self._spawn = spawn
+        self._timed: dict[int, TimedWatch] = {}
+        self._deadlines: list[tuple[Millis, int]] = []
+        self._number = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for: Millis = 0
+        self._lost: list[Watch] = []
+        self._pauses = pauses()
+
+    def watch(self, promise_id: str) -> Watch:
+        return self._begun(Watch(self, promise_id))
+
+    def watch_until(self, promise_id: str, until: Until, timeout: str) -> TimedWatch:
+        """`timeout` is what the error says."""
+        watch = TimedWatch(self, promise_id, until, timeout)
+        self._begun(watch)
+        self.move(watch, until.deadline)
+        return watch
+
+    def move(self, watch: TimedWatch, deadline: Millis) -> None:
+        """The store says until when it lasts."""
+        if watch.done():
+            return
+        self.forget(watch)
+        self._number += 1
+        watch.number, watch.deadline = self._number, deadline
+        self._timed[watch.number] = watch
+        heappush(self._deadlines, (deadline, watch.number))
+        if self._timer is None or deadline < self._armed_for:
+            self._arm()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- asking --------------------------------------------------------------------------
+
+    def _begun(self, watch: Watch) -> Watch:
+        watch.asked = self._client.watch(watch.promise_id, watch)
+        return watch
+
+    def heard(self, watch: Watch, answer: Reply | BaseException) -> None:
+        try:
+            reply = known(answer) if isinstance(answer, Reply) else None
+        except StoreError as failure:
+            reply, answer = None, failure
+        if reply is not None:
+            self._pauses = pauses()
+            watch.tell(reply)
+        elif isinstance(answer, StoreError):
+            self._lose(watch, answer)
+        elif isinstance(answer, BaseException):
+            watch.leave()
+            watch.set_exception(answer)
+
+    def _lose(self, watch: Watch, failure: StoreError) -> None:
+        """Asked again together with all others that were lost, after a pause."""
+        if not self._lost:
+            logger.warning("the store does not answer, trying again: %s", failure)
+            asyncio.get_running_loop().call_later(next(self._pauses), self._ask_again)
+        self._lost.append(watch)
+
+    def _ask_again(self) -> None:
+        lost, self._lost = self._lost, []
+        for watch in lost:
+            if not watch.done():
+                self._begun(watch)
+
+    # --- timeouts ------------------------------------------------------------------------
+
+    def forget(self, watch: TimedWatch) -> None:
+        self._timed.pop(watch.number, None)
+        if len(self._deadlines) > 2 * len(self._timed) + 64:
+            self._deadlines = [each for each in self._deadlines if each[1] in self._timed]
+            heapify(self._deadlines)
+
+    def _arm(self) -> None:
+        self.close()
+        while self._deadlines and self._deadlines[0][1] not in self._timed:
+            heappop(self._deadlines)
+        if not self._deadlines:
+            return
+        self._armed_for = self._deadlines[0][0]
+        pause_ms = min(max(1, self._armed_for - self._now()), LOOK_MS)
+        self._timer = asyncio.get_running_loop().call_later(pause_ms / 1000, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._now()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            watch = self._timed.pop(heappop(self._deadlines)[1], None)
+            if watch is not None:
+                self._spawn(self._look_once_more(watch))
+        self._arm()
+
+    async def _look_once_more(self, watch: TimedWatch) -> None:
+        """The news that it is settled may be on its way."""
+        reply = None
+        try:
+            reply = known(await self._client.send(GetPromise(id=watch.promise_id)))
+        except StoreError as failure:
+            told = "the wait for promise %s is over, and the store does not answer: %s"
+            logger.warning(told, watch.promise_id, failure)
+        if watch.done():
+            return
+        if reply is None or _is_pending(reply):
+            watch.time_out()
+        else:
+            watch.tell(reply)
+
+
+def _is_pending(reply: Reply) -> bool:
+    return not isinstance(reply.data, PromiseData) or reply.data.promise.is_pending
