@@ -129,6 +129,7 @@ def chain() -> Iterator[Result]:
 # --- parked in defer_until -------------------------------------------------------------------
 
 PARKED = 100_000
+PARKED_FOR_PROMISES = 10_000
 WATCHED_S = 60
 
 
@@ -152,6 +153,19 @@ def parked() -> Iterator[Result]:
     )
 
 
+def parked_for_promises() -> Iterator[Result]:
+    """The same, each for a promise of its own."""
+    with reference.folder() as path:
+        (bytes_each,) = _child("wait", path / "layby.db", PARKED_FOR_PROMISES)
+    yield Result(
+        f"{PARKED_FOR_PROMISES:,} tasks parked in wait_for: memory",
+        f"{bytes_each / 1024:.2f} KB RSS each",
+        "≤ 7 KB each",
+        bytes_each <= 7 * 1024,
+        commits(),
+    )
+
+
 @task
 async def polls(context, handle):
     await handle.defer_until(_never, poll_interval=30)
@@ -161,18 +175,33 @@ def _never() -> bool:
     return False
 
 
+@task
+async def awaits(context, handle):
+    await handle.wait_for(f"go/{handle.task_execution_id}")
+
+
+async def _wait(path: Path, count: int) -> None:
+    async with Runner(f"sqlite:{path}", max_parked=count + 10) as runner:
+        print(await _grown(runner, Workflow("awaits", tasks=[awaits]), count) / count, flush=True)
+        os._exit(0)
+
+
+async def _grown(runner: Runner, flow: Workflow, count: int) -> int:
+    await run_many(runner, 640, "warm")
+    before = rss()
+    for start in range(0, count, 500):
+        starts = (runner.start(flow, run_id=f"p{start + number}") for number in range(500))
+        await asyncio.gather(*starts)
+    while len(runner.worker.attempts) < count or runner.worker.credit.held:
+        await asyncio.sleep(0.05)
+    await (await runner.get("p0")).status()
+    return rss() - before
+
+
 async def _park(path: Path, count: int) -> None:
     flow = Workflow("polls", tasks=[polls])
     async with Runner(f"sqlite:{path}", max_parked=count + 10) as runner:
-        await run_many(runner, 640, "warm")
-        before = rss()
-        for start in range(0, count, 500):
-            starts = (runner.start(flow, run_id=f"p{start + number}") for number in range(500))
-            await asyncio.gather(*starts)
-        while len(runner.worker.attempts) < count or runner.worker.credit.held:
-            await asyncio.sleep(0.05)
-        await (await runner.get("p0")).status()
-        grown = rss() - before
+        grown = await _grown(runner, flow, count)
         await asyncio.sleep(5)
         clocks = Clocks()
         await asyncio.sleep(WATCHED_S)
@@ -388,7 +417,7 @@ def _child(mode: str, path: Path, count: int) -> list[float]:
     return [float(text) for text in out.stdout.split()]
 
 
-CHILDREN = {"park": _park, "first": _first, "hold": _hold, "resume": _resume}
+CHILDREN = {"park": _park, "wait": _wait, "first": _first, "hold": _hold, "resume": _resume}
 
 BENCHES: tuple[Bench, ...] = (
     one_task_runs,
@@ -398,6 +427,7 @@ BENCHES: tuple[Bench, ...] = (
     wake_many,
     recovery,
     parked,
+    parked_for_promises,
 )
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ class SteppedClock:
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",
+            # Its help for some versions of glibc makes the interpreter's own timed waits spin.
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         }
 
     def step_to(self, seconds: float) -> None:

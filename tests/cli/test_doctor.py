@@ -164,6 +164,7 @@ BREAKS = {
     ),
     "count_equals_waits": "UPDATE promises SET task_waits_left = 9 WHERE id = 'run/r'",
     "ready_only_while_pending": "UPDATE promises SET task_ready_at = 3 WHERE id = 't6'",
+    "tries_are_claims_that_began": "UPDATE promises SET task_tries = 99 WHERE id = 't6'",
     "waiting_since_while_waiting": "UPDATE promises SET task_waiting_since = 1 WHERE id = 't6'",
     "one_living_holder_per_pid": (
         "INSERT INTO holders"

@@ -18,7 +18,7 @@ from layby.server.server import Server
 from layby.wire.decode import VERSION
 from tests.worlds import Answered
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "html", "json", "busy", "pass"]
 """What becomes of a request:
 

@@ -49,6 +49,7 @@ _SHARED_KINDS = (
     *("fail",) * 3,
     *("heartbeat",) * 3,
     *("leave",),
+    *("hand_back",) * 3,
     *("annotate",) * 2,
     *("resolve", "ensure", "create", "create") * 2,
     *("cancel",) * 2,
@@ -173,15 +174,53 @@ class _Writer:
 
     def _take(self) -> c.Take:
         names = ("f", "g", "root") if self._early else self._pick((("f",), ("g", "f"), ("root",)))
+        begun = self._begun()
+        ahead = self._state.tasks.get(begun[0].id) if begun else None
         return c.Take(
-            pid=self._pick(_PIDS),
-            incarnation=self._incarnation(),
+            pid=ahead.pid if ahead and ahead.pid else self._pick(_PIDS),
+            incarnation=ahead.holder if ahead and ahead.holder else self._incarnation(),
             group="g",
             names=names,
             free=_ALL if self._early else self._pick((1, 1, 2, 0)),
             ttl=self._pick((5_000, 60_000, 1)),
             embedded=self._chance(4),
+            ahead=self._pick((0, 0, 0, 1, 2)),
+            before=self._pick((None, None, None, None, self.now, self.now - 10)),
+            in_line=self._chance(4),
+            begun=begun,
         )
+
+    def _begun(self) -> tuple[c.TaskVersion, ...]:
+        """Mostly one that is ahead; now and then a claim that is not."""
+        if self._chance(2):
+            return ()
+        ahead = [key for key, task in self._state.tasks.items() if task.ahead]
+        task_id = self._known(ahead) if ahead else self._task_in("acquired")
+        return (c.TaskVersion(task_id, self._version(task_id)),)
+
+    def _hand_back(self) -> c.ReleaseTasks:
+        """By its holder, mostly: also of what was halted, and continued since."""
+        task_id = self._known(key for key, t in self._state.tasks.items() if t.holder is not None)
+        task = self._state.tasks.get(task_id)
+        is_right = task is not None and task.pid and task.holder and not self._chance(6)
+        released = c.Released(
+            task_id,
+            self._version(task_id),
+            ready_at=self._pick((None, self.now, self.now - 10, self.now + 10)),
+            begun=self._chance(2),
+            delay=self._pick((0, 0, 0, 50)),
+            history=self._pick((None, '"told"')),
+        )
+        return c.ReleaseTasks(
+            pid=task.pid if task and task.pid and is_right else self._pick(_PIDS),
+            incarnation=task.holder if task and task.holder and is_right else self._incarnation(),
+            tasks=(released,),
+        )
+
+    def _verdict(self) -> c.RootVerdict | None:
+        if self._chance(2):
+            return None
+        return c.RootVerdict(self._pick(_STATES), self._pick(_VALUES))
 
     def _incarnation(self) -> str:
         living = [h.incarnation for h in self._state.holders.values() if h.is_alive]
@@ -195,6 +234,7 @@ class _Writer:
             value=self._pick(_VALUES),
             state=self._pick(_STATES),
             take=self._maybe_take(),
+            root=self._verdict(),
         )
 
     def _fail(self) -> c.FailTask:
@@ -206,6 +246,7 @@ class _Writer:
             error=self._pick(_VALUES),
             retry_in=retry_in,
             take=self._maybe_take(),
+            root=self._verdict(),
         )
 
     def _heartbeat(self) -> c.HeartbeatWorker:

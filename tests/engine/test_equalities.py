@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core.changes import Changes
-from layby.core.commands import Command
+from layby.core.commands import Command, FinishTask, ReleaseTasks, Take
 from layby.core.model import Millis
 from layby.core.queries import Query, ResetDebug, SnapDebug
 from layby.core.rows import Footprint, Rows, Settings
@@ -24,6 +24,7 @@ from layby.store.api import Store
 from layby.store.memory import MemoryStore
 from layby.wire.decode import decode_data
 from layby.wire.encode import shown
+from tests.core import requests as r
 from tests.engine.random_runs import (
     CHUNK,
     SMALL,
@@ -67,9 +68,9 @@ class Flaky(Wrapped):
         self.failed = 0
         self._saved = False
 
-    def save(self, changes: Changes) -> None:
+    def save(self, changes: Changes, now: Millis) -> None:
         self._saved = True
-        self.inner.save(changes)
+        self.inner.save(changes, now)
 
     @contextmanager
     def transaction(self) -> Generator[None]:
@@ -123,17 +124,26 @@ def cut(script: Script, sizes: Sequence[int], *, mixed: bool) -> Generator[list[
     """The script in pieces of these sizes, over and over; unless mixed, each at one instant.
 
     A take that asks for little is shown just enough rows for one instant, as the engine's own
-    clock gives it; only requests that bring their own times can mix instants in a batch.
+    clock gives it; only requests that bring their own times can mix instants in a batch. After
+    a take that may be handed something ahead there is a cut: what it gets depends on the takes
+    that come after it in the same batch, and is meant to.
     """
     at, turn = 0, cycle(sizes)
     while at < len(script):
         size = next(turn)
         piece = script[at : at + size]
-        at += size
+        ahead = next((i for i, (each, _) in enumerate(piece) if may_run_ahead(each)), size)
+        piece = piece[: ahead + 1]
+        at += len(piece)
         if mixed:
             yield piece
         else:
             yield from (list(same) for _, same in groupby(piece, key=itemgetter(1)))
+
+
+def may_run_ahead(request: object) -> bool:
+    take = getattr(request, "take", request)
+    return isinstance(take, Take) and take.ahead > 0 and take.before is None
 
 
 def kept(reply: Answered) -> object:
@@ -246,6 +256,51 @@ def test_strict_scripts_get_somewhere() -> None:
     for kind in ("layby.task.finish", "promise.register_listener", "task.suspend"):
         assert (kind, 200) in answers
     assert ("promise.register_listener", 422) in answers
+
+
+def test_scripts_meet_what_turns_bring() -> None:
+    """Claims ahead that begin, holds that outlive a halt, verdicts that are applied."""
+    seen: set[str] = set()
+    for seed in range(30):
+        with small("memory", SMALL) as world:
+            for request, now in seeded_run_script(seed, 120, early=seed % 2 == 0):
+                before = world.dump().tasks
+                reply = world.send(request, now)
+                tasks = world.dump().tasks
+                seen |= {"ahead" for task in tasks.values() if task.ahead}
+                seen |= {f"kept {task.state}" for task in tasks.values() if task.is_kept}
+                began = any(t.ahead and tasks[k].tries > t.tries for k, t in before.items())
+                seen |= {"begun"} if began and isinstance(request, Take) else set()
+                if isinstance(request, ReleaseTasks) and before != tasks:
+                    seen.add("released")
+                if isinstance(request, FinishTask) and reply.is_ok and reply.data.root:
+                    seen.add("verdict")
+    assert seen == {"ahead", "begun", "kept halted", "kept pending", "released", "verdict"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_goes_ahead_is_taken_from_nobody_who_has_room(seed: int) -> None:
+    """In one batch, takes get for their free slots what they get when nothing goes ahead."""
+    chance = random.Random(seed)
+    aheads = [chance.choice((0, 1, 3)) for _ in range(6)]
+    frees = [chance.choice((0, 1, 2, 3)) for _ in aheads]
+    count = chance.choice((3, 8, 20))
+    got: list[list[Any]] = []
+    for may in (True, False):
+        with small("sqlite" if seed % 2 else "memory", SMALL) as world:
+            for at in range(count):
+                world.ok(r.run(f"run/{at:02}", a=""))
+            takes = [
+                replace(r.take(free, pid=str(at)), ahead=ahead if may else 0)
+                for at, (free, ahead) in enumerate(zip(frees, aheads, strict=True))
+            ]
+            replies = world.batch([(take, 0) for take in takes])
+            world.check()
+        claims = [reply.data.claims for reply in replies]
+        got.append([[c.task.id for c in each if not c.task.ahead] for each in claims])
+        ahead = sum(c.task.ahead for each in claims for c in each)
+        assert ahead == (min(sum(aheads), max(0, count - sum(frees))) if may else 0)
+    assert got[0] == got[1]
 
 
 @pytest.mark.parametrize("seed", range(10))

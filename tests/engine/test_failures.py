@@ -45,7 +45,7 @@ from layby.store.sqlite import SqliteReader, SqliteStore
 from tests.disks import SmallDisk, small_disk
 
 OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}
-PATIENCE = 20.0
+PATIENCE = 90.0
 Outcome = Reply | BaseException
 
 

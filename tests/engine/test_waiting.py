@@ -9,6 +9,7 @@ from layby.core import commands as c
 from layby.core.model import NEVER
 from layby.core.replies import TakeData
 from layby.engine.items import Item
+from layby.engine.waiting import _items
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World, resolve
 
@@ -118,9 +119,8 @@ def test_abandoned_waits_are_dropped(world: World) -> None:
     engine = world.engine
     abandoned = submit(world, r.take(wait_ms=NEVER))
     watch = submit(world, c.WatchPromise(id=world.ok(r.promise("x")).promise.id))
-    for items in (engine._takes._until, engine._watches._by_id["x"]):
-        for item in items:
-            item.is_abandoned = True
+    for item in (*engine._takes._until, *_items(engine._watches._by_id["x"])):
+        item.is_abandoned = True
     world.clock.advance(30_000)
     engine.pump()
     assert (len(engine._takes), len(engine._watches)) == (0, 0)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "workers"))]
 CONSOLE = re.compile(r"^```console\n(\$ layby .*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```", re.MULTILINE | re.DOTALL)
-PATIENCE_S = 30
+PATIENCE_S = 90
 SETTLED_IN = ("(Ctrl-C stops it)", "Running Deferred")
 """What a command that goes on says when the next one may be typed."""
 

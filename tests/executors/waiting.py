@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-PATIENCE = 10.0
+PATIENCE = 90.0
 
 
 class Gate:

@@ -130,7 +130,7 @@ def bodies_of(lines: Iterable[Line]) -> list[Body]:
 class Audit(NamedTuple):
     bodies: int
     excused: list[tuple[Body, Body]]
-    """Two at once, the first of a process that stood still for longer than its lease."""
+    """Two at once, one of a process that stood still for longer than its lease."""
     overlaps: list[tuple[Body, Body]]
     """Two at once, and nobody had lost a lease."""
     late: list[tuple[Body, Body]]
@@ -154,7 +154,9 @@ def audit(lines: Iterable[Line], lease_s: float) -> Audit:
     for body in bodies:
         for earlier in of_task[body.task]:
             if body.overlaps(earlier):
-                has_lost = _stood_still(earlier, body.began, still)
+                has_lost = any(
+                    _stood_still(pid, earlier, body, still) for pid in (earlier.pid, body.pid)
+                )
                 (excused if has_lost else overlaps).append((earlier, body))
             if earlier.number > body.number:
                 late.append((earlier, body))
@@ -176,6 +178,12 @@ def _standstills(lines: Iterable[Line], at_least_ns: int) -> dict[int, list[tupl
     return found
 
 
-def _stood_still(body: Body, until: int, still: dict[int, list[tuple[int, int]]]) -> bool:
-    """Whether its process did, after it had begun and before the other one began."""
-    return any(began < until and ended > body.began for began, ended in still.get(body.pid, ()))
+def _stood_still(
+    pid: int, earlier: Body, later: Body, still: dict[int, list[tuple[int, int]]]
+) -> bool:
+    """Whether a process did, after the earlier body had begun and before the later one began.
+
+    Of the earlier: it lost its lease. Of the later: it was stopped between the last look at its
+    lease and the body's first line, for which nobody can vouch.
+    """
+    return any(began < later.began and ended > earlier.began for began, ended in still.get(pid, ()))

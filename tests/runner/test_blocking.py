@@ -49,16 +49,16 @@ def test_every_verb(tmp_path: Path):
         runner.halt("r")
         runner.continue_("r")
         runner.resolve("p", 5)
-        assert run.result(timeout=10) == {"id": "p", "answer": 5}
+        assert run.result(timeout=60) == {"id": "p", "answer": 5}
         bad = runner.start(flow, {"id": "q"})
         runner.reject("q", "no")
         with pytest.raises(RunFailed, match="no"):
-            bad.result(timeout=10)
+            bad.result(timeout=60)
         cancelled = runner.start(flow, {"id": "z"})
         cancelled.cancel(by="me")
         runner.cancel(cancelled.id)
         with pytest.raises(RunCancelled, match="by me"):
-            cancelled.result(timeout=10)
+            cancelled.result(timeout=60)
         assert len(runner.list(state="Failed")) == 1
 
 

@@ -59,3 +59,15 @@ def test_a_worker_that_stood_still_for_long_is_excused():
 def test_a_try_that_begins_after_a_later_one_is_seen():
     lines = [line("begin", 2, 2, 0), line("end", 2, 2, 1), line("begin", 1, 1, 2)]
     assert len(audit(lines, lease_s=1).late) == 1
+
+
+def test_a_body_begun_late_by_a_worker_that_stood_still_is_told_as_such():
+    """It had the claim, was stopped, and began when another had it: no lease was broken unseen."""
+    lines = [
+        line("stopped", 1, 0, 0, task="-"),
+        line("begin", 2, 2, 2),
+        line("continued", 1, 0, 3, task="-"),
+        line("begin", 1, 1, 4),
+    ]
+    found = audit(lines, lease_s=1)
+    assert (found.overlaps, len(found.excused), len(found.late)) == ([], 1, 1)

@@ -29,7 +29,7 @@ from tests.stepped_clock import IS_REQUIRED, SteppedClock, library, needed_libra
 
 LEASE_MS = 1_500
 LEASE_S = LEASE_MS / 1000
-STILL_S = LEASE_S + 0.5
+STILL_S = LEASE_S + 0.3
 OFFSETS_S = (-5, -3_600, 3 * 3_600, 0)
 WORKERS = ("one", "two")
 PACE_S = 0.03
@@ -132,7 +132,7 @@ def play(
         client.hear("started")
         for _ in range(rounds):
             for disturb in chance.sample(chaos.kinds, len(chaos.kinds)):
-                wait_for_work(found, chance.randrange(5, 30), client)
+                wait_for_work(found, chance.randrange(5, 20), client)
                 disturb()
         client.hear("done")
         assert [line for line in client.said if line.startswith("wrong")] == []
@@ -149,7 +149,7 @@ def play(
 @pytest.mark.parametrize(
     ("seed", "runs", "rounds"),
     [
-        (1, 160, 1),
+        (1, 120, 1),
         *[pytest.param(seed, 1_000, 5, marks=pytest.mark.slow) for seed in range(2, 8)],
     ],
 )
@@ -172,4 +172,5 @@ def test_one_body_of_a_task_at_a_time_whatever_is_done_to_the_processes(
     record_property("said", f"chaos {seed}: {found.sentence}")
     assert found.overlaps == []
     assert len(found.excused) <= standstills * (SLOTS + runs)
-    assert len(found.late) <= standstills
+    # A stop between the last look at the lease and the first line of a body cannot be excluded.
+    assert len(found.late) <= 2 * standstills

@@ -8,7 +8,7 @@ import pytest
 from layby import Runner, UsageError, Workflow, task
 from tests.server.processes import ServerProcess
 
-PATIENCE_S = 20
+PATIENCE_S = 90
 
 
 def test_a_server_starts_the_runs_and_a_runner_elsewhere_works_on_them(tmp_path: Path) -> None:

@@ -251,6 +251,21 @@ def test_a_second_signal_a_second_later_ends_the_process(number: signal.Signals,
         assert time.monotonic() - began < 2
 
 
+def test_an_interrupted_run_waits_for_its_plain_body_as_well(tmp_path: Path):
+    """`layby run`: the task it was in is finished when it says how to go on."""
+    (tmp_path / "effects").touch()
+    place = ("--db", f"sqlite:{tmp_path / 'a.db'}", "--id", "r")
+    with layby("run", f"{FLOWS}:charging", *place, FOLDER=str(tmp_path)) as one:
+        until((tmp_path / "effects").read_text, one)
+        one.send(signal.SIGINT)
+        one.hear("layby waits for 1 task to end")
+        (tmp_path / "go").touch()
+        assert one.end() == 130, one.tail
+        one.hear("the run 'r' is kept; go on with")
+    with BlockingRunner(f"sqlite:{tmp_path / 'a.db'}") as runner:
+        assert runner.get("r").status().tasks["charges"].status == "Completed"
+
+
 # --- in this process -------------------------------------------------------------------------
 
 
@@ -273,6 +288,43 @@ def test_a_blocking_runner_waits_for_a_plain_body(tmp_path: Path):
     with BlockingRunner(address) as runner:
         assert runner.get("r").status().tasks["works"].status == "Completed"
     assert log == ["begins", "ends"]
+
+
+def test_what_is_handed_back_while_it_runs_is_counted(tmp_path: Path):
+    go_on = threading.Event()
+
+    @task
+    def works(context):
+        go_on.wait(30)
+
+    async def main() -> None:
+        runner = Runner(f"sqlite:{tmp_path / 'a.db'}", grace=0.1)
+        async with runner:
+            await runner.start(Workflow("flow", tasks=[works]), run_id="r")
+            while not runner.worker.running:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        go_on.set()
+        assert runner.worker.overlaps == 1
+        told = [each for each in runner.worker.health.snapshot() if each.kind == "overlap"]
+        assert ["run/r:works" in each.reason for each in told] == [True]
+
+    asyncio.run(main())
+
+
+def test_without_such_a_body_closing_is_quick(tmp_path: Path):
+    @task
+    async def works(context):
+        await asyncio.sleep(3600)
+
+    async def main() -> None:
+        async with Runner(f"sqlite:{tmp_path / 'a.db'}") as runner:
+            await runner.start(Workflow("flow", tasks=[works]), run_id="r")
+            while not runner.worker.running:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            began = time.monotonic()
+        assert time.monotonic() - began < 5
+
+    asyncio.run(main())
 
 
 def pause(seconds: float) -> None:

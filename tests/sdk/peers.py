@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.sdk.sdks import Sdk
 
-PATIENCE_S = 30
+PATIENCE_S = 90
 """Only a test that fails needs it."""
 
 

@@ -19,7 +19,7 @@ from layby.store.api import Store
 from tests.worlds import World
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-PATIENCE_S = 20
+PATIENCE_S = 90
 
 
 class Place:

@@ -13,7 +13,7 @@ import msgspec
 
 from layby.wire.decode import VERSION
 
-PATIENCE_S = 20
+PATIENCE_S = 90
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
 
 SERVES = re.compile(r"layby serves .* at http://(?:127\.0\.0\.1|localhost):(\d+)")

@@ -10,7 +10,7 @@ import msgspec
 
 from layby.wire.decode import VERSION
 
-PATIENCE_S = 20
+PATIENCE_S = 90
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-PATIENCE = 20.0
+PATIENCE = 90.0
 
 
 def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

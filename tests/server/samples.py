@@ -150,6 +150,10 @@ HOLDING: Final = frozenset(
 )
 
 
+HANDING_BACK: Final = frozenset({"layby.worker.release"})
+"""Of those that act for a worker, the ones that name tasks."""
+
+
 def request(kind: str, prefix: str) -> Command | Query:
     return read(kind, SAMPLES[kind](prefix))
 

@@ -15,7 +15,7 @@ from layby.server.server import LOOPBACK, Server
 from tests.server.processes import ServerProcess
 from tests.server.raw import Line
 
-PATIENCE_S = 20
+PATIENCE_S = 90
 
 
 class Hook(HTTPServer):

@@ -22,11 +22,20 @@ from layby.core.commands import (
 from layby.core.replies import refuse
 from layby.server.reach import REACH, bounded, is_within
 from layby.wire.kinds import KINDS
-from tests.server.samples import GROUP, HOLDING, SAMPLES, TAKING, UNBOUNDED, read, request
+from tests.server.samples import (
+    GROUP,
+    HANDING_BACK,
+    HOLDING,
+    SAMPLES,
+    TAKING,
+    UNBOUNDED,
+    read,
+    request,
+)
 
 MINE = "mine/"
 GRANTED = frozenset({GROUP})
-NAMED_BY_ID = sorted(SAMPLES.keys() - UNBOUNDED - HOLDING)
+NAMED_BY_ID = sorted(SAMPLES.keys() - UNBOUNDED - (HOLDING - HANDING_BACK))
 
 
 def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

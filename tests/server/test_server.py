@@ -26,7 +26,7 @@ from tests.server.quiet import QUIET, peak_mb, resident_mb, served
 from tests.server.raw import Line, envelope, get, post
 from tests.signals import inherited
 
-PATIENCE_S = 20
+PATIENCE_S = 90
 NO_RETRY = ("--tasks-retry-timeout", "1h")
 SSE = "/poll/g/{name}"
 

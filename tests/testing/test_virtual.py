@@ -22,7 +22,7 @@ from layby.testing import (
 )
 from layby.testing import virtual as virtual_module
 
-PATIENCE = 10.0
+PATIENCE = 90.0
 
 
 def selector_run(main):

@@ -47,7 +47,9 @@ def test_an_older_worker_may_leave_the_new_fields_out() -> None:
     """They have defaults that mean what was before."""
     data = b'{"pid":"p","incarnation":"1","tasks":[{"id":"x","version":1}]}'
     body = b'{"kind":"layby.worker.release","head":{"corrId":"c","version":"2026-04-01"},"data":%b}'
-    (released,) = decode(body % data).body.tasks
+    request = decode(body % data).body
+    assert isinstance(request, c.ReleaseTasks)
+    (released,) = request.tasks
     assert released == c.Released("x", 1, ready_at=None, begun=True, delay=0, history=None)
 
 

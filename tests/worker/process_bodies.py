@@ -18,7 +18,7 @@ def halves(context):
     context["n"] = context["n"] // 2
 
 
-@task(process=True, timeout=1)
+@task(process=True, timeout=2)
 def never_ends(context):
     Path(context["path"]).write_text(str(os.getpid()))
     Event().wait(600)

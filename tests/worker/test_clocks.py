@@ -146,7 +146,7 @@ def test_after_a_timeout_a_thread_is_reported_at_once_and_keeps_its_slot():
         async with Runner("memory:", slots=1) as runner:
             run = await runner.start(flow_of(stubborn), run_id="r")
             with pytest.raises(RunFailed, match="TaskTimeout"):
-                await run.result(timeout=10)
+                await run.result(timeout=60)
             assert (await look(run, "stubborn")).status == "Failed"
             assert runner.worker.stuck == ("run/r:stubborn",)
             assert (runner.worker.credit.held, runner.worker.credit.free) == (1, 0)
@@ -167,6 +167,7 @@ def test_after_a_timeout_a_process_is_killed(tmp_path):
 
     async def main():
         async with Runner("memory:", slots=1) as runner:
+            await runner.execute(flow_of(doubles, name="warm"), {"n": 1})  # the process is there
             run = await runner.start(flow_of(never_ends, name="a"), {"path": str(path)})
             with pytest.raises(RunFailed, match="TaskTimeout"):
                 await run.result(timeout=30)

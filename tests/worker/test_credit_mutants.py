@@ -103,10 +103,10 @@ BUGS = {
         "self._hear_of(seat.place, is_news=False)",
     ),
     "what an overtaken answer brings may be passed by any number": (
-        "doubt.passed >= self.slots",
-        "doubt.passed >= 1_000",
+        "task.passed >= self.slots",
+        "task.passed >= 1_000",
     ),
-    "a doubt that never ends": ("if first < doubt.number]", "]"),
+    "a task on its way that never arrives": ("if first < task.number]", "]"),
     # what is asked for and offered
     "a full or closed worker takes": (
         "max(0, min(most, self.room)) if self.is_taking else 0",

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,13 @@ from layby.worker.shared_slot import SharedSlot
 from tests.worker.world import flow_of, settled_down
 
 # --- by itself ---------------------------------------------------------------------------
+
+
+def cancelling() -> int:
+    """How many cancels the current Task counts."""
+    this = asyncio.current_task()
+    assert this is not None
+    return this.cancelling()
 
 
 class Stage:
@@ -105,7 +113,7 @@ async def test_a_cancel_is_remembered_with_its_message():
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError as error:
-            heard.append((error.args, asyncio.current_task().cancelling(), stage.token.is_held()))
+            heard.append((error.args, cancelling(), stage.token.is_held()))
             raise
 
     stage = await Stage(body()).begin()
@@ -217,7 +225,7 @@ async def test_a_task_may_have_it_as_its_coroutine():
 
     pool = SlotPool(1)
     driver = Driver(body(), SharedSlot(await pool.acquire(), None, is_driven=True))
-    running = asyncio.Task(driver)
+    running = asyncio.Task(cast("Any", driver))
     assert await running is running
 
 
@@ -287,13 +295,14 @@ async def test_timeout_around_plain_awaits_and_waits():
     async def body(handle):
         beside = asyncio.create_task(handle.sleep(20, key="beside"))
         heard = []
-        for key, wait in (("plain", asyncio.sleep), ("handle", handle.sleep)):
+        waits: dict[str, Any] = {"plain": asyncio.sleep, "handle": handle.sleep}
+        for key, wait in waits.items():
             try:
                 async with asyncio.timeout(0.2) as limit:
                     await (wait(9) if key == "plain" else wait(9, key=key))
             except TimeoutError:
                 scene.check(handle)
-                heard.append((key, limit.expired(), asyncio.current_task().cancelling()))
+                heard.append((key, limit.expired(), cancelling()))
             await asyncio.sleep(0.01)
             scene.check(handle)
         async with asyncio.timeout(9) as limit:
@@ -321,7 +330,7 @@ async def test_nested_timeouts():
                 await asyncio.sleep(50)
         except TimeoutError:
             scene.check(handle)
-        assert asyncio.current_task().cancelling() == 0
+        assert cancelling() == 0
         beside.cancel()
         return [outer.expired(), inner.expired()]
 
@@ -358,7 +367,7 @@ async def test_a_task_group_whose_child_fails():
         except* OSError as failed:
             scene.check(handle)
             told = [str(each) for each in failed.exceptions]
-        assert asyncio.current_task().cancelling() == 0
+        assert cancelling() == 0
         return [sorted(cancelled), told]
 
     assert await scene.play(body) == [[["a", "b"], ["child"]]] * 2
@@ -397,7 +406,7 @@ async def test_wait_for_and_as_completed():
         for each in asyncio.as_completed([handle.sleep(0.1 * n, key=f"c{n}") for n in (2, 1)]):
             await each
             scene.check(handle)
-        return asyncio.current_task().cancelling()
+        return cancelling()
 
     assert await scene.play(body) == [0, 0]
 
@@ -541,13 +550,13 @@ class Player:
             await asyncio.gather(*strands, return_exceptions=True)
 
     async def timeout(self, handle, seconds, script):
-        before = asyncio.current_task().cancelling()
+        before = cancelling()
         try:
             async with asyncio.timeout(seconds):
                 await self.play(handle, script)
         except TimeoutError:
             self.check(handle)
-        assert asyncio.current_task().cancelling() == before
+        assert cancelling() == before
 
 
 setattr(Player, "yield", Player.do_yield)

@@ -355,7 +355,7 @@ def test_a_cancel_kills_a_process(tmp_path):
             pid = int(path.read_text())
             await run.cancel()
             with pytest.raises(RunCancelled):
-                await run.result(timeout=10)
+                await run.result(timeout=60)
             await until(lambda: not Path(f"/proc/{pid}").exists())
             await until(lambda: runner.worker.credit.held == 0)
 
@@ -376,7 +376,7 @@ def test_a_cancelled_thread_that_computes_keeps_its_slot_until_it_ends():
             await until(lambda: runner.worker.credit.held == 1)
             await run.cancel()
             with pytest.raises(RunCancelled):
-                await run.result(timeout=10)
+                await run.result(timeout=60)
             await until(lambda: runner.worker.stuck == ("run/r:computes",))
             assert (runner.worker.credit.held, runner.worker.credit.free) == (1, 0)
             go_on.set()

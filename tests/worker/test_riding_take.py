@@ -5,6 +5,7 @@ import asyncio
 from layby import Context, Runner, Workflow, task
 from layby.core.commands import GetPromise
 from layby.core.queries import ExplainPromise
+from layby.core.replies import Explanation, PromiseData
 from tests.worker.world import until
 
 
@@ -30,8 +31,13 @@ async def conclude_one_of_four_runs_on_two_slots():
         last = (await runs[3].status()).tasks["hold"]
         assert last.status == "Ready"
         assert (last.try_number, last.failures) == (0, 0)
-        born = (await runner.client.send(GetPromise(id="run/d"))).data.promise.created_at
-        row = (await runner.client.send(ExplainPromise(id="run/d:hold"))).data.task
+        found = (await runner.client.send(GetPromise(id="run/d"))).data
+        assert isinstance(found, PromiseData)
+        born = found.promise.created_at
+        told = (await runner.client.send(ExplainPromise(id="run/d:hold"))).data
+        assert isinstance(told, Explanation)
+        row = told.task
+        assert row is not None
         assert row.ready_at == born
         for gate in gates.values():
             gate.set()

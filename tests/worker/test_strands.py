@@ -329,13 +329,16 @@ async def test_main_goes_on_with_the_slot_whatever_it_awaited():
         second = await runner.start(flow_of(other, name="other"))
         await asyncio.sleep(2)
         seen = await look(first, "works")
+        assert seen.waiting_on is not None
         assert (seen.sub_status, seen.waiting_on.kind) == ("Deferred", "slot")
         await second.result()
         await settled_down()
         seen = await look(first, "works")
+        assert seen.waiting_on is not None
         assert (seen.sub_status, seen.waiting_on.kind) == ("Active", "promise")
         await asyncio.sleep(10)  # main waits for `waiting` now, and keeps the slot for a second
         seen = await look(first, "works")
+        assert seen.waiting_on is not None
         assert (seen.sub_status, seen.waiting_on.kind) == ("Deferred", "promise")
         await runner.resolve("p")
         await first.result()
@@ -365,12 +368,14 @@ async def test_a_strand_in_a_plain_await_keeps_the_slot_for_a_second():
             await asyncio.sleep(1.5)
             assert slots.held == 1
             seen = await look(run, "works")
+            assert seen.waiting_on is not None
             assert (seen.sub_status, seen.waiting_on.kind) == ("Active", "sleep")
             await asyncio.sleep(1)
             assert slots.held == 0
             assert runner.worker.slots_lent == 1
             seen = await look(run, "works")
             assert seen.sub_status == "Deferred"
+            assert seen.waiting_on is not None
             assert "is lent" in seen.waiting_on.sentence
             (event,) = runner.worker.health.snapshot()
             assert event.kind == "slot_lent"
@@ -442,6 +447,7 @@ def test_a_wait_that_keeps_its_slot_at_max_parked_lends_it(monkeypatch):
 
     @task
     async def settles(context, handle):
+        assert runner is not None
         await runner.resolve("p")
 
     @virtual_test
@@ -503,7 +509,9 @@ async def test_a_strand_that_is_cancelled_in_line_keeps_the_place_too():
                 async with asyncio.timeout(2):
                     await handle.sleep(1, key="short")
             log.append(("impatient", handle.is_slot_held(), runner.now() - begin))
-            assert asyncio.current_task().cancelling() == 0
+            this = asyncio.current_task()
+            assert this is not None
+            assert this.cancelling() == 0
 
         await asyncio.gather(impatient(), handle.sleep(30, key="long"))
 

@@ -599,6 +599,6 @@ def test_the_first_check_of_a_plain_def_does_not_block_the_loop():
             await asyncio.to_thread(asked.wait, 30)
             await runner.execute(flow_of(works, name="b"), timeout=10)
             go_on.set()
-            await run.result(timeout=10)
+            await run.result(timeout=60)
 
     asyncio.run(main())

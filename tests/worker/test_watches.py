@@ -1,11 +1,11 @@
 """Waits for promises as bare futures: answers, refusals, outages, timeouts."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from layby.client.api import Listener
+from layby.client.api import Listener, WatchingClient
 from layby.core.model import Promise
 from layby.core.replies import PromiseData, Reply, ok, refuse
 from layby.errors import DeferTimeout, EngineStopped, StoreUnavailable
@@ -22,7 +22,7 @@ class Store:
         self.cancelled = 0
         self.found: Reply | Exception = ok(PromiseData(promise(None)))
 
-    async def send(self, _request: Any) -> Reply:
+    async def send(self, request: Any) -> Reply:
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
@@ -52,7 +52,8 @@ def settled(at: int) -> Reply:
 
 
 def watching(store: Store) -> Watches:
-    return Watches(store, lambda: current_clock().now(), asyncio.ensure_future)
+    client = cast("WatchingClient", store)
+    return Watches(client, lambda: current_clock().now(), asyncio.ensure_future)
 
 
 def until(watches: Watches, seconds: float) -> TimedWatch:

@@ -19,7 +19,7 @@ from layby.testing import current_clock, run_virtual, virtual_test
 from layby.worker.askers import AT_ONCE
 from layby.worker.wheel import LAST_CHECK, Poll, Wheel
 
-PATIENCE = 10.0
+PATIENCE = 90.0
 
 
 class Asked:

@@ -70,7 +70,7 @@ async def die(runner: Runner) -> None:
     worker.credit.is_open = False
     for attempt in list(worker.attempts.values()):
         attempt.end_hard()
-    if tasks := [body.task for body in worker._running]:
+    if tasks := [body.task for body in worker._running if body.task is not None]:
         await asyncio.wait(tasks, timeout=1)
     worker.close()
     await settled_down()

@@ -158,6 +158,11 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "is due in 1 min (1970-01-01 00:02:40 UTC)",
         "",
     ),
+    "continued while its body ends": (
+        explained(replace(NODE, pid="w1", holder="1"), holder=holder()),
+        "goes on when worker w1 has ended the body that was halted",
+        "worker w1",
+    ),
     "nobody at the target": (
         explained(FOREIGN),
         "is ready, and no worker at poll://any@workers has taken it yet",

@@ -17,6 +17,7 @@ from layby.wire.encode import PromiseRecord
 UNSEEN: Final = (
     invariants.count_equals_waits,
     invariants.ready_only_while_pending,
+    invariants.tries_are_claims_that_began,
     invariants.waiting_since_while_waiting,
     invariants.one_living_holder_per_pid,
     invariants.held_count_is_true,

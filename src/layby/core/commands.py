@@ -50,6 +50,11 @@ class Command(Struct, frozen=True, rename="camel", kw_only=True):
         """Declare every row the step may read; the store adds one hop (waits and awaiters)."""
         raise NotImplementedError(type(self).__name__)
 
+    @property
+    def asks(self) -> "Take | None":
+        """The take that it is, or that rides on it."""
+        return None
+
 
 class ById(Command, frozen=True):
     id: str
@@ -285,6 +290,10 @@ class Take(Command, frozen=True):
         into.expect(self.key, max(0, self.free), max(0, self.ahead))
 
     @property
+    def asks(self) -> "Take":
+        return self
+
+    @property
     def holder(self) -> HeldKey:
         return (self.pid, self.incarnation)
 
@@ -383,6 +392,10 @@ class FencedCommand(ById, frozen=True):
             into.ids.add(self.root_id)
         if self.take is not None:
             self.take.footprint(into)
+
+    @property
+    def asks(self) -> Take | None:
+        return self.take
 
     @property
     def root_id(self) -> str:
@@ -532,6 +545,10 @@ class StartRun(ById, frozen=True):
         into.ids.update(self.node_id(node.id) for node in self.nodes)
         if self.take is not None:
             self.take.footprint(into)
+
+    @property
+    def asks(self) -> Take | None:
+        return self.take
 
     def node_id(self, node: str) -> str:
         return f"{self.id}:{node}"

@@ -174,6 +174,8 @@ class Draft:
             rows.add_listeners(self.listeners)
         for awaited in self.dropped_listeners:
             rows.listeners.pop(awaited, None)
+        if self.silenced:
+            rows.silence(self.silenced)
         if self.schedules:
             rows.schedules.update(self.schedules)
         for (pid, incarnation), holder in self.holders.items():

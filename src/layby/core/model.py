@@ -234,9 +234,9 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(self._unheld(), state="suspended", resumes=())
 
     def halted(self, why: str | None = None) -> "Task":
-        """A holder of ours keeps it until its body has ended."""
+        """A holder of ours keeps it until its body has ended: one ahead may have begun."""
         pid = None if self.holder is None else self.pid
-        held = replace(self._unheld(), pid=pid, holder=self.holder)
+        held = replace(self._unheld(), pid=pid, holder=self.holder, tries=self.try_number)
         return replace(held, state="halted", waiting_on=why)
 
     def let_go(self) -> "Task":

@@ -1,7 +1,7 @@
 """The ready tasks that a batch may hand out, as far as they were loaded."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from layby.core.model import Millis
 
@@ -17,7 +17,7 @@ class Queue:
 
     __slots__ = ("end", "entries")
 
-    def __init__(self, entries: Sequence[Entry] = (), limit: int | None = None) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), limit: int | None = None) -> None:
         """`limit`: how many were asked for; if so many were found there may be more."""
         self.entries: list[Entry] = list(entries)
         is_cut = limit is not None and len(self.entries) >= limit

@@ -197,6 +197,11 @@ class Rows:
         for listener in listeners:
             self.listeners.setdefault(listener.awaited, set()).add(listener.address)
 
+    def silence(self, addresses: Iterable[str]) -> None:
+        """Whoever listened there has gone within this batch."""
+        for listening in self.listeners.values():
+            listening.difference_update(addresses)
+
     def count_held(self, key: HeldKey, by: int) -> None:
         pid, incarnation = key
         holders = self.holders.get(pid, {})
@@ -212,6 +217,10 @@ class Rows:
             if task.group == group and task.name in names and task.id.startswith(prefix):
                 queue = ready.roots if task.is_root else ready.nodes
                 queue.add((task.ready_at, task.id))
+
+    def come(self, key: TakeKey, free: int) -> None:
+        """A take has its turn now, whatever becomes of it: nothing is kept for it any more."""
+        self.to_come[key] -= max(0, free)
 
     def spoken_for(self, key: TakeKey, replaced: HeldKey | None) -> int:
         """Slots that are free for the same tasks: of takes to come, and of takes that wait.

@@ -77,6 +77,8 @@ HANDLERS: dict[type[Command], Handler] = {
 
 def step(rows: Rows, command: Command, now: Millis) -> tuple[Reply, Draft]:
     draft = Draft(rows, now)
+    if (take := command.asks) is not None:
+        rows.come(take.key, take.free)
     wrong = validate.problems(command) or strict.problems(command, rows.settings)
     if wrong is not None:
         return refuse(400, wrong), draft

@@ -37,7 +37,6 @@ def gone(pid: str, incarnation: str) -> Reply:
 def _take(d: Draft, c: Take, holder: Holder, replaced: HeldKey | None) -> TakeData:
     for claim in c.begun:
         _begin(d, holder, claim)
-    d.rows.to_come[c.key] -= max(0, c.free)
     hand = _Hand(d, c, holder)
     hand.give_nodes(d.rows.spoken_for(c.key, replaced) if c.ahead > 0 else 0)
     hand.give_roots()
@@ -94,7 +93,7 @@ class _Hand:
                 return
             room -= 1
             self._give(ready_at, task, promise)
-        self.again = self.again or queue.is_cut
+        self.again = self.again or (queue.is_cut and room > 0)
 
     def _give(self, ready_at: Millis, task: Task, promise: Promise, *, ahead: bool = False) -> None:
         holder = self._holder

@@ -111,13 +111,15 @@ def _lose(d: Draft, holder: Holder) -> None:
 def _free(d: Draft, task: Task, *, lost: bool) -> None:
     """A worker lost while the slot was held counts as a crash; parked losses do not.
 
-    Neither does the loss of a claim whose body had not begun, or had been told to end.
+    Neither does the loss of a claim ahead, or of one whose body had been told to end. Nobody knows
+    whether one ahead had begun: it counts as a try, so that no two tries have one number.
     """
     if task.is_kept:
         let_go(d, task)
         return
     if lost and not task.ahead and task.sub_status != "Deferred":
         task = task.crashed()
+    task = task.begun()
     promise = d.promise(task.id)
     if promise is not None and task.crashes >= d.settings.max_crashes:
         d.put_task(task)

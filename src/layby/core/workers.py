@@ -122,7 +122,7 @@ def annotate(d: Draft, c: AnnotateTask) -> Reply:
 
 def _release(d: Draft, task: Task, how: Released) -> None:
     if task.is_kept:
-        let_go(d, task)
+        let_go(d, task if how.begun else task.never_begun())
         return
     task = task.begun() if how.begun else task.never_begun()
     if how.delay > 0:
@@ -160,6 +160,8 @@ def create_below(d: Draft, c: CreateBelow) -> Reply:
         return NOT_FOUND
     if not holds(task, c.version):
         return refuse(409, STALE)
+    if task.ahead:
+        d.put_task(task.begun())
     timeout_at = deadline(d.now, c.timeout)
     if c.capped:
         timeout_at = min(timeout_at, promise.timeout_at)

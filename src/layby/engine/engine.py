@@ -24,6 +24,7 @@ from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import FAR, MessageKey, Millis
 from layby.core.queries import OfferMessages, Query, ResetDebug, StartDebug, StopDebug, TickDebug
 from layby.core.replies import DEBUG_IS_OFF, OK, PromiseData, Reply, TakeData, ok, refuse
+from layby.core.rows import Offer
 from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
 from layby.engine.batch import Timed, apply
@@ -331,11 +332,16 @@ class Engine:
         now = max((at for _, at in commands), default=self._last_now)
         began = perf_counter()
         with self._store.transaction():
-            offers = self._takes.offers
+            offers = self._offers_beside(commands)
             replies, changes = apply(self._store, commands, now, offers, self._last_now)
         self._committed(changes)
         tell(self._observer, Commit(commands, replies, changes, perf_counter() - began))
         return replies, changes
+
+    def _offers_beside(self, commands: Sequence[Timed]) -> Sequence[Offer]:
+        """Room of waiting takes; it only matters to who may be handed something ahead."""
+        asked = (command.asks for command, _ in commands)
+        return self._takes.offers if any(take and take.ahead > 0 for take in asked) else ()
 
     def _committed(self, changes: Changes) -> None:
         self._earliest = min(self._earliest, changes.earliest)

@@ -87,34 +87,47 @@ class Watches:
     """Who wants to hear of which promise."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, list[Item]] = {}
+        self._by_id: dict[str, Item | list[Item]] = {}
+        """Mostly one waits for a promise, and then it is not worth a list of its own."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_id.values()))
+        return sum(len(_items(each)) for each in self._by_id.values())
 
     def add(self, item: Item) -> None:
         request = item.request
         assert isinstance(request, WatchPromise)
-        self._by_id.setdefault(request.id, []).append(item)
+        there = self._by_id.get(request.id)
+        if there is None:
+            self._by_id[request.id] = item
+        elif isinstance(there, list):
+            there.append(item)
+        else:
+            self._by_id[request.id] = [there, item]
 
     def settled_by(self, changes: Changes) -> Iterator[tuple[Item, Reply]]:
         if not self._by_id:
             return
         for promise_id in changes.settled:
-            for item in self._by_id.pop(promise_id, ()):
+            for item in _items(self._by_id.pop(promise_id, [])):
                 yield item, ok(PromiseData(changes.promises[promise_id]))
 
     def drop_abandoned(self) -> None:
         kept = {
-            key: [item for item in items if not item.is_abandoned]
-            for key, items in self._by_id.items()
+            key: [item for item in _items(there) if not item.is_abandoned]
+            for key, there in self._by_id.items()
         }
-        self._by_id = {key: items for key, items in kept.items() if items}
+        self._by_id = {
+            key: items[0] if len(items) == 1 else items for key, items in kept.items() if items
+        }
 
     def all(self) -> list[Item]:
-        items = [item for items in self._by_id.values() for item in items]
+        items = [item for there in self._by_id.values() for item in _items(there)]
         self._by_id.clear()
         return items
+
+
+def _items(there: Item | list[Item]) -> list[Item]:
+    return there if isinstance(there, list) else [there]
 
 
 def _take(item: Item) -> Take:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from layby.errors import UsageError
 from layby.runner.run import Run
-from layby.runner.runner import RunFilter, Runner
+from layby.runner.runner import MEMORY_GRACE_S, RunFilter, Runner
 from layby.runner.schedule import Schedule
 from layby.workflow.context import Context
 from layby.workflow.durations import Duration
@@ -36,6 +36,7 @@ def run(
     _refuse_inside_a_loop()
     if address is not None:
         return asyncio.run(execute(address))
+    options.setdefault("grace", MEMORY_GRACE_S)  # nobody takes up what is not kept
     with tempfile.TemporaryDirectory(prefix="layby-") as folder:
         return asyncio.run(execute(f"sqlite:{Path(folder) / 'layby.db'}"))
 

@@ -43,7 +43,12 @@ class Run:
         root, root_task = by_id[self.promise_id]
         assert root_task is not None
         nodes = [
-            NodeRow(promise, task, polling=self._runner.polling(promise.id))
+            NodeRow(
+                promise,
+                task,
+                polling=self._runner.polling(promise.id),
+                stuck=self._runner.is_stuck(promise.id),
+            )
             for promise, task in rows
             if task is not None and task.kind == "node"
         ]

@@ -359,6 +359,10 @@ class Runner:
             _millis(poll.asked_at, self._loop, now),
         )
 
+    def is_stuck(self, task_execution_id: str) -> bool:
+        """Whether a body of it goes on in this process though the task is over."""
+        return task_execution_id in self.worker.stuck
+
     async def send(self, request: Command | Query) -> Reply:
         """Ask the engine; refusals are replies."""
         self._check_open()

@@ -1,9 +1,10 @@
 """The store in dictionaries: for tests, simulation and throw-away runs. Nothing is on disk."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
+from heapq import merge
+from itertools import islice
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
-from layby.core.model import FAR, NEVER, Holder, Message, Millis, Promise, Task, Wait
+from layby.core.model import FAR, Holder, Listener, Message, MessageKey, Millis, Promise, Task
 from layby.core.queries import (
     ExplainPromise,
     GetRecords,
@@ -24,7 +25,7 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
-from layby.core.queue import Queue, Ready
+from layby.core.queue import Entry, Queue, Ready
 from layby.core.replies import (
     Explanation,
     PromisePage,
@@ -47,6 +48,7 @@ from layby.core.ticks import (
     Tick,
 )
 from layby.store import by_time, queries, stats
+from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.neighbours import MemoryNeighbours
 
 K = TypeVar("K")
@@ -54,13 +56,22 @@ V = TypeVar("V")
 
 
 class MemoryStore:
-    """Whole-state scans where SQL has indexes: simple on purpose, equal in every answer."""
+    """Lists scan the whole state, where SQL has indexes; all that commands need has its own."""
 
     def __init__(self, settings: Settings, calendar: Calendar) -> None:
         self.state = State()
         self._time: Millis = 0
         self._settings = settings
         self._calendar = calendar
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self._indexes = Indexes(state)
 
     def transaction(self) -> AbstractContextManager[None]:
         """`save` is the only write and cannot fail half-way: there is nothing to roll back."""
@@ -75,7 +86,7 @@ class MemoryStore:
             rows.ready[key] = self._ready(key, footprint, now)
         ids |= self._load_branches(rows, footprint)
         for pid in footprint.leases_of:
-            rows.leases_of[pid] = [task.id for task in self._leased(pid)]
+            rows.leases_of[pid] = list(self._indexes.leased.of(pid))
             ids |= set(rows.leases_of[pid])
         for pid in footprint.pids:
             rows.holders[pid] = {h.incarnation: h for h in self._holders_of(pid)}
@@ -90,21 +101,25 @@ class MemoryStore:
         return rows
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
-        waits: defaultdict[str, dict[str, Wait]] = defaultdict(dict)
         limit = self._settings.hop_limit + len(ids)
-        for (awaited, awaiter), wait in sorted(self.state.waits.items()):
-            if awaited not in ids:
-                continue
-            if len(waits[awaited]) < limit:
-                waits[awaited][awaiter] = wait
-            else:
-                rows.more_waits.add(awaited)
-        rows.waits = dict(waits)
-        rows.known = ids | {awaiter for each in waits.values() for awaiter in each}
+        rows.known = set(ids)
+        for awaited in ids:
+            self._load_waits(rows, awaited, limit)
+            listening = self._indexes.addresses.of(awaited)
+            rows.add_listeners(Listener(awaited, address) for address in listening)
         promises, tasks = self.state.promises, self.state.tasks
         rows.promises = {key: promises[key] for key in rows.known if key in promises}
         rows.tasks = {key: tasks[key] for key in rows.known if key in tasks}
-        rows.add_listeners(each for each in self.state.listeners if each.awaited in ids)
+
+    def _load_waits(self, rows: Rows, awaited: str, limit: int) -> None:
+        """The first ones of a promise, and whether there are more; with those who wait."""
+        awaiters = self._indexes.awaiters.of(awaited)
+        loaded = list(islice(awaiters, limit))
+        if loaded:
+            rows.add_waits(self.state.waits[awaited, awaiter] for awaiter in loaded)
+            rows.known.update(loaded)
+        if len(loaded) < len(awaiters):
+            rows.more_waits.add(awaited)
 
     def _load_queued(self, rows: Rows) -> None:
         """Only handed out: nobody who waits for them is touched."""
@@ -117,76 +132,95 @@ class MemoryStore:
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
         of = (self.state.promises.get(key) for key in footprint.branches_of)
         branches = footprint.all_branches() | {p.branch for p in of if p is not None and p.branch}
-        rows.branches = {branch: [] for branch in branches}
-        for promise_id, promise in sorted(self.state.promises.items()):
-            if promise.branch in branches:
-                rows.branches[promise.branch].append(promise_id)
+        rows.branches = {branch: list(self._indexes.branches.of(branch)) for branch in branches}
         return {promise_id for ids in rows.branches.values() for promise_id in ids}
 
     def _ready(self, key: TakeKey, footprint: Footprint, now: Millis) -> Ready:
         group, names, prefix = key
-        ready = sorted(
-            (task.ready_at, task.id, task.is_root)
-            for task in self.state.tasks.values()
-            if task.state == "pending" and task.group == group and task.name in names
-            if task.ready_at is not None and task.ready_at <= now and task.id.startswith(prefix)
-            if self.state.promises[task.id].timeout_at > footprint.since
+        nodes, roots = (
+            [self._indexes.ready[group, name, is_root] for name in set(names)]
+            for is_root in (False, True)
         )
-        nodes = [(at, key) for at, key, is_root in ready if not is_root]
-        roots = [(at, key) for at, key, is_root in ready if is_root]
-        most = footprint.nodes_of(group), footprint.roots(self._settings.roots_per_take)
+        most_nodes = footprint.nodes_of(group)
+        most_roots = footprint.roots(self._settings.roots_per_take)
+        since = footprint.since
         return Ready(
-            Queue(part[:limit], limit) for part, limit in zip((nodes, roots), most, strict=True)
+            (
+                Queue(islice(self._living(nodes, prefix, since, now), most_nodes), most_nodes),
+                Queue(islice(self._living(roots, prefix, since, now), most_roots), most_roots),
+            )
         )
 
-    def _leased(self, pid: str) -> Iterator[Task]:
-        for task in self.state.tasks.values():
-            if task.state == "acquired" and task.holder is None and task.pid == pid:
-                yield task
+    def _living(
+        self, queues: Sequence[InOrder[Entry]], prefix: str, since: Millis, now: Millis
+    ) -> Iterator[Entry]:
+        """Ready by now and not over, oldest first."""
+        for ready_at, task_id in merge(*queues):
+            if ready_at > now:
+                return
+            if task_id.startswith(prefix) and self.state.promises[task_id].timeout_at > since:
+                yield ready_at, task_id
 
     def _holders_of(self, pid: str) -> Iterator[Holder]:
         return (holder for holder in self.state.holders.values() if holder.pid == pid)
 
     def _notices(self, pid: str) -> list[Message]:
         inboxes = {inbox_of(holder.group, pid) for holder in self._holders_of(pid)}
-        return [
-            message
-            for _, message in sorted(self.state.messages.items())
-            if message.kind == "lost" and message.address in inboxes
-        ]
+        keys = (key for inbox in inboxes for key in self._indexes.outbox.get(inbox, ()))
+        return [self.state.messages[key] for key in sorted(keys) if key[1] == "lost"]
 
     # --- save ----------------------------------------------------------------------------
 
     def save(self, changes: Changes, now: Millis = 0) -> None:
         self._time = max(self._time, now)
-        state = self.state
+        state, indexes = self.state, self._indexes
+        for key, promise in changes.promises.items():
+            indexes.move_promise(state.promises.get(key), promise)
+        for key, task in changes.tasks.items():
+            indexes.move_task(state.tasks.get(key), task)
         state.promises.update(changes.promises)
         state.tasks.update(changes.tasks)
-        state.waits.update(changes.waits)
-        gone = set(changes.dropped_waits)
-        forgotten = set(changes.forgotten)
-        if gone or forgotten:
-            state.waits = {
-                key: wait
-                for key, wait in state.waits.items()
-                if key not in gone and key[1] not in forgotten
-            }
-        self._silence(set(changes.silenced))
-        state.listeners |= set(changes.listeners)
-        deaf = set(changes.dropped_listeners)
-        state.listeners = {each for each in state.listeners if each.awaited not in deaf}
-        _apply(state.messages, changes.messages)
+        self._save_waits(changes)
+        self._silence(changes.silenced)
+        state.listeners.update(changes.listeners)
+        indexes.add_listeners(changes.listeners)
+        for awaited in changes.dropped_listeners:
+            self._drop_listeners(
+                Listener(awaited, address) for address in indexes.addresses.of(awaited)
+            )
+        for key, message in changes.messages.items():
+            self._put_message(key, message)
         _apply(state.schedules, changes.schedules)
         self._save_holders(changes)
 
-    def _silence(self, addresses: set[str]) -> None:
-        if not addresses:
-            return
-        state = self.state
-        state.listeners = {each for each in state.listeners if each.address not in addresses}
-        state.messages = {
-            key: each for key, each in state.messages.items() if each.address not in addresses
-        }
+    def _save_waits(self, changes: Changes) -> None:
+        self.state.waits.update(changes.waits)
+        self._indexes.add_waits(changes.waits.values())
+        for awaited, awaiter in changes.dropped_waits:
+            self._drop_wait(awaited, awaiter)
+        for awaiter in changes.forgotten:
+            for awaited in list(self._indexes.awaited.of(awaiter)):
+                self._drop_wait(awaited, awaiter)
+
+    def _drop_wait(self, awaited: str, awaiter: str) -> None:
+        self.state.waits.pop((awaited, awaiter), None)
+        self._indexes.drop_wait(awaited, awaiter)
+
+    def _drop_listeners(self, listeners: Iterable[Listener]) -> None:
+        for listener in list(listeners):
+            self.state.listeners.discard(listener)
+            self._indexes.drop_listener(listener)
+
+    def _put_message(self, key: MessageKey, message: Message | None) -> None:
+        self._indexes.move_message(key, self.state.messages.get(key), message)
+        _apply(self.state.messages, {key: message})
+
+    def _silence(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            heard = self._indexes.heard.of(address)
+            self._drop_listeners(Listener(awaited, address) for awaited in heard)
+            for key in list(self._indexes.outbox.pop(address, ())):
+                self.state.messages.pop(key, None)
 
     def _save_holders(self, changes: Changes) -> None:
         holders = self.state.holders
@@ -212,32 +246,25 @@ class MemoryStore:
         ]
 
     def _due_promises(self, now: Millis, limit: int) -> Iterator[Tick]:
-        due = [p for p in self.state.promises.values() if p.is_armed and p.timeout_at <= now]
-        due = [p for p in due if p.timeout_at < NEVER]
-        if due:
-            yield ExpirePromises(ids=_first(((p.timeout_at, p.id) for p in due), limit))
+        if ids := until(self._indexes.timeouts, now, limit):
+            yield ExpirePromises(ids=ids)
 
     def _due_tails(self, now: Millis, limit: int) -> Iterator[Tick]:
-        for promise in self.state.promises.values():
-            if promise.tail_at is not None and promise.tail_at <= now:
-                yield FinishSettlement(id=promise.id, nodes=self._nodes_of(promise, limit))
+        for promise_id in until(self._indexes.tails, now, limit):
+            yield FinishSettlement(id=promise_id, nodes=self._nodes_of(promise_id, limit))
 
-    def _nodes_of(self, promise: Promise, limit: int) -> tuple[str, ...]:
-        waits = self.state.waits.values()
-        return tuple(sorted(w.awaited for w in waits if w.awaiter == promise.id and w.counts))[
-            :limit
-        ]
+    def _nodes_of(self, root_id: str, limit: int) -> tuple[str, ...]:
+        awaited = self._indexes.awaited.of(root_id)
+        nodes = (key for key in awaited if self.state.waits[key, root_id].counts)
+        return tuple(islice(nodes, limit))
 
     def _due_tasks(self, now: Millis, limit: int) -> Iterator[Tick]:
-        due = [
-            task
-            for task in self.state.tasks.values()
-            if task.wake_at is not None and task.wake_at < NEVER and task.wake_at <= now
-        ]
-        if pending := [(t.wake_at, t.id) for t in due if t.state == "pending"]:
-            yield RetryTasks(ids=_first(pending, limit))
-        if acquired := [(t.wake_at, t.id) for t in due if t.state == "acquired"]:
-            yield ExpireLeases(ids=_first(acquired, limit))
+        due = until(self._indexes.wakes, now, limit)
+        tasks = self.state.tasks
+        if pending := tuple(key for key in due if tasks[key].state == "pending"):
+            yield RetryTasks(ids=pending)
+        if acquired := tuple(key for key in due if tasks[key].state == "acquired"):
+            yield ExpireLeases(ids=acquired)
 
     def _due_schedules(self, now: Millis, limit: int) -> Iterator[Tick]:
         due = [each for each in self.state.schedules.values() if each.next_run_at <= now]
@@ -254,21 +281,16 @@ class MemoryStore:
                 yield FreeTasks(pid=pid, incarnation=incarnation, ids=tuple(ids))
 
     def _held_ids(self, key: HeldKey) -> list[str]:
-        tasks = self.state.tasks.values()
-        return sorted(task.id for task in tasks if (task.pid, task.holder) == key)
+        return list(self._indexes.held.of(key))
 
     def earliest(self) -> Millis:
         return min(self._deadlines(), default=FAR)
 
     def _deadlines(self) -> Iterator[Millis]:
-        for promise in self.state.promises.values():
-            if promise.is_armed and promise.timeout_at < NEVER:
-                yield promise.timeout_at
-            if promise.tail_at is not None:
-                yield promise.tail_at
-        for task in self.state.tasks.values():
-            if task.wake_at is not None and task.wake_at < NEVER:
-                yield task.wake_at
+        indexes = self._indexes
+        for index in (indexes.timeouts, indexes.tails, indexes.wakes):
+            if (soonest := first(index)) is not None:
+                yield soonest
         for holder in self.state.holders.values():
             if holder.is_alive:
                 yield holder.expires_at

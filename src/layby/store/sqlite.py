@@ -66,7 +66,7 @@ def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Con
         _refuse_other_programs(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {durability}")
-        connection.execute("PRAGMA cache_size = -32768")
+        connection.execute("PRAGMA cache_size = -12288")
         migrate(connection, _DIALECT)
         return connection
 

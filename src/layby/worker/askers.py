@@ -84,7 +84,7 @@ class Askers:
         self._is_handing_over = False
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = 0.0
-        self._is_full = False
+        self._told_of: set[str] = set()
 
     @property
     def held(self) -> int:
@@ -170,15 +170,15 @@ class Askers:
                 self._give_quick(deque((question,)))
             else:
                 self._held[question] = asker
-        if not self._line:
-            self._is_full = False
-        else:
+        if self._line:
             self._tell_full("slow conditions wait for each other")
+        else:
+            self._told_of.clear()
 
     def _tell_full(self, consequence: str) -> None:
         """Once, until there is room for all again."""
-        if not self._is_full:
-            self._is_full = True
+        if consequence not in self._told_of:
+            self._told_of.add(consequence)
             logger.warning(
                 "%d conditions do not answer and hold a thread each (%s): %s",
                 len(self._held),
@@ -218,6 +218,8 @@ class Askers:
             self._watch_on(self._until_next_late())
 
     def _until_next_late(self) -> float:
+        if self._is_at_its_end():
+            return SLOW
         asked = None if self._quick is None else self._quick.asked
         age = 0.0 if asked is None else perf_counter() - asked[1]
         return max(SLOW - age, SLOW / 10)
@@ -242,7 +244,7 @@ class Askers:
         self._held[question] = asker
         if asker is self._quick:
             self._quick = None
-        else:
+        elif asker in self._idle:
             self._idle.remove(asker)
         for each in asker.rest():
             self._sort(each)
@@ -314,7 +316,10 @@ class Askers:
         elif question.lane is None:
             question.lane = "quick"
             self._was_quick(question)
-        self._idle.append(asker)
+        if (asked := asker.asked) is not None:
+            self._held[asked[0]] = asker  # it took one more while the rest was taken from it
+        else:
+            self._idle.append(asker)
         self._serve_line()
 
     # --- virtual time --------------------------------------------------------------------
@@ -336,7 +341,7 @@ class Askers:
 
     def _wait_for_quick_ones(self) -> None:
         while self._asked > len(self._held) + len(self._line):
-            is_heard = self._post.rung.wait(VIRTUAL_SLOW)
+            is_heard = self._post.rung.wait(1.1 * self._slow_after)
             self._post.rung.clear()
             self._hear_some()
             if not is_heard and (self._batch or (self._judge() and self._is_at_its_end())):

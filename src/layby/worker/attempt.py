@@ -270,6 +270,13 @@ class Attempt:
             history = self.job.history.handed_back(self.now(), outcome)
         return Released(self.id, self.version, begun=self.has_begun, history=history)
 
+    def farewell(self) -> AnnotateTask:
+        """What is told of a call before it is released."""
+        history = self.job.history.handed_back(self.now(), "Released")
+        return AnnotateTask(
+            id=self.id, version=self.version, progress=self._progress, history=history
+        )
+
     def close(self) -> None:
         """The body has ended: its handle is of no use any more."""
         self.is_open = False

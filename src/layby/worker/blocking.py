@@ -89,6 +89,8 @@ class BlockingHandle:
     def run(self, call: Callable[[], Any]) -> Any:
         """In the body's own thread: its main strand."""
         self._main = threading.current_thread()
+        if not self._handle.is_leased:  # the process may have been stopped on the way here
+            self._ask(self._handle.may_work())
         return thread_call(call)
 
     def interrupt(self) -> None:

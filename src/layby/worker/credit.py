@@ -92,7 +92,7 @@ class Offer(Struct, frozen=True):
     """Somebody stands in line: tell us what else is ready."""
 
 
-class Doubt(Struct):
+class OnItsWay(Struct):
     """A task that we had heard of is gone from the store: an earlier answer may carry it to us."""
 
     place: Millis
@@ -128,7 +128,7 @@ class Credit:
         self._questions = 0
         self._open: dict[int, None] = {}
         """The numbers of questions that may bring something and are not answered, in order."""
-        self._doubts: list[Doubt] = []
+        self._on_their_way: list[OnItsWay] = []
         self._told = 0
         """Answers to questions up to this number deny nothing: something later has been heard."""
         self._begun: deque[Millis] = deque(maxlen=AHEAD)
@@ -228,9 +228,9 @@ class Credit:
         self.riding -= ask.free
         self.riding_ahead -= ask.ahead
         self._open.pop(ask.number, None)
-        if self._doubts:
+        if self._on_their_way:
             first = next(iter(self._open), self._questions + 1)
-            self._doubts = [doubt for doubt in self._doubts if first < doubt.number]
+            self._on_their_way = [task for task in self._on_their_way if first < task.number]
 
     def heard(self, oldest_left: Millis | None, ask: Ask) -> None:
         """What an answer said about the tasks it left.
@@ -241,7 +241,7 @@ class Credit:
         """
         if ask.number > self._told:
             self._told = ask.number
-            self._doubt(self.oldest_left, oldest_left, ask)
+            self._note_missing(self.oldest_left, oldest_left, ask)
             self.oldest_left = oldest_left
         elif oldest_left is not None:
             self._hear_of(oldest_left, is_news=ask.number == 0)
@@ -259,8 +259,8 @@ class Credit:
             self._leave_line(head)
             if head.has_begun:
                 self.parked -= 1
-            for doubt in self._doubts:
-                doubt.passed += doubt.place < head.place
+            for task in self._on_their_way:
+                task.passed += task.place < head.place
             head.stand = HELD
             self.held += 1
             granted.append(head)
@@ -324,16 +324,16 @@ class Credit:
         if self.oldest_left is None or ready_at < self.oldest_left:
             self.oldest_left = ready_at
 
-    def _doubt(self, before: Millis | None, after: Millis | None, ask: Ask) -> None:
+    def _note_missing(self, before: Millis | None, after: Millis | None, ask: Ask) -> None:
         """Only when answers overtake each other: that of an earlier question is still to come."""
         if before is None or (after is not None and after <= before):
             return
         if next(iter(self._open), ask.number) < ask.number:
-            self._doubts.append(Doubt(before, ask.number))
+            self._on_their_way.append(OnItsWay(before, ask.number))
 
     def _has_passed_enough(self, head: Seat) -> bool:
         return any(
-            doubt.place < head.place and doubt.passed >= self.slots for doubt in self._doubts
+            task.place < head.place and task.passed >= self.slots for task in self._on_their_way
         )
 
     def _ahead(self, now: Millis) -> int:

@@ -33,7 +33,7 @@ class Deadlines:
         self._fixed = dict(fixed)
         self._tell_soon = tell_soon
         self._begun: dict[str, Deadline] = {}
-        self._ended: dict[str, None] = {}
+        self._ended: tuple[str, ...] = ()
         self.is_untold = False
 
     def fixed(self, record_id: str) -> Millis | None:
@@ -52,7 +52,7 @@ class Deadlines:
         was_begun = self._begun.pop(record_id, None) is not None
         was_fixed = self._fixed.pop(record_id, None) is not None
         if was_begun or was_fixed:
-            self._ended[record_id] = None
+            self._ended = (*self._ended, record_id)
             self._changed()
 
     def begun(self, now: Millis) -> dict[str, Millis]:
@@ -60,7 +60,7 @@ class Deadlines:
         return {key: max(0, each.deadline - now) for key, each in self._begun.items()}
 
     def ended(self) -> tuple[str, ...]:
-        return tuple(self._ended)
+        return self._ended
 
     def acknowledge(self, stored: Mapping[str, Millis], ended: tuple[str, ...]) -> None:
         """What an annotation has carried is known there now."""
@@ -72,8 +72,8 @@ class Deadlines:
             if begun.moved is not None and begun.deadline != at:
                 begun.moved(at)
             begun.deadline = at
-        for record_id in ended:
-            self._ended.pop(record_id, None)
+        if ended:
+            self._ended = tuple(each for each in self._ended if each not in ended)
 
     def _changed(self) -> None:
         if not self.is_untold:

@@ -172,7 +172,9 @@ class TaskHandle:
             found = await self._begin_to_wait(EnsurePromise(id=promise_id), within, record_id)
             if isinstance(found, Promise):
                 return value_of(found)
-            return value_of(_promise(await self._parked(*found), promise_id))
+            del record_id  # thousands may be parked here, and then each text counts
+            reply = await self._parked(*found)
+            return value_of(_promise(reply, promise_id))
 
     async def settled(self, promise_id: str, timeout: Seconds | None = None) -> Promise:  # noqa: ASYNC109
         """Wait, without a slot, for a promise that exists; the settled promise itself."""
@@ -335,7 +337,7 @@ class TaskHandle:
 
     async def _begin_to_wait(
         self, request: EnsurePromise | GetPromise, within: float | None, record_id: str | None
-    ) -> Promise | tuple[Watch, Waiting, str, Record]:
+    ) -> Promise | tuple[Watch, Waiting, str | None, Record | None]:
         """The promise, if that is settled; else what is needed to park for it."""
         call = Record("wait_for", digest_of(request.id))
         attempt = self._store()
@@ -352,9 +354,10 @@ class TaskHandle:
             return promise
         watch = self._watch(attempt, promise.id, within, record_id)
         deadline = watch.deadline if isinstance(watch, TimedWatch) else None
-        sentence = f"waiting for promise {promise.id}"
-        waiting = Waiting("promise", sentence, deadline=deadline, awaited=request.id)
-        return watch, waiting, record_id, call
+        waiting = Waiting("promise", "", deadline=deadline, awaited=request.id)
+        return (
+            (watch, waiting, None, None) if deadline is None else (watch, waiting, record_id, call)
+        )
 
     def _watch(
         self, attempt: Attempt, promise_id: str, within: float | None, record_id: str

@@ -68,12 +68,17 @@ class Replay:
     def __init__(self, task_id: str, failures: int, records: Sequence[Promise] = ()) -> None:
         self._task_id = task_id
         self._failures = failures
-        self._found: dict[str, Promise | Record] = {each.id: each for each in records}
-        self._calls: dict[str, int] = {}
+        self._found: dict[str, Promise | Record] | None = (
+            {each.id: each for each in records} if records else None
+        )
+        self._calls: tuple[tuple[str, int], ...] = ()
+        """Few kinds, and thousands of tasks that are parked: a dictionary would be large."""
         self._unkeyed: str | None = None
         self._failed_at = max(map(self._failure_at, records), default=0)
 
     def remember(self, record_id: str, record: "Record | Promise") -> None:
+        if self._found is None:
+            self._found = {}
         self._found[record_id] = record
 
     def record_id(self, key: str, *, lasting: bool = False) -> str:
@@ -98,12 +103,12 @@ class Replay:
 
     def timer(self, record_id: str) -> Promise | None:
         """The timer of a sleep that an earlier life began."""
-        found = self._found.get(record_id)
+        found = None if self._found is None else self._found.get(record_id)
         return found if isinstance(found, Promise) and found.timer else None
 
     def found(self, record_id: str, call: Record) -> Record | None:
         """What was left under this key before, if it was the same call."""
-        found = self._found.get(record_id)
+        found = None if self._found is None else self._found.get(record_id)
         if found is None:
             return None
         record = record_of(found) if isinstance(found, Promise) else found
@@ -136,7 +141,9 @@ class Replay:
 
     def numbered(self, kind: str) -> str:
         """The next key of this kind: the n-th such call of a body is the n-th in every life."""
-        number = self._calls[kind] = self._calls.get(kind, 0) + 1
+        number = next((count for each, count in self._calls if each == kind), 0) + 1
+        others = (each for each in self._calls if each[0] != kind)
+        self._calls = ((kind, number), *others)
         return f"{kind}-{number}"
 
     def leave_unkeyed(self) -> None:

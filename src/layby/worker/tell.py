@@ -27,10 +27,16 @@ class Waiting(Struct, frozen=True, gc=False, omit_defaults=True):
 
     def with_aside(self, aside: str) -> "Waiting":
         """With what else a reader should know."""
-        return replace(self, sentence=f"{self.sentence}; {aside}") if aside else self
+        if not aside:
+            return self
+        return replace(self, sentence=f"{self.sentence or self.spelled_out().sentence}; {aside}")
 
     def told(self) -> str:
-        return msgspec.json.encode(self).decode()
+        return msgspec.json.encode(self if self.sentence else self.spelled_out()).decode()
+
+    def spelled_out(self) -> "Waiting":
+        """Thousands may wait for a promise each: their sentences are made when somebody reads."""
+        return replace(self, sentence=f"waiting for promise {self.awaited}")
 
 
 FOR_A_SLOT = Waiting("slot", "ready to go on, waiting for a slot")

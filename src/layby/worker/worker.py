@@ -437,6 +437,8 @@ class Worker:
         if self._ends_older(claim):
             self._hand_back_unbegun(body, delay=OLD_BODY_MS)
             return
+        if (older := self._arriving.get(claim.task.id)) is not None:
+            self._drop(older)  # it was lost, and we have not heard so
         self._arriving[claim.task.id] = body
         self.credit.stand(body, claim.ready_at, self.lease.elapsed())
         self._load(body)
@@ -459,7 +461,7 @@ class Worker:
         if self._arriving.get(body.id) is body:
             self._drop(body)
         if body.is_call:
-            self.spawn(self._release_call(body.id, body.version))
+            self.spawn(self._release(body.id, body.version))
             return
         ready_at = body.claim.ready_at if body.claim is not None else None
         self._releases.add(
@@ -622,11 +624,17 @@ class Worker:
             return
         attempt.is_reported = True
         if self.calls.lease_of(attempt.id, attempt.version) is not None:
-            self.spawn(self._release_call(attempt.id, attempt.version))
+            self.spawn(self._release_call(attempt))
         elif self.holds.get(attempt.id) == attempt.version:
             self._releases.add(attempt.released())
 
-    async def _release_call(self, task_id: str, version: int) -> None:
+    async def _release_call(self, attempt: Attempt) -> None:
+        """The protocol's release takes no history: that is told before."""
+        if attempt.has_begun and attempt.reason != "lost":
+            await self._patiently(attempt.farewell())
+        await self._release(attempt.id, attempt.version)
+
+    async def _release(self, task_id: str, version: int) -> None:
         await self._patiently(ReleaseTask(id=task_id, version=version))
         self.let_go(task_id, version)
         self.look()

@@ -28,7 +28,7 @@ class Span(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Try(Struct, frozen=True, gc=False, omit_defaults=True):
-    """One claim of the task. Its number is the version of that claim."""
+    """A claim that began the task's body, the first, second, ... of them."""
 
     number: int
     why: str
@@ -140,10 +140,26 @@ def started(
     """A worker has claimed the task. A try still open then was lost with its worker."""
     if history.last is not None and history.last.number >= try_number:
         return history
-    history = ended(history, now, "Lost")
+    history = without_gap(ended(history, now, "Lost"), try_number)
     queued = () if queued_at is None else (Span("queued", min(queued_at, now), now),)
     begun = Try(try_number, why, (*queued, Span("running", now)))
-    tries = (*history.tries, begun)
+    return _folded(history, begun)
+
+
+def without_gap(history: History, try_number: int) -> History:
+    """Tries before this one that left no trace were lost, before they could tell anything."""
+    told = 0 if history.last is None else history.last.number
+    first = max(told + 1, try_number - MAX_TRIES)
+    missing = (
+        Try(each, "recovered" if each > 1 else "first", outcome="Lost")
+        for each in range(first, try_number)
+    )
+    skipped = max(0, first - told - 1)
+    return _folded(replace(history, folded=history.folded + skipped), *missing)
+
+
+def _folded(history: History, *more: Try) -> History:
+    tries = (*history.tries, *more)
     too_many = max(0, len(tries) - MAX_TRIES)
     return History(tries[too_many:], history.folded + too_many)
 

@@ -225,6 +225,10 @@ def _ready(about: Explanation, task: Task, now: Millis) -> Reason:
     if task.ready_at is not None and task.ready_at > now:
         sentence = f"is due {ahead(task.ready_at, now)} ({moment(task.ready_at)})"
         return _reason(about, "sleep", sentence, deadline=task.ready_at)
+    if task.ready_at is None and about.holder is not None:
+        worker = f"worker {about.holder.pid}"
+        sentence = f"goes on when {worker} has ended the body that was halted"
+        return _reason(about, "worker", sentence, unblock=worker)
     if not task.is_ours:
         again = f" again, after {_count(task.tries, 'try', 'tries')}" if task.tries else ""
         sentence = f"is ready{again}, and no worker at {task.target} has taken it yet"

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from layby.core.model import NEVER, Millis, Promise, Task
 from layby.worker import encoding
 from layby.workflow import outcome
-from layby.workflow.history import History, Span, TaskHistory, Try, ended, read_history, why_next
+from layby.workflow.history import (
+    History,
+    Span,
+    TaskHistory,
+    Try,
+    ended,
+    read_history,
+    why_next,
+    without_gap,
+)
 from layby.workflow.merge import Conflict
 from layby.workflow.outcome import moment
 from layby.workflow.plan import parse_node_id, parse_root_id, read_root_param
@@ -71,6 +80,8 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     worker: str | None = None
     settled_at: Millis | None = None
+    stuck: bool = False
+    """Whether a body of it goes on that should have ended: it is over, or was halted."""
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -95,6 +106,8 @@ class NodeRow(Struct, frozen=True):
     polling: Polling | None = None
     retry_at: Millis | None = None
     """When its back-off ends, if the caller has looked that up."""
+    stuck: bool = False
+    """Whether this process runs a body of it that should have ended."""
 
 
 def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Millis) -> RunStatus:
@@ -131,6 +144,8 @@ def task_execution(row: NodeRow, now: Millis, unsettled: Sequence[str] = ()) -> 
         return _waiting(row, "Pending", _behind(row, unsettled))
     if task.state == "suspended":
         return _suspended(row)
+    if task.is_kept:
+        return _waiting(row, "Pending", _old_body(row))
     if task.ready_at is not None and task.ready_at > now:
         return _waiting(row, "Pending", _not_due(row, task.ready_at))
     return _waiting(row, "Ready", _untaken(row))
@@ -163,7 +178,11 @@ def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
     """A try that was running then (the run was cancelled, say) ended with it."""
     told = outcome.read(promise)
     settled_at = promise.settled_at or 0
-    history = ended(read_history(row.task.history), settled_at, told.status, told.error)
+    history = read_history(row.task.history)
+    is_lost = told.error is not None and told.error.startswith("WorkerLost")
+    if is_lost:
+        history = without_gap(ended(history, settled_at, "Lost"), row.task.tries + 1)
+    history = ended(history, settled_at, told.status, told.error)
     return replace(
         _waiting(row, told.status, None),
         tries=history.tries,
@@ -210,22 +229,37 @@ def _waiting(row: NodeRow, status: TaskStatus, waiting_on: WaitingOn | None) -> 
         error=_last_error(task),
         progress=_progress(task),
         worker=task.pid if task.state == "acquired" else None,
+        stuck=row.stuck or task.is_kept,
     )
 
 
 def _tries(task: Task) -> tuple[Try, ...]:
-    """The claim itself is no write of the worker: a try it has not told of yet is added."""
+    """The claim itself is no write of the worker: a try it has not told of yet is added.
+
+    One that nobody holds any more and that has not ended was lost.
+    """
     history = read_history(task.history)
     told = 0 if history.last is None else history.last.number
-    if task.state != "acquired" or told >= task.try_number:
+    if task.state == "acquired":
+        history = without_gap(history, task.try_number)
+        is_untold = told < task.try_number
+        now = (Try(task.try_number, why_next(history)),) if is_untold else ()
+        return (*history.tries, *now)
+    if task.is_kept or task.state == "fulfilled":
         return history.tries
-    return (*history.tries, Try(task.try_number, why_next(history)))
+    lost = ended(history, task.waiting_since or 0, "Lost")
+    return without_gap(lost, task.tries + 1).tries
 
 
 def _halted(row: NodeRow) -> WaitingOn:
     told = read_waiting_on(row.task.waiting_on)
     sentence = "is halted until somebody continues it"
     return told or WaitingOn("manual", sentence, _last_change(row))
+
+
+def _old_body(row: NodeRow) -> WaitingOn:
+    sentence = f"goes on when worker {row.task.pid} has ended the body that was halted"
+    return WaitingOn("worker", sentence, row.task.waiting_since or row.promise.created_at)
 
 
 def _behind(row: NodeRow, unsettled: Sequence[str]) -> WaitingOn:

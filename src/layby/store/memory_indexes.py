@@ -1,0 +1,181 @@
+"""What the memory store looks up otherwise than by id; each change costs what it changes."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
+from typing import Final, Generic, TypeVar
+
+from layby.core.model import NEVER, Listener, Message, MessageKey, Millis, Promise, Task, Wait
+from layby.core.queue import Entry
+from layby.core.rows import HeldKey
+from layby.core.state import State
+
+K = TypeVar("K")
+T = TypeVar("T", str, Entry)
+
+COMPACT: Final = 1_000
+"""Entries that may have left at the front before the rest is moved up."""
+
+
+class InOrder(Generic[T]):
+    """Each once, smallest first. Most come at the end and leave at the front."""
+
+    __slots__ = ("_entries", "_head")
+
+    def __init__(self) -> None:
+        self._entries: list[T] = []
+        self._head = 0
+
+    def __iter__(self) -> Iterator[T]:
+        return islice(self._entries, self._head, None)
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._head
+
+    def add(self, entry: T) -> None:
+        at = bisect_left(self._entries, entry, lo=self._head)
+        if self._entries[at : at + 1] != [entry]:
+            self._entries.insert(at, entry)
+
+    def remove(self, entry: T) -> None:
+        at = bisect_left(self._entries, entry, lo=self._head)
+        if self._entries[at : at + 1] != [entry]:
+            return
+        if at > self._head:
+            del self._entries[at]
+            return
+        self._head += 1
+        if self._head >= COMPACT and 2 * self._head >= len(self._entries):
+            del self._entries[: self._head]
+            self._head = 0
+
+
+def first(index: InOrder[Entry]) -> Millis | None:
+    return next((at for at, _ in index), None)
+
+
+def until(index: InOrder[Entry], now: Millis, limit: int) -> tuple[str, ...]:
+    """The first ids whose time has come."""
+    due = takewhile(lambda entry: entry[0] <= now, islice(index, limit))
+    return tuple(key for _, key in due)
+
+
+class Groups(Generic[K]):
+    """Ids by what they have in common, in their order."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[K, InOrder[str]] = {}
+
+    def add(self, key: K, member: str) -> None:
+        self._ids.setdefault(key, InOrder()).add(member)
+
+    def remove(self, key: K, member: str) -> None:
+        ids = self._ids.get(key)
+        if ids is not None:
+            ids.remove(member)
+            if not ids:
+                del self._ids[key]
+
+    def of(self, key: K) -> InOrder[str]:
+        return self._ids.get(key) or InOrder()
+
+
+ReadyKey = tuple[str, str | None, bool]
+"""Group, name, and whether it is a root."""
+
+
+class Indexes:
+    """Made from a state once, and told of every change since."""
+
+    def __init__(self, state: State) -> None:
+        self.ready: defaultdict[ReadyKey, InOrder[Entry]] = defaultdict(InOrder)
+        self.wakes: InOrder[Entry] = InOrder()
+        self.timeouts: InOrder[Entry] = InOrder()
+        self.tails: InOrder[Entry] = InOrder()
+        self.held: Groups[HeldKey] = Groups()
+        self.leased: Groups[str] = Groups()
+        self.branches: Groups[str] = Groups()
+        self.awaiters: Groups[str] = Groups()
+        """Who waits for a promise."""
+        self.awaited: Groups[str] = Groups()
+        """What a task waits for."""
+        self.addresses: Groups[str] = Groups()
+        """Addresses that listen to a promise."""
+        self.heard: Groups[str] = Groups()
+        """Promises that an address listens to."""
+        self.outbox: dict[str, set[MessageKey]] = {}
+        for promise in state.promises.values():
+            self.move_promise(None, promise)
+        for task in state.tasks.values():
+            self.move_task(None, task)
+        self.add_waits(state.waits.values())
+        self.add_listeners(state.listeners)
+        for key, message in state.messages.items():
+            self.move_message(key, None, message)
+
+    def move_promise(self, before: Promise | None, after: Promise | None) -> None:
+        for row, is_new in ((before, False), (after, True)):
+            if row is None:
+                continue
+            if row.is_armed and row.timeout_at < NEVER:
+                _place(self.timeouts, (row.timeout_at, row.id), is_new=is_new)
+            if row.tail_at is not None:
+                _place(self.tails, (row.tail_at, row.id), is_new=is_new)
+            if row.branch is not None:
+                _join(self.branches, row.branch, row.id, is_new=is_new)
+
+    def move_task(self, before: Task | None, after: Task) -> None:
+        for row, is_new in ((before, False), (after, True)):
+            if row is None:
+                continue
+            if row.group is not None and row.state == "pending" and row.ready_at is not None:
+                queue = self.ready[row.group, row.name, row.is_root]
+                _place(queue, (row.ready_at, row.id), is_new=is_new)
+            if row.wake_at is not None and row.wake_at < NEVER:
+                _place(self.wakes, (row.wake_at, row.id), is_new=is_new)
+            if row.pid is not None and row.holder is not None:
+                _join(self.held, (row.pid, row.holder), row.id, is_new=is_new)
+            elif row.pid is not None and row.state == "acquired":
+                _join(self.leased, row.pid, row.id, is_new=is_new)
+
+    def add_waits(self, waits: Iterable[Wait]) -> None:
+        for wait in waits:
+            self.awaiters.add(wait.awaited, wait.awaiter)
+            self.awaited.add(wait.awaiter, wait.awaited)
+
+    def drop_wait(self, awaited: str, awaiter: str) -> None:
+        self.awaiters.remove(awaited, awaiter)
+        self.awaited.remove(awaiter, awaited)
+
+    def add_listeners(self, listeners: Iterable[Listener]) -> None:
+        for listener in listeners:
+            self.addresses.add(listener.awaited, listener.address)
+            self.heard.add(listener.address, listener.awaited)
+
+    def drop_listener(self, listener: Listener) -> None:
+        self.addresses.remove(listener.awaited, listener.address)
+        self.heard.remove(listener.address, listener.awaited)
+
+    def move_message(self, key: MessageKey, before: Message | None, after: Message | None) -> None:
+        """By the address, which is part of the key."""
+        if after is not None:
+            self.outbox.setdefault(key[2], set()).add(key)
+        elif before is not None:
+            self.outbox[key[2]].discard(key)
+
+
+def _place(index: InOrder[Entry], entry: Entry, *, is_new: bool) -> None:
+    if is_new:
+        index.add(entry)
+    else:
+        index.remove(entry)
+
+
+def _join(index: Groups[K], key: K, member: str, *, is_new: bool) -> None:
+    if is_new:
+        index.add(key, member)
+    else:
+        index.remove(key, member)
