@@ -269,6 +269,7 @@ def test_a_body_that_does_not_end_keeps_nobody(folder, timeout, code, said):
     """What there is to say is said, and the process ends, though a thread cannot be stopped."""
     (folder / "blocking.py").write_text(BLOCKING.replace("TIMEOUT", timeout))
     command = [sys.executable, "-m", "layby.cli", "run", "blocking.py", "--db", "b.db"]
+    command += ["--grace", "1s"]
     began = monotonic()
     with subprocess.Popen(
         command,

@@ -73,7 +73,7 @@ def test_runs_are_started_watched_and_steered_as_in_one_process():
     async def scene(place: Place) -> None:
         async with place.runner(slots=2) as runner:
             run = await runner.start(FLOW, {"n": 2}, run_id="a")
-            while (status := await run.status()).tasks["ask"].sub_status != "Deferred":
+            while (status := await run.status()).tasks["ask"].sub_status != "Deferred":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert (status.tasks["double"].status, status.tasks["ask"].sub_status) == (
                 "Completed",

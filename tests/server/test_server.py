@@ -405,7 +405,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         server._process.send_signal(signal.SIGTERM)
         until(lambda: not is_served(server))
         assert server._process.poll() is None
+        threading.Event().wait(1.1)  # two signals in one second are one
         server._end(server._process.terminate)
+    assert server._process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:

@@ -166,7 +166,17 @@ class Taker(Hand):
 
     def _work_on(self, claims: list[Data]) -> None:
         for claim in claims:
-            self.work(claim["task"]["id"], claim["task"]["version"])
+            task_id, version = claim["task"]["id"], claim["task"]["version"]
+            incarnation = self._incarnation
+            self.work(task_id, version)
+            if self._incarnation == incarnation:
+                self._say_that_it_is_over(task_id, version)
+
+    def _say_that_it_is_over(self, task_id: str, version: int) -> None:
+        """It may have been halted, and continued: it is handed out again when this is known."""
+        who = {"pid": self.caller.name, "incarnation": self._incarnation}
+        over = {"tasks": [{"id": task_id, "version": version}]}
+        self.caller.ask("layby.worker.release", who | over)
 
     def _fulfill(self, task_id: str, version: int) -> None:
         finish = held(task_id, version) | {"value": {"data": self.caller.name}}

@@ -428,7 +428,7 @@ async def test_what_cannot_be_loaded_fails_instead_of_hanging():
         run = await runner.start(flow_of(works))
         with pytest.raises(RunFailed, match=r"LookupError: .*no such code"):
             await run.result(timeout=60)
-        assert runner.worker.credit.free == 4
+        await until(lambda: runner.worker.credit.free == 4)
 
 
 # --- errors that a thread may not hand on ----------------------------------------------------

@@ -82,6 +82,7 @@ def test_a_task_that_rode_on_a_lost_answer_is_handed_back_and_run(elsewhere: Els
             run = await runner.start(FLOW, run_id="a")
             assert (await run.result()).to_dict() == {"first": 1, "second": 1}
             assert (await elsewhere.task("run/a:second")).version == 2
+            await soon(lambda: runner.worker.credit.free == 1)
             elsewhere.meddler.trouble("layby.run.start", "lose")
             run = await runner.start(FLOW, run_id="b")
             assert (await run.result()).to_dict() == {"first": 1, "second": 1}

@@ -75,9 +75,8 @@ class LocalClient:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._hand_back(
-                    request, future.result()
-                )  # answered, and cancelled before it could go on
+                # It was answered, and cancelled before it could go on.
+                self._hand_back(request, future.result())
             raise
 
     def watch(self, promise_id: str, listener: Listener) -> Watching:

@@ -14,7 +14,7 @@ from layby.executors import (
 )
 from layby.worker.attempt import Attempt
 from layby.worker.blocking import BlockingHandle
-from layby.worker.driver import Driver
+from layby.worker.driver import Driver, Quit
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
 from layby.worker.shared_slot import SharedSlot, Slot
@@ -70,7 +70,7 @@ class Bodies:
             return Driver(context.run(attempt.job.body(handle)), shared)
         except BaseException as error:  # noqa: BLE001 - told as if it had come a moment later
             attempt.error = error
-            return _raising(error)
+            return _raising(error if isinstance(error, Exception) else Quit())
 
     async def _elsewhere(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
         try:
@@ -79,6 +79,8 @@ class Bodies:
             return await self._in_process(attempt)
         except BaseException as error:
             attempt.error = error
+            if isinstance(error, SystemExit | KeyboardInterrupt):  # of a thread, so not Ctrl-C
+                raise Quit from error
             raise
         finally:
             shared.close()

@@ -15,6 +15,10 @@ from typing import Any, Self
 from layby.worker.shared_slot import Place, SharedSlot
 
 
+class Quit(Exception):
+    """What a Task is told in place of `SystemExit`."""
+
+
 class Driver:
     """Awaitable once; a Task may also have it as its coroutine, after `begin` of the slot."""
 
@@ -97,6 +101,8 @@ class Driver:
 
     def _ended(self, end: BaseException) -> None:
         self._shared.close(None if isinstance(end, StopIteration) else end)
+        if isinstance(end, SystemExit):  # a Task would let it end the loop, and all others with it
+            raise Quit from end
 
 
 def _error_of(kind: Any, value: BaseException | None) -> BaseException:

@@ -116,10 +116,11 @@ class TaskHandle:
         within, longest = _seconds(timeout, "timeout"), _seconds(max_interval, "max_interval")
         check_pace(interval, within, backoff, longest, jitter, max_errors)
         with self._call("defer_until", key) as record_id:
-            if self._is_done(record_id, _DEFER_UNTIL):
+            if await self._is_done(record_id, _DEFER_UNTIL):
                 return
             first = await self._own_wheel().first_check(condition, self.task_execution_id)
             if first.holds:
+                await self._shared.have()
                 self._passed(record_id)
                 return
             deadline, left = self._lasts_until(record_id, within)
@@ -157,6 +158,8 @@ class TaskHandle:
             if timer.is_pending:
                 waiting = replace(waiting, deadline=timer.timeout_at)
                 _promise(await self._parked(self._attempt.watch(timer.id), waiting), timer.id)
+            else:
+                await self._shared.have()
 
     async def wait_for(
         self,
@@ -209,6 +212,7 @@ class TaskHandle:
         call, place = new_call(func, args, version), check_target(target)
         within = _seconds(timeout, "timeout")
         attempt = self._store()
+        self._shared.meet()
         with attempt.replay.keyed("rpc", key) as name:
             promise = await make_call(attempt, name, call, place, _millis(within))
             if promise.is_pending:
@@ -221,6 +225,8 @@ class TaskHandle:
                 )
                 watched = await self._parked(attempt.watch(promise.id), waiting)
                 promise = _promise(watched, promise.id)
+            else:
+                await self._shared.have()
             return result_of(promise, f"{attempt.id}: {func}() at {place}")
 
     # --- other control -------------------------------------------------------------------
@@ -342,14 +348,17 @@ class TaskHandle:
         call = Record("wait_for", digest_of(request.id))
         attempt = self._store()
         assert record_id is not None
-        self._is_done(record_id, call)  # a timeout is raised again; a value stands in the promise
+        # A timeout is raised again; a value stands in the promise.
+        await self._is_done(record_id, call)
         begun = None if within is None else attempt.fixed_deadline(record_id)
         promise = _promise(await attempt.send(request), request.id)
         if is_late(promise, begun) or (promise.is_pending and (begun or NEVER) < attempt.now()):
             error = DeferTimeout(_out_of_time(attempt.id, promise.id, within))
+            await self._shared.have()
             self._record(record_id, call.raising(error))
             raise error
         if not promise.is_pending:
+            await self._shared.have()
             attempt.end_wait(record_id)
             return promise
         watch = self._watch(attempt, promise.id, within, record_id)
@@ -400,17 +409,21 @@ class TaskHandle:
     # --- small checks --------------------------------------------------------------------
 
     def _call(self, kind: str, key: str | None) -> AbstractContextManager[str | None]:
+        """Whoever calls is a strand from now on, also if the call returns at once."""
         self.check_open()
+        self._shared.meet()
         return nullcontext() if self._attempt is None else self._attempt.replay.call(kind, key)
 
-    def _is_done(self, record_id: str | None, call: Record) -> bool:
+    async def _is_done(self, record_id: str | None, call: Record) -> bool:
         """Whether this very call has ended before; what it raised then it raises again."""
         if self._attempt is None or record_id is None:
             return False
         found = self._attempt.replay.found(record_id, call)
-        if found is not None:
-            found.raise_again()
-        return found is not None
+        if found is None:
+            return False
+        await self._shared.have()
+        found.raise_again()
+        return True
 
     def _passed(self, record_id: str | None) -> None:
         """A condition that held at once: recorded, so that no later life asks it again."""

@@ -131,6 +131,8 @@ class Worker:
             self.credit, self._offering, self._patiently, self._answered, self.spawn
         )
         self._is_looking = False
+        self._life: asyncio.Task[None] | None = None
+        """Only lives: whoever cancels it ends the event loop under us."""
         self._giving_back: asyncio.TimerHandle | None = None
         self.stopping: Stopping | None = None
         """Who ends the bodies, from when the worker is asked to stop."""
@@ -546,6 +548,8 @@ class Worker:
         del self._arriving[attempt.id]
         self.attempts[attempt.id] = attempt
         self._running.add(body)
+        if self._life is None:
+            self._life = self.spawn(_live())
         self.credit.begin(body, self.lease.elapsed())
         body.run(self._bodies.begin(attempt, body, self._context.copy()))
 
@@ -609,7 +613,7 @@ class Worker:
 
     def _report(self, attempt: Attempt, task: "asyncio.Task[Any] | None") -> None:
         """Once for each try."""
-        if attempt.is_reported:
+        if attempt.is_reported or self._is_loop_ending():
             return
         ending = classify(attempt, task)
         if ending == "taken away":
@@ -617,6 +621,19 @@ class Worker:
         else:
             attempt.is_reported = True
             self._reporter.report(attempt, ending)
+
+    def _is_loop_ending(self) -> bool:
+        """Whether somebody ends the loop without closing the Runner: bodies that are cancelled
+        then have not failed. They go on elsewhere, as if the process had died.
+        """
+        is_ending = self._life is not None and self._life.cancelling() > 0 and not self.has_left
+        if is_ending and self.credit.is_open:
+            self.credit.is_open = False
+            logger.error(
+                "the event loop ends though the Runner is open: its tasks are taken over when it "
+                "is opened again, or its lease is over. Use `async with Runner(...)`"
+            )
+        return is_ending
 
     def hand_back(self, attempt: Attempt) -> None:
         """Its body has ended, or is waited for no longer: others may begin it."""
@@ -724,3 +741,7 @@ class Worker:
             return
         if not isinstance(task.exception(), EngineStopped):
             logger.error("a bug in the worker", exc_info=task.exception())
+
+
+async def _live() -> None:
+    await asyncio.get_running_loop().create_future()
