@@ -13,7 +13,7 @@ LOCK_TOOL := .cache/lock
 LOCK_TOOL_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow sdk-setup test-sdk cover lint format types bench lock-tool lock sdk-lock ci-tools ci clean
+.PHONY: help setup demo test test-slow sdk-setup test-sdk cover lint format types bench walk lock-tool lock sdk-lock ci-tools ci clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ types: $(READY) ## Check the types: strict in src/layby, basic elsewhere
 bench: $(READY) ## Measure, beside bare reference loops of the same run
 	$(BIN)/python benchmarks/run.py $(ARGS)
 	$(if $(ARGS),,$(BIN)/python benchmarks/bench_executors.py)
+
+walk: $(READY) ## Count the files and functions that one request goes through (ARGS=--files lists them)
+	@$(BIN)/python tools/walk.py $(ARGS)
 
 lock-tool:
 	@test -x $(LOCK_TOOL)/bin/uv || $(PYTHON) -m venv $(LOCK_TOOL)
