@@ -13,10 +13,10 @@ LOCK_TOOL := .cache/lock
 LOCK_TOOL_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow sdk-setup test-sdk cover lint format types bench walk lock-tool lock sdk-lock ci-tools ci clean
+.PHONY: help setup demo test test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## Make .venv from the lock; the other verbs do it by themselves
 
@@ -68,6 +68,10 @@ bench: $(READY) ## Measure, beside bare reference loops of the same run
 
 walk: $(READY) ## Count the files and functions that one request goes through (ARGS=--files lists them)
 	@$(BIN)/python tools/walk.py $(ARGS)
+
+api-snapshot: $(READY) ## Write down the public API anew, after a change of it that is meant
+	@$(BIN)/python -m tests.public_api
+	@git diff --stat -- tests/public_api.txt
 
 lock-tool:
 	@test -x $(LOCK_TOOL)/bin/uv || $(PYTHON) -m venv $(LOCK_TOOL)

@@ -1,4 +1,3 @@
-import layby.executors
 from layby.executors import (
     AsyncTaskExecutor,
     DeterministicTaskExecutor,
@@ -7,35 +6,6 @@ from layby.executors import (
     TaskExecutor,
     ThreadedTaskExecutor,
 )
-
-
-def test_the_public_names_are_these():
-    """A name is added or taken away on purpose, never by accident."""
-    assert sorted(layby.executors.__all__) == [
-        "AsyncTaskExecutor",
-        "AsyncTaskExecutorConfig",
-        "CancellationSource",
-        "CancellationToken",
-        "DeterministicTaskExecutor",
-        "HealthEvent",
-        "HealthEventSink",
-        "ITaskExecutor",
-        "PoolClosed",
-        "ProcessTaskExecutor",
-        "ProcessTaskExecutorConfig",
-        "SlotPool",
-        "SlotToken",
-        "TaskCompletion",
-        "TaskExecutor",
-        "TaskExecutorConfig",
-        "TaskExecutorMetrics",
-        "TaskSubmission",
-        "ThreadSlotPool",
-        "ThreadSlotToken",
-        "ThreadedTaskExecutor",
-        "ThreadedTaskExecutorConfig",
-    ]
-    assert all(hasattr(layby.executors, name) for name in layby.executors.__all__)
 
 
 def test_the_interface_has_two_names():
