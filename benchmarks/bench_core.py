@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import reference
 from bars import Bench, Result, percentile
 
+from children import numbers_from
 from layby.client.local import LocalClient
 from layby.core.address import target_of
 from layby.core.commands import (
@@ -372,11 +372,7 @@ _FILL = """
 
 
 def _in_own_process(path: Path) -> dict[str, float]:
-    out = subprocess.run(
-        [sys.executable, __file__, "use", str(path)], check=True, capture_output=True, text=True
-    )
-    numbers = [float(text) for text in out.stdout.split()]
-    return dict(zip(("open", "rate", "rss"), numbers, strict=True))
+    return dict(zip(("open", "rate", "rss"), numbers_from(__file__, "use", path), strict=True))
 
 
 async def _use(path: Path) -> None:

@@ -20,6 +20,7 @@ import reference
 from bars import Bench, Result, percentile
 from bench_worker import IN_FLIGHT, ONE, commits
 
+from children import numbers_from
 from layby import Runner, Workflow, task
 from layby.client.http import HttpClient
 from layby.core.commands import HeartbeatWorker, StartRun, Take
@@ -167,7 +168,7 @@ async def load(port: int, name: str) -> float:
 
 def writes() -> Iterator[Result]:
     with reference.folder() as folder, server(folder) as port:
-        found = [in_own_process("load", port, str(part)) for part in range(3)]
+        found = [numbers_from(__file__, "load", port, part)[0] for part in range(3)]
     yield Result(
         f"acknowledged writes over HTTP, {CONNECTIONS} keep-alive connections",
         f"{max(found):,.0f}/s (of {', '.join(f'{each:,.0f}' for each in found)})",
@@ -379,12 +380,6 @@ def heartbeats() -> Iterator[Result]:
         many / few <= 1.5,
         commits(),
     )
-
-
-def in_own_process(what: str, *arguments: object) -> float:
-    """Run one of this file's loads beside the server, and read the number it prints."""
-    command = [sys.executable, __file__, what, *map(str, arguments)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 BENCHES: tuple[Bench, ...] = (

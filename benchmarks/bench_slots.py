@@ -6,7 +6,6 @@ worker is built.
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from bars import Bench, Result, percentile
 from bench_server import remote_runs_per_s, server, settle_to_code_ms
 from bench_worker import IN_FLIGHT, commits, rss, runs_per_s
 
+from children import kill_when_ready, numbers_from, run_asked
 from layby import Run, Runner, Workflow, task
 from layby.core.model import NEVER
 from layby.core.replies import RunData
@@ -174,7 +174,7 @@ async def park(runner: Runner, count: int, promise: str | None = None) -> None:
 def parked_memory() -> Iterator[Result]:
     """In a process of its own; RSS beside the same process before, each waits for its own."""
     with reference.folder() as path:
-        [each] = _child("park", path / "layby.db", PARKED)
+        [each] = numbers_from(__file__, "park", path / "layby.db", PARKED)
     yield Result(
         f"{PARKED:,} tasks parked in wait_for: memory",
         f"{each / 1024:.2f} KB RSS each",
@@ -205,15 +205,9 @@ def recovery_in_all() -> Iterator[Result]:
     found, bare = [], []
     for _ in range(5):
         with reference.folder() as path:
-            command = [sys.executable, __file__, "hold", str(path / "layby.db"), "100"]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE)
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
+            kill_when_ready(__file__, "hold", path / "layby.db", 100)
             start = time.perf_counter()
-            _child("resume", path / "layby.db", 100)
+            numbers_from(__file__, "resume", path / "layby.db", 100)
             found.append(time.perf_counter() - start)
             start = time.perf_counter()
             subprocess.run([sys.executable, "-c", "import layby"], check=True)
@@ -384,13 +378,7 @@ def _gaps(bodies: list[Ran], first: float) -> Iterator[Gap]:
 # --- processes of their own ------------------------------------------------------------------
 
 
-def _child(mode: str, path: Path, count: int) -> list[float]:
-    command = [sys.executable, __file__, mode, str(path), str(count)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [float(text) for text in out.stdout.split()]
-
-
-CHILDREN = {"park": _park, "hold": _hold, "resume": _resume}
+LOADS = {"park": _park, "hold": _hold, "resume": _resume}
 
 BENCHES: tuple[Bench, ...] = (
     few_slots,
@@ -403,4 +391,4 @@ BENCHES: tuple[Bench, ...] = (
 )
 
 if __name__ == "__main__":
-    asyncio.run(CHILDREN[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3])))
+    run_asked(LOADS)

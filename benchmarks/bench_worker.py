@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import reference
 from bars import Bench, Result, percentile
 
+from children import kill_when_ready, numbers_from, run_asked
 from layby import Runner, Workflow, task
 
 # ruff: noqa: ARG001, ASYNC110 - bodies take a context; a load generator looks again and again
@@ -136,7 +136,7 @@ WATCHED_S = 60
 def parked() -> Iterator[Result]:
     """In a process of its own; RSS beside the same process before the first run was started."""
     with reference.folder() as path:
-        bytes_each, cpu_share = _child("park", path / "layby.db", PARKED)
+        bytes_each, cpu_share = numbers_from(__file__, "park", path / "layby.db", PARKED)
     yield Result(
         f"{PARKED:,} tasks parked in defer_until: memory",
         f"{bytes_each / 1024:.2f} KB RSS each",
@@ -156,7 +156,7 @@ def parked() -> Iterator[Result]:
 def parked_for_promises() -> Iterator[Result]:
     """The same, each for a promise of its own."""
     with reference.folder() as path:
-        (bytes_each,) = _child("wait", path / "layby.db", PARKED_FOR_PROMISES)
+        (bytes_each,) = numbers_from(__file__, "wait", path / "layby.db", PARKED_FOR_PROMISES)
     yield Result(
         f"{PARKED_FOR_PROMISES:,} tasks parked in wait_for: memory",
         f"{bytes_each / 1024:.2f} KB RSS each",
@@ -264,7 +264,7 @@ def first_task() -> Iterator[Result]:
             subprocess.run([sys.executable, "-c", "pass"], check=True)
             bare.append(time.perf_counter() - start)
             start = time.perf_counter()
-            _child("first", path / "layby.db", 0)
+            numbers_from(__file__, "first", path / "layby.db", 0)
             found.append(time.perf_counter() - start)
     p50 = percentile(found, 0.5)
     yield Result(
@@ -355,20 +355,12 @@ def recovery() -> Iterator[Result]:
     found, bare = [], []
     for _ in range(5):
         with reference.folder() as path:
-            process = subprocess.Popen(
-                [sys.executable, __file__, "hold", str(path / "layby.db"), "100"],
-                stdout=subprocess.PIPE,
-            )
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
+            kill_when_ready(__file__, "hold", path / "layby.db", 100)
             start = time.perf_counter()
-            _child("resume", path / "layby.db", 100)
+            numbers_from(__file__, "resume", path / "layby.db", 100)
             found.append(time.perf_counter() - start)
             start = time.perf_counter()
-            _child("first", path / "fresh.db", 0)
+            numbers_from(__file__, "first", path / "fresh.db", 0)
             bare.append(time.perf_counter() - start)
     more = percentile(found, 0.5) - percentile(bare, 0.5)
     yield Result(
@@ -411,13 +403,7 @@ async def _resume(path: Path, count: int) -> None:
 # --- processes of their own ------------------------------------------------------------------
 
 
-def _child(mode: str, path: Path, count: int) -> list[float]:
-    command = [sys.executable, __file__, mode, str(path), str(count)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [float(text) for text in out.stdout.split()]
-
-
-CHILDREN = {"park": _park, "wait": _wait, "first": _first, "hold": _hold, "resume": _resume}
+LOADS = {"park": _park, "wait": _wait, "first": _first, "hold": _hold, "resume": _resume}
 
 BENCHES: tuple[Bench, ...] = (
     one_task_runs,
@@ -431,4 +417,4 @@ BENCHES: tuple[Bench, ...] = (
 )
 
 if __name__ == "__main__":
-    asyncio.run(CHILDREN[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3])))
+    run_asked(LOADS)
