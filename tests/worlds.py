@@ -17,7 +17,6 @@ from layby.core.replies import Reply
 from layby.core.rows import Settings
 from layby.core.state import State
 from layby.engine.calendar import next_after
-from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine, EngineConfig
 from layby.engine.items import Answer, Item
 from layby.engine.outbox import Delivery
@@ -28,6 +27,7 @@ from layby.store.migrate import migrate
 from layby.store.sql import SqlStore
 from layby.wire.decode import VERSION, Batch, decode
 from layby.wire.encode import encode
+from tests.clocks import ManualClock
 
 Backend = Literal["memory", "sqlite"]
 BACKENDS: tuple[Backend, ...] = ("memory", "sqlite")

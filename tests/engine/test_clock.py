@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layby.engine.clock import ManualClock, StoreClock, SystemClock
+from layby.engine.clock import StoreClock, SystemClock
+from tests.clocks import ManualClock
 
 HOUR = 3_600_000
 START = 1_700_000_000_000

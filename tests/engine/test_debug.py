@@ -7,9 +7,9 @@ import pytest
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import FAR, MessageKey
-from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
 from layby.engine.outbox import Nobody
+from tests.clocks import ManualClock
 from tests.core import requests as r
 from tests.worlds import World, new_store
 

@@ -35,13 +35,14 @@ from layby.core.replies import PromiseData, PromisePage, Reply
 from layby.core.rows import Settings
 from layby.core.ticks import ExpirePromises
 from layby.engine.calendar import next_after
-from layby.engine.clock import ManualClock, SystemClock
+from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.items import Item
 from layby.engine.outbox import Nobody
 from layby.errors import EngineStopped, StoreError, StoreUnavailable, StoreUnreadable
 from layby.store.memory import MemoryStore
 from layby.store.sqlite import SqliteReader, SqliteStore
+from tests.clocks import ManualClock
 from tests.disks import SmallDisk, small_disk
 
 OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}

@@ -13,9 +13,9 @@ from layby.core.model import Millis
 from layby.core.rows import Settings
 from layby.core.stats import GetStats, StatsData
 from layby.engine.calendar import next_after
-from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
 from layby.store.sqlite import SqliteStore
+from tests.clocks import ManualClock
 from tests.core import requests as r
 from tests.worlds import BACKENDS, Backend, World, Wrapped
 

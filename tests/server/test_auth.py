@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from layby.core.replies import refuse
-from layby.engine.clock import ManualClock
 from layby.errors import UsageError
 from layby.server import auth
 from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate, Identity, bearer
 from layby.server.auth_config import AuthConfig
 from layby.server.tokens import TokenVerifier
+from tests.clocks import ManualClock
 from tests.server.keys import public_pem, signed
 from tests.server.samples import GROUP, SAMPLES, request
 from tests.server.visitors import (

@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 import layby
 from layby.core import commands as c
 from layby.core.stats import StatsData
-from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
 from layby.engine.items import Item
 from layby.engine.observer import Observer
@@ -26,12 +25,13 @@ from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
 from layby.server import metrics
 from layby.server.config import HttpConfig, ServerConfig
-from layby.server.metrics import FAMILIES, LIVE, Metrics
+from layby.server.metrics import LIVE, Metrics
 from layby.server.routing import Router
 from layby.server.series import Histogram
 from layby.server.server import Server
 from layby.wire.decode import VERSION
 from layby.workflow.waiting import WaitKind
+from tests.clocks import ManualClock
 from tests.core import requests as r
 from tests.worlds import new_store, resolve
 
@@ -410,6 +410,14 @@ def test_counting_a_request_takes_no_time_worth_speaking_of():
 
 
 # --- one source --------------------------------------------------------------------------
+
+FAMILIES = [
+    family
+    for value in vars(metrics).values()
+    for family in (value.values() if value is LIVE else [value])
+    if isinstance(family, metrics.Family)
+]
+"""In the order in which they are declared."""
 
 
 def everything() -> Metrics:

@@ -14,13 +14,13 @@ from layby.core.model import NEVER, Message, MessageKey, Promise
 from layby.core.queries import OfferMessages
 from layby.core.replies import OK, Reply, ok
 from layby.core.ticks import ForgetMessages
-from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreBusy
 from layby.server.front import Front
 from layby.server.poll import PollConnection
 from layby.server.routing import Router
+from tests.clocks import ManualClock
 from tests.server.receivers import Seen, on_loop
 from tests.worlds import BACKENDS, Backend, World
 

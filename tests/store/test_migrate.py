@@ -20,13 +20,13 @@ from layby.core.queries import SearchSchedules
 from layby.core.replies import ScheduleData, SchedulePage
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
-from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
 from layby.errors import StoreUnreadable
 from layby.store import tables
 from layby.store.dialect import SqliteDialect
 from layby.store.migrate import known, migrate
 from layby.store.sqlite import SqliteReader, SqliteStore
+from tests.clocks import ManualClock
 from tests.core import requests as r
 
 OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}

@@ -10,10 +10,10 @@ from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
-from layby.engine.clock import ManualClock
 from layby.engine.engine import Engine
 from layby.errors import StoreUnavailable, StoreUnreadable
 from layby.store.sqlite import SqliteReader, SqliteStore
+from tests.clocks import ManualClock
 from tests.disks import read_only, small_disk
 
 

@@ -180,7 +180,7 @@ def test_threads_are_bounded_and_slow_ones_wait_for_each_other(caplog):
             bad = [wheel.watch(condition, 0.01) for _ in range(20)]
             await until(lambda: condition.count >= 3)
             await wheel.watch(answers_at_the(5), 0.05).future
-            assert (condition.count, wheel.hanging) == (3, 3)
+            assert (condition.count, wheel._askers.held) == (3, 3)
             mine = [each for each in threading.enumerate() if each.name == "layby-condition"]
             assert len(mine) <= 6
             condition.over.set()

@@ -3,18 +3,16 @@ import pytest
 from layby.core.commands import StartRun, Take
 from layby.core.validate import problems
 from layby.errors import ContextError, UsageError, WireError
-from layby.worker.encoding import text_of
+from layby.worker.encoding import bytes_of, decode, text_of
 from layby.workflow.context import Context
 from layby.workflow.merge import View
 from layby.workflow.plan import (
     NodeId,
     names,
     node_id,
-    node_ids,
     parse_node_id,
     parse_root_id,
     plan,
-    read_node_param,
     read_root_param,
     root_id,
 )
@@ -48,9 +46,9 @@ def test_the_layout_of_a_run():
         ("submit", "order/submit", (), None),
         ("wait_for_job", "order/wait_for_job", ("submit",), None),
     ]
-    assert [command.node_id(node.id) for node in command.nodes] == list(
-        node_ids(FLOW, "order-7").values()
-    )
+    assert [command.node_id(node.id) for node in command.nodes] == [
+        node_id("order-7", task_id) for task_id in FLOW.tasks
+    ]
 
 
 def test_what_promises_are_born_with():
@@ -59,7 +57,8 @@ def test_what_promises_are_born_with():
     assert param.flow == "order"
     assert param.initial == View.initial({"order": b"7"})
     assert param.shape.after == {"submit": (), "wait_for_job": ("submit",)}
-    assert [read_node_param(text_of(node.param)) for node in command.nodes] == [(), ("submit",)]
+    params = [decode(bytes_of(text_of(node.param))) for node in command.nodes]
+    assert params == [{"after": []}, {"after": ["submit"]}]
 
 
 @pytest.mark.parametrize("context", [None, {}, Context()])

@@ -1,7 +1,6 @@
 """`layby resolve|reject|cancel|halt|continue`: what a person does to runs, tasks and promises."""
 
 import getpass
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -31,7 +30,6 @@ from layby.workflow.reasons import short_id
 
 BY = "layby:by"
 REASON = "layby:reason"
-Function = Callable[..., Any]
 
 
 def _user() -> str:

@@ -20,7 +20,6 @@ EMPTY: Final = "{}"
 
 PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
 TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
-SettleState = Literal["resolved", "rejected", "rejected_canceled"]
 Standing = Literal["alive", "lost", "left"]
 WaitMode = Literal["any", "all", "both"]
 NodeKind = Literal["root", "node"]

@@ -151,10 +151,6 @@ class Engine:
             self.pump()
         return future.result()
 
-    def poke(self) -> None:
-        """Look at the clock again (a manual one may have moved)."""
-        self._queue.put(())
-
     def forget(self, keys: Sequence[MessageKey]) -> None:
         """These messages have been delivered, or can never be."""
         self.submit([Item(ForgetMessages(keys=tuple(keys)), _ignore)])

@@ -25,10 +25,6 @@ class Service:
         self._wake()
         return self.stopped.wait(timeout)
 
-    @property
-    def is_current_thread(self) -> bool:
-        return threading.current_thread() is self._thread
-
     def _run(self) -> None:
         self.started.set()
         try:

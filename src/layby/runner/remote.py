@@ -1,7 +1,5 @@
 """A Runner whose engine is elsewhere: behind a server's URL, or in the process that owns a file."""
 
-import logging
-
 from layby.client.executes import ExecuteStream
 from layby.client.http import HttpClient
 from layby.client.inbox import Inbox
@@ -11,8 +9,6 @@ from layby.errors import EngineStopped, StoreUnavailable, UsageError
 from layby.worker.heart import Heart
 from layby.worker.server_clock import ServerClock
 from layby.worker.worker import Worker
-
-logger = logging.getLogger(__name__)
 
 
 class RemoteLink:

@@ -102,13 +102,6 @@ HELD: Final = Family("layby_held_tasks", "Tasks they hold: running and parked")
 SCHEDULES: Final = Family("layby_schedules", "Schedules")
 INFO: Final = Family("layby_info", "Always 1; the version is its label", ("version",))
 
-FAMILIES: Final[tuple[Family, ...]] = (
-    *(REQUESTS, DURATIONS, MESSAGES, DELIVERIES, SCHEDULED),
-    *(BATCHES, COMMITS, WAKES, RESUMES),
-    *LIVE.values(),
-    *(TASKS, OLDEST, OUTBOX, HOLDERS, HELD, SCHEDULES, INFO),
-)
-
 
 class _Requests:
     """Of one kind."""

@@ -29,10 +29,6 @@ class Table(Struct, frozen=True):
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
-    def only(self, *names: str) -> tuple[Column, ...]:
-        by_name = {column.name: column for column in self.columns}
-        return tuple(by_name[name] for name in names)
-
 
 def table(name: str, row: type[Struct], key: tuple[str, ...], prefix: str = "") -> Table:
     info = type_info(row)

@@ -7,13 +7,10 @@ it runs, and that is told and counted: somebody else may begin it beside the old
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from layby.worker.attempt import Attempt
-
-logger = logging.getLogger(__name__)
 
 END_S: Final = 1.0
 """How long bodies that have been ended hard may take to end."""

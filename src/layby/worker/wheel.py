@@ -76,11 +76,6 @@ class Wheel:
         """How many it watches. Not `len()`: an empty wheel is still a wheel, and true."""
         return len(self._polls)
 
-    @property
-    def hanging(self) -> int:
-        """How many threads are with a condition that is slow to answer."""
-        return 0 if self._loop is None else self._askers.held
-
     def __iter__(self) -> Iterator[Poll]:
         return iter(list(self._polls.values()))
 

@@ -17,8 +17,6 @@ MAX_SPANS: Final = 50
 
 SpanKind = Literal["queued", "running", "parked"]
 Why = Literal["first", "retry", "resumed", "recovered", "continued"]
-TryOutcome = Literal["Completed", "Failed", "Cancelled", "Suspended", "Halted", "Released", "Lost"]
-"""How a try may end. A worker that dies says nothing: its try is Lost when the next starts."""
 
 
 class Span(Struct, frozen=True, gc=False, array_like=True):
@@ -35,6 +33,10 @@ class Try(Struct, frozen=True, gc=False, omit_defaults=True):
     """One of `Why`, whatever later versions may add."""
     spans: tuple[Span, ...] = ()
     outcome: str | None = None
+    """Completed, Failed, Cancelled, Suspended, Halted, Released or Lost, and None until it ends.
+
+    A worker that dies says nothing: its try is Lost when the next one starts.
+    """
     error: str | None = None
     retry_at: Millis | None = None
     """When the next try is due, if this one failed and there is to be another."""

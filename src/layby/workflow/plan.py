@@ -119,11 +119,6 @@ def node_id(run_id: str, task_id: str) -> str:
     return f"{ROOT_PREFIX}{run_id}:{task_id}"
 
 
-def node_ids(flow: Workflow, run_id: str) -> dict[str, str]:
-    """Task ids and the ids of their promises in this run."""
-    return {task_id: node_id(run_id, task_id) for task_id in flow.tasks}
-
-
 def node_name(flow: str, task_id: str) -> str:
     """What a worker asks for when it has the code of this task."""
     return f"{flow}/{task_id}"
@@ -161,11 +156,6 @@ def read_root_param(text: str, known: Callable[[str], Shape | None] | None = Non
     if shape is None or list(shape.after.items()) != list(after.items()):
         shape = Shape(after)
     return RunParam(param.flow, initial, shape)
-
-
-def read_node_param(text: str) -> tuple[str, ...]:
-    """The tasks the node runs after."""
-    return _read(text, _NodeParam).after
 
 
 def _read(text: str, kind: type[Any]) -> Any:

@@ -226,10 +226,6 @@ class FlowJob:
     def timeout(self) -> float | None:
         return self._definition.timeout
 
-    @property
-    def wants_handle(self) -> bool:
-        return self._definition.requires_handle
-
     def body(self, handle: Any) -> Callable[[], Any]:
         if self._definition.process:
             return partial(run_in_process, self._definition, self._context.to_dict())
