@@ -2,13 +2,16 @@
 
 import asyncio
 import threading
+import tomllib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from packaging.requirements import Requirement
 
 from layby.server import listener as module
 from layby.server.listener import MAX_HEAD_BYTES, MAX_UNANSWERED, Limits, Listener
@@ -542,3 +545,15 @@ def test_a_socket_in_the_file_system_is_private(tmp_path: Path) -> None:
         here.run(here.listener.listen_on_path(path))
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.is_socket()
+
+
+# --- what we build on ------------------------------------------------------------------------
+
+
+def test_uvicorn_is_bounded_on_both_sides():
+    """Its protocol is subclassed, which no release promises to keep: only tried ones are let in."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    asked = map(Requirement, tomllib.loads(text)["project"]["dependencies"])
+    (bounds,) = [each.specifier for each in asked if each.name == "uvicorn"]
+    assert sorted(each.operator for each in bounds) == ["<", ">="]
+    assert metadata.version("uvicorn") in bounds
