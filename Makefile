@@ -13,7 +13,7 @@ LOCK_TOOL := .cache/lock
 LOCK_TOOL_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
+.PHONY: help setup demo test test-fast test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ demo: $(READY) ## Show what layby does, in a minute, on this machine
 
 test: $(READY) ## Run the tests (WORKERS=2 processes; WORKERS=0 for one, to debug)
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+test-fast: $(READY) ## Run the tests of the rules alone: core, model, store, workflow; under 40 seconds
+	$(BIN)/pytest -n $(WORKERS) tests/core tests/model tests/store tests/workflow $(ARGS)
 
 test-slow: $(READY) ## Run the tests marked slow
 	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
