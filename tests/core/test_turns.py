@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from layby.core import commands as c
 from layby.core.model import NEVER
 from layby.core.rows import Settings
+from layby.core.takes import MAX_ROOT_PARAM
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World
 
@@ -79,6 +80,42 @@ def test_roots_are_no_oldest_left(world: World) -> None:
     assert taken.claims[0].task.tries == 1
 
 
+# --- the root's param ----------------------------------------------------------------------
+
+
+def param(run_id: str, size: int = 1) -> c.StartRun:
+    return replace(r.run(run_id, a="", b="a"), param=c.Value(data="x" * size))
+
+
+def test_a_claim_brings_the_param_of_its_root(world: World) -> None:
+    """Or a remote worker would pay a second round trip for each run that it has not seen."""
+    world.ok(param("run/0"))
+    root = world.ok(c.GetPromise(id="run/0")).promise
+    (claim,) = world.ok(take(1)).claims
+    assert claim.root_param == root.param
+    (after,) = world.ok(r.finish("run/0:a", with_take=take(1))).taken.claims
+    assert (after.task.id, after.root_param) == ("run/0:b", root.param)
+
+
+def test_a_claim_of_a_run_started_with_the_take_brings_it_too(world: World) -> None:
+    started = world.ok(replace(param("run/0"), take=take(1)))
+    (claim,) = started.taken.claims
+    assert claim.root_param == started.promise.param
+
+
+def test_a_claim_brings_no_param_that_is_big_or_out_of_reach_or_near(world: World) -> None:
+    """Out of reach of the token's prefix; near: an embedded worker reads without a round trip."""
+    world.ok(param("run/big", MAX_ROOT_PARAM + 1))
+    (claim,) = world.ok(take(1)).claims
+    assert claim.root_param is None
+    world.ok(param("run/0"))
+    (claim,) = world.ok(take(1, prefix="run/0:")).claims
+    assert claim.root_param is None
+    world.ok(param("run/1"))
+    (claim,) = world.ok(take(1, embedded=True)).claims
+    assert claim.root_param is None
+
+
 def test_before_takes_only_what_is_older(world: World) -> None:
     """And nothing ahead."""
     start(world, 3)
@@ -111,7 +148,7 @@ def test_ahead_does_not_care_for_takes_of_other_tasks(world: World) -> None:
 
 
 def test_no_more_is_loaded_than_can_be_handed_out(world: World) -> None:
-    """One slot, a hundred ready: two rows, of which one tells what is left."""
+    """One slot, a hundred ready: two nodes, of which one tells what is left, and their root."""
     world.ok(r.dag({f"n{at:02}": "" for at in range(100)}))
     seen: list[int] = []
     load = world.store.load
@@ -124,7 +161,7 @@ def test_no_more_is_loaded_than_can_be_handed_out(world: World) -> None:
     world.store.load = counted
     world.ok(take(1))
     world.ok(r.finish("run/a:n00", with_take=take(1)))
-    assert seen == [2, 4]  # the node itself and the root that waits for it
+    assert seen == [3, 4]  # with the node that is finished
 
 
 # --- begun, crashes, tries -----------------------------------------------------------------

@@ -82,6 +82,14 @@ def test_the_settled_root_travels_with_the_answer() -> None:
             assert (read.root.state, read.root.value) == (told.root.state, told.root.value)
 
 
+def test_the_param_of_the_root_travels_with_a_claim() -> None:
+    with World() as world:
+        world.ok(replace(r.run(a=""), param=c.Value(data="eA==")))
+        told, read = there_and_back(world, r.take(1))
+        assert read.claims[0].root_param == told.claims[0].root_param
+        assert "eA==" in read.claims[0].root_param
+
+
 def test_without_verdict_there_is_no_root() -> None:
     with World() as world:
         world.ok(r.run(a=""))

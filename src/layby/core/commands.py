@@ -288,6 +288,7 @@ class Take(Command, frozen=True):
         into.pids.add(self.pid)
         into.ids.update(claim.id for claim in self.begun)
         into.expect(self.key, max(0, self.free), max(0, self.ahead))
+        into.root_params = into.root_params or not self.embedded
 
     @property
     def asks(self) -> "Take":

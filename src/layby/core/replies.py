@@ -66,6 +66,8 @@ class Claim(Struct, frozen=True):
     task: Task
     promise: Promise
     ready_at: int = 0
+    root_param: str | None = None
+    """Of the run's root, for workers that are not embedded: it saves them a round trip."""
 
 
 class TakeData(Struct, frozen=True):

@@ -18,6 +18,7 @@ from layby.core.model import (
     Schedule,
     Task,
     Wait,
+    root_of,
 )
 from layby.core.queue import Ready
 
@@ -89,6 +90,8 @@ class Footprint(Struct):
     """What all takes together may be handed ahead of their slots."""
     waiting: Sequence[Offer] = ()
     """Takes that wait in the engine: nothing is handed out ahead that they have room for."""
+    root_params: bool = False
+    """Claims bring the params of their roots: each task of a run is loaded with its root."""
     leaving: int = 0
     """So many rows may leave the queue otherwise than by a take."""
     since: Millis = 0
@@ -174,6 +177,10 @@ class Rows:
     def wait(self, awaited: str, awaiter: str) -> Wait | None:
         loaded = self.waits.get(awaited, {}).get(awaiter)
         return loaded or self.standing.get((awaited, awaiter))
+
+    def unknown_roots(self) -> set[str]:
+        """Roots of the runs whose nodes are loaded, or may be born in this batch."""
+        return {root_of(each) for each in self.known if ":" in each} - self.known
 
     def add_promises(self, promises: Iterable[Promise]) -> None:
         for promise in promises:

@@ -5,13 +5,17 @@ Roots need a lease but no slot, so they come beside what there is room for.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from layby.core.commands import Take, TaskVersion
 from layby.core.draft import Draft
-from layby.core.model import Holder, Millis, Promise, Task
+from layby.core.model import Holder, Millis, Promise, Task, root_of
 from layby.core.queue import Entry, Queue
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
 from layby.core.rows import HeldKey
+
+MAX_ROOT_PARAM: Final = 4_096
+"""Characters of a root's param that come with a claim."""
 
 
 def take(d: Draft, c: Take) -> Reply:
@@ -99,7 +103,15 @@ class _Hand:
         holder = self._holder
         claimed = task.acquired(holder.pid, holder.ttl, None, holder.incarnation, ahead=ahead)
         self._d.put_task(claimed)
-        self.claims.append(Claim(claimed, promise, ready_at))
+        self.claims.append(Claim(claimed, promise, ready_at, self._root_param(task)))
+
+    def _root_param(self, task: Task) -> str | None:
+        """A big one is read by whoever needs it, once: each claim of the run would carry it."""
+        if self._c.embedded or ":" not in task.id:
+            return None
+        root_id = root_of(task.id)
+        root = self._d.promise(root_id) if root_id.startswith(self._c.prefix) else None
+        return root.param if root is not None and len(root.param) <= MAX_ROOT_PARAM else None
 
     def _usable(self, queue: Queue, *, is_root: bool) -> Iterator[tuple[Millis, Task, Promise]]:
         """Those that may be handed out; one that somebody made pending early is put back."""

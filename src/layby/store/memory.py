@@ -95,6 +95,8 @@ class MemoryStore:
         rows.schedules = {key: self.state.schedules.get(key) for key in footprint.schedules}
         self._load_promises(rows, ids)
         self._load_queued(rows)
+        if footprint.root_params:
+            self._load_pairs(rows, rows.unknown_roots())
         rows.standing = {
             pair: self.state.waits[pair] for pair in footprint.pairs if pair in self.state.waits
         }
@@ -107,9 +109,7 @@ class MemoryStore:
             self._load_waits(rows, awaited, limit)
             listening = self._indexes.addresses.of(awaited)
             rows.add_listeners(Listener(awaited, address) for address in listening)
-        promises, tasks = self.state.promises, self.state.tasks
-        rows.promises = {key: promises[key] for key in rows.known if key in promises}
-        rows.tasks = {key: tasks[key] for key in rows.known if key in tasks}
+        self._load_pairs(rows, rows.known)
 
     def _load_waits(self, rows: Rows, awaited: str, limit: int) -> None:
         """The first ones of a promise, and whether there are more; with those who wait."""
@@ -124,10 +124,13 @@ class MemoryStore:
     def _load_queued(self, rows: Rows) -> None:
         """Only handed out: nobody who waits for them is touched."""
         for queue in (queue for each in rows.ready.values() for queue in each):
-            for _, task_id in queue.entries:
-                rows.known.add(task_id)
-                rows.promises[task_id] = self.state.promises[task_id]
-                rows.tasks[task_id] = self.state.tasks[task_id]
+            self._load_pairs(rows, {task_id for _, task_id in queue.entries})
+
+    def _load_pairs(self, rows: Rows, ids: set[str]) -> None:
+        promises, tasks = self.state.promises, self.state.tasks
+        rows.known |= ids
+        rows.promises.update({key: promises[key] for key in ids if key in promises})
+        rows.tasks.update({key: tasks[key] for key in ids if key in tasks})
 
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
         of = (self.state.promises.get(key) for key in footprint.branches_of)

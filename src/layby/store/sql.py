@@ -155,8 +155,9 @@ class SqlStore:
         if ids:
             self._load_promises(rows, ids)
         if beside := queued - rows.known:  # only handed out: nobody who waits for them is touched
-            rows.known |= beside
-            _add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(beside))))
+            self._load_pairs(rows, beside)
+        if footprint.root_params and (roots := rows.unknown_roots()):
+            self._load_pairs(rows, roots)
         if rows.more_waits and footprint.pairs:
             self._load_standing(rows, footprint)
         return rows
@@ -184,8 +185,12 @@ class SqlStore:
         """The tasks that wait for the loaded promises: a settlement may resume them."""
         hop = {awaiter for waits in rows.waits.values() for awaiter in waits} - rows.known
         if hop:
-            rows.known |= hop
-            _add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(hop))))
+            self._load_pairs(rows, hop)
+
+    def _load_pairs(self, rows: Rows, ids: set[str]) -> None:
+        """Without those who wait for them."""
+        rows.known |= ids
+        _add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(ids))))
 
     def _load_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> set[str]:
         """Look at the queue once for all takes that ask alike, as far as they can be served.

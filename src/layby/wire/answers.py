@@ -94,6 +94,11 @@ class ClaimRecord(Struct, frozen=True, rename="camel"):
     task: HeldTask
     promise: PromiseRecord
     ready_at: int = 0
+    root_param: Raw = Raw()
+
+    def row(self) -> replies.Claim:
+        root_param = bytes(self.root_param).decode() or None
+        return replies.Claim(self.task.row(), promise(self.promise), self.ready_at, root_param)
 
 
 class LostRecord(Struct, frozen=True):
@@ -295,7 +300,7 @@ def _claimed(answer: Answer) -> replies.ClaimData:
 
 
 def _taken(answer: Answer) -> replies.TakeData:
-    claims = [replies.Claim(c.task.row(), promise(c.promise), c.ready_at) for c in answer.claims]
+    claims = [claim.row() for claim in answer.claims]
     return replies.TakeData(claims, oldest_left=answer.oldest_left)
 
 

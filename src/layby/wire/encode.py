@@ -165,12 +165,20 @@ def _promises(rows: Sequence[Promise]) -> list[PromiseRecord]:
 
 
 def _taken(taken: replies.TakeData) -> dict[str, Any]:
-    claims = [
-        {"task": held_task(c.task), "promise": promise(c.promise), "readyAt": c.ready_at}
-        for c in taken.claims
-    ]
+    claims = [_claim(each) for each in taken.claims]
     left = taken.oldest_left
     return {"claims": claims} if left is None else {"claims": claims, "oldestLeft": left}
+
+
+def _claim(claim: replies.Claim) -> dict[str, Any]:
+    record = {
+        "task": held_task(claim.task),
+        "promise": promise(claim.promise),
+        "readyAt": claim.ready_at,
+    }
+    if claim.root_param is not None:
+        record["rootParam"] = Raw(claim.root_param.encode())
+    return record
 
 
 def _root(row: Promise | None) -> dict[str, Any]:

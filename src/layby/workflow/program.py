@@ -37,8 +37,8 @@ RUNS_REMEMBERED = 2_000
 class RunMemory:
     """What is known of one run: its shape, and how its settled nodes ended."""
 
-    def __init__(self, root: Promise, shape_of: Callable[[str], Shape | None]) -> None:
-        param = plan.read_root_param(root.param, shape_of)
+    def __init__(self, root_param: str, shape_of: Callable[[str], Shape | None]) -> None:
+        param = plan.read_root_param(root_param, shape_of)
         self.views = RunViews(param.shape, param.initial)
         self.outcomes: dict[str, NodeOutcome] = {}
 
@@ -111,7 +111,8 @@ class FlowProgram:
         memory = self._known(claim, node)
         if memory is None:
             assert node is not None
-            memory = self.remember(await self._read(plan.root_id(node.run_id)))
+            root = await self._read(plan.root_id(node.run_id))
+            memory = self.remember(root.id, root.param)
         await self._learn(plan.run_id_of(claim.task.id), memory, _before(memory, node))
         return self._loaded(claim, node, memory)
 
@@ -133,7 +134,9 @@ class FlowProgram:
         if memory is not None:
             self._runs[root_id] = memory  # behind all others: it was used last
         elif node is None:
-            memory = self.remember(claim.promise)
+            memory = self.remember(root_id, claim.promise.param)
+        elif claim.root_param is not None:
+            memory = self.remember(root_id, claim.root_param)
         return memory
 
     def _loaded(self, claim: Claim, node: "plan.NodeId | None", memory: RunMemory) -> Job | Verdict:
@@ -155,7 +158,7 @@ class FlowProgram:
 
     def started(self, root: Promise) -> None:
         if plan.parse_root_id(root.id) is not None:
-            self.remember(root)
+            self.remember(root.id, root.param)
 
     def settled(self, promise: Promise) -> None:
         node = plan.parse_node_id(promise.id)
@@ -166,11 +169,11 @@ class FlowProgram:
         if memory is not None and memory.has(node.task_id):
             memory.learn(node.task_id, promise)
 
-    def remember(self, root: Promise) -> RunMemory:
+    def remember(self, root_id: str, root_param: str) -> RunMemory:
         """A run this process has started, or read: its root need not be read again."""
-        memory = self._runs.get(root.id)
+        memory = self._runs.get(root_id)
         if memory is None:
-            memory = self._runs[root.id] = RunMemory(root, self._shape_of)
+            memory = self._runs[root_id] = RunMemory(root_param, self._shape_of)
         while len(self._runs) > RUNS_REMEMBERED:
             del self._runs[next(iter(self._runs))]
         return memory
