@@ -309,8 +309,8 @@ class Engine:
             return
         answers = list(self._sorted_out(batch, replies, now))
         answers += self._watches.settled_by(changes)
+        self._follow_up(changes)  # messages first: somebody waits for them on another machine
         answer(answers)
-        self._follow_up(changes)
 
     def _run_one_by_one(self, batch: Sequence[Item], failure: Exception) -> None:
         """The batch was rolled back; steps are pure, so each is replayed alone.
