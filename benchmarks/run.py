@@ -5,10 +5,12 @@ prints the median and the spread.
 """
 
 import argparse
+import compileall
 import os
 import platform
 import sqlite3
 import sys
+from pathlib import Path
 
 import bench_core
 import bench_server
@@ -16,6 +18,8 @@ import bench_slots
 import bench_worker
 import reference
 from bars import Bench, run
+
+import layby
 
 PARTS: dict[int, tuple[Bench, ...]] = {
     1: bench_core.BENCHES,
@@ -47,6 +51,9 @@ def main(arguments: list[str]) -> int:
     benches = {bench.__name__: bench for part in PARTS.values() for bench in part}
     asked = asked_for(arguments, list(benches))
     wanted = asked.bench + [each.__name__ for part in asked.part for each in PARTS[part]]
+    # As pip does when it installs: children would compile all of it, each time, where bytecode
+    # may not be written.
+    compileall.compile_dir(Path(layby.__file__).parent, quiet=1)
     python, sqlite = platform.python_version(), sqlite3.sqlite_version
     print(
         f"Python {python}, SQLite {sqlite}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
