@@ -15,7 +15,6 @@ import reference
 from bars import Bench, Result, percentile
 
 from children import numbers_from
-from layby.client.local import LocalClient
 from layby.core.address import target_of
 from layby.core.commands import (
     AcquireTask,
@@ -39,6 +38,7 @@ from layby.engine.calendar import next_after
 from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.items import Item
+from layby.local import LocalClient
 from layby.store.sqlite import SqliteStore
 
 VALUE = Value(headers={}, data="aGVsbG8gd29ybGQ=")

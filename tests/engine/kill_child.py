@@ -10,7 +10,6 @@ import os
 import sys
 from random import Random
 
-from layby.client.local import LocalClient
 from layby.core.commands import (
     CreatePromise,
     FinishTask,
@@ -27,6 +26,7 @@ from layby.core.rows import Settings
 from layby.engine.calendar import next_after
 from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
+from layby.local import LocalClient
 from layby.store.sqlite import SqliteStore
 
 CLIENTS = 16

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from layby import Runner, task
-from layby.client.local import PORTION
+from layby.local import PORTION
 from layby.testing import current_clock, virtual_test
 from tests.runner.flows import flow_of
 

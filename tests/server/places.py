@@ -8,13 +8,13 @@ from typing import Any
 
 import uvloop
 
-from layby.client.local import LocalClient
+from layby.delivery.routing import Router
+from layby.local import LocalClient
 from layby.server.app import Surface
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
 from layby.server.front import Front
 from layby.server.listener import Limits, Listener
-from layby.server.routing import Router
 from layby.store.api import Store
 from tests.worlds import World
 

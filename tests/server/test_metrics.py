@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import layby
 from layby.core import commands as c
 from layby.core.stats import StatsData
+from layby.delivery.routing import Router
 from layby.engine.engine import Engine
 from layby.engine.items import Item
 from layby.engine.observer import Observer
@@ -26,7 +27,6 @@ from layby.errors import StoreUnavailable, UsageError
 from layby.server import metrics
 from layby.server.config import HttpConfig, ServerConfig
 from layby.server.metrics import LIVE, Metrics
-from layby.server.routing import Router
 from layby.server.series import Histogram
 from layby.server.server import Server
 from layby.wire.decode import VERSION

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from layby.core.model import Message, Promise
+from layby.delivery.routing import Router
 from layby.engine.outbox import Outgoing
 from layby.server.poll import MAX_CHARS, PIECE_BYTES, PING, PollConnection
-from layby.server.routing import Router
+from tests.delivery.test_routing import Outbox, execute, new_router, settled, unblock
 from tests.server.receivers import Seen, on_loop
-from tests.server.test_routing import Outbox, execute, new_router, settled, unblock
 
 FOREVER = 3_600.0
 

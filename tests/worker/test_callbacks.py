@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from layby import RetryPolicy, RunCancelled, RunFailed, Runner, TaskTimeout, task
-from layby.client.local import LocalClient
 from layby.core.commands import Command, FailTask, FinishTask
 from layby.core.replies import refuse
+from layby.local import LocalClient
 from layby.testing import SlotWatch, virtual_test
 from tests.worker import process_bodies
 from tests.worker.calling import answer_to, call

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from layby import RunFailed, Runner, UsageError, Workflow, task
-from layby.client.local import LocalClient
 from layby.core import commands as c
 from layby.core.replies import refuse
+from layby.local import LocalClient
 from tests.client.stage import play, served
 from tests.worker.calling import answer_to, call
 from tests.worker.world import flow_of

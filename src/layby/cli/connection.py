@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from layby.client.api import Client
 from layby.client.http import HttpClient
-from layby.client.local import LocalClient
 from layby.client.transport import Unreachable
 from layby.core import validate
 from layby.core.commands import Command, GetPromise, GetSchedule, GetTask
@@ -30,6 +29,7 @@ from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.reads import read
 from layby.errors import LaybyError, StoreOwned, StoreUnavailable, UsageError
+from layby.local import LocalClient
 from layby.store.ownership import is_served, socket_of
 from layby.store.sqlite import SqliteReader, SqliteStore
 

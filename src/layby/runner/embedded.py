@@ -1,17 +1,17 @@
 """A Runner's own engine on its own store."""
 
-from layby.client.local import LocalClient
 from layby.core.address import OWN_GROUP
 from layby.core.model import Millis
 from layby.core.queries import Execute
 from layby.core.rows import Settings
+from layby.delivery.routing import Router
 from layby.engine.clock import SystemClock, virtual_clock
 from layby.engine.engine import Engine
 from layby.engine.opening import is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
+from layby.local import LocalClient
 from layby.runner import switching
 from layby.runner.private import PrivateSocket
-from layby.server.routing import Router
 from layby.store.sqlite import Durability
 from layby.worker.patience import patiently
 from layby.worker.thread_call import in_own_thread

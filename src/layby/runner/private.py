@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from layby.client.local import LocalClient
+from layby.delivery.routing import Router
 from layby.errors import StoreOpenHere, StoreOwned
-from layby.server.routing import Router
+from layby.local import LocalClient
 from layby.store.ownership import is_served, socket_of
 
 if TYPE_CHECKING:

@@ -13,16 +13,16 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Struct
 
-from layby.client.local import LocalClient
 from layby.core.address import own_group
 from layby.core.commands import CheckHolder, GetPromise
 from layby.core.replies import Reply, refuse
+from layby.delivery.routing import Router
 from layby.errors import LaybyError
+from layby.local import LocalClient
 from layby.server.auth import Gate, Identity, bearer
 from layby.server.bodies import Bodies, header
 from layby.server.pages import STRANGER, is_stranger
 from layby.server.poll import PollConnection
-from layby.server.routing import Router
 from layby.server.rpc import Rpc
 from layby.wire.ask import INCARNATION
 from layby.wire.encode import encode

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from layby.client.local import LocalClient
+from layby.delivery.routing import Router
+from layby.local import LocalClient
 from layby.server.app import Application, Surface
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
 from layby.server.listener import Limits, Listener
-from layby.server.routing import Router
 from layby.server.rpc import Count, Rpc
 from layby.wire.ask import INCARNATION
 

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final
 
+from layby.delivery.routing import Router
 from layby.engine.outbox import Outgoing
-from layby.server.routing import Router
 from layby.wire.encode import encode_message
 
 Write = Callable[[bytes], Awaitable[None]]

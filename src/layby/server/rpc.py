@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
 from typing import NamedTuple
 
-from layby.client.local import LocalClient
 from layby.core.commands import Command, ReleaseTask, Take, WatchPromise
 from layby.core.queries import DeclineTasks, Query
 from layby.core.replies import DEBUG_IS_OFF, OK, Reply, refuse
+from layby.delivery.routing import Router
 from layby.errors import EngineStopped, StoreError
+from layby.local import LocalClient
 from layby.server import reach
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
 from layby.server.complaints import Complaints
-from layby.server.routing import Router
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
 from layby.wire.kinds import KINDS

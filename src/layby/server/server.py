@@ -11,17 +11,19 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from layby.client.local import LocalClient
 from layby.core.commands import GetPromise
 from layby.core.model import Message
 from layby.core.queries import OfferMessages
 from layby.core.replies import PromiseData
 from layby.core.stats import GetStats, StatsData
+from layby.delivery.offering import FIRST_PAGE
+from layby.delivery.routing import Router
 from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine, EngineConfig
 from layby.engine.opening import is_file, is_url, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
+from layby.local import LocalClient
 from layby.server import config as configuration
 from layby.server import open_files
 from layby.server.app import Surface
@@ -34,9 +36,7 @@ from layby.server.listener import Limits, Listener
 from layby.server.logs import log_request
 from layby.server.metrics import Metrics
 from layby.server.metrics_app import MetricsApp
-from layby.server.offering import FIRST_PAGE
 from layby.server.push import Pusher
-from layby.server.routing import Router
 from layby.server.signals import asked_to_stop
 from layby.store.api import Store
 from layby.store.ownership import socket_of

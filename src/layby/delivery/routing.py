@@ -15,16 +15,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
-from layby.client.local import LocalClient
 from layby.core.address import PollAddress, parse_poll
 from layby.core.model import Message, MessageKey
 from layby.core.replies import Reply
 from layby.core.ticks import ForgetMessages
+from layby.delivery.given_back import GivenBack
+from layby.delivery.offering import Offering
+from layby.delivery.under_way import Receiver, UnderWay
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
-from layby.server.given_back import GivenBack
-from layby.server.offering import Offering
-from layby.server.under_way import Receiver, UnderWay
+from layby.local import LocalClient
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from layby.client.local import LocalClient
 from layby.core import commands as c
 from layby.core.model import NEVER
 from layby.errors import EngineStopped
+from layby.local import LocalClient
 from tests.core import requests as r
 from tests.worlds import World
 

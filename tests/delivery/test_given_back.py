@@ -1,6 +1,6 @@
 """Who gives a task back is asked last; when all have, they are asked less and less often."""
 
-from layby.server.given_back import LONGEST_PAUSE, REMEMBERED, GivenBack
+from layby.delivery.given_back import LONGEST_PAUSE, REMEMBERED, GivenBack
 
 
 def given_back(*workers: str, since: int = 0) -> GivenBack:

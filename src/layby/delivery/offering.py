@@ -9,10 +9,10 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from layby.client.local import LocalClient
 from layby.core.queries import OfferMessages
+from layby.delivery.under_way import Receiver
 from layby.errors import EngineStopped, StoreError
-from layby.server.under_way import Receiver
+from layby.local import LocalClient
 
 logger = logging.getLogger(__name__)
 

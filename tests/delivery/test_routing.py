@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from layby.client.local import LocalClient
 from layby.core.commands import CreatePromise, RegisterListener, SettlePromise
 from layby.core.model import NEVER, Message, MessageKey, Promise
 from layby.core.queries import OfferMessages
 from layby.core.replies import OK, Reply, ok
 from layby.core.ticks import ForgetMessages
+from layby.delivery.routing import Router
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreBusy
+from layby.local import LocalClient
 from layby.server.front import Front
 from layby.server.poll import PollConnection
-from layby.server.routing import Router
 from tests.clocks import ManualClock
 from tests.server.receivers import Seen, on_loop
 from tests.worlds import BACKENDS, Backend, World
