@@ -27,11 +27,10 @@ from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.worker.attempt import Attempt
-from layby.worker.call_format import check_target, new_call
 from layby.worker.poll import check_condition, check_pace, count_first, name_of
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
-from layby.worker.rpc import DEFAULT_TARGET, make_call, result_of
+from layby.worker.rpc import DEFAULT_TARGET, check_target, make_call, new_call, result_of
 from layby.worker.shared_slot import SharedSlot, Slot
 from layby.worker.tell import TO_LET_OTHERS_GO, Waiting
 from layby.worker.wake import check_wake

@@ -7,15 +7,40 @@ the next try after a failure, under another id; within a try, and after a crash,
 from itertools import count
 from typing import Any, Final
 
+from layby.core import address
 from layby.core.model import Millis, Promise
-from layby.errors import DeferTimeout
+from layby.errors import DeferTimeout, UsageError
 from layby.worker.attempt import Attempt
 from layby.worker.call_format import Call, read_call
 from layby.worker.lineage import tags_below
 from layby.worker.rejections import value_of
-from layby.worker.replay import Record
+from layby.worker.replay import Record, check_key, digest_of
 
 DEFAULT_TARGET: Final = "poll://any@default"
+
+
+def new_call(func: object, args: tuple[Any, ...], version: object) -> Call:
+    check_key(func, "rpc: the name of a function")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        raise UsageError(f"rpc: the version of a function is a whole number, got {version!r}")
+    assert isinstance(func, str)
+    return Call(func, args, version=version)
+
+
+def check_target(target: object) -> str:
+    if not isinstance(target, str) or not address.is_valid(target):
+        raise UsageError(
+            f"rpc: {target!r} is no address: write poll://any@GROUP for a worker of that group, "
+            "or the http:// URL of one that is pushed to"
+        )
+    place = address.parse_poll(target)
+    if place is not None and place.group.startswith(address.OWN_GROUP):
+        plain = place.group.removeprefix(address.OWN_GROUP)
+        raise UsageError(
+            f"rpc: at {target!r} the tasks of runs are taken, and no calls: "
+            f"functions of that group are called at poll://any@{plain}"
+        )
+    return target
 
 
 async def make_call(attempt: Attempt, key: str, call: Call, target: str, length: Millis) -> Promise:
@@ -25,7 +50,7 @@ async def make_call(attempt: Attempt, key: str, call: Call, target: str, length:
         call_id = attempt.replay.call_id(key, making)
         tags = tags_below(attempt.id, attempt.lineage, call_id, target)
         promise = await attempt.create(call_id, length, param, tags, capped=True)
-        attempt.replay.check(call_id, _record_of(promise), call.record)
+        attempt.replay.check(call_id, _record_of(read_call(promise)), _record_of(call))
         if not attempt.replay.is_spent(promise):
             return promise
     raise AssertionError  # there is always another making
@@ -38,6 +63,8 @@ def result_of(promise: Promise, told: str) -> Any:
     return value_of(promise)
 
 
-def _record_of(promise: Promise) -> Record:
-    call = read_call(promise)
-    return Record("something else") if call is None else call.record
+def _record_of(call: Call | None) -> Record:
+    """What must be the same in every life of the task that makes the call."""
+    if call is None:
+        return Record("something else")
+    return Record("rpc", digest_of(call.func, call.version, *call.args))
