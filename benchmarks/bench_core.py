@@ -15,6 +15,7 @@ import reference
 from bars import Bench, Result, percentile
 
 from children import numbers_from
+from layby.clock import SystemClock
 from layby.core.address import target_of
 from layby.core.commands import (
     AcquireTask,
@@ -35,7 +36,6 @@ from layby.core.commands import (
 from layby.core.replies import HeartbeatData, TakeData
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.items import Item
 from layby.local import LocalClient

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from click.testing import CliRunner
 
 from layby.cli.main import cli
+from layby.clock import SystemClock
 from layby.core.commands import Command
 from layby.core.queries import Query
 from layby.core.replies import Reply
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.items import Item
 from layby.store.sqlite import SqliteStore

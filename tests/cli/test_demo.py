@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.engine.clock import SystemClock
+from layby.clock import SystemClock
 from tests.cli.desk import heed_interrupts
 from tests.cli.test_main import run
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from layby.cli import inspection
 from layby.cli.doctor import examine
 from layby.cli.main import cli
+from layby.clock import SystemClock
 from layby.core.commands import (
     CreatePromise,
     CreateSchedule,
@@ -23,7 +24,6 @@ from layby.core.invariants import INVARIANTS, check
 from layby.core.model import NEVER
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.errors import LaybyError
 from layby.store.sqlite import SqliteReader, SqliteStore

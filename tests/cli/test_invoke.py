@@ -2,7 +2,7 @@
 
 import pytest
 
-from layby.engine.clock import SystemClock
+from layby.clock import SystemClock
 from tests.cli.desk import Desk, typed
 
 

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from layby.engine.clock import SystemClock
+from layby.clock import SystemClock
 from tests.cli.desk import typed
 from tests.cli.test_schedules import NIGHTLY
 from tests.server.processes import Peer, ServerProcess

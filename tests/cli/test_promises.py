@@ -6,8 +6,8 @@ import pytest
 
 from layby.core.commands import CreatePromise, SettlePromise
 from layby.core.model import NEVER
-from layby.worker import encoding
-from layby.worker.encoding import to_value
+from layby.wire import encoding
+from layby.wire.encoding import to_value
 from tests.cli.desk import Desk, typed
 from tests.core import requests as r
 

@@ -9,8 +9,8 @@ import pytest
 from layby.cli.tree import Branch, call_branches, call_of
 from layby.core.commands import CreatePromise, FailTask, Take
 from layby.core.model import NEVER, Promise
-from layby.worker import encoding
-from layby.worker.call_format import Call
+from layby.wire import encoding
+from layby.wire.call_format import Call
 from layby.workflow.plan import plan
 from layby.workflow.task import task
 from layby.workflow.workflow import Workflow

@@ -10,6 +10,7 @@ import os
 import sys
 from random import Random
 
+from layby.clock import SystemClock
 from layby.core.commands import (
     CreatePromise,
     FinishTask,
@@ -24,7 +25,6 @@ from layby.core.model import NEVER
 from layby.core.replies import FinishData, Reply, TakeData
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.local import LocalClient
 from layby.store.sqlite import SqliteStore

@@ -17,6 +17,7 @@ from threading import Event, Thread
 
 import pytest
 
+from layby.clock import SystemClock
 from layby.core import step
 from layby.core.commands import (
     Command,
@@ -35,7 +36,6 @@ from layby.core.replies import PromiseData, PromisePage, Reply
 from layby.core.rows import Settings
 from layby.core.ticks import ExpirePromises
 from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.items import Item
 from layby.engine.outbox import Nobody

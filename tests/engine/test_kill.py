@@ -16,6 +16,7 @@ import pytest
 from msgspec import Struct, field
 
 from layby.cli.doctor import examine
+from layby.clock import SystemClock
 from layby.core.birth import encoded
 from layby.core.commands import SettlePromise, Take
 from layby.core.model import Task
@@ -23,7 +24,6 @@ from layby.core.replies import TakeData
 from layby.core.rows import Settings
 from layby.core.state import State
 from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.store.sqlite import SqliteReader, SqliteStore
 from tests.engine.kill_child import value_of

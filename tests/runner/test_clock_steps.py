@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from layby import DeferTimeout, RetryPolicy, RunFailed, Runner, task
-from layby.engine.clock import SystemClock
+from layby.clock import SystemClock
 from layby.server import server
 from layby.testing import current_clock, virtual_test
 from tests.client.stage import Meddler, play, served

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from layby import DeferTimeout, RetryPolicy, RunFailed, Runner, Workflow, task
+from layby.clock import SystemClock
 from layby.core import commands as c
-from layby.engine.clock import SystemClock
 from layby.runner import remote
 from tests.client.stage import Meddler, play, served, soon
 from tests.runner.test_remote import Place

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from layby import Workflow, task
-from layby.client import inbox
+from layby.client import inbox, patience
 from layby.core.replies import Reply
 from layby.errors import UsageError
 from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate
-from layby.worker import patience, worker
+from layby.worker import worker
 from tests.client.stage import soon
 from tests.runner.test_remote import Place, at_a_place
 from tests.worker.calling import answer_to, call

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from layby.clock import virtual_clock
 from layby.core.commands import CreatePromise, Node, ResolvePromise, StartRun, Take, WatchPromise
 from layby.core.model import NEVER
-from layby.engine.clock import virtual_clock
 from layby.engine.engine import Engine
 from layby.local import LocalClient
 from layby.testing import current_clock, virtual_test

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from layby.engine.clock import virtual_clock
+from layby.clock import virtual_clock
 from layby.errors import UsageError
 from layby.testing import (
     VirtualDeadlock,

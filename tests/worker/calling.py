@@ -6,7 +6,7 @@ from layby import Runner
 from layby.core.commands import CreatePromise, GetPromise, GetTask, WatchPromise
 from layby.core.model import NEVER, Promise, Task
 from layby.delivery.routing import Router
-from layby.worker.call_format import Call
+from layby.wire.call_format import Call
 from layby.worker.rejections import value_of
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from layby import Runner, task
+from layby.clock import SystemClock
 from layby.core.commands import HeartbeatTasks, HeartbeatWorker, ReleaseTask
 from layby.core.model import Message
 from layby.core.replies import HeartbeatData, Reply, ok, refuse
-from layby.engine.clock import SystemClock
 from layby.errors import StoreUnavailable
 from layby.testing import virtual_test
 from layby.worker.lease import LeaseTime

@@ -18,7 +18,7 @@ from layby import (
 )
 from layby.core.commands import AcquireTask, CancelPromise, ResolvePromise
 from layby.testing import SlotWatch, current_clock, virtual_test
-from layby.worker.encoding import wrap
+from layby.wire.encoding import wrap
 from tests.worker.calling import task_of
 from tests.worker.world import crashing, flow_of, look, promises, settled_down
 

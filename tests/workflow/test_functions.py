@@ -7,8 +7,8 @@ import pytest
 from layby import Context, ContextError, UsageError, WorkflowError, task
 from layby.core.model import Promise, Task
 from layby.core.replies import Claim
-from layby.worker.call_format import Call
-from layby.worker.encoding import text_of
+from layby.wire.call_format import Call
+from layby.wire.encoding import text_of
 from layby.workflow.functions import Functions, answer_in_process, answer_of, context_of
 from layby.workflow.workflow import AnyTask
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from layby.core import values
 from layby.core.model import NEVER, Promise, Task
-from layby.worker.encoding import error_value, text_of
+from layby.wire.encoding import error_value, text_of
 from layby.workflow.history import TaskHistory
 from layby.workflow.merge import Conflict, Delta, Merge, View
 from layby.workflow.outcome import conclude, encode_completed, encode_skipped

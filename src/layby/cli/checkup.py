@@ -13,6 +13,7 @@ import layby
 from layby.cli.answers import PAGE
 from layby.cli.snapshots import SEEN, Snapshot, state_of, state_of_entries
 from layby.client.transport import Transport
+from layby.clock import SystemClock
 from layby.core import invariants
 from layby.core.commands import GetPromise
 from layby.core.invariants import Invariant, View, Violation
@@ -21,7 +22,6 @@ from layby.core.queries import ListWaiting, Query, SearchPromises, SnapDebug
 from layby.core.replies import PromisePage, Reply, WaitingPage
 from layby.core.state import State
 from layby.core.stats import GetStats
-from layby.engine.clock import SystemClock
 from layby.wire import answers
 from layby.wire.ask import ask
 from layby.workflow.moments import span

@@ -18,6 +18,7 @@ from msgspec import Struct
 from layby.client.api import Client
 from layby.client.http import HttpClient
 from layby.client.transport import Unreachable
+from layby.clock import SystemClock
 from layby.core import validate
 from layby.core.commands import Command, GetPromise, GetSchedule, GetTask
 from layby.core.queries import Query
@@ -25,7 +26,6 @@ from layby.core.replies import Reply, refuse
 from layby.core.rows import Settings
 from layby.engine.batch import apply
 from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine
 from layby.engine.reads import read
 from layby.errors import LaybyError, StoreOwned, StoreUnavailable, UsageError

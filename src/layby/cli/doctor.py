@@ -18,11 +18,11 @@ from layby.cli import checkup
 from layby.cli.connection import Place, find_place, unreachable
 from layby.cli.inspection import Counts, Inspection, PageReader, Progress
 from layby.cli.options import limited
+from layby.clock import SystemClock
 from layby.core.invariants import INVARIANTS, Violation
 from layby.core.model import Millis
 from layby.core.rows import Settings
 from layby.engine.calendar import next_after
-from layby.engine.clock import SystemClock
 from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
 
 

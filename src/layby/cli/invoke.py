@@ -11,13 +11,13 @@ from layby.cli.options import DURATION, JSON, as_json, loosely, reaching
 from layby.cli.promises import print_promise
 from layby.cli.refusals import Refused
 from layby.client.api import Client
+from layby.clock import SystemClock
 from layby.core.birth import DELAY, TARGET
 from layby.core.commands import CreatePromise, WatchPromise
 from layby.core.model import Promise
 from layby.core.replies import PromiseData
-from layby.engine.clock import SystemClock
 from layby.errors import UsageError
-from layby.worker import encoding
+from layby.wire import encoding
 
 
 @click.command(

@@ -11,6 +11,7 @@ from layby.cli.groups import Named
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
 from layby.client.api import Client
+from layby.clock import SystemClock
 from layby.core.commands import (
     NOTHING,
     Command,
@@ -24,8 +25,7 @@ from layby.core.commands import (
 from layby.core.model import NEVER, Promise
 from layby.core.queries import SearchPromises
 from layby.core.replies import PromiseData
-from layby.engine.clock import SystemClock
-from layby.worker import encoding
+from layby.wire import encoding
 
 STATES = ("pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout")
 

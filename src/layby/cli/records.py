@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from layby.cli import showing
 from layby.core.commands import Tags
 from layby.core.model import Millis, Promise, Schedule, Task
-from layby.wire import durations
-from layby.worker import encoding
+from layby.wire import durations, encoding
 from layby.workflow.moments import FOREVER
 from layby.workflow.reasons import short_id
 

@@ -9,9 +9,9 @@ from layby.cli import showing
 from layby.cli.connection import Place
 from layby.cli.listing import Listed, listed
 from layby.cli.options import as_json, limited, reaching
+from layby.clock import SystemClock
 from layby.core.model import Millis, Promise, PromiseState, Task
 from layby.core.queries import ListRuns
-from layby.engine.clock import SystemClock
 from layby.errors import WireError
 from layby.workflow import plan
 from layby.workflow.moments import span

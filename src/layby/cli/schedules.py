@@ -13,11 +13,11 @@ from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged
 from layby.cli.promises import value_of
 from layby.cli.refusals import Refused
 from layby.client.api import Client
+from layby.clock import SystemClock
 from layby.core.commands import Command, CreateSchedule, DeleteSchedule, GetSchedule
 from layby.core.model import Schedule
 from layby.core.queries import SearchSchedules
 from layby.core.replies import Reply, ScheduleData, SchedulePage
-from layby.engine.clock import SystemClock
 from layby.workflow.names import close_match
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layby.core.model import Millis
-from layby.worker import encoding
+from layby.wire import encoding
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import moment
 

@@ -24,7 +24,7 @@ from layby.core.commands import (
 from layby.core.model import Promise
 from layby.core.queries import GetRun
 from layby.core.replies import PromiseData, Reply, RowPage
-from layby.worker import encoding
+from layby.wire import encoding
 from layby.workflow import plan
 from layby.workflow.reasons import short_id
 

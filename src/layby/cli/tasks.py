@@ -14,6 +14,7 @@ from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged
 from layby.cli.promises import print_promise, value_of
 from layby.cli.refusals import Refused
 from layby.client.api import Client
+from layby.clock import SystemClock
 from layby.core.commands import (
     AcquireTask,
     Command,
@@ -37,7 +38,6 @@ from layby.core.commands import (
 from layby.core.model import NEVER, Task
 from layby.core.queries import SearchTasks
 from layby.core.replies import ClaimData, FenceData, PromiseData, Reply, TaskData
-from layby.engine.clock import SystemClock
 from layby.errors import UsageError
 from layby.wire.decode import decode_data
 

@@ -15,13 +15,13 @@ from layby.cli.answers import expect, explained, pages
 from layby.cli.connection import Place, ask
 from layby.cli.options import as_json, reaching
 from layby.client.api import Client
+from layby.clock import SystemClock
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import GetRun, SearchPromises
 from layby.core.replies import Explanation, RowPage
-from layby.engine.clock import SystemClock
-from layby.worker import encoding
+from layby.wire import encoding
 from layby.workflow import plan
 from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
 

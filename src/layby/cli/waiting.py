@@ -8,9 +8,9 @@ from layby.cli import showing
 from layby.cli.connection import Place
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, as_json, limited, reaching
+from layby.clock import SystemClock
 from layby.core.model import Millis
 from layby.core.queries import ListWaiting
-from layby.engine.clock import SystemClock
 from layby.wire import durations
 from layby.workflow.moments import span
 from layby.workflow.reasons import Reason, reason_of, short_id

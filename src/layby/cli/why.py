@@ -10,10 +10,10 @@ from layby.cli.connection import Place, ask
 from layby.cli.options import as_json, reaching
 from layby.cli.waiting import reason_json
 from layby.client.api import Client
+from layby.clock import SystemClock
 from layby.core.model import Millis
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
-from layby.engine.clock import SystemClock
 from layby.workflow.why import Why, find_why, told
 
 

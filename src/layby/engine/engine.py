@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layby.clock import SLOWER, Clock, StoreClock
 from layby.core import validate
 from layby.core.changes import Changes
 from layby.core.commands import Command, Take, WatchPromise
@@ -28,7 +29,6 @@ from layby.core.rows import Offer
 from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
 from layby.engine.batch import Timed, apply
-from layby.engine.clock import SLOWER, Clock, StoreClock
 from layby.engine.items import Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by

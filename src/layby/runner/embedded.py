@@ -1,11 +1,12 @@
 """A Runner's own engine on its own store."""
 
+from layby.client.patience import patiently
+from layby.clock import SystemClock, virtual_clock
 from layby.core.address import OWN_GROUP
 from layby.core.model import Millis
 from layby.core.queries import Execute
 from layby.core.rows import Settings
 from layby.delivery.routing import Router
-from layby.engine.clock import SystemClock, virtual_clock
 from layby.engine.engine import Engine
 from layby.engine.opening import is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
@@ -13,7 +14,6 @@ from layby.local import LocalClient
 from layby.runner import switching
 from layby.runner.private import PrivateSocket
 from layby.store.sqlite import Durability
-from layby.worker.patience import patiently
 from layby.worker.thread_call import in_own_thread
 from layby.worker.worker import Worker
 

@@ -3,8 +3,8 @@
 from layby.client.executes import ExecuteStream
 from layby.client.http import HttpClient
 from layby.client.inbox import Inbox
+from layby.clock import SystemClock
 from layby.core.model import Millis
-from layby.engine.clock import SystemClock
 from layby.errors import EngineStopped, StoreUnavailable, UsageError
 from layby.worker.heart import Heart
 from layby.worker.server_clock import ServerClock

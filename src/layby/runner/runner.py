@@ -37,7 +37,7 @@ from layby.runner.private import own_or_visit
 from layby.runner.run import Run
 from layby.runner.schedule import Schedule
 from layby.store.sqlite import Durability
-from layby.worker import encoding
+from layby.wire import encoding
 from layby.worker.worker import Worker, WorkerConfig
 from layby.workflow import plan
 from layby.workflow.context import Context

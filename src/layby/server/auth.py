@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layby.clock import Clock, SystemClock
 from layby.core.address import OWN_GROUP
 from layby.core.commands import Command
 from layby.core.model import NEVER, Millis
 from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
-from layby.engine.clock import Clock, SystemClock
 from layby.server import auth_config, reach
 from layby.server.auth_config import ApiKey, AuthConfig, digest_of
 

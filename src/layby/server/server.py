@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from layby.clock import SystemClock
 from layby.core.commands import GetPromise
 from layby.core.model import Message
 from layby.core.queries import OfferMessages
@@ -18,7 +19,6 @@ from layby.core.replies import PromiseData
 from layby.core.stats import GetStats, StatsData
 from layby.delivery.offering import FIRST_PAGE
 from layby.delivery.routing import Router
-from layby.engine.clock import SystemClock
 from layby.engine.engine import Engine, EngineConfig
 from layby.engine.opening import is_file, is_url, open_store, path_of
 from layby.engine.outbox import Outgoing

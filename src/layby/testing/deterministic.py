@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from layby.clock import virtual_clock
 from layby.core.model import Millis
-from layby.engine.clock import virtual_clock
 from layby.runner import Runner
 from layby.testing.virtual import virtual_time
 

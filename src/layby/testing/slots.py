@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Self
 
+from layby.clock import SystemClock, virtual_clock
 from layby.core.model import Millis
-from layby.engine.clock import SystemClock, virtual_clock
 from layby.executors import SlotPool
 from layby.runner import Runner
 from layby.testing.overrides import Overrides

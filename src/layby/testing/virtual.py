@@ -13,8 +13,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from layby.clock import SystemClock, virtual_clock
 from layby.core.model import Millis
-from layby.engine.clock import SystemClock, virtual_clock
 from layby.errors import UsageError
 from layby.testing.clock import EngineTime, VirtualClock
 from layby.testing.idle import IdleWatch

@@ -5,9 +5,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layby.clock import virtual_clock
 from layby.core.queries import ListRuns
 from layby.core.replies import RowPage
-from layby.engine.clock import virtual_clock
 from layby.runner import Run, Runner
 from layby.testing.clock import EngineTime
 from layby.workflow.plan import parse_root_id

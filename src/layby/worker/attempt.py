@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from layby.client.api import WatchingClient
+from layby.client.patience import known, patiently, pauses
 from layby.core.commands import (
     NOTHING,
     AnnotateTask,
@@ -26,10 +27,9 @@ from layby.core.model import Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, PromiseData, Reply
 from layby.errors import StoreError, UsageError
+from layby.program import Job
 from layby.worker.deadlines import Deadline, Deadlines
 from layby.worker.lineage import lineage_of
-from layby.worker.patience import known, patiently, pauses
-from layby.worker.program import Job
 from layby.worker.replay import Record, Replay, encoded
 from layby.worker.tell import Waiting
 from layby.worker.thread_call import on_loop

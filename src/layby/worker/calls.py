@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from layby.client.api import WatchingClient
+from layby.client.patience import known, patiently
 from layby.core.birth import TARGET
 from layby.core.commands import (
     AcquireTask,
@@ -29,12 +30,11 @@ from layby.core.model import Millis, Promise
 from layby.core.queries import Execute
 from layby.core.replies import Claim, ClaimData, PromiseData, TaskData
 from layby.errors import StoreError
+from layby.program import Program
+from layby.wire.call_format import read_call
 from layby.worker.body import Body
-from layby.worker.call_format import read_call
 from layby.worker.credit import LINE
 from layby.worker.lease import LeaseTime
-from layby.worker.patience import known, patiently
-from layby.worker.program import Program
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from layby.core.commands import Value
 from layby.errors import TaskTimeout
+from layby.wire.encoding import error_text
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback
-from layby.worker.encoding import error_text
 
 
 class Completed(Struct, frozen=True):

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Sequence
 
 from layby.client.api import Client
+from layby.client.patience import pauses
 from layby.core.model import Promise
 from layby.core.replies import Claim
 from layby.errors import EngineStopped, StoreError
+from layby.program import Job, Program, Verdict
+from layby.wire.encoding import error_value
 from layby.worker.attempt import Attempt, Host
-from layby.worker.encoding import error_value
-from layby.worker.patience import pauses
-from layby.worker.program import Job, Program, Verdict
 from layby.worker.records import NONE, is_first, recall
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any, Literal
 
 from layby.errors import ConditionError, DeferTimeout, UsageError
-from layby.worker.encoding import error_text
+from layby.wire.encoding import error_text
 from layby.worker.wake import Wake
 
 logger = logging.getLogger(__name__)

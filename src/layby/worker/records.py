@@ -6,11 +6,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from layby.client.api import Client
+from layby.client.patience import known
 from layby.core.model import Promise, Task
 from layby.core.queries import GetRecords
 from layby.core.replies import Claim, RowPage
 from layby.errors import UsageError
-from layby.worker.patience import known
 from layby.worker.replay import CALLS
 
 NONE: Final[Sequence[Promise]] = ()

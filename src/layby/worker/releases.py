@@ -10,9 +10,9 @@ import logging
 from typing import Any, Final, Protocol
 
 from layby.client.api import WatchingClient
+from layby.client.patience import patiently
 from layby.core.commands import Released, ReleaseTasks
 from layby.errors import EngineStopped
-from layby.worker.patience import patiently
 
 logger = logging.getLogger(__name__)
 

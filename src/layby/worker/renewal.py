@@ -10,10 +10,10 @@ import logging
 from typing import Any, Final, Protocol
 
 from layby.client.api import WatchingClient
+from layby.client.patience import patiently
 from layby.core.commands import HeartbeatWorker
 from layby.core.replies import HeartbeatData, Reply
 from layby.worker.lease import LeaseTime
-from layby.worker.patience import patiently
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from layby.errors import (
     ReplayMismatch,
     UsageError,
 )
-from layby.worker import encoding
+from layby.wire import encoding
 
 LASTING = "c"
 """Records that survive a failed try."""

@@ -11,16 +11,16 @@ from functools import partial
 from typing import Any, Protocol
 
 from layby.client.api import WatchingClient
+from layby.client.patience import patiently
 from layby.core.commands import FailTask, FinishTask, RootVerdict, Take, Value
 from layby.core.model import Millis, PromiseState, Task
 from layby.core.replies import Reply
 from layby.errors import EngineStopped, StoreError, UsageError
+from layby.program import Program, Verdict
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback, Callbacks
 from layby.worker.credit import Ask
 from layby.worker.ending import Completed, Failed, failed
-from layby.worker.patience import patiently
-from layby.worker.program import Program, Verdict
 
 logger = logging.getLogger(__name__)
 

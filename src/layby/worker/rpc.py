@@ -10,8 +10,8 @@ from typing import Any, Final
 from layby.core import address
 from layby.core.model import Millis, Promise
 from layby.errors import DeferTimeout, UsageError
+from layby.wire.call_format import Call, read_call
 from layby.worker.attempt import Attempt
-from layby.worker.call_format import Call, read_call
 from layby.worker.lineage import tags_below
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, digest_of

@@ -10,10 +10,10 @@ estimate is carried by elapsed time: who puts the clock of this machine changes 
 from typing import Final
 
 from layby.client.api import Client
+from layby.clock import Clock
 from layby.core.commands import HeartbeatWorker
 from layby.core.model import Millis
 from layby.core.replies import HeartbeatData, Reply
-from layby.engine.clock import Clock
 
 DRIFT_MS: Final[Millis] = 2
 """Clocks that run alike differ by less between two looks."""

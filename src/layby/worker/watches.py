@@ -12,11 +12,11 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
 from layby.client.api import Listener, Watching, WatchingClient
+from layby.client.patience import known, pauses
 from layby.core.commands import GetPromise
 from layby.core.model import Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.errors import DeferTimeout, StoreError
-from layby.worker.patience import known, pauses
 
 logger = logging.getLogger(__name__)
 

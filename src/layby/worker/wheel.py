@@ -24,8 +24,8 @@ from time import perf_counter
 from typing import Any
 
 from layby.errors import UsageError
+from layby.wire.encoding import error_text
 from layby.worker.askers import SLICE, Askers
-from layby.worker.encoding import error_text
 from layby.worker.poll import (
     Condition,
     FirstCheck,

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.client.api import WatchingClient
+from layby.client.patience import patiently
 from layby.core.commands import (
     HeartbeatWorker,
     LeaveWorker,
@@ -37,6 +38,7 @@ from layby.core.replies import (
 )
 from layby.errors import EngineStopped, StoreError
 from layby.executors import HealthEvent, HealthEventSink
+from layby.program import Program, Verdict
 from layby.worker.attempt import Attempt
 from layby.worker.bodies import Bodies
 from layby.worker.body import Body
@@ -46,8 +48,6 @@ from layby.worker.credit import HELD, NOTHING, Ask, Credit, Offer
 from layby.worker.ending import classify
 from layby.worker.lease import Elapsed, LeaseTime
 from layby.worker.loading import Loaded, Loader
-from layby.worker.patience import patiently
-from layby.worker.program import Program, Verdict
 from layby.worker.releases import OLD_BODY_MS, Releases
 from layby.worker.renewal import Renewal
 from layby.worker.reporting import Report, Reporter

@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 from layby.core.commands import Value
 from layby.core.replies import Claim
 from layby.errors import UsageError
-from layby.worker import encoding
-from layby.worker.call_format import Call, read_call
-from layby.worker.program import Failure, Mode
+from layby.program import Failure, Mode
+from layby.wire import encoding
+from layby.wire.call_format import Call, read_call
 from layby.workflow.context import Context
 from layby.workflow.history import ClaimHistory
 from layby.workflow.merge import View

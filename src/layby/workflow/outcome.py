@@ -11,8 +11,8 @@ from layby.core.birth import encoded
 from layby.core.commands import Value
 from layby.core.model import Millis, Promise, PromiseState
 from layby.errors import RunCancelled, RunFailed
-from layby.worker import encoding
-from layby.worker.program import Verdict
+from layby.program import Verdict
+from layby.wire import encoding
 from layby.workflow.context import Context
 from layby.workflow.merge import UNCHANGED, Conflict, Delta, Merge, View
 from layby.workflow.rules import OutcomeStatus, Skip

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
 from layby.core.model import Millis
 from layby.errors import WireError
-from layby.worker import encoding
+from layby.wire import encoding
 from layby.workflow.context import Context
 from layby.workflow.merge import View
 from layby.workflow.names import check_run_id

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 from layby.client.api import Client
+from layby.client.patience import known
 from layby.core.commands import GetPromise, Value
 from layby.core.model import Promise, PromiseState
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
-from layby.worker import encoding
-from layby.worker.call_format import Call
-from layby.worker.patience import known
-from layby.worker.program import Failure, Job, Mode, Verdict
+from layby.program import Failure, Job, Mode, Verdict
+from layby.wire import encoding
+from layby.wire.call_format import Call
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
 from layby.workflow.functions import Functions

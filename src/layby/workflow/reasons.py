@@ -12,8 +12,8 @@ from msgspec import Struct
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.search import waits_since
-from layby.worker import encoding
-from layby.worker.call_format import read_call
+from layby.wire import encoding
+from layby.wire.call_format import read_call
 from layby.workflow import plan
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.model import NEVER, Millis, Promise, Task
-from layby.worker import encoding
+from layby.wire import encoding
 from layby.workflow import outcome
 from layby.workflow.history import (
     History,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from layby.errors import WorkflowError
-from layby.worker.program import Mode
+from layby.program import Mode
 from layby.workflow.context import Context
 from layby.workflow.durations import Duration, positive_seconds
 from layby.workflow.names import check_name

@@ -8,7 +8,7 @@ from hypothesis import given
 from layby.core import values
 from layby.core.commands import Value
 from layby.errors import ContextError
-from layby.worker.encoding import (
+from layby.wire.encoding import (
     ErrorText,
     encode,
     error_value,
@@ -177,7 +177,7 @@ def test_an_error_as_one_line():
 
 def test_plain_json_is_not_walked_in_python(monkeypatch):
     """Values are read back in C instead; a megabyte would take long otherwise."""
-    monkeypatch.setattr("layby.worker.encoding._refuse_what_is_not_json", pytest.fail)
+    monkeypatch.setattr("layby.wire.encoding._refuse_what_is_not_json", pytest.fail)
     assert json.loads(encode({"rows": [{"n": n, "x": n / 7} for n in range(1000)]}))
 
 

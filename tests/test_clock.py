@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layby.engine.clock import StoreClock, SystemClock
+from layby.clock import StoreClock, SystemClock
 from tests.clocks import ManualClock
 
 HOUR = 3_600_000

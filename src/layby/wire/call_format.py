@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from layby.core.commands import Value
 from layby.core.model import Promise
-from layby.worker import encoding
+from layby.wire import encoding
 
 
 class Call(Struct, frozen=True):

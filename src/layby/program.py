@@ -8,7 +8,7 @@ from msgspec import Struct
 from layby.core.commands import Value
 from layby.core.model import Millis, Promise, PromiseState
 from layby.core.replies import Claim
-from layby.worker.call_format import Call
+from layby.wire.call_format import Call
 
 Mode = Literal["async", "thread", "process"]
 
