@@ -34,7 +34,7 @@ from layby.core.commands import (
     WatchPromise,
 )
 from layby.core.replies import HeartbeatData, TakeData
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.items import Item

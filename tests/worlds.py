@@ -14,7 +14,7 @@ from layby.core.invariants import check
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import Query, ResetDebug, SnapDebug, StartDebug, TickDebug
 from layby.core.replies import Reply
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.core.state import State
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine, EngineConfig

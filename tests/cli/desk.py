@@ -15,7 +15,7 @@ from layby.clock import SystemClock
 from layby.core.commands import Command
 from layby.core.queries import Query
 from layby.core.replies import Reply
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.items import Item

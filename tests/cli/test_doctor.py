@@ -22,7 +22,7 @@ from layby.core.commands import (
 )
 from layby.core.invariants import INVARIANTS, check
 from layby.core.model import NEVER
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.errors import LaybyError

@@ -14,7 +14,7 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core import ticks
 from layby.core.model import Listener, Message
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World
 

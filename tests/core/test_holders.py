@@ -8,7 +8,7 @@ import pytest
 from layby.core import commands as c
 from layby.core import ticks
 from layby.core.model import NEVER
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World
 

@@ -5,7 +5,7 @@ from itertools import combinations, permutations
 import pytest
 
 from layby.core import commands as c
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from tests.core import requests as r
 from tests.worlds import BACKENDS, History, World
 

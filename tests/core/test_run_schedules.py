@@ -13,8 +13,8 @@ from layby.core import queries as q
 from layby.core import ticks
 from layby.core.model import NEVER, Schedule
 from layby.core.replies import RowPage
-from layby.core.rows import NoInstant
 from layby.core.schedules import due, occurrences
+from layby.core.settings import NoInstant
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World
 

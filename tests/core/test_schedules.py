@@ -5,8 +5,8 @@ import pytest
 from layby.core import commands as c
 from layby.core import ticks
 from layby.core.model import Schedule
-from layby.core.rows import NoInstant
 from layby.core.schedules import STRAY_MS, occurrences
+from layby.core.settings import NoInstant
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World
 

@@ -6,8 +6,10 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core import ticks
 from layby.core.draft import Draft
+from layby.core.footprint import OutsideFootprint
 from layby.core.model import NEVER
-from layby.core.rows import OutsideFootprint, Rows, Settings
+from layby.core.rows import Rows
+from layby.core.settings import Settings
 from layby.core.step import HANDLERS, step
 from layby.engine.calendar import next_after
 from tests.core import requests as r

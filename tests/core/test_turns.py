@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.model import NEVER
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.core.takes import MAX_ROOT_PARAM
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World

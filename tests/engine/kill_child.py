@@ -23,7 +23,7 @@ from layby.core.commands import (
 )
 from layby.core.model import NEVER
 from layby.core.replies import FinishData, Reply, TakeData
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.local import LocalClient

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from layby.core.rows import NoInstant
+from layby.core.settings import NoInstant
 from layby.engine.calendar import next_after
 
 BERLIN = "Europe/Berlin"

@@ -15,9 +15,11 @@ from msgspec.structs import replace
 
 from layby.core.changes import Changes
 from layby.core.commands import Command, FinishTask, ReleaseTasks, Take
+from layby.core.footprint import Footprint
 from layby.core.model import Millis
 from layby.core.queries import Query, ResetDebug, SnapDebug
-from layby.core.rows import Footprint, Rows, Settings
+from layby.core.rows import Rows
+from layby.core.settings import Settings
 from layby.core.state import State
 from layby.errors import StoreUnavailable
 from layby.store.api import Store

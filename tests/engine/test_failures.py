@@ -33,7 +33,7 @@ from layby.core.invariants import check
 from layby.core.model import NEVER
 from layby.core.queries import Query, SearchPromises
 from layby.core.replies import PromiseData, PromisePage, Reply
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.core.ticks import ExpirePromises
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine

@@ -8,7 +8,7 @@ from layby.clock import SystemClock
 from layby.core.commands import CreatePromise, Take
 from layby.core.model import NEVER
 from layby.core.replies import Reply, TakeData
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.items import Answer, Item

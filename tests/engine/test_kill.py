@@ -21,7 +21,7 @@ from layby.core.birth import encoded
 from layby.core.commands import SettlePromise, Take
 from layby.core.model import Task
 from layby.core.replies import TakeData
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.core.state import State
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine

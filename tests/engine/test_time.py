@@ -10,7 +10,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.model import Millis
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.core.stats import GetStats, StatsData
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine

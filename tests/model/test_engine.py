@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from tests.model.oracle import NAMED_MESSAGES, Oracle
 from tests.model.reading import COMPAT, Profile
 from tests.model.scripts import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.core.state import State
 from layby.engine.calendar import next_after
 from layby.store.sqlite import SqliteReader

@@ -17,8 +17,9 @@ import msgspec
 
 from layby.core.changes import Changes
 from layby.core.commands import Command
+from layby.core.footprint import Footprint
 from layby.core.replies import Reply
-from layby.core.rows import Footprint, Settings
+from layby.core.settings import Settings
 from layby.core.state import State
 from layby.core.step import step
 from layby.core.ticks import ExpireLeases, ExpirePromises

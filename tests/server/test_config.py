@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.errors import UsageError
 from layby.server import config as configuration
 from layby.server.auth_config import AuthConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from layby.cli.doctor import examine
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from tests.server import judging, linear
 from tests.server.hammering import GROUP, Hammer, Seen, family_of, settle_all
 from tests.server.processes import ServerProcess

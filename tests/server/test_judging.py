@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from layby.core.queries import TickDebug
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from tests.model.scripts import (
     ANY,
     acquire,

@@ -14,8 +14,8 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import FAR, Promise, Task
 from layby.core.replies import Explanation
-from layby.core.rows import Settings
 from layby.core.search import wait_kind, waits_since
+from layby.core.settings import Settings
 from layby.store import by_time
 from layby.store.sql import SqlStore
 from tests.core import requests as r

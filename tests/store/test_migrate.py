@@ -18,7 +18,7 @@ from layby.core.commands import (
 from layby.core.model import NEVER
 from layby.core.queries import SearchSchedules
 from layby.core.replies import ScheduleData, SchedulePage
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.errors import StoreUnreadable
@@ -94,7 +94,7 @@ def test_two_processes_on_a_fresh_file_migrate_it_once(tmp_path):
     script = tmp_path / "start.py"
     script.write_text(
         "import sys\n"
-        "from layby.core.rows import Settings\n"
+        "from layby.core.settings import Settings\n"
         "from layby.engine.calendar import next_after\n"
         "from layby.errors import StoreOwned\n"
         "from layby.store.sqlite import SqliteStore\n"

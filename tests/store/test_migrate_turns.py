@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.store import migrate
 from layby.store.dialect import SqliteDialect

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.errors import StoreOwned, StoreUnavailable
 from layby.store.ownership import Ownership
@@ -17,7 +17,7 @@ from layby.store.sqlite import SqliteReader, SqliteStore
 
 OWNER = """
 import sys
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.store.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1], Settings(), next_after)

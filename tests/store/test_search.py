@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core.rows import Settings
 from layby.core.search import has_tags
+from layby.core.settings import Settings
 from layby.store import by_time, queries
 from layby.store.sql import SqlStore
 from tests.core import requests as r

@@ -8,7 +8,7 @@ import pytest
 
 from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.errors import StoreUnavailable, StoreUnreadable

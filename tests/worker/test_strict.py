@@ -10,7 +10,7 @@ import pytest
 from layby import RetryPolicy, RunFailed, Runner, task
 from layby.core.commands import CreatePromise
 from layby.core.invariants import check
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.testing import virtual_test
 from tests.worker.world import flow_of, promises
 

@@ -23,7 +23,7 @@ from layby.core import validate
 from layby.core.commands import Command, GetPromise, GetSchedule, GetTask
 from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.batch import apply
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine

@@ -21,7 +21,7 @@ from layby.cli.options import limited
 from layby.clock import SystemClock
 from layby.core.invariants import INVARIANTS, Violation
 from layby.core.model import Millis
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
 

@@ -8,7 +8,7 @@ import click
 from layby.cli import showing
 from layby.cli.connection import DEFAULT_FILE, find_place
 from layby.cli.options import as_json
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.errors import UsageError
 from layby.store.migrate import Migration, known

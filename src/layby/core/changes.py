@@ -3,6 +3,7 @@
 from layby.core.draft import Draft
 from layby.core.model import (
     FAR,
+    HeldKey,
     Holder,
     Listener,
     Message,
@@ -13,7 +14,6 @@ from layby.core.model import (
     Task,
     Wait,
 )
-from layby.core.rows import HeldKey
 
 
 class Changes:

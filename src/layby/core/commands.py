@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from layby.core.model import NEVER, Millis, root_of
-from layby.core.rows import Footprint, HeldKey, TakeKey
+from layby.core.footprint import Footprint
+from layby.core.model import NEVER, HeldKey, Millis, root_of
+from layby.core.queue import TakeKey
 
 MAX_TAGS = 256
 MAX_NAMES = 10_000

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from layby.core.model import (
+    HeldKey,
     Holder,
     Listener,
     Message,
@@ -13,7 +14,8 @@ from layby.core.model import (
     Task,
     Wait,
 )
-from layby.core.rows import HeldKey, Rows, Settings
+from layby.core.rows import Rows
+from layby.core.settings import Settings
 
 
 class Draft:

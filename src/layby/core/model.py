@@ -26,6 +26,8 @@ NodeKind = Literal["root", "node"]
 MessageKind = Literal["execute", "unblock", "lost"]
 MessageKey = tuple[str, MessageKind, str]
 """Promise id, kind, address: a newer message of the same key replaces the older."""
+HeldKey = tuple[str, str]
+"""Pid and incarnation: which holder."""
 
 
 def root_of(promise_id: str) -> str:

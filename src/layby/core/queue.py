@@ -3,10 +3,16 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from layby.core.model import Millis
+from layby.core.model import HeldKey, Millis
 
 Entry = tuple[Millis, str]
 """Since when a task is ready, and its id."""
+
+TakeKey = tuple[str, tuple[str, ...], str]
+"""Group and names: takes that ask for the same tasks share one look at the queue."""
+
+Offer = tuple[HeldKey, TakeKey, int]
+"""A take that waits in the engine: whose it is, for what, and how many slots it has free."""
 
 
 class Queue:

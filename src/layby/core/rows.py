@@ -1,119 +1,27 @@
 """What a batch may see: the rows its footprint names plus one hop, and nothing more."""
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from layby.core.address import inbox_of
+from layby.core.footprint import OutsideFootprint
 from layby.core.model import (
+    HeldKey,
     Holder,
     Listener,
     Message,
     MessageKey,
-    Millis,
     Promise,
     Schedule,
     Task,
     Wait,
     root_of,
 )
-from layby.core.queue import Ready
-
-TakeKey = tuple[str, tuple[str, ...], str]
-"""Group and names: takes that ask for the same tasks share one look at the queue."""
-
-HeldKey = tuple[str, str]
-
-Offer = tuple[HeldKey, TakeKey, int]
-"""A take that waits in the engine: whose it is, for what, and how many slots it has free."""
-
-
-class NoInstant(Struct, frozen=True):
-    """What a calendar answers when there is no next instant."""
-
-    why: str
-
-
-Calendar = Callable[[str, Millis, str], Millis | NoInstant]
-"""The next instant of a cron rule strictly after a given one, in a time zone."""
-
-
-class OutsideFootprint(Exception):
-    """A step read a row it did not declare: a bug in the command's footprint."""
-
-
-Lineage = Literal["off", "dot", "colon"]
-"""How ids tell their origin: text before the first '.' or ':'; off: they tell nothing."""
-
-
-class Settings(Struct, frozen=True):
-    """The few numbers and switches the rules depend on; the defaults accept what SDKs send."""
-
-    retry_ms: Millis = 30_000
-    max_crashes: int = 5
-    hop_limit: int = 1_000
-    """Waits handled in the transaction that settles their promise; the rest is armed as a tick."""
-    preload_limit: int = 1_000
-    roots_per_take: int = 64
-    strict_lineage: Lineage = "off"
-    """Lineage tags must fit their id, and waits stay within one origin."""
-    strict_external: bool = False
-    """Nobody may wait for a promise without a target, timer or external tag: it is internal."""
-
-    @classmethod
-    def strict(cls) -> "Settings":
-        """The specification's answers, with the lineage rule of the newest SDKs."""
-        return cls(strict_lineage="colon", strict_external=True)
-
-
-class Footprint(Struct):
-    """The rows a batch declares."""
-
-    ids: set[str] = field(default_factory=set)
-    pairs: set[tuple[str, str]] = field(default_factory=set)
-    """Waits (awaited, awaiter) a step may add: one that stands already must be seen."""
-    branches_of: set[str] = field(default_factory=set)
-    branches: set[str] = field(default_factory=set)
-    born_into: set[tuple[str, str]] = field(default_factory=set)
-    """Id and branch of promises this batch may create: they count when it also reads by id."""
-    schedules: set[str] = field(default_factory=set)
-    pids: set[str] = field(default_factory=set)
-    leases_of: set[str] = field(default_factory=set)
-    notices: set[str] = field(default_factory=set)
-    takes: dict[TakeKey, int] = field(default_factory=dict)
-    """What takes that ask alike have room for."""
-    take_count: int = 0
-    ahead: int = 0
-    """What all takes together may be handed ahead of their slots."""
-    waiting: Sequence[Offer] = ()
-    """Takes that wait in the engine: nothing is handed out ahead that they have room for."""
-    root_params: bool = False
-    """Claims bring the params of their roots: each task of a run is loaded with its root."""
-    leaving: int = 0
-    """So many rows may leave the queue otherwise than by a take."""
-    since: Millis = 0
-    """When the first command of the batch happens: what is over by then is ready for nobody."""
-
-    def expect(self, key: TakeKey, free: int, ahead: int) -> None:
-        """A take will look at the queue."""
-        self.takes[key] = self.takes.get(key, 0) + free
-        self.take_count += 1
-        self.ahead += ahead
-
-    def nodes_of(self, group: str) -> int:
-        """How many ready nodes of a group may be handed out, and one more: the oldest left."""
-        asked = sum(free for key, free in self.takes.items() if key[0] == group)
-        kept = sum(free for _, key, free in self.waiting if key[0] == group) if self.ahead else 0
-        return asked + self.ahead + kept + self.leaving + 1
-
-    def roots(self, per_take: int) -> int:
-        return per_take * self.take_count + self.leaving
-
-    def all_branches(self) -> set[str]:
-        return self.branches | {branch for key, branch in self.born_into if key in self.branches_of}
+from layby.core.queue import Offer, Ready, TakeKey
+from layby.core.settings import Calendar, Settings
 
 
 class Rows:

@@ -25,7 +25,7 @@ from layby.core.commands import (
 from layby.core.draft import Draft
 from layby.core.model import NEVER, RUN_OF_SCHEDULE, Millis, Schedule, later
 from layby.core.replies import OK, Reply, ScheduleData, ok, refuse
-from layby.core.rows import Calendar, NoInstant
+from layby.core.settings import Calendar, NoInstant
 from layby.core.ticks import FireSchedule
 
 NOT_FOUND = refuse(404, "Schedule not found")

@@ -2,8 +2,17 @@
 
 from msgspec import Struct, field
 
-from layby.core.model import Holder, Listener, Message, MessageKey, Promise, Schedule, Task, Wait
-from layby.core.rows import HeldKey
+from layby.core.model import (
+    HeldKey,
+    Holder,
+    Listener,
+    Message,
+    MessageKey,
+    Promise,
+    Schedule,
+    Task,
+    Wait,
+)
 
 
 class State(Struct):

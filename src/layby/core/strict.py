@@ -25,7 +25,7 @@ from layby.core.commands import (
     Tags,
 )
 from layby.core.model import NEVER
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 
 Problems = Iterator[str]
 

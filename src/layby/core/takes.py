@@ -9,10 +9,9 @@ from typing import Final
 
 from layby.core.commands import Take, TaskVersion
 from layby.core.draft import Draft
-from layby.core.model import Holder, Millis, Promise, Task, root_of
+from layby.core.model import HeldKey, Holder, Millis, Promise, Task, root_of
 from layby.core.queue import Entry, Queue
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
-from layby.core.rows import HeldKey
 
 MAX_ROOT_PARAM: Final = 4_096
 """Characters of a root's param that come with a claim."""

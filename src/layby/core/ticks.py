@@ -1,8 +1,8 @@
 """What time does: commands that nobody sends, found by the store's `due`."""
 
 from layby.core.commands import Command
+from layby.core.footprint import Footprint
 from layby.core.model import MessageKey, Millis
-from layby.core.rows import Footprint
 
 
 class Tick(Command, frozen=True):

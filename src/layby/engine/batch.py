@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 from layby.core.changes import Changes
 from layby.core.commands import Command
+from layby.core.footprint import Footprint
 from layby.core.model import Millis
+from layby.core.queue import Offer
 from layby.core.replies import Reply, refuse
-from layby.core.rows import Footprint, Offer, Rows
+from layby.core.rows import Rows
 from layby.core.step import step
 from layby.store.api import Store
 

@@ -15,7 +15,7 @@ from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
 from layby.core.model import Millis
-from layby.core.rows import NoInstant
+from layby.core.settings import NoInstant
 
 _YEARS = range(1970, 2200)
 _SECOND = timedelta(seconds=1)

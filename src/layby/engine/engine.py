@@ -24,8 +24,8 @@ from layby.core.changes import Changes
 from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import FAR, MessageKey, Millis
 from layby.core.queries import OfferMessages, Query, ResetDebug, StartDebug, StopDebug, TickDebug
+from layby.core.queue import Offer
 from layby.core.replies import DEBUG_IS_OFF, OK, PromiseData, Reply, TakeData, ok, refuse
-from layby.core.rows import Offer
 from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
 from layby.engine.batch import Timed, apply

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.errors import UsageError
 from layby.store.api import Store

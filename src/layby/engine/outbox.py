@@ -6,9 +6,9 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from layby.core.changes import Changes
+from layby.core.footprint import Footprint
 from layby.core.model import Message, MessageKey, Millis, Promise
 from layby.core.queries import OfferMessages
-from layby.core.rows import Footprint
 from layby.store.api import Store
 
 PAGE_CHARS: Final = 4 * 2**20

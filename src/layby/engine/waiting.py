@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
 from layby.core.model import FAR, Millis, Task
+from layby.core.queue import Offer
 from layby.core.replies import PromiseData, Reply, ok
-from layby.core.rows import Offer
 from layby.engine.items import Item
 
 

@@ -5,7 +5,7 @@ from layby.clock import SystemClock, virtual_clock
 from layby.core.address import OWN_GROUP
 from layby.core.model import Millis
 from layby.core.queries import Execute
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.delivery.routing import Router
 from layby.engine.engine import Engine
 from layby.engine.opening import is_file, open_store, path_of

@@ -26,7 +26,7 @@ from layby.core.commands import (
 from layby.core.model import NEVER, Millis, Promise, PromiseState
 from layby.core.queries import ListRuns, Query
 from layby.core.replies import PromiseData, Reply, RowPage, RunData
-from layby.core.rows import Settings
+from layby.core.settings import Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of
 from layby.errors import EngineStopped, UsageError, WorkflowError

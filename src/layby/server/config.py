@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.rows import Lineage, Settings
+from layby.core.settings import Lineage, Settings
 from layby.errors import UsageError
 from layby.server import auth_config
 from layby.server.auth_config import ApiKey, AuthConfig

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from layby.core.changes import Changes
+from layby.core.footprint import Footprint
 from layby.core.model import Message, Millis
 from layby.core.queries import (
     ExplainPromise,
@@ -25,7 +26,7 @@ from layby.core.replies import (
     TaskPage,
     WaitingPage,
 )
-from layby.core.rows import Footprint, Rows
+from layby.core.rows import Rows
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.core.ticks import Tick

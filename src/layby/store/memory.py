@@ -12,7 +12,18 @@ from msgspec.structs import replace
 from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
-from layby.core.model import FAR, Holder, Listener, Message, MessageKey, Millis, Promise, Task
+from layby.core.footprint import Footprint
+from layby.core.model import (
+    FAR,
+    HeldKey,
+    Holder,
+    Listener,
+    Message,
+    MessageKey,
+    Millis,
+    Promise,
+    Task,
+)
 from layby.core.queries import (
     ExplainPromise,
     GetRecords,
@@ -25,7 +36,7 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
-from layby.core.queue import Entry, Queue, Ready
+from layby.core.queue import Entry, Queue, Ready, TakeKey
 from layby.core.replies import (
     Explanation,
     PromisePage,
@@ -34,8 +45,9 @@ from layby.core.replies import (
     TaskPage,
     WaitingPage,
 )
-from layby.core.rows import Calendar, Footprint, HeldKey, Rows, Settings, TakeKey
+from layby.core.rows import Rows
 from layby.core.search import matches_promise, matches_run, matches_task, projected
+from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.core.ticks import (

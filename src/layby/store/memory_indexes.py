@@ -6,9 +6,18 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import Final, Generic, TypeVar
 
-from layby.core.model import NEVER, Listener, Message, MessageKey, Millis, Promise, Task, Wait
+from layby.core.model import (
+    NEVER,
+    HeldKey,
+    Listener,
+    Message,
+    MessageKey,
+    Millis,
+    Promise,
+    Task,
+    Wait,
+)
 from layby.core.queue import Entry
-from layby.core.rows import HeldKey
 from layby.core.state import State
 
 K = TypeVar("K")

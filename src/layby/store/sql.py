@@ -11,6 +11,7 @@ import msgspec
 from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
+from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
     Holder,
@@ -43,7 +44,8 @@ from layby.core.replies import (
     TaskPage,
     WaitingPage,
 )
-from layby.core.rows import Calendar, Footprint, Rows, Settings
+from layby.core.rows import Rows
+from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.core.ticks import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from layby.core.model import Millis
-from layby.core.rows import Calendar, Settings
+from layby.core.settings import Calendar, Settings
 from layby.errors import StoreUnreadable
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained

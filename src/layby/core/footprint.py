@@ -1,0 +1,59 @@
+"""The rows that a batch declares before it is loaded."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from layby.core.model import Millis
+from layby.core.queue import Offer, TakeKey
+
+
+class OutsideFootprint(Exception):
+    """A step read a row it did not declare: a bug in the command's footprint."""
+
+
+class Footprint(Struct):
+    """The rows a batch declares."""
+
+    ids: set[str] = field(default_factory=set)
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    """Waits (awaited, awaiter) a step may add: one that stands already must be seen."""
+    branches_of: set[str] = field(default_factory=set)
+    branches: set[str] = field(default_factory=set)
+    born_into: set[tuple[str, str]] = field(default_factory=set)
+    """Id and branch of promises this batch may create: they count when it also reads by id."""
+    schedules: set[str] = field(default_factory=set)
+    pids: set[str] = field(default_factory=set)
+    leases_of: set[str] = field(default_factory=set)
+    notices: set[str] = field(default_factory=set)
+    takes: dict[TakeKey, int] = field(default_factory=dict)
+    """What takes that ask alike have room for."""
+    take_count: int = 0
+    ahead: int = 0
+    """What all takes together may be handed ahead of their slots."""
+    waiting: Sequence[Offer] = ()
+    """Takes that wait in the engine: nothing is handed out ahead that they have room for."""
+    root_params: bool = False
+    """Claims bring the params of their roots: each task of a run is loaded with its root."""
+    leaving: int = 0
+    """So many rows may leave the queue otherwise than by a take."""
+    since: Millis = 0
+    """When the first command of the batch happens: what is over by then is ready for nobody."""
+
+    def expect(self, key: TakeKey, free: int, ahead: int) -> None:
+        """A take will look at the queue."""
+        self.takes[key] = self.takes.get(key, 0) + free
+        self.take_count += 1
+        self.ahead += ahead
+
+    def nodes_of(self, group: str) -> int:
+        """How many ready nodes of a group may be handed out, and one more: the oldest left."""
+        asked = sum(free for key, free in self.takes.items() if key[0] == group)
+        kept = sum(free for _, key, free in self.waiting if key[0] == group) if self.ahead else 0
+        return asked + self.ahead + kept + self.leaving + 1
+
+    def roots(self, per_take: int) -> int:
+        return per_take * self.take_count + self.leaving
+
+    def all_branches(self) -> set[str]:
+        return self.branches | {branch for key, branch in self.born_into if key in self.branches_of}
