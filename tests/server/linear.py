@@ -182,7 +182,7 @@ class Search:
         command.footprint(footprint)
         reply, draft = step(self._store.load(footprint, now), command, now)
         if reply.status < 400:
-            changes.add(draft)
+            changes.add(draft, now)
         if changes.is_empty:
             return reply, state
         self._store.state = self._store.dump()

@@ -1,6 +1,7 @@
-"""What one transaction has to write: the drafts of a batch, added up."""
+"""What one step writes, or one transaction: the books are the same, and are kept here."""
 
-from layby.core.draft import Draft
+from msgspec import Struct
+
 from layby.core.model import (
     FAR,
     HeldKey,
@@ -16,69 +17,53 @@ from layby.core.model import (
 )
 
 
-class Changes:
+class Changes(Struct, eq=False):
     """Later writes of the same row replace earlier ones; only the last state reaches the store."""
 
-    __slots__ = (
-        "adopted",
-        "born",
-        "dropped_listeners",
-        "dropped_waits",
-        "earliest",
-        "forgotten",
-        "held",
-        "holders",
-        "listeners",
-        "messages",
-        "promises",
-        "readied",
-        "schedules",
-        "settled",
-        "silenced",
-        "tasks",
-        "waits",
-    )
+    promises: dict[str, Promise] = {}
+    born: set[str] = set()
+    adopted: set[str] = set()
+    """Promises that take the place of a placeholder."""
+    settled: list[str] = []
+    tasks: dict[str, Task] = {}
+    readied: list[str] = []
+    held: dict[HeldKey, int] = {}
+    """How many tasks more, or fewer, a holder has."""
+    holders: dict[HeldKey, Holder] = {}
+    waits: dict[tuple[str, str], Wait] = {}
+    dropped_waits: list[tuple[str, str]] = []
+    forgotten: list[str] = []
+    """Tasks whose waits are all deleted."""
+    listeners: list[Listener] = []
+    dropped_listeners: list[str] = []
+    silenced: list[str] = []
+    """Addresses whose listeners and messages are deleted."""
+    messages: dict[MessageKey, Message | None] = {}
+    schedules: dict[str, Schedule | None] = {}
+    earliest: Millis = FAR
+    """The soonest instant at which any row added here has to be looked at again."""
 
-    def __init__(self) -> None:
-        self.born: set[str] = set()
-        self.adopted: set[str] = set()
-        self.promises: dict[str, Promise] = {}
-        self.tasks: dict[str, Task] = {}
-        self.waits: dict[tuple[str, str], Wait] = {}
-        self.dropped_waits: list[tuple[str, str]] = []
-        self.forgotten: list[str] = []
-        self.listeners: list[Listener] = []
-        self.dropped_listeners: list[str] = []
-        self.messages: dict[MessageKey, Message | None] = {}
-        self.schedules: dict[str, Schedule | None] = {}
-        self.silenced: list[str] = []
-        """Addresses whose listeners and messages are deleted."""
-        self.holders: dict[HeldKey, Holder] = {}
-        self.held: dict[HeldKey, int] = {}
-        self.settled: list[str] = []
-        self.readied: list[str] = []
-        self.earliest: Millis = FAR
-
-    def add(self, draft: Draft) -> None:
-        if draft.promises:
-            self._add_promises(draft)
-        if draft.tasks:
-            self._add_tasks(draft)
-        if draft.waits or draft.dropped_waits or draft.forgotten:
-            self.waits.update(draft.waits)
-            self.dropped_waits += draft.dropped_waits
-            self.forgotten += draft.forgotten
-        if draft.listeners or draft.dropped_listeners:
-            self.listeners += draft.listeners
-            self.dropped_listeners += draft.dropped_listeners
-        if draft.messages:
-            self.messages.update(draft.messages)
-        if draft.schedules:
-            self._add_schedules(draft)
-        if draft.holders:
-            self._add_holders(draft)
-        if draft.silenced:
-            self._silence(draft.silenced)
+    def add(self, later: "Changes", now: Millis) -> None:
+        """What a step has written, at `now`, after all that is here already."""
+        if later.promises:
+            self._add_promises(later)
+        if later.tasks:
+            self._add_tasks(later)
+        if later.waits or later.dropped_waits or later.forgotten:
+            self.waits.update(later.waits)
+            self.dropped_waits += later.dropped_waits
+            self.forgotten += later.forgotten
+        if later.listeners or later.dropped_listeners:
+            self.listeners += later.listeners
+            self.dropped_listeners += later.dropped_listeners
+        if later.messages:
+            self.messages.update(later.messages)
+        if later.schedules:
+            self._add_schedules(later)
+        if later.holders:
+            self._add_holders(later, now)
+        if later.silenced:
+            self._silence(later.silenced)
 
     def _silence(self, addresses: list[str]) -> None:
         """Deleted before anything is written: what this batch wrote to them goes here."""
@@ -90,39 +75,38 @@ class Changes:
             if each is None or each.address not in addresses
         }
 
-    def _add_promises(self, draft: Draft) -> None:
-        self.born |= draft.born
-        self.adopted |= draft.adopted - self.born
-        self.promises.update(draft.promises)
-        self.settled += draft.settled
-        for promise in draft.promises.values():
+    def _add_promises(self, later: "Changes") -> None:
+        self.born |= later.born
+        self.adopted |= later.adopted - self.born
+        self.promises.update(later.promises)
+        self.settled += later.settled
+        for promise in later.promises.values():
             if promise.is_armed:
                 self._wake_by(promise.timeout_at)
             elif promise.tail_at is not None:
                 self._wake_by(promise.tail_at)
 
-    def _add_tasks(self, draft: Draft) -> None:
-        self.tasks.update(draft.tasks)
-        self.readied += draft.readied
-        for key, by in draft.held.items():
+    def _add_tasks(self, later: "Changes") -> None:
+        self.tasks.update(later.tasks)
+        self.readied += later.readied
+        for key, by in later.held.items():
             self.held[key] = self.held.get(key, 0) + by
-        for task in draft.tasks.values():
+        for task in later.tasks.values():
             if task.wake_at is not None:
                 self._wake_by(task.wake_at)
 
-    def _add_schedules(self, draft: Draft) -> None:
-        self.schedules.update(draft.schedules)
-        for schedule in draft.schedules.values():
+    def _add_schedules(self, later: "Changes") -> None:
+        self.schedules.update(later.schedules)
+        for schedule in later.schedules.values():
             if schedule is not None:
                 self._wake_by(schedule.next_run_at)
 
-    def _add_holders(self, draft: Draft) -> None:
-        self.holders.update(draft.holders)
-        for holder in draft.holders.values():
-            self._wake_by(holder.expires_at if holder.is_alive else draft.now)
+    def _add_holders(self, later: "Changes", now: Millis) -> None:
+        self.holders.update(later.holders)
+        for holder in later.holders.values():
+            self._wake_by(holder.expires_at if holder.is_alive else now)
 
     def _wake_by(self, at: Millis) -> None:
-        """The soonest instant at which any row written here has to be looked at again."""
         self.earliest = min(self.earliest, at)
 
     @property

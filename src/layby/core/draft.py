@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from layby.core.changes import Changes
 from layby.core.model import (
-    HeldKey,
     Holder,
     Listener,
     Message,
@@ -18,49 +18,13 @@ from layby.core.rows import Rows
 from layby.core.settings import Settings
 
 
-class Draft:
-    """Reads fall through to the batch's rows; writes stay here until the step has succeeded."""
+class Draft(Changes, kw_only=True):
+    """The changes of one step. Reads fall through to the batch's rows; writes stay here until the
+    step has succeeded.
+    """
 
-    __slots__ = (
-        "adopted",
-        "born",
-        "dropped_listeners",
-        "dropped_waits",
-        "forgotten",
-        "held",
-        "holders",
-        "listeners",
-        "messages",
-        "now",
-        "promises",
-        "readied",
-        "rows",
-        "schedules",
-        "settled",
-        "silenced",
-        "tasks",
-        "waits",
-    )
-
-    def __init__(self, rows: Rows, now: Millis) -> None:
-        self.rows = rows
-        self.now = now
-        self.promises: dict[str, Promise] = {}
-        self.tasks: dict[str, Task] = {}
-        self.born: set[str] = set()
-        self.adopted: set[str] = set()
-        self.settled: list[str] = []
-        self.readied: list[str] = []
-        self.waits: dict[tuple[str, str], Wait] = {}
-        self.dropped_waits: list[tuple[str, str]] = []
-        self.forgotten: list[str] = []
-        self.listeners: list[Listener] = []
-        self.dropped_listeners: list[str] = []
-        self.messages: dict[MessageKey, Message | None] = {}
-        self.schedules: dict[str, Schedule | None] = {}
-        self.silenced: list[str] = []
-        self.holders: dict[HeldKey, Holder] = {}
-        self.held: dict[HeldKey, int] = {}
+    rows: Rows
+    now: Millis
 
     @property
     def settings(self) -> Settings:
@@ -157,37 +121,3 @@ class Draft:
             return
         key = (task.pid, task.holder)
         self.held[key] = self.held.get(key, 0) + by
-
-    # --- after the step ------------------------------------------------------------------
-
-    def merge(self) -> None:
-        """Make the writes visible to the next step of the same batch."""
-        rows = self.rows
-        if self.promises:
-            rows.add_promises(self.promises.values())
-        if self.tasks:
-            self._merge_tasks()
-        if self.waits:
-            rows.add_waits(self.waits.values())
-        rows.forgotten.update(self.forgotten)
-        for awaited, awaiter in self.dropped_waits:
-            rows.waits.get(awaited, {}).pop(awaiter, None)
-        if self.listeners:
-            rows.add_listeners(self.listeners)
-        for awaited in self.dropped_listeners:
-            rows.listeners.pop(awaited, None)
-        if self.silenced:
-            rows.silence(self.silenced)
-        if self.schedules:
-            rows.schedules.update(self.schedules)
-        for (pid, incarnation), holder in self.holders.items():
-            rows.holders.setdefault(pid, {})[incarnation] = holder
-        for key, by in self.held.items():
-            rows.count_held(key, by)
-        for message_key, message in self.messages.items():
-            rows.add_notice(message_key, message)
-
-    def _merge_tasks(self) -> None:
-        self.rows.add_tasks(self.tasks)
-        for task_id in self.readied:
-            self.rows.add_ready(self.tasks[task_id])

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from layby.core.address import inbox_of
+from layby.core.changes import Changes
 from layby.core.footprint import OutsideFootprint
 from layby.core.model import (
     HeldKey,
@@ -25,7 +26,7 @@ from layby.core.settings import Calendar, Settings
 
 
 class Rows:
-    """Rows loaded for one batch; `merge` of each draft keeps them current within it."""
+    """Rows loaded for one batch; adding the changes of each step keeps them current within it."""
 
     __slots__ = (
         "branches",
@@ -89,6 +90,34 @@ class Rows:
     def unknown_roots(self) -> set[str]:
         """Roots of the runs whose nodes are loaded, or may be born in this batch."""
         return {root_of(each) for each in self.known if ":" in each} - self.known
+
+    def add(self, changes: Changes) -> None:
+        """Make the writes of a step visible to the next one of the same batch."""
+        if changes.promises:
+            self.add_promises(changes.promises.values())
+        if changes.tasks:
+            self.add_tasks(changes.tasks)
+            for task_id in changes.readied:
+                self.add_ready(changes.tasks[task_id])
+        if changes.waits:
+            self.add_waits(changes.waits.values())
+        self.forgotten.update(changes.forgotten)
+        for awaited, awaiter in changes.dropped_waits:
+            self.waits.get(awaited, {}).pop(awaiter, None)
+        if changes.listeners:
+            self.add_listeners(changes.listeners)
+        for awaited in changes.dropped_listeners:
+            self.listeners.pop(awaited, None)
+        if changes.silenced:
+            self.silence(changes.silenced)
+        if changes.schedules:
+            self.schedules.update(changes.schedules)
+        for (pid, incarnation), holder in changes.holders.items():
+            self.holders.setdefault(pid, {})[incarnation] = holder
+        for key, by in changes.held.items():
+            self.count_held(key, by)
+        for message_key, message in changes.messages.items():
+            self.add_notice(message_key, message)
 
     def add_promises(self, promises: Iterable[Promise]) -> None:
         for promise in promises:

@@ -76,7 +76,7 @@ HANDLERS: dict[type[Command], Handler] = {
 
 
 def step(rows: Rows, command: Command, now: Millis) -> tuple[Reply, Draft]:
-    draft = Draft(rows, now)
+    draft = Draft(rows=rows, now=now)
     if (take := command.asks) is not None:
         rows.come(take.key, take.free)
     wrong = validate.problems(command) or strict.problems(command, rows.settings)

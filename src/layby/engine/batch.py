@@ -58,6 +58,6 @@ def _attempt(rows: Rows, changes: Changes, command: Command, now: Millis) -> Rep
         logger.exception("bug in %s", command.kind)
         return refuse(500, f"Internal error: {type(bug).__name__}: {bug}")
     if reply.status < 400:
-        draft.merge()
-        changes.add(draft)
+        rows.add(draft)
+        changes.add(draft, now)
     return reply
