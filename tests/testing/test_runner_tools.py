@@ -16,7 +16,7 @@ from layby.testing import (
     virtual_test,
     waits,
 )
-from layby.testing.deterministic import NEW_YEAR
+from layby.testing.virtual import NEW_YEAR
 
 
 def test_the_public_names_are_these():

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -35,6 +36,8 @@ MAX_UNANSWERED: Final = 100
 """Requests one connection may send ahead of their answers: each costs more memory than bytes."""
 USER_TIMEOUT_MS: Final = 30_000
 """How long the kernel waits for a vanished peer to confirm what was sent to it."""
+RESERVED_FILES: Final = 100
+"""For the store, pushes, logs, and connections that are only told that there are too many."""
 _OF_UPGRADES: Final = (b"connection", b"upgrade", b"http2-settings")
 
 
@@ -289,3 +292,23 @@ def _watch_peer(connection: socket.socket | None) -> None:
     for level, name, value in options:
         if (option := getattr(socket, name, None)) is not None:
             connection.setsockopt(level, option, value)
+
+
+def allow_connections(connections: int) -> int:
+    """Have the system allow so many connections if it will; how many it allows.
+
+    Each is an open file, and the limit a shell sets is not meant for servers.
+    """
+    if sys.platform == "win32":
+        return connections
+    import resource  # noqa: PLC0415 - not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + RESERVED_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return max(soft - RESERVED_FILES, 1)

@@ -7,10 +7,10 @@ writer's time.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from importlib.metadata import version
 from time import monotonic
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -36,6 +36,7 @@ STATS_SHARE: Final = 100
 STATS_SELDOM: Final = 60.0
 STATS_PATIENCE: Final = 5.0
 
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ReadStats = Callable[[], Awaitable[StatsData]]
 Live = Literal[
     "poll_connections", "backlog_requests", "free_slots", "pushes_under_way", "store_time_ahead"
@@ -248,3 +249,18 @@ def _oldest(stats: StatsData) -> dict[str, float]:
         label = kind if kind in WAIT_KINDS else OTHER
         ages[label] = max(ages.get(label, 0.0), (stats.now - since) / 1000)
     return ages
+
+
+class MetricsApp:
+    """`/metrics` alone, for a port that only Prometheus reaches."""
+
+    def __init__(self, scrape: Callable[[], Awaitable[bytes]]) -> None:
+        self._scrape = scrape
+
+    async def __call__(self, scope: MutableMapping[str, Any], _receive: object, send: Send) -> None:
+        is_known = scope["path"] == "/metrics" and scope["method"] == "GET"
+        body = await self._scrape() if is_known else b"There is only GET /metrics here\n"
+        headers = [(b"content-type", CONTENT_TYPE), (b"content-length", b"%d" % len(body))]
+        status = 200 if is_known else 404
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

@@ -25,17 +25,15 @@ from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
 from layby.local import LocalClient
 from layby.server import config as configuration
-from layby.server import open_files
 from layby.server.app import Surface
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
 from layby.server.config import PushConfig, ServerConfig
 from layby.server.config_values import without_password
 from layby.server.front import Front
-from layby.server.listener import Limits, Listener
+from layby.server.listener import Limits, Listener, allow_connections
 from layby.server.logs import log_request
-from layby.server.metrics import Metrics
-from layby.server.metrics_app import MetricsApp
+from layby.server.metrics import Metrics, MetricsApp
 from layby.server.push import Pusher
 from layby.server.signals import asked_to_stop
 from layby.store.api import Store
@@ -228,7 +226,7 @@ def _open_store(config: ServerConfig) -> Store:
 
 def _with_files_for_all(config: ServerConfig) -> ServerConfig:
     wanted = config.server.max_connections
-    allowed = open_files.allow(wanted)
+    allowed = allow_connections(wanted)
     if allowed < wanted:
         why = "there may be more when the limit of open files is raised (ulimit -Hn)"
         logger.info("at most %d connections, not %d: %s", allowed, wanted, why)

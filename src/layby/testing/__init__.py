@@ -4,12 +4,12 @@ Every public name is imported from here, none is defined here.
 """
 
 from layby.testing.clock import VirtualClock
-from layby.testing.deterministic import deterministic_runner
 from layby.testing.slots import SlotWatch
 from layby.testing.stuck import VirtualDeadlock
 from layby.testing.virtual import (
     VirtualTime,
     current_clock,
+    deterministic_runner,
     run_virtual,
     virtual_test,
     virtual_time,

@@ -5,9 +5,10 @@ Runner opened here which clock it is to live by.
 """
 
 import asyncio
+import random
 from asyncio.selector_events import BaseSelectorEventLoop
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncContextDecorator, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import AsyncContextDecorator, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar, Token
 from functools import wraps
 from types import TracebackType
@@ -16,6 +17,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from layby.clock import SystemClock, virtual_clock
 from layby.core.model import Millis
 from layby.errors import UsageError
+from layby.runner import Runner
 from layby.testing.clock import EngineTime, VirtualClock
 from layby.testing.idle import IdleWatch
 from layby.worker.real_work import current_work
@@ -24,6 +26,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 YEAR = 366 * 86_400.0
+NEW_YEAR: Millis = 1_767_225_600_000
+"""2026-01-01 00:00 UTC, where deterministic runners begin."""
 
 
 class VirtualTime(AsyncContextDecorator):
@@ -148,3 +152,23 @@ def _usable(loop: asyncio.AbstractEventLoop) -> BaseSelectorEventLoop:
             "`async with virtual_time() as clock:`, or current_clock()"
         )
     return loop
+
+
+@asynccontextmanager
+async def deterministic_runner(
+    address: str = "memory:", *, seed: int = 0, start: Millis = NEW_YEAR, **options: Any
+) -> AsyncGenerator[Runner]:
+    """`async with deterministic_runner(slots=4) as runner:`, options as for `Runner`.
+
+    Turns virtual time on, unless it is on already, and seeds the `random` module for the
+    duration. Bodies in threads and processes run when they run; all else repeats itself.
+    """
+    chance = random.getstate()
+    random.seed(seed)
+    try:
+        async with AsyncExitStack() as stack:
+            if virtual_clock.get() is None:
+                await stack.enter_async_context(virtual_time(start=start))
+            yield await stack.enter_async_context(Runner(address, **options))
+    finally:
+        random.setstate(chance)
