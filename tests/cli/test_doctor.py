@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from layby.cli import inspection
 from layby.cli.doctor import examine
 from layby.cli.main import cli
 from layby.clock import SystemClock
@@ -26,6 +25,7 @@ from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.errors import LaybyError
+from layby.store import pages
 from layby.store.sqlite import SqliteReader, SqliteStore
 from tests.cli.test_main import run
 
@@ -200,7 +200,7 @@ def test_page_by_page_finds_what_the_whole_shows(file, monkeypatch, name, page):
     """Any size of page gives exactly the violations of a check of the whole file in memory."""
     if name is not None:
         change(file, BREAKS[name])
-    monkeypatch.setattr(inspection, "PAGE", page)
+    monkeypatch.setattr(pages, "PAGE", page)
     reader = SqliteReader(file, Settings(), next_after)
     whole = {(v.invariant, v.what) for v in check(reader.dump(), SystemClock().now())}
     reader.close()

@@ -16,7 +16,7 @@ from rich.progress import Progress as ProgressBar
 
 from layby.cli import checkup
 from layby.cli.connection import Place, find_place, unreachable
-from layby.cli.inspection import Counts, Inspection, PageReader, Progress
+from layby.cli.inspection import Counts, Inspection, Progress
 from layby.cli.options import limited
 from layby.clock import SystemClock
 from layby.core.invariants import INVARIANTS, Violation
@@ -24,6 +24,7 @@ from layby.core.model import Millis
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
+from layby.store.pages import PageReader
 
 
 class Report(Struct, frozen=True):

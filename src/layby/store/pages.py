@@ -1,0 +1,83 @@
+"""Reads a whole SQLite file page by page, so that memory does not grow with the file."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from layby.core.model import Promise, Task, Wait
+from layby.store.sqlite import SqliteReader
+from layby.store.tables import WAITS, Table
+
+T = TypeVar("T")
+Pair = tuple[Promise, Task | None]
+
+PAGE: Final = 5_000
+
+
+class PageReader(SqliteReader):
+    """Reads pages of rows; parameters, values and errors of tasks stay in the file."""
+
+    def damage(self) -> str | None:
+        """What SQLite itself finds wrong with the file; None when nothing is."""
+        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        return None if found == "ok" else str(found)
+
+    def count_promises(self) -> int:
+        return self._connection.execute("SELECT count(*) FROM promises").fetchone()[0]
+
+    def pair_pages(self, where: str) -> Iterator[list[Pair]]:
+        cursor = ""
+        while pairs := self._pairs(f"{where} AND id > ? ORDER BY id LIMIT {PAGE}", cursor):
+            yield pairs
+            cursor = pairs[-1][0].id
+
+    def pairs(self, ids: Iterable[str]) -> list[Pair]:
+        wanted = sorted(ids)
+        return [
+            pair
+            for start in range(0, len(wanted), PAGE)
+            for pair in self._pairs(
+                f"id IN {self._sql.dialect.any_of}", _packed(wanted[start : start + PAGE])
+            )
+        ]
+
+    def held_tasks(self) -> Iterator[Task]:
+        for pairs in self.pair_pages("task_holder IS NOT NULL"):
+            yield from (task for _, task in pairs if task is not None)
+
+    def waits_of(self, awaiters: Iterable[str]) -> list[Wait]:
+        where = f"awaiter IN {self._sql.dialect.any_of}"
+        return self._rows(WAITS, list[Wait], where, _packed(list(awaiters)))
+
+    def rows(self, table: Table, sort: type[list[T]]) -> list[T]:
+        return [row for page in self.pages(table, sort) for row in page]
+
+    def pages(self, table: Table, sort: type[list[T]]) -> Iterator[list[T]]:
+        """All rows of a table in the order of its key."""
+        key = ", ".join(table.key)
+        after = f"({key}) > ({', '.join('?' * len(table.key))}) ORDER BY {key} LIMIT {PAGE}"
+        cursor: Sequence[str] = [""] * len(table.key)
+        while page := self._rows(table, sort, after, *cursor):
+            yield page
+            cursor = [getattr(page[-1], name) for name in table.key]
+
+    def _rows(self, table: Table, sort: type[list[T]], where: str, *given: object) -> list[T]:
+        packed = self._sql.dialect.packed(table.columns, "r")
+        source = f"(SELECT * FROM {table.name} WHERE {where}) AS r"
+        return self._decoded(self._sql.dialect.packed_all(packed, source), sort, given)
+
+    def _pairs(self, where: str, *given: object) -> list[Pair]:
+        lean = self._sql.pair
+        for column, instead in (("param", "'{}'"), ("value", "'{}'"), ("task_error", "NULL")):
+            lean = lean.replace(f'promises."{column}"', instead)
+        source = f"(SELECT * FROM promises WHERE {where}) AS promises"
+        return self._decoded(self._sql.dialect.packed_all(lean, source), list[Pair], given)
+
+    def _decoded(self, statement: str, sort: type[list[T]], given: Sequence[object]) -> list[T]:
+        text = self._connection.execute(statement, given).fetchone()[0]
+        return msgspec.json.decode(text, type=sort)
+
+
+def _packed(ids: Sequence[str]) -> str:
+    return msgspec.json.encode(ids).decode()
