@@ -19,7 +19,6 @@ from layby.core.invariants import INVARIANTS, View, Violation
 from layby.core.model import Holder, Listener, Message, Millis, Promise, Schedule, Task, Wait
 from layby.core.state import State
 from layby.store.pages import PageReader
-from layby.store.tables import HOLDERS, LISTENERS, MESSAGES, SCHEDULES, WAITS
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -78,7 +77,7 @@ class Inspection:
         self.counts = Counts()
         self._reader = reader
         self._now = now
-        self._holders = {(h.pid, h.incarnation): h for h in reader.rows(HOLDERS, list[Holder])}
+        self._holders = {(h.pid, h.incarnation): h for h in reader.rows(Holder)}
 
     def violations(self, progress: Progress) -> Iterator[Violation]:
         yield from self._of_promises(progress)
@@ -89,7 +88,7 @@ class Inspection:
 
     def _of_promises(self, progress: Progress) -> Iterator[Violation]:
         total = self._reader.count_promises()
-        for pairs in self._reader.pair_pages("true"):
+        for pairs in self._reader.pair_pages():
             promises = {promise.id: promise for promise, _ in pairs}
             tasks = {task.id: task for _, task in pairs if task is not None}
             self.counts.promises.update(promise.state for promise in promises.values())
@@ -103,28 +102,28 @@ class Inspection:
             progress(self.counts.promises.total(), total)
 
     def _of_waits(self) -> Iterator[Violation]:
-        for waits in self._reader.pages(WAITS, list[Wait]):
+        for waits in self._reader.pages(Wait):
             self.counts.waits += len(waits)
             state = self._near({end for wait in waits for end in (wait.awaited, wait.awaiter)})
             state.waits = {(wait.awaited, wait.awaiter): wait for wait in waits}
             yield from _violations(View(state, self._now), PER_ROW)
 
     def _of_listeners(self) -> Iterator[Violation]:
-        for listeners in self._reader.pages(LISTENERS, list[Listener]):
+        for listeners in self._reader.pages(Listener):
             self.counts.listeners += len(listeners)
             state = self._near({listener.awaited for listener in listeners})
             state.listeners = set(listeners)
             yield from _violations(View(state, self._now), PER_ROW)
 
     def _of_messages(self) -> Iterator[Violation]:
-        for messages in self._reader.pages(MESSAGES, list[Message]):
+        for messages in self._reader.pages(Message):
             self.counts.messages.update(message.kind for message in messages)
             state = self._near({message.id for message in messages})
             state.messages = {message.key: message for message in messages}
             yield from _violations(View(state, self._now), PER_ROW)
 
     def _over_all(self) -> Iterator[Violation]:
-        schedules = self._reader.rows(SCHEDULES, list[Schedule])
+        schedules = self._reader.rows(Schedule)
         self.counts.schedules = len(schedules)
         self.counts.holders.update(holder.standing for holder in self._holders.values())
         state = State(

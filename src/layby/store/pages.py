@@ -7,12 +7,14 @@ import msgspec
 
 from layby.core.model import Promise, Task, Wait
 from layby.store.sqlite import SqliteReader
-from layby.store.tables import WAITS, Table
+from layby.store.tables import HOLDERS, LISTENERS, MESSAGES, SCHEDULES, WAITS
 
 T = TypeVar("T")
+Row = TypeVar("Row", bound=msgspec.Struct)
 Pair = tuple[Promise, Task | None]
 
 PAGE: Final = 5_000
+_TABLE_OF: Final = {each.row: each for each in (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES)}
 
 
 class PageReader(SqliteReader):
@@ -26,7 +28,11 @@ class PageReader(SqliteReader):
     def count_promises(self) -> int:
         return self._connection.execute("SELECT count(*) FROM promises").fetchone()[0]
 
-    def pair_pages(self, where: str) -> Iterator[list[Pair]]:
+    def pair_pages(self) -> Iterator[list[Pair]]:
+        """All promises in the order of their ids, each with its task."""
+        return self._pair_pages("true")
+
+    def _pair_pages(self, where: str) -> Iterator[list[Pair]]:
         cursor = ""
         while pairs := self._pairs(f"{where} AND id > ? ORDER BY id LIMIT {PAGE}", cursor):
             yield pairs
@@ -43,29 +49,31 @@ class PageReader(SqliteReader):
         ]
 
     def held_tasks(self) -> Iterator[Task]:
-        for pairs in self.pair_pages("task_holder IS NOT NULL"):
+        for pairs in self._pair_pages("task_holder IS NOT NULL"):
             yield from (task for _, task in pairs if task is not None)
 
     def waits_of(self, awaiters: Iterable[str]) -> list[Wait]:
         where = f"awaiter IN {self._sql.dialect.any_of}"
-        return self._rows(WAITS, list[Wait], where, _packed(list(awaiters)))
+        return self._rows(Wait, where, _packed(list(awaiters)))
 
-    def rows(self, table: Table, sort: type[list[T]]) -> list[T]:
-        return [row for page in self.pages(table, sort) for row in page]
+    def rows(self, row: type[Row]) -> list[Row]:
+        return [each for page in self.pages(row) for each in page]
 
-    def pages(self, table: Table, sort: type[list[T]]) -> Iterator[list[T]]:
-        """All rows of a table in the order of its key."""
+    def pages(self, row: type[Row]) -> Iterator[list[Row]]:
+        """All rows of this struct in the order of their key."""
+        table = _TABLE_OF[row]
         key = ", ".join(table.key)
         after = f"({key}) > ({', '.join('?' * len(table.key))}) ORDER BY {key} LIMIT {PAGE}"
         cursor: Sequence[str] = [""] * len(table.key)
-        while page := self._rows(table, sort, after, *cursor):
+        while page := self._rows(row, after, *cursor):
             yield page
             cursor = [getattr(page[-1], name) for name in table.key]
 
-    def _rows(self, table: Table, sort: type[list[T]], where: str, *given: object) -> list[T]:
+    def _rows(self, row: type[Row], where: str, *given: object) -> list[Row]:
+        table = _TABLE_OF[row]
         packed = self._sql.dialect.packed(table.columns, "r")
         source = f"(SELECT * FROM {table.name} WHERE {where}) AS r"
-        return self._decoded(self._sql.dialect.packed_all(packed, source), sort, given)
+        return self._decoded(self._sql.dialect.packed_all(packed, source), list[row], given)
 
     def _pairs(self, where: str, *given: object) -> list[Pair]:
         lean = self._sql.pair
