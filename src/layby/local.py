@@ -9,9 +9,9 @@ the engine takes in what they send, so that everybody else is still served in be
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
 from layby.client.api import Listener, Watching
 from layby.client.claims import releases
@@ -19,8 +19,10 @@ from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import Millis
 from layby.core.queries import Query
 from layby.core.replies import Reply
+from layby.engine.engine import Engine
+from layby.engine.items import Answer, Item
 
-Answers = Sequence[tuple[Any, Reply | BaseException]]
+Answers = Sequence[tuple[Item, Answer]]
 
 PORTION: Final = 25
 """Woken coroutines that run in one turn of the loop, when there are many."""
@@ -29,44 +31,15 @@ BACKLOG: Final = 100
 PAUSE_S: Final = 0.001
 
 
-class Engine(Protocol):
-    """What the client needs of the engine it is given."""
-
-    @property
-    def is_inline(self) -> bool: ...
-
-    def new_item(
-        self,
-        request: Command | Query,
-        sink: Callable[[Answers], None],
-        token: object,
-        now: Millis | None = None,
-        /,
-    ) -> Any: ...
-
-    def submit(self, items: Sequence[Any]) -> None: ...
-
-    @property
-    def backlog(self) -> int:
-        """How many requests it has been given and not served."""
-        ...
-
-    def pump(self) -> None: ...
-
-    def patience(self) -> float:
-        """Seconds until the engine has something to do by itself."""
-        ...
-
-
 class LocalClient:
     """Belongs to the event loop it is created in."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._leaving: list[Any] = []
+        self._leaving: list[Item] = []
         self._alarm: asyncio.TimerHandle | None = None
-        self._crowd: deque[tuple[Any, Reply | BaseException]] = deque()
+        self._crowd: deque[tuple[Item, Answer]] = deque()
         self._sink = self._receive if engine.is_inline else self._receive_from_thread
 
     async def send(self, request: Command | Query, now: Millis | None = None) -> Reply:
@@ -80,14 +53,14 @@ class LocalClient:
             raise
 
     def watch(self, promise_id: str, listener: Listener) -> Watching:
-        item = self._engine.new_item(WatchPromise(id=promise_id), self._sink, listener)
+        item = Item(WatchPromise(id=promise_id), self._sink, listener)
         self._post(item)
         return item
 
     def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
         """Post it in the order of the calls; `now` is for who may say what time it is."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-        item = self._engine.new_item(request, self._sink, future, now)
+        item = Item(request, self._sink, future, now)
         if isinstance(request, Take | WatchPromise):
             future.add_done_callback(partial(_abandon, item))
         self._post(item)
@@ -99,7 +72,7 @@ class LocalClient:
         if self._alarm is not None:
             self._alarm.cancel()
 
-    def _post(self, item: Any) -> None:
+    def _post(self, item: Item) -> None:
         if not self._leaving:
             self._loop.call_soon(self._ship)
         self._leaving.append(item)
@@ -156,19 +129,19 @@ class LocalClient:
             else:
                 future.set_exception(answer)
 
-    def _hand_back(self, request: Command | Query, answer: Reply | BaseException) -> None:
+    def _hand_back(self, request: Command | Query, answer: Answer) -> None:
         """The caller was cancelled: tasks claimed for it are released, never forgotten."""
         for release in releases(request, answer):
-            self._post(self._engine.new_item(release, _ignore, None))
+            self._post(Item(release, _ignore, None))
 
 
-def _abandon(item: Any, future: "asyncio.Future[Reply]") -> None:
+def _abandon(item: Item, future: "asyncio.Future[Reply]") -> None:
     """Nobody waits for the answer any more: a request that is only waiting is dropped."""
     if future.cancelled():
         item.is_abandoned = True
 
 
-def _is_watch(item: Any) -> bool:
+def _is_watch(item: Item) -> bool:
     return isinstance(item.request, WatchPromise)
 
 

@@ -130,8 +130,6 @@ class Engine:
 
     # --- requests ------------------------------------------------------------------------
 
-    new_item = Item
-
     def submit(self, items: Sequence[Item]) -> None:
         """Queue requests; their order is the order in which they apply."""
         if self._is_stopped:
