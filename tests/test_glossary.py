@@ -12,7 +12,7 @@ import pytest
 import layby
 
 PACKAGE = Path(layby.__file__).parent
-LAYERS = ["core", "store", "engine", "client", "wire", "cli"]
+LAYERS = ["core", "clock", "store", "engine", "client", "local", "delivery", "wire", "cli"]
 BANNED = {
     "job": "task",
     "attempt": "try",
@@ -55,7 +55,7 @@ def test_names_use_the_words_of_the_glossary(layer):
     """A banned synonym is named with the word to use instead."""
     wrong = [
         f"{path.relative_to(PACKAGE)}: {name}: say {BANNED[word]}, not {word}"
-        for path in sorted((PACKAGE / layer).rglob("*.py"))
+        for path in sorted([*PACKAGE.glob(f"{layer}.py"), *(PACKAGE / layer).rglob("*.py")])
         for name in {path.stem, *names_in(ast.parse(path.read_text()))}
         for word in words_of(name)
         if word in BANNED and name != "_attempt"  # to try a step: a verb, no try of a task

@@ -1,1 +1,1 @@
-"""How everything above the engine talks to it: one Protocol, in process or over HTTP."""
+"""How everything above an engine talks to it: one Protocol, and a client that speaks HTTP."""
