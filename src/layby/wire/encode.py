@@ -171,7 +171,7 @@ def _taken(taken: replies.TakeData) -> dict[str, Any]:
 
 
 def _claim(claim: replies.Claim) -> dict[str, Any]:
-    record = {
+    record: dict[str, Any] = {
         "task": held_task(claim.task),
         "promise": promise(claim.promise),
         "readyAt": claim.ready_at,
