@@ -1,0 +1,58 @@
+"""Owns the bare channel bus: the edges of a graph without epochs and without a runtime.
+
+What is published is visible at once, on every kind of edge. A graph context of a bus has no
+runtime's publisher, so the completions of its tasks go straight to the channels.
+"""
+
+from typing import Any
+
+from layby.executors import HealthEventSink, TaskExecutor
+from layby.graph.builder import Graph
+from layby.graph.context import GraphContext
+from layby.graph.errors import GraphError
+from layby.graph.messages import Lineage, Message, PublishResult
+from layby.graph.names import hint, parse_endpoint
+from layby.graph.site import Site, new_sites
+from layby.graph.tasks import TaskDesk
+
+
+class ChannelBus:
+    def __init__(self, graph: Graph, *, health_event_sink: HealthEventSink | None = None) -> None:
+        self._tasks = TaskDesk()
+        self._sites, self._desk = new_sites(
+            graph.components,
+            graph.edges,
+            {"at_once": True, "sink": health_event_sink},
+            self._tasks,
+            None,
+        )
+
+    def publish(self, source: str, payload: Any, *, correlation_id: str = "") -> PublishResult:
+        """In the name of `component.port`, on all edges of it or on none."""
+        end = parse_endpoint(source)
+        outlet = self._site(end.component).outlet(end.port)
+        return outlet.publish(payload, Lineage(correlation_id))
+
+    def take(self, component: str) -> list[Message]:
+        """Everything that waits for a component: port by port, the oldest first."""
+        found: list[Message] = []
+        with self._desk.lock:
+            for _, channel in self._site(component).inlets:
+                while channel.waiting:
+                    found.append(channel.message(*channel.take()))
+        return found
+
+    def context(
+        self, component: str, *, task_executor: TaskExecutor | None = None, correlation_id: str = ""
+    ) -> GraphContext:
+        """To publish and submit work in the name of a component."""
+        site = self._site(component)
+        site.task_executor = task_executor
+        return GraphContext(site, _entry=(None, Lineage(correlation_id)))
+
+    def _site(self, component: str) -> Site:
+        try:
+            return self._sites[component]
+        except KeyError:
+            near = hint(component, self._sites)
+            raise GraphError(f"there is no component '{component}'{near}") from None

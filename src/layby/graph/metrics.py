@@ -1,0 +1,78 @@
+"""Owns the metrics of a runtime: their names, and from which counters each is made."""
+
+from collections.abc import Iterable
+
+from layby.graph.channel import Channel
+from layby.graph.desk import Desk
+from layby.graph.site import Site
+from layby.graph.tasks import TaskDesk
+
+
+def runtime_metrics(
+    epoch: int, sites: Iterable[Site], desk: Desk, tasks: TaskDesk
+) -> dict[str, int]:
+    """Counters never fall; names that end otherwise are gauges. Taken at one moment."""
+    sites = list(sites)
+    with desk.lock:
+        return {
+            "runtime.epoch_count": epoch,
+            "runtime.component.invocation_count": sum(each.invocation_count for each in sites),
+            "runtime.component.error_count": sum(each.error_count for each in sites),
+            "runtime.trigger.window_count": sum(each.flush_count for each in sites),
+            "runtime.publication.refused_count": desk.refused,
+            "runtime.publication.unconnected_count": desk.unconnected,
+            **_async(desk.async_channels),
+            **_channels(desk.channels),
+            "runtime.task.submitted_count": tasks.submitted,
+            "runtime.task.rejected_count": tasks.rejected,
+            "runtime.task.completed_count": tasks.completed,
+            "runtime.task.failed_count": tasks.failed,
+            "runtime.task.late_count": tasks.late,
+            "runtime.error.published_count": sum(each.errors.published for each in sites),
+            "runtime.error.unheard_count": sum(each.errors.unheard for each in sites),
+        }
+
+
+def channel_metrics(desk: Desk) -> dict[str, dict[str, int]]:
+    """The same numbers for each channel by itself."""
+    with desk.lock:
+        return {
+            each.id: {**(_async([each]) if each.is_async else {}), **_channels([each])}
+            for each in desk.channels
+        }
+
+
+def _async(channels: Iterable[Channel]) -> dict[str, int]:
+    channels = list(channels)
+    return {
+        "runtime.async.accepted_count": sum(map(_accepted, channels)),
+        "runtime.async.overwrite_count": sum(each.overwritten_inflight for each in channels),
+        "runtime.async.dropped_count": sum(each.dropped_inflight for each in channels),
+        "runtime.async.rejected_count": sum(each.refused_by_inflight for each in channels),
+        "runtime.async.completed_count": sum(each.sequence for each in channels),
+        "runtime.async.inflight": sum(each.inflight for each in channels),
+        "runtime.async.max_inflight_count": max(map(_peak, channels), default=0),
+    }
+
+
+def _channels(channels: Iterable[Channel]) -> dict[str, int]:
+    channels = list(channels)
+    return {
+        "runtime.channel.visible_count": sum(each.sequence for each in channels),
+        "runtime.channel.overwrite_count": sum(each.overwritten for each in channels),
+        "runtime.channel.dropped_count": sum(each.dropped for each in channels),
+        "runtime.channel.rejected_count": sum(each.refused_by_capacity for each in channels),
+        "runtime.channel.depth": sum(len(each.waiting) for each in channels),
+        "runtime.channel.max_depth_count": max((each.peak_waiting for each in channels), default=0),
+    }
+
+
+def _accepted(channel: Channel) -> int:
+    """Not counted as they come: each is visible, in flight, or was overwritten on its way."""
+    lost = channel.overwritten_inflight + channel.overwritten_early
+    return channel.sequence + channel.inflight + lost
+
+
+def _peak(channel: Channel) -> int:
+    """What is in flight only grows between two boundaries, so it is looked at there, and now."""
+    return max(channel.peak_inflight, channel.inflight)
