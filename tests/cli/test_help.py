@@ -10,7 +10,7 @@ from layby.cli.main import SECTIONS, cli
 from tests.cli.desk import typed
 
 MINE = [
-    "run", "runs", "waiting", "why", "tree", "doctor",
+    "run", "graph", "runs", "waiting", "why", "tree", "doctor",
     "resolve", "reject", "cancel", "halt", "continue", "invoke",
     "promises", "tasks", "schedules", "migrate", "completion",
 ]  # fmt: skip
@@ -108,7 +108,7 @@ def test_shells_complete_modules_as_paths(command):
     assert said.output == "file,or\n"
 
 
-@pytest.mark.parametrize("group", ["promises", "tasks", "schedules"])
+@pytest.mark.parametrize("group", ["graph", "promises", "tasks", "schedules"])
 def test_no_line_of_a_list_is_cut(group):
     """Whoever reads it knows what each is for."""
     assert "..." not in typed(group, "--help").out.partition("Commands:")[2]

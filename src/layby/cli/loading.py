@@ -7,14 +7,16 @@ import traceback
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from click.shell_completion import CompletionItem
 
 from layby.errors import UsageError
+from layby.graph import Graph
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import Workflow
 
+Named = TypeVar("Named", Workflow, Graph)
 FORMS = "package.module or path/to/file.py"
 
 
@@ -35,23 +37,35 @@ def load_module(name: str) -> ModuleType:
 
 def find_flow(name: str) -> Workflow:
     """`MODULE:FLOW`; without `:FLOW` the module's only workflow."""
+    return _find(name, Workflow, "workflow", "flow = Workflow('name', tasks=[...])")
+
+
+def find_graph(name: str) -> Graph:
+    """`MODULE:GRAPH`; without `:GRAPH` the module's only graph."""
+    return _find(name, Graph, "graph", "graph = Graph('name')")
+
+
+def _find(name: str, kind: type[Named], what: str, example: str) -> Named:
     module_name, _, wanted = name.partition(":")
     module = load_module(module_name)
-    flows = flows_in(module)
-    if not wanted and len(flows) == 1:
-        return flows[0]
+    there = _all_in(module, kind)
+    if not wanted and len(there) == 1:
+        return there[0]
     found = getattr(module, wanted, None) if wanted else None
-    by_name = {flow.name: flow for flow in flows}
-    found = found if isinstance(found, Workflow) else by_name.get(wanted)
+    by_name = {each.name: each for each in there}
+    found = found if isinstance(found, kind) else by_name.get(wanted)
     if found is None:
-        raise UsageError(_no_flow(module_name, wanted, list(by_name)))
+        raise UsageError(_not_found(module_name, wanted, list(by_name), what, example))
     return found
+
+
+def _all_in(module: ModuleType, kind: type[Named]) -> list[Named]:
+    return list(dict.fromkeys(each for each in vars(module).values() if isinstance(each, kind)))
 
 
 def flows_in(module: ModuleType) -> list[Workflow]:
     """Every workflow at the top of the module, once."""
-    found = [each for each in vars(module).values() if isinstance(each, Workflow)]
-    return list(dict.fromkeys(found))
+    return _all_in(module, Workflow)
 
 
 def calls_in(module: ModuleType) -> list[TaskDefinition[..., Any]]:
@@ -119,11 +133,11 @@ def _is_ours(file: str) -> bool:
     return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")
 
 
-def _no_flow(module: str, wanted: str, there: list[str]) -> str:
+def _not_found(module: str, wanted: str, there: list[str], what: str, example: str) -> str:
     if not there:
-        return f"{module} has no workflow: write flow = Workflow('name', tasks=[...]) in it"
+        return f"{module} has no {what}: write {example} in it"
     if not wanted:
-        return f"{module} has several workflows ({', '.join(there)}): write {module}:{there[0]}"
+        return f"{module} has several {what}s ({', '.join(there)}): write {module}:{there[0]}"
     close = get_close_matches(wanted, there, 1)
     hint = f": did you mean {module}:{close[0]}?" if close else f"; it has {', '.join(there)}"
-    return f"{module} has no workflow '{wanted}'{hint}"
+    return f"{module} has no {what} '{wanted}'{hint}"

@@ -35,6 +35,7 @@ SECTIONS: Final[dict[str, tuple[Place, ...]]] = {
         Place("demo", "demo", "See it work, in a few seconds."),
         Place("run", "run", "Run a workflow and watch it."),
         Place("dev", "dev", "A server and a worker in one process, to develop with."),
+        Place("graph", "graph", "Check, plan, run and draw an in-process graph."),
     ),
     "Look": (
         Place("runs", "runs", "List runs, the newest first."),
