@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import bench_core
+import bench_graph
 import bench_server
 import bench_slots
 import bench_worker
@@ -26,6 +27,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     3: bench_worker.BENCHES,
     4: bench_server.BENCHES,
     5: bench_slots.BENCHES,
+    6: bench_graph.BENCHES,
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 
