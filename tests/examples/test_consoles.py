@@ -1,8 +1,9 @@
 """What our pages type at a console can be typed, and says what the page says it says.
 
 The `console` blocks of a page that begin with `layby` are one session, in a folder with the
-page's files: the Python blocks whose first line is `# name.py`. A command with `# terminal` behind
-it goes on while the next ones are typed. What a command prints is compared when the page shows it.
+page's files: the blocks whose first line is `# name.py` or `# name.yaml`. A command with
+`# terminal` behind it goes on while the next ones are typed. What a command prints is compared
+when the page shows it.
 """
 
 import os
@@ -18,9 +19,12 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "workers"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("graph", "quickstart", "workers")),
+]
 CONSOLE = re.compile(r"^```console\n(\$ layby .*?)^```", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"^```python\n(# (\w+\.py)\n.*?)^```", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```(?:python|yaml)\n(# (\w+\.(?:py|yaml))\n.*?)^```", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 90
 SETTLED_IN = ("(Ctrl-C stops it)", "Running Deferred")
 """What a command that goes on says when the next one may be typed."""
