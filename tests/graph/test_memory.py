@@ -27,5 +27,5 @@ def test_many_publications_against_a_capacity_of_64_grow_nothing(overflow, max_i
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after - before < 4_096
-    [channel] = runtime._desk.channels
+    [channel] = runtime._publisher.channels
     assert channel.inflight == (max_inflight or 64)

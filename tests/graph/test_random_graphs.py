@@ -171,7 +171,7 @@ def play(world: World, executor, moves) -> Any:
 
 def check_bounds(world: World, runtime) -> None:
     """No edge ever holds more than it may: in flight, waiting, and together where it refuses."""
-    for channel in runtime._desk.channels:
+    for channel in runtime._publisher.channels:
         policy = channel.edge.policy
         assert channel.inflight <= policy.capacity
         assert len(channel.waiting) <= policy.capacity
@@ -195,7 +195,7 @@ def check_nothing_is_lost(world: World, runtime) -> None:
     seen = [(edge, item.number) for _, edge, item in world.seen]
     assert len(seen) == len(set(seen))
     assert not {number for _, number in seen} & world.refused
-    for channel in runtime._desk.channels:
+    for channel in runtime._publisher.channels:
         taken = sum(1 for edge, _ in seen if edge == channel.id)
         assert channel.sequence == taken + len(channel.waiting) + (
             channel.overwritten - channel.overwritten_early
@@ -209,7 +209,7 @@ def check_nothing_is_lost(world: World, runtime) -> None:
         metrics["runtime.async.completed_count"]
         + metrics["runtime.async.overwrite_count"]
         + metrics["runtime.async.inflight"]
-        + sum(channel.overwritten_early for channel in runtime._desk.async_channels)
+        + sum(channel.overwritten_early for channel in runtime._publisher.async_channels)
     )
 
 

@@ -143,7 +143,7 @@ def test_an_edge_that_overwrites_keeps_the_newest_of_what_waits(kind):
         runtime.fire("source", [(epoch, 1), (epoch, 2)])
         runtime.run_epoch()
     runtime.run_epoch()
-    [channel] = runtime._desk.channels
+    [channel] = runtime._publisher.channels
     assert [payload for payload, _ in channel.waiting] == [(3, 2), (4, 1), (4, 2)]
     assert channel.take()[0] == 6
     assert runtime.metrics()["runtime.channel.overwrite_count"] == 5
@@ -374,7 +374,7 @@ def test_a_loop_of_async_edges_drags_nothing_along():
     runtime.publish("a.out", 0)
     with pytest.raises(GraphError, match="is not idle after 10000 epochs"):
         runtime.run_until_idle()
-    channel = runtime._desk.channels[0]
+    channel = runtime._publisher.channels[0]
     [(payload, lineage)] = channel.ready
     assert payload == 9_999
     assert lineage.correlation_id == "round#1"

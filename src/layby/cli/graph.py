@@ -275,7 +275,7 @@ def _run(
 ) -> Exception | None:
     """What a component raised, or that time ran out."""
     try:
-        if any(site.is_async for site in runtime.order):
+        if any(state.is_async for state in runtime.order):
             asyncio.run(_drive_async(runtime, executor, epochs, timeout))
         else:
             _drive(runtime, executor, epochs, timeout)

@@ -8,18 +8,18 @@ from typing import Any
 
 from layby.executors import HealthEventSink, TaskExecutor
 from layby.graph.builder import Graph
+from layby.graph.component_state import ComponentState, new_states
 from layby.graph.context import GraphContext
 from layby.graph.errors import GraphError
 from layby.graph.messages import Lineage, Message, PublishResult
 from layby.graph.names import hint, parse_endpoint
-from layby.graph.site import Site, new_sites
-from layby.graph.tasks import TaskDesk
+from layby.graph.tasks import SubmittedTasks
 
 
 class ChannelBus:
     def __init__(self, graph: Graph, *, health_event_sink: HealthEventSink | None = None) -> None:
-        self._tasks = TaskDesk()
-        self._sites, self._desk = new_sites(
+        self._tasks = SubmittedTasks()
+        self._states, self._publisher = new_states(
             graph.components,
             graph.edges,
             {"at_once": True, "sink": health_event_sink},
@@ -30,14 +30,14 @@ class ChannelBus:
     def publish(self, source: str, payload: Any, *, correlation_id: str = "") -> PublishResult:
         """In the name of `component.port`, on all edges of it or on none."""
         end = parse_endpoint(source)
-        outlet = self._site(end.component).outlet(end.port)
-        return outlet.publish(payload, Lineage(correlation_id))
+        output_port = self._state(end.component).output_port(end.port)
+        return output_port.publish(payload, Lineage(correlation_id))
 
     def take(self, component: str) -> list[Message]:
         """Everything that waits for a component: port by port, the oldest first."""
         found: list[Message] = []
-        with self._desk.lock:
-            for _, channel in self._site(component).inlets:
+        with self._publisher.lock:
+            for _, channel in self._state(component).input_channels:
                 while channel.waiting:
                     found.append(channel.message(*channel.take()))
         return found
@@ -46,13 +46,13 @@ class ChannelBus:
         self, component: str, *, task_executor: TaskExecutor | None = None, correlation_id: str = ""
     ) -> GraphContext:
         """To publish and submit work in the name of a component."""
-        site = self._site(component)
-        site.task_executor = task_executor
-        return GraphContext(site, _entry=(None, Lineage(correlation_id)))
+        state = self._state(component)
+        state.task_executor = task_executor
+        return GraphContext(state, _entry=(None, Lineage(correlation_id)))
 
-    def _site(self, component: str) -> Site:
+    def _state(self, component: str) -> ComponentState:
         try:
-            return self._sites[component]
+            return self._states[component]
         except KeyError:
-            near = hint(component, self._sites)
+            near = hint(component, self._states)
             raise GraphError(f"there is no component '{component}'{near}") from None

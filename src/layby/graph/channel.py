@@ -3,7 +3,7 @@
     publish -> `next` -> (end of the epoch) `ready` -> (begin of the next) `waiting` -> reader
 
 On an immediate edge `next` goes to `waiting` at the next barrier, without `ready`. What is in
-`next` and `ready` is in flight. A channel takes no lock and calls nobody: its desk guards it.
+`next` and `ready` is in flight. A channel takes no lock and calls nobody: its publisher guards it.
 
 `room` is how many more can be published as things are, so that publishing has one thing to ask.
 Whatever changes it but a publication works it out again.

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from typing import Any, Self
 
-from layby.graph.pace import MAX_EPOCHS, Pace
+from layby.graph.progress import MAX_EPOCHS, Progress
 from layby.graph.runtime import GraphRuntime
 
 
@@ -24,13 +24,13 @@ class AsyncGraphDriver:
         runtime.begin_epoch()
         count = 0
         try:
-            for site in runtime.order:
-                if not (site.fires or site.has_waiting()):
+            for state in runtime.order:
+                if not (state.fires or state.has_waiting()):
                     continue
-                if site.is_async:
-                    count += await runtime.visit_async(site)
+                if state.is_async:
+                    count += await runtime.visit_async(state)
                 else:
-                    count += runtime.visit(site)
+                    count += runtime.visit(state)
         finally:
             runtime.end_epoch()
         return count
@@ -42,23 +42,23 @@ class AsyncGraphDriver:
         max_epochs: int = MAX_EPOCHS,
     ) -> int:
         """Run epochs, waiting for work, until nothing is left; how many epochs."""
-        pace = Pace(self.runtime, timeout, max_epochs)
-        with _News(self.runtime) as news:
-            while (pause := pace.next_pause()) is not None:
+        progress = Progress(self.runtime, timeout, max_epochs)
+        with _Wakeup(self.runtime) as news:
+            while (pause := progress.next_pause()) is not None:
                 if pause > 0:
                     await news.wait(pause)
                 else:
                     await self.run_epoch()
                     await asyncio.sleep(0)  # the loop has others to serve
-        return pace.epochs
+        return progress.epochs
 
     async def run_until_closed(self) -> int:
         """Run epochs whenever there is something to do, until the runtime is closed."""
         epochs = 0
-        with _News(self.runtime) as news:
+        with _Wakeup(self.runtime) as news:
             while not self.runtime.is_closed:
-                pace = Pace(self.runtime, None, MAX_EPOCHS)
-                pause = pace.next_pause()
+                progress = Progress(self.runtime, None, MAX_EPOCHS)
+                pause = progress.next_pause()
                 if pause is None and not self.runtime.is_closed:
                     await news.wait(None)
                 elif pause:
@@ -70,7 +70,7 @@ class AsyncGraphDriver:
         return epochs
 
 
-class _News:
+class _Wakeup:
     """Wakes the loop when a completion, a fire or a publication has come, on whatever thread."""
 
     def __init__(self, runtime: GraphRuntime) -> None:

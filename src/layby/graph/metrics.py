@@ -3,42 +3,42 @@
 from collections.abc import Iterable
 
 from layby.graph.channel import Channel
-from layby.graph.desk import Desk
-from layby.graph.site import Site
-from layby.graph.tasks import TaskDesk
+from layby.graph.component_state import ComponentState
+from layby.graph.publisher import Publisher
+from layby.graph.tasks import SubmittedTasks
 
 
 def runtime_metrics(
-    epoch: int, sites: Iterable[Site], desk: Desk, tasks: TaskDesk
+    epoch: int, states: Iterable[ComponentState], publisher: Publisher, tasks: SubmittedTasks
 ) -> dict[str, int]:
     """Counters never fall; names that end otherwise are gauges. Taken at one moment."""
-    sites = list(sites)
-    with desk.lock:
+    states = list(states)
+    with publisher.lock:
         return {
             "runtime.epoch_count": epoch,
-            "runtime.component.invocation_count": sum(each.invocation_count for each in sites),
-            "runtime.component.error_count": sum(each.error_count for each in sites),
-            "runtime.trigger.window_count": sum(each.flush_count for each in sites),
-            "runtime.publication.refused_count": desk.refused,
-            "runtime.publication.unconnected_count": desk.unconnected,
-            **_async(desk.async_channels),
-            **_channels(desk.channels),
+            "runtime.component.invocation_count": sum(each.invocation_count for each in states),
+            "runtime.component.error_count": sum(each.error_count for each in states),
+            "runtime.trigger.window_count": sum(each.flush_count for each in states),
+            "runtime.publication.refused_count": publisher.refused,
+            "runtime.publication.unconnected_count": publisher.unconnected,
+            **_async(publisher.async_channels),
+            **_channels(publisher.channels),
             "runtime.task.submitted_count": tasks.submitted,
             "runtime.task.rejected_count": tasks.rejected,
             "runtime.task.completed_count": tasks.completed,
             "runtime.task.failed_count": tasks.failed,
             "runtime.task.late_count": tasks.late,
-            "runtime.error.published_count": sum(each.errors.published for each in sites),
-            "runtime.error.unheard_count": sum(each.errors.unheard for each in sites),
+            "runtime.error.published_count": sum(each.errors.published for each in states),
+            "runtime.error.unheard_count": sum(each.errors.unheard for each in states),
         }
 
 
-def channel_metrics(desk: Desk) -> dict[str, dict[str, int]]:
+def channel_metrics(publisher: Publisher) -> dict[str, dict[str, int]]:
     """The same numbers for each channel by itself."""
-    with desk.lock:
+    with publisher.lock:
         return {
             each.id: {**(_async([each]) if each.is_async else {}), **_channels([each])}
-            for each in desk.channels
+            for each in publisher.channels
         }
 
 

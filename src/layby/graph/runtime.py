@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from layby.executors import HealthEventSink, TaskExecutor
+from layby.graph.component_state import ComponentState, new_states
 from layby.graph.context import GraphContext
 from layby.graph.errors import GraphError
+from layby.graph.invocations import due, invocations, is_ready, run_each
 from layby.graph.messages import ACCEPTED, Lineage, PublishResult
 from layby.graph.metrics import channel_metrics, runtime_metrics
 from layby.graph.names import hint, parse_endpoint
-from layby.graph.pace import MAX_EPOCHS, Pace
+from layby.graph.progress import MAX_EPOCHS, Progress
 from layby.graph.reasons import CLOSED, FIRES_FULL
-from layby.graph.site import Site, new_sites
-from layby.graph.taking import due, invocations, is_ready, run_each
-from layby.graph.tasks import TaskDesk
+from layby.graph.tasks import SubmittedTasks
 from layby.graph.trace import Trace, TraceEvent
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ class GraphRuntime:
         """Of the epoch that runs, or ran last; 0 before the first."""
         self._clock = clock or time.monotonic
         self._trace = Trace(trace_capacity) if trace_capacity > 0 else None
-        self._tasks = TaskDesk(self._trace)
-        self._sites, self._desk = new_sites(
+        self._tasks = SubmittedTasks(self._trace)
+        self._states, self._publisher = new_states(
             graph.components,
             graph.edges,
             {"sink": health_event_sink, "trace": self._trace},
             self._tasks,
             task_executor,
         )
-        self._order = [self._sites[name] for name in plan.order]
+        self._order = [self._states[name] for name in plan.order]
         self._awaited = next((each.name for each in self._order if each.is_async), None)
         self._fire_capacity = fire_capacity
         self._is_running = False
@@ -70,14 +70,14 @@ class GraphRuntime:
         """Let a component run once, whatever its trigger is: in the next epoch, or in the one
         that runs if that has not visited it yet.
         """
-        site = self._site(component)
-        with self._desk.lock:
-            if self._desk.closed:
+        state = self._state(component)
+        with self._publisher.lock:
+            if self._publisher.closed:
                 return PublishResult(accepted=False, reason=CLOSED)
-            if len(site.fires) >= self._fire_capacity:
-                self._desk.refused += 1
+            if len(state.fires) >= self._fire_capacity:
+                self._publisher.refused += 1
                 return PublishResult(accepted=False, reason=FIRES_FULL)
-            site.fires.append((payload, Lineage(correlation_id)))
+            state.fires.append((payload, Lineage(correlation_id)))
         self.wake()
         return ACCEPTED
 
@@ -86,25 +86,25 @@ class GraphRuntime:
     ) -> PublishResult:
         """In the name of `component.port`, on all edges of it or on none."""
         end = parse_endpoint(source)
-        outlet = self._site(end.component).outlet(end.port)
-        result = outlet.publish(payload, Lineage(correlation_id, transaction_id))
+        output_port = self._state(end.component).output_port(end.port)
+        result = output_port.publish(payload, Lineage(correlation_id, transaction_id))
         self.wake()
         return result
 
     def context(self, component: str, *, correlation_id: str = "") -> GraphContext:
         """To publish and submit work in the name of a component, outside an invocation."""
-        site = self._site(component)
-        return GraphContext(site, self.epoch, _entry=(None, Lineage(correlation_id)))
+        state = self._state(component)
+        return GraphContext(state, self.epoch, _entry=(None, Lineage(correlation_id)))
 
     def close(self) -> None:
         """Run nothing more. Work that completes from now on is counted, and harms nobody."""
         self._tasks.close()
-        self._desk.close()
+        self._publisher.close()
         self.wake()
 
     @property
     def is_closed(self) -> bool:
-        return self._desk.closed
+        return self._publisher.closed
 
     def __enter__(self) -> Self:
         return self
@@ -133,9 +133,9 @@ class GraphRuntime:
         self.begin_epoch()
         count = 0
         try:
-            for site in self._order:
-                if site.fires or site.has_waiting():
-                    count += self.visit(site)
+            for state in self._order:
+                if state.fires or state.has_waiting():
+                    count += self.visit(state)
         finally:
             self.end_epoch()
         return count
@@ -145,11 +145,11 @@ class GraphRuntime:
 
         Waits for work that runs in threads, and for the windows of triggers.
         """
-        pace = Pace(self, timeout, max_epochs)
+        progress = Progress(self, timeout, max_epochs)
         news = threading.Event()
         self.listen(news.set)
         try:
-            while (pause := pace.next_pause()) is not None:
+            while (pause := progress.next_pause()) is not None:
                 if pause > 0:
                     news.wait(pause)
                     news.clear()
@@ -157,7 +157,7 @@ class GraphRuntime:
                     self.run_epoch()
         finally:
             self.listen(None)
-        return pace.epochs
+        return progress.epochs
 
     def drive(self) -> "AsyncGraphDriver":
         """`await runtime.drive()` does on an event loop what `run_until_idle` does here."""
@@ -168,11 +168,11 @@ class GraphRuntime:
     # -- for drivers
 
     @property
-    def order(self) -> list[Site]:
+    def order(self) -> list[ComponentState]:
         return self._order
 
     def begin_epoch(self) -> None:
-        if self._desk.closed:
+        if self._publisher.closed:
             raise GraphError(f"the runtime of graph '{self.graph_name}' is closed: make a new one")
         if self._is_running:
             raise GraphError(
@@ -183,81 +183,81 @@ class GraphRuntime:
         self.epoch += 1
         if self._trace is not None:
             self._trace.epoch = self.epoch
-        self._desk.begin_epoch(self._clock())
+        self._publisher.begin_epoch(self._clock())
         self.barrier()
 
     def end_epoch(self) -> None:
-        self._desk.end_epoch()
+        self._publisher.end_epoch()
         self._is_running = False
 
     def barrier(self) -> None:
-        if self._desk.staged:
-            self._desk.commit_staged()
+        if self._publisher.staged:
+            self._publisher.commit_staged()
 
-    def visit(self, site: Site) -> int:
+    def visit(self, state: ComponentState) -> int:
         """Run everything its trigger takes now; how many invocations that were."""
-        if site.takes_each and self._trace is None and not site.fires:
-            return self._visit_each(site)
+        if state.takes_each and self._trace is None and not state.fires:
+            return self._visit_each(state)
         count = 0
-        with closing(invocations(site, self.epoch, self._desk.now)) as contexts:
+        with closing(invocations(state, self.epoch, self._publisher.now)) as contexts:
             for context in contexts:
                 count += 1
-                self._note_invocation(site, context)
+                self._note_invocation(state, context)
                 try:
-                    site.function(context)
+                    state.function(context)
                 except Exception as error:
-                    self._note_error(site, error)
+                    self._note_error(state, error)
                     raise
                 finally:
                     self.barrier()
         return count
 
-    def _visit_each(self, site: Site) -> int:
+    def _visit_each(self, state: ComponentState) -> int:
         try:
-            return run_each(site, self.epoch)
+            return run_each(state, self.epoch)
         except Exception as error:
-            self._note_error(site, error)
+            self._note_error(state, error)
             raise
         finally:
             self.barrier()
 
-    async def visit_async(self, site: Site) -> int:
+    async def visit_async(self, state: ComponentState) -> int:
         """The same for an `async def`, one invocation after the other."""
         count = 0
-        with closing(invocations(site, self.epoch, self._desk.now)) as contexts:
+        with closing(invocations(state, self.epoch, self._publisher.now)) as contexts:
             for context in contexts:
                 count += 1
-                self._note_invocation(site, context)
+                self._note_invocation(state, context)
                 try:
-                    await site.function(context)
+                    await state.function(context)
                 except Exception as error:
-                    self._note_error(site, error)
+                    self._note_error(state, error)
                     raise
                 finally:
                     self.barrier()
         return count
 
-    def _note_invocation(self, site: Site, context: GraphContext) -> None:
-        site.invocation_count += 1
+    def _note_invocation(self, state: ComponentState, context: GraphContext) -> None:
+        state.invocation_count += 1
         if self._trace is not None:
             cause = context.metadata.causation_id
-            self._trace.add("invoked", site.name, f"{context.trigger_kind} {cause}".rstrip())
+            self._trace.add("invoked", state.name, f"{context.trigger_kind} {cause}".rstrip())
 
-    def _note_error(self, site: Site, error: BaseException) -> None:
-        site.error_count += 1
+    def _note_error(self, state: ComponentState, error: BaseException) -> None:
+        state.error_count += 1
         error.add_note(
-            f"in component '{site.name}' of graph '{self.graph_name}', epoch {self.epoch}"
+            f"in component '{state.name}' of graph '{self.graph_name}', epoch {self.epoch}"
         )
         if self._trace is not None:
-            self._trace.add("raised", site.name, type(error).__name__)
+            self._trace.add("raised", state.name, type(error).__name__)
 
     def has_work(self) -> bool:
         """Whether an epoch would do something."""
         now = self._clock()
         return (
-            bool(self._desk.staged)
-            or any(channel.inflight for channel in self._desk.async_channels)
-            or any(is_ready(site, now) for site in self._order)
+            bool(self._publisher.staged)
+            or any(channel.inflight for channel in self._publisher.async_channels)
+            or any(is_ready(state, now) for state in self._order)
         )
 
     def next_due(self) -> float | None:
@@ -267,7 +267,7 @@ class GraphRuntime:
 
     def executors(self) -> list[TaskExecutor]:
         """Each once, however many components share it."""
-        found = {id(site.task_executor): site.task_executor for site in self._order}
+        found = {id(state.task_executor): state.task_executor for state in self._order}
         return [each for each in found.values() if each is not None]
 
     def listen(self, listener: Callable[[], object] | None) -> None:
@@ -283,20 +283,20 @@ class GraphRuntime:
     # -- looking
 
     def metrics(self) -> dict[str, int]:
-        return runtime_metrics(self.epoch, self._order, self._desk, self._tasks)
+        return runtime_metrics(self.epoch, self._order, self._publisher, self._tasks)
 
     def channel_metrics(self) -> dict[str, dict[str, int]]:
-        return channel_metrics(self._desk)
+        return channel_metrics(self._publisher)
 
     def trace(self) -> list[TraceEvent]:
         """What happened last, if the runtime was made with a `trace_capacity`."""
         return [] if self._trace is None else self._trace.events()
 
-    def _site(self, component: str) -> Site:
+    def _state(self, component: str) -> ComponentState:
         try:
-            return self._sites[component]
+            return self._states[component]
         except KeyError:
-            near = hint(component, self._sites)
+            near = hint(component, self._states)
             raise GraphError(f"there is no component '{component}'{near}") from None
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from layby.executors import TaskCompletion, TaskExecutor, TaskSubmission
 from layby.graph.messages import Lineage, TaskFailed
-from layby.graph.outlet import ErrorReports, Outlet
+from layby.graph.output_port import ErrorReports, OutputPort
 from layby.graph.reasons import CLOSED, NO_LOOP, NOT_AWAITED
 from layby.graph.trace import Trace
 
@@ -23,7 +23,7 @@ class RunsFlows(Protocol):
     def execute(self, flow: Any, context: Mapping[str, Any] | None = None) -> Any: ...
 
 
-class TaskDesk:
+class SubmittedTasks:
     """Counts work and carries its completions to the ports they belong to, on any thread."""
 
     def __init__(self, trace: Trace | None = None) -> None:
@@ -37,24 +37,24 @@ class TaskDesk:
     def submit(
         self,
         executor: TaskExecutor,
-        outlet: Outlet,
+        output_port: OutputPort,
         errors: ErrorReports,
         lineage: Lineage,
         work: Callable[[], Any] | None,
     ) -> TaskSubmission:
         if self.closed:
-            return self._answered(TaskSubmission(reason=CLOSED), outlet)
-        completion = partial(self._complete, outlet, errors, lineage)
-        return self._answered(executor.submit(work, completion), outlet)
+            return self._answered(TaskSubmission(reason=CLOSED), output_port)
+        completion = partial(self._complete, output_port, errors, lineage)
+        return self._answered(executor.submit(work, completion), output_port)
 
-    def refuse(self, outlet: Outlet, reason: str) -> TaskSubmission:
-        return self._answered(TaskSubmission(reason=reason), outlet)
+    def refuse(self, output_port: OutputPort, reason: str) -> TaskSubmission:
+        return self._answered(TaskSubmission(reason=reason), output_port)
 
     def close(self) -> None:
         with self._lock:
             self.closed = True
 
-    def _answered(self, submission: TaskSubmission, outlet: Outlet) -> TaskSubmission:
+    def _answered(self, submission: TaskSubmission, output_port: OutputPort) -> TaskSubmission:
         with self._lock:
             if submission.accepted:
                 self.submitted += 1
@@ -62,11 +62,15 @@ class TaskDesk:
                 self.rejected += 1
         if self._trace is not None:
             kind = "submitted" if submission.accepted else "not_submitted"
-            self._trace.add(kind, str(outlet.end), submission.reason)
+            self._trace.add(kind, str(output_port.end), submission.reason)
         return submission
 
     def _complete(
-        self, outlet: Outlet, errors: ErrorReports, lineage: Lineage, completion: TaskCompletion
+        self,
+        output_port: OutputPort,
+        errors: ErrorReports,
+        lineage: Lineage,
+        completion: TaskCompletion,
     ) -> None:
         ended = _checked(completion)
         with self._lock:
@@ -79,11 +83,11 @@ class TaskDesk:
                 self.failed += 1
         if self._trace is not None:
             kind = "task_completed" if ended.ok else "task_failed"
-            self._trace.add(kind, str(outlet.end), ended.error)
+            self._trace.add(kind, str(output_port.end), ended.error)
         if ended.ok:
-            outlet.publish(ended.payload, lineage)
+            output_port.publish(ended.payload, lineage)
         else:
-            component, port = outlet.end
+            component, port = output_port.end
             errors.report(TaskFailed(component, port, ended.task_id, ended.error), lineage)
         if self.on_completion is not None:
             self.on_completion()

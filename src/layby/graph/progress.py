@@ -17,7 +17,7 @@ UNDER_WAY = ("queue_depth", "active_count", "parked_count")
 """Of an executor's metrics; a foreign one may not have them all."""
 
 
-class Pace:
+class Progress:
     def __init__(self, runtime: "GraphRuntime", timeout: float | None, max_epochs: int) -> None:
         self._runtime = runtime
         self._max_epochs = max_epochs

@@ -25,7 +25,7 @@ class _Notice(NamedTuple):
     times: int = 1
 
 
-class Desk:
+class Publisher:
     """`at_once`: what is published is visible in the same call, as on a bare bus."""
 
     def __init__(
