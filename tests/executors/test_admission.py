@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layby.executors.admission import ADMIT, ADMIT_AND_DROP_OLDEST, Load, Verdict, decide
-from layby.executors.config import OverflowPolicy
+from layby.executors.admission import ADMIT, ADMIT_AND_DROP_OLDEST, AdmissionDecision, Load, decide
+from layby.executors.executor_config import OverflowPolicy
 
 POLICIES = get_args(OverflowPolicy)
-QUEUE_FULL = Verdict("task executor queue full")
-CAPACITY_EXCEEDED = Verdict("task executor capacity exceeded")
-BACKLOG_FULL = Verdict("task executor completed backlog full")
+QUEUE_FULL = AdmissionDecision("task executor queue full")
+CAPACITY_EXCEEDED = AdmissionDecision("task executor capacity exceeded")
+BACKLOG_FULL = AdmissionDecision("task executor completed backlog full")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -9,7 +9,7 @@ from layby.executors import (
     TaskExecutorConfig,
     ThreadedTaskExecutorConfig,
 )
-from layby.executors.config import seconds
+from layby.executors.executor_config import seconds
 
 
 def test_defaults_are_those_of_the_seed():

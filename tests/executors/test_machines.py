@@ -34,7 +34,7 @@ from layby.executors import (
     ThreadedTaskExecutor,
     ThreadedTaskExecutorConfig,
 )
-from layby.executors.config import OverflowPolicy, ShutdownPolicy
+from layby.executors.executor_config import OverflowPolicy, ShutdownPolicy
 from tests.executors import process_work
 from tests.executors.model import ModelExecutor
 from tests.executors.waiting import PATIENCE, Gate, assert_identities, eventually, settled

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from layby.executors import HealthEventSink, ProcessTaskExecutor, ProcessTaskExecutorConfig
-from layby.executors.process import _ProcessHands
-from layby.executors.records import Discard, Task
+from layby.executors.process import _ProcessTaskRunner
+from layby.executors.task_records import Discard, PlainTask
 from tests.executors import process_work
 from tests.executors.waiting import PATIENCE, assert_identities, eventually
 
@@ -144,12 +144,12 @@ def test_a_running_task_can_be_cancelled_and_the_others_never_notice(make, tmp_p
 class AnsweringWhileKilled:
     """A child whose answer is on its way when the kill comes."""
 
-    def __init__(self, hands):
-        self.hands = hands
+    def __init__(self, runner):
+        self.runner = runner
         self.calls = []
 
     def run(self, _work, _timeout):
-        assert self.hands.kill(1, "task cancelled")
+        assert self.runner.kill(1, "task cancelled")
         return True, "too late", ""
 
     def kill(self):
@@ -161,16 +161,16 @@ class AnsweringWhileKilled:
 
 def test_a_kill_that_comes_with_the_answer_still_counts_and_the_child_is_not_used_again():
     """cancel said True, so there is no completion; and the child is dying."""
-    hands = _ProcessHands("spawn", 0.0)
-    child = AnsweringWhileKilled(hands)
-    hands._child = child  # pyright: ignore[reportAttributeAccessIssue]
-    task = Task(process_work.pid, None, None)
+    runner = _ProcessTaskRunner("spawn", 0.0)
+    child = AnsweringWhileKilled(runner)
+    runner._child = child  # pyright: ignore[reportAttributeAccessIssue]
+    task = PlainTask(process_work.pid, None, None)
     task.task_id = 1
-    hands.task = task
-    assert hands.perform(task) == Discard(1, "task cancelled")
+    runner.task = task
+    assert runner.run(task) == Discard(1, "task cancelled")
     assert child.calls == ["kill", "kill", "close"]
-    assert hands._child is None
-    assert not hands.kill(1, "task cancelled")
+    assert runner._child is None
+    assert not runner.kill(1, "task cancelled")
 
 
 def test_a_task_that_takes_too_long_is_killed_and_fails(make, tmp_path):
@@ -228,8 +228,8 @@ PARENT = """
 import sys
 from functools import partial
 from layby.executors import ProcessTaskExecutor
-from layby.executors.process import _ProcessHands
-from layby.executors.records import Discard, Task
+from layby.executors.process import _ProcessTaskRunner
+from layby.executors.task_records import Discard, PlainTask
 from tests.executors import process_work
 
 if __name__ == "__main__":

@@ -255,7 +255,7 @@ def test_whoever_held_the_lock_does_the_collector_s_work(step):
             kept.release()
             assert pool.waiting == 1  # two served by now, not when somebody next looks
         elif step == "request":
-            waiters.append(asyncio.create_task(pool.token()._stand_in_line()))
+            waiters.append(asyncio.create_task(pool.token()._wait_in_line()))
         elif step == "withdraw":
             waiters.pop().cancel()
         else:

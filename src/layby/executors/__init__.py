@@ -5,20 +5,20 @@ Every public name is imported from here, none is defined here.
 
 from layby.executors.asynchronous import AsyncTaskExecutor
 from layby.executors.cancellation import CancellationSource, CancellationToken
-from layby.executors.config import (
+from layby.executors.deterministic import DeterministicTaskExecutor
+from layby.executors.executor_config import (
     AsyncTaskExecutorConfig,
     ProcessTaskExecutorConfig,
     TaskExecutorConfig,
     ThreadedTaskExecutorConfig,
 )
-from layby.executors.deterministic import DeterministicTaskExecutor
+from layby.executors.executor_metrics import TaskExecutorMetrics
 from layby.executors.health import HealthEvent, HealthEventSink
-from layby.executors.metrics import TaskExecutorMetrics
 from layby.executors.process import ProcessTaskExecutor
 from layby.executors.protocol import TaskExecutor
-from layby.executors.records import TaskCompletion, TaskSubmission
 from layby.executors.slot_ledger import PoolClosed
 from layby.executors.slots import SlotPool, SlotToken
+from layby.executors.task_records import TaskCompletion, TaskSubmission
 from layby.executors.thread_slots import ThreadSlotPool, ThreadSlotToken
 from layby.executors.threaded import ThreadedTaskExecutor
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from layby.executors.config import OverflowPolicy
-from layby.executors.reasons import CAPACITY_EXCEEDED, COMPLETED_BACKLOG_FULL, QUEUE_FULL
+from layby.executors.executor_config import OverflowPolicy
+from layby.executors.executor_reasons import CAPACITY_EXCEEDED, COMPLETED_BACKLOG_FULL, QUEUE_FULL
 
 
 class Load(NamedTuple):
@@ -18,26 +18,26 @@ class Load(NamedTuple):
         return self.pending + self.active + self.undrained
 
 
-class Verdict(NamedTuple):
+class AdmissionDecision(NamedTuple):
     """A non-empty reason refuses; otherwise the task is admitted, perhaps at another's cost."""
 
     reason: str = ""
     drops_oldest: bool = False
 
 
-ADMIT = Verdict()
-ADMIT_AND_DROP_OLDEST = Verdict(drops_oldest=True)
+ADMIT = AdmissionDecision()
+ADMIT_AND_DROP_OLDEST = AdmissionDecision(drops_oldest=True)
 
 
-def decide(overflow: OverflowPolicy, capacity: int, load: Load) -> Verdict:
+def decide(overflow: OverflowPolicy, capacity: int, load: Load) -> AdmissionDecision:
     if load.outstanding < capacity:
         return ADMIT
     if load.undrained >= capacity:
         # Outranks every policy: only draining helps, and the embedder has to be told so.
-        return Verdict(COMPLETED_BACKLOG_FULL)
+        return AdmissionDecision(COMPLETED_BACKLOG_FULL)
     if overflow in ("drop_oldest", "overwrite") and load.pending:
         return ADMIT_AND_DROP_OLDEST
-    return Verdict(CAPACITY_EXCEEDED if overflow == "fail_fast" else QUEUE_FULL)
+    return AdmissionDecision(CAPACITY_EXCEEDED if overflow == "fail_fast" else QUEUE_FULL)
 
 
 def may_wait_for_room(overflow: OverflowPolicy, capacity: int, load: Load) -> bool:

@@ -10,10 +10,10 @@ from contextvars import Context, copy_context
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from layby.executors.bells import LoopBell, call_soon_on, is_running_here
-from layby.executors.records import AdmittedTask, CompletionCallback, Metadata
 from layby.executors.slot_ledger import SlotLedger
 from layby.executors.slots import SlotToken
+from layby.executors.task_records import AdmittedTask, CompletionCallback, Metadata
+from layby.executors.wakers import LoopWaker, call_soon_on, is_running_here
 
 
 class JobState(Enum):
@@ -44,7 +44,6 @@ class JobOwner(Protocol):
 
 class AsyncJob(SlotToken, AdmittedTask):
     __slots__ = (
-        "bell",
         "body",
         "completion",
         "context",
@@ -55,6 +54,7 @@ class AsyncJob(SlotToken, AdmittedTask):
         "since",
         "state",
         "task_id",
+        "waker",
         "work",
     )
 
@@ -78,7 +78,7 @@ class AsyncJob(SlotToken, AdmittedTask):
         # The submitter's: a queued body is begun by whoever happens to give a slot back.
         self.context: Context = copy_context()
         self.body: asyncio.Task[None] | None = None
-        self.bell: LoopBell | None = None
+        self.waker: LoopWaker | None = None
         self.since = self.elapsed = 0.0
 
     # -- the token, as the work sees it
@@ -93,36 +93,36 @@ class AsyncJob(SlotToken, AdmittedTask):
     async def reclaim(self) -> None:
         if self.state is ENDED:
             raise RuntimeError(f"task {self.task_id} has ended: its token is of no use any more")
-        if self.bell is not None:
+        if self.waker is not None:
             raise RuntimeError("this token is already waiting for a slot somewhere else")
         try:
             while not self.owner.seat(self):
-                self.bell = LoopBell()
-                await self.bell.wait()
+                self.waker = LoopWaker()
+                await self.waker.wait()
         except asyncio.CancelledError:
             self.owner.unseat(self)
             raise
         finally:
-            self.bell = None
+            self.waker = None
 
-    # -- the bell, as the ledger rings it
+    # -- the waker, as the ledger rings it
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         if is_running_here(self.owner.loop):
             return self.owner.granted(self)
-        return call_soon_on(self.owner.loop, self._accept_or_return)
+        return call_soon_on(self.owner.loop, self._accept_or_give_back)
 
-    def nudge(self) -> None:
+    def wake_soon(self) -> None:
         """Look again in the loop's own time: the garbage collector may be the one who rings."""
-        call_soon_on(self.owner.loop, self.look_again)
+        call_soon_on(self.owner.loop, self.retry)
 
-    def _accept_or_return(self) -> None:
+    def _accept_or_give_back(self) -> None:
         if not self.owner.granted(self):
             self.ledger.give_back(self)
 
-    def look_again(self) -> None:
-        if self.bell is not None:
-            self.bell.ring()
+    def retry(self) -> None:
+        if self.waker is not None:
+            self.waker.wake()
         elif self.state is QUEUED:
             self.owner.seek_slot(self)
 

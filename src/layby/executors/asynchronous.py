@@ -10,21 +10,23 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from layby.executors.async_job import ACTIVE, ENDED, PARKED, QUEUED, AsyncJob
-from layby.executors.bells import Bell, BellQueue, LoopBell
-from layby.executors.book import TaskBook
 from layby.executors.cancellation import CancellationToken
-from layby.executors.config import TaskExecutorConfig, shutdown_policy_of
-from layby.executors.health import HealthEventSink
-from layby.executors.herald import Herald
-from layby.executors.metrics import TaskExecutorMetrics
-from layby.executors.reasons import (
+from layby.executors.executor_config import TaskExecutorConfig, shutdown_policy_of
+from layby.executors.executor_metrics import TaskExecutorMetrics
+from layby.executors.executor_reasons import (
     PENDING_CANCELLED,
     POOL_CLOSED,
     SHUTDOWN_CANCELLED,
     TASK_CANCELLED,
     TOKEN_CANCELLED,
 )
-from layby.executors.records import (
+from layby.executors.executor_state import ExecutorState
+from layby.executors.health import HealthEventSink
+from layby.executors.notifier import Notifier
+from layby.executors.slot_ledger import PoolClosed
+from layby.executors.slots import SlotPool, SlotToken
+from layby.executors.submit_wait import submit_when_room_async
+from layby.executors.task_records import (
     CompletionCallback,
     Discard,
     DiscardCallback,
@@ -33,9 +35,7 @@ from layby.executors.records import (
     TaskCompletion,
     TaskSubmission,
 )
-from layby.executors.room import submit_when_room_async
-from layby.executors.slot_ledger import PoolClosed
-from layby.executors.slots import SlotPool, SlotToken
+from layby.executors.wakers import LoopWaker, Waker, WakerQueue
 
 AsyncWork = Callable[[], Any] | Callable[[SlotToken], Any]
 """A plain or `async` callable; submitted with `parks=True` it is given its token."""
@@ -64,17 +64,17 @@ class AsyncTaskExecutor:
         config = config or TaskExecutorConfig()
         self.pool = pool or SlotPool(config.concurrency)
         # Of a pool of others it takes no more than its own share; its own pool is that share.
-        self._most_active = None if pool is None else config.concurrency
+        self._max_active = None if pool is None else config.concurrency
         self._shutdown_policy = shutdown_policy_of(config)
         self._ledger = self.pool.ledger
-        self._book = TaskBook[AsyncJob](config, keeps_completions=keep_completions)
-        self._herald = Herald(on_discard)
+        self._state = ExecutorState[AsyncJob](config, keeps_completions=keep_completions)
+        self._notifier = Notifier(on_discard)
         self._clock = clock
         self._jobs: dict[int, AsyncJob] = {}
         self._over_share: deque[AsyncJob] = deque()
-        self._cancelled_for: dict[int, str] = {}
-        self._waiting_for_room = BellQueue()
-        self._waiting_for_idle = BellQueue()
+        self._cancel_reasons: dict[int, str] = {}
+        self._waiting_for_room = WakerQueue()
+        self._waiting_for_idle = WakerQueue()
         self.loop: asyncio.AbstractEventLoop
 
     # -- submitting
@@ -104,24 +104,24 @@ class AsyncTaskExecutor:
         return await submit_when_room_async(partial(self._admit_or_queue, job), self._leave_queue)
 
     def _admit(self, job: AsyncJob) -> TaskSubmission:
-        book = self._book
-        submission = book.refuse(POOL_CLOSED) if self._ledger.closed else book.admit(job)
+        state = self._state
+        submission = state.refuse(POOL_CLOSED) if self._ledger.closed else state.admit(job)
         if submission.accepted:
             self._jobs[job.task_id] = job
             self.seek_slot(job)
-        if book.notices:
+        if state.notices:
             self._settle()
         return submission
 
-    def _admit_or_queue(self, job: AsyncJob, bell: Bell, *, first: bool) -> TaskSubmission | None:
-        if not self._book.must_wait(job):
+    def _admit_or_queue(self, job: AsyncJob, waker: Waker, *, first: bool) -> TaskSubmission | None:
+        if not self._state.should_wait(job):
             return self._admit(job)
-        self._waiting_for_room.join(bell, first=first)
+        self._waiting_for_room.join(waker, first=first)
         return None
 
-    def _leave_queue(self, bell: Bell) -> None:
-        self._waiting_for_room.leave(bell)
-        self._settle()  # calls the next one, in case it was this bell that was rung
+    def _leave_queue(self, waker: Waker) -> None:
+        self._waiting_for_room.leave(waker)
+        self._settle()  # calls the next one, in case it was this waker that was rung
 
     # -- draining, cancelling, looking
 
@@ -130,9 +130,9 @@ class AsyncTaskExecutor:
     ) -> list[TaskCompletion]:
         """Drain records of tasks that ended. Runs nothing."""
         if cancel_token is not None and cancel_token.cancel_requested():
-            self._book.cancellations_seen += 1
-            self._book.cancel_pending(TOKEN_CANCELLED)
-        drained = self._book.drain(max_tasks)
+            self._state.cancellations_seen += 1
+            self._state.cancel_pending(TOKEN_CANCELLED)
+        drained = self._state.drain(max_tasks)
         self._settle()
         return drained
 
@@ -141,34 +141,34 @@ class AsyncTaskExecutor:
         return self._cancel(task_id, TASK_CANCELLED)
 
     def cancel_pending(self) -> int:
-        count = self._book.cancel_pending(PENDING_CANCELLED)
+        count = self._state.cancel_pending(PENDING_CANCELLED)
         self._settle()
         return count
 
     def metrics(self) -> TaskExecutorMetrics:
-        return self._book.snapshot(callback_errors=self._herald.callback_errors)
+        return self._state.snapshot(callback_errors=self._notifier.callback_errors)
 
     @property
     def parked_count(self) -> int:
-        return self._book.parked
+        return self._state.parked
 
     def set_health_event_sink(self, sink: HealthEventSink | None) -> None:
-        self._herald.sink = sink
-        self._book.wants_events = sink is not None
+        self._notifier.sink = sink
+        self._state.wants_events = sink is not None
 
     async def wait_for_idle(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - protocol
         """Wait until every accepted task has ended, the parked ones too."""
-        if self._book.is_idle():
+        if self._state.is_idle():
             return True
-        bell = LoopBell()
-        self._waiting_for_idle.join(bell)
+        waker = LoopWaker()
+        self._waiting_for_idle.join(waker)
         try:
             async with asyncio.timeout(timeout):
-                await bell.wait()
+                await waker.wait()
         except TimeoutError:
-            return self._book.is_idle()
+            return self._state.is_idle()
         finally:
-            self._waiting_for_idle.leave(bell)
+            self._waiting_for_idle.leave(waker)
         return True
 
     # -- ending
@@ -178,9 +178,9 @@ class AsyncTaskExecutor:
 
         False when that took too long: then everything left is cancelled, parked work too.
         """
-        self._book.closing = True
+        self._state.closing = True
         if self._shutdown_policy != "drain":
-            self._book.cancel_pending(SHUTDOWN_CANCELLED)
+            self._state.cancel_pending(SHUTDOWN_CANCELLED)
         self._settle()
         if await self.wait_for_idle(timeout):
             return True
@@ -207,7 +207,7 @@ class AsyncTaskExecutor:
         try:
             self.seat(job)
         except PoolClosed:
-            self._book.cancel(job.task_id, POOL_CLOSED)
+            self._state.cancel(job.task_id, POOL_CLOSED)
             self._settle()
 
     def seat(self, job: AsyncJob) -> bool:
@@ -226,7 +226,7 @@ class AsyncTaskExecutor:
         if job in self._over_share:
             self._over_share.remove(job)
         elif self._ledger.withdraw(job):
-            self._call_heir()  # it may have stood there as the heir of a share
+            self._request_for_next()  # it may have stood there as the next_job of a share
         elif not job.release():
             self._ledger.give_back(job)
 
@@ -243,52 +243,52 @@ class AsyncTaskExecutor:
         return True
 
     def park(self, job: AsyncJob) -> None:
-        if self._book.budget:
+        if self._state.budget:
             job.elapsed += self._clock() - job.since
         job.state = PARKED
-        self._book.parked += 1
-        self._book.active -= 1
-        self._vacate(job)
+        self._state.parked += 1
+        self._state.active -= 1
+        self._release_slot(job)
         if self._waiting_for_room:
             self._settle()
 
     def _activate(self, job: AsyncJob) -> None:
-        book = self._book
+        state = self._state
         if job.state is QUEUED:
             self._begin(job)
         else:
-            book.parked -= 1
-            if job.bell is not None:
-                job.bell.ring()
+            state.parked -= 1
+            if job.waker is not None:
+                job.waker.wake()
         job.state = ACTIVE
-        book.active += 1
-        book.note_high_water()  # a task that resumes comes on top of what was admitted
-        if book.budget:
+        state.active += 1
+        state.update_high_water()  # a task that resumes comes on top of what was admitted
+        if state.budget:
             job.since = self._clock()
 
-    def _vacate(self, job: AsyncJob) -> None:
-        self._call_heir()
+    def _release_slot(self, job: AsyncJob) -> None:
+        self._request_for_next()
         self._ledger.give_back(job)
 
-    def _call_heir(self) -> None:
+    def _request_for_next(self) -> None:
         """Let one who waits only for this executor's share stand first in line for a slot."""
         if not self._over_share or self._has_full_share():
             return
-        heir = self._over_share.popleft()
+        next_job = self._over_share.popleft()
         try:
-            if self._ledger.request(heir, heir, first=True):
-                self._activate(heir)
+            if self._ledger.request(next_job, next_job, first=True):
+                self._activate(next_job)
         except PoolClosed:
-            heir.look_again()  # and hear it there
-            self._call_heir()
+            next_job.retry()  # and hear it there
+            self._request_for_next()
 
     def _has_full_share(self) -> bool:
-        return self._most_active is not None and self._book.active >= self._most_active
+        return self._max_active is not None and self._state.active >= self._max_active
 
     # -- the way of a body
 
     def _begin(self, job: AsyncJob) -> None:
-        pending = self._book.pending
+        pending = self._state.pending
         if pending[0] is job:
             pending.popleft()
         else:
@@ -320,32 +320,32 @@ class AsyncTaskExecutor:
         self._end(job, self._cancelled(job))
 
     def _cancelled(self, job: AsyncJob) -> Discard:
-        return Discard(job.task_id, self._cancelled_for.pop(job.task_id, TASK_CANCELLED))
+        return Discard(job.task_id, self._cancel_reasons.pop(job.task_id, TASK_CANCELLED))
 
     def _end(self, job: AsyncJob, ending: Ending) -> None:
-        book = self._book
-        if job.state is ACTIVE and book.budget:
+        state = self._state
+        if job.state is ACTIVE and state.budget:
             job.elapsed += self._clock() - job.since
         if job.completion is not None and isinstance(ending, TaskCompletion):
-            self._herald.complete(job, ending)
-        self._leave_gauge(job)
-        if book.budget:
-            book.note_elapsed(job.elapsed)
+            self._notifier.notify_completion(job, ending)
+        self._mark_ended(job)
+        if state.budget:
+            state.check_budget(job.elapsed)
         if isinstance(ending, TaskCompletion):
-            book.tally(ending)
-            book.keep(ending)
+            state.count_completion(ending)
+            state.keep(ending)
         else:
-            book.discard(ending)
+            state.discard(ending)
         self._settle()
 
-    def _leave_gauge(self, job: AsyncJob) -> None:
+    def _mark_ended(self, job: AsyncJob) -> None:
         was, job.state, job.body = job.state, ENDED, None
         del self._jobs[job.task_id]
         if was is ACTIVE:
-            self._book.active -= 1
-            self._vacate(job)
+            self._state.active -= 1
+            self._release_slot(job)
         else:
-            self._book.parked -= 1
+            self._state.parked -= 1
             self.unseat(job)
 
     def _cancel(self, task_id: int, reason: str) -> bool:
@@ -353,9 +353,9 @@ class AsyncTaskExecutor:
         if job is None:
             return False
         if job.body is not None:
-            self._cancelled_for[task_id] = reason
+            self._cancel_reasons[task_id] = reason
             return job.body.cancel()
-        found = self._book.cancel(task_id, reason)
+        found = self._state.cancel(task_id, reason)
         self._settle()
         return found
 
@@ -363,22 +363,22 @@ class AsyncTaskExecutor:
 
     def _settle(self) -> None:
         """Wake whom the change concerns and tell what there is to tell."""
-        book = self._book
+        state = self._state
         if self._waiting_for_room:
-            self._waiting_for_room.ring(book.room())
-            if book.closing:
-                self._waiting_for_room.ring_all()
-        if self._waiting_for_idle and book.is_idle():
-            self._waiting_for_idle.ring_all()
-        if book.notices:
-            self._tell()
+            self._waiting_for_room.wake(state.room())
+            if state.closing:
+                self._waiting_for_room.wake_all()
+        if self._waiting_for_idle and state.is_idle():
+            self._waiting_for_idle.wake_all()
+        if state.notices:
+            self._notify()
 
-    def _tell(self) -> None:
-        notices = self._book.take_notices()
+    def _notify(self) -> None:
+        notices = self._state.take_notices()
         for notice in notices:
             if isinstance(notice, Discard) and notice.task_id in self._jobs:
                 self._forget_queued(self._jobs.pop(notice.task_id))
-        self._herald.tell(notices)
+        self._notifier.notify(notices)
 
     def _forget_queued(self, job: AsyncJob) -> None:
         job.state = ENDED

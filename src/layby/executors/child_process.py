@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
 
-from layby.executors.config import StartMethod
-from layby.executors.records import text_of
+from layby.executors.executor_config import StartMethod
+from layby.executors.task_records import text_of
 
 Answer = tuple[bool, Any, str]
 """ok, payload, error: what a child sends back for each task."""
@@ -30,10 +30,10 @@ class ChildProcess:
 
     def __init__(self, start_method: StartMethod) -> None:
         context = _context(start_method)
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._connection, child_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child_end,), daemon=True)
         self._process.start()
-        theirs.close()  # the child has its own; ours would hide its death from us
+        child_end.close()  # the child has its own; ours would hide its death from us
 
     def wait_until_ready(self) -> None:
         """Starting an interpreter takes time that should not be charged to the first task."""
@@ -41,20 +41,20 @@ class ChildProcess:
 
     def run(self, work: Callable[[], Any], timeout: float | None) -> Answer:
         """Raise `TimeoutError` if no answer came in time; the child is then still at work."""
-        request = _packed(work, "submit a module-level function, or a functools.partial of one")
+        request = _pickled(work, "submit a module-level function, or a functools.partial of one")
         try:
             self._connection.send_bytes(request)
         except ConnectionError as error:
-            raise self._death() from error
+            raise self._died() from error
         return self._receive(timeout)
 
     def kill(self) -> None:
         self._process.kill()
 
-    def close(self, patience: float = 1.0) -> None:
+    def close(self, timeout: float = 1.0) -> None:
         """Let an idle child go, and kill one that will not."""
         self._connection.close()
-        self._process.join(patience)
+        self._process.join(timeout)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -66,9 +66,9 @@ class ChildProcess:
                 raise TimeoutError
             return self._connection.recv()
         except (EOFError, ConnectionError) as error:
-            raise self._death() from error
+            raise self._died() from error
 
-    def _death(self) -> ChildDied:
+    def _died(self) -> ChildDied:
         self._process.join()
         return ChildDied(f"worker process ended with exit code {self._process.exitcode}")
 
@@ -91,7 +91,7 @@ def _serve(connection: Connection) -> None:
         connection.send_bytes(_answer(request))
 
 
-def _packed(thing: object, remedy: str) -> bytes:
+def _pickled(thing: object, remedy: str) -> bytes:
     try:
         return pickle.dumps(thing)
     except Exception as error:
@@ -108,6 +108,6 @@ def _die_with_parent() -> None:
 def _answer(request: bytes) -> bytes:
     try:
         work = pickle.loads(request)  # noqa: S301 - from our own parent, through a private pipe
-        return _packed((True, work(), ""), "return plain data")
+        return _pickled((True, work(), ""), "return plain data")
     except BaseException as error:  # noqa: BLE001 - work may not end its worker
         return pickle.dumps((False, None, text_of(error)))

@@ -5,27 +5,27 @@ import time
 from collections.abc import Callable
 
 from layby.executors.child_process import ChildDied, ChildProcess
-from layby.executors.config import ProcessTaskExecutorConfig, StartMethod, seconds
 from layby.executors.deadline import Deadline
-from layby.executors.reasons import SHUTDOWN_CANCELLED, TASK_CANCELLED
-from layby.executors.records import Discard, DiscardCallback, Ending, Task
+from layby.executors.executor_config import ProcessTaskExecutorConfig, StartMethod, seconds
+from layby.executors.executor_reasons import SHUTDOWN_CANCELLED, TASK_CANCELLED
+from layby.executors.task_records import Discard, DiscardCallback, Ending, PlainTask
 from layby.executors.worker_backed import WorkerBackedExecutor
 
 
-class _ProcessHands:
+class _ProcessTaskRunner:
     """A worker thread's child process: started for its first task, and anew after each death."""
 
     def __init__(self, start_method: StartMethod, task_timeout: float) -> None:
-        self.task: Task | None = None
+        self.task: PlainTask | None = None
         self._start_method: StartMethod = start_method
         self._task_timeout = task_timeout or None
         self._child: ChildProcess | None = None
-        self._killed_for = ""
+        self._kill_reason = ""
         self._lock = threading.Lock()
 
-    def perform(self, task: Task) -> Ending:
+    def run(self, task: PlainTask) -> Ending:
         try:
-            ending = self._run(task)
+            ending = self._run_in_child(task)
         except (TimeoutError, ChildDied) as error:
             self._discard_child()
             late = isinstance(error, TimeoutError)
@@ -34,15 +34,15 @@ class _ProcessHands:
             )
         except BaseException as error:  # noqa: BLE001 - what cannot be sent is that work's failure
             ending = task.failed(error)
-        killed_for = self._let_go()
-        return Discard(task.task_id, killed_for) if killed_for else ending
+        kill_reason = self._clear_task()
+        return Discard(task.task_id, kill_reason) if kill_reason else ending
 
     def kill(self, task_id: int | None, reason: str) -> bool:
         """Kill the child if it is at work on this task (None: on any), which gets no completion."""
         with self._lock:
             if self.task is None or task_id not in (None, self.task.task_id):
                 return False
-            self._killed_for = reason
+            self._kill_reason = reason
             if self._child is not None:
                 self._child.kill()
             return True
@@ -51,10 +51,10 @@ class _ProcessHands:
         if self._child is not None:
             self._child.close()
 
-    def _run(self, task: Task) -> Ending:
+    def _run_in_child(self, task: PlainTask) -> Ending:
         child = self._child or self._start_child()
-        if self._killed_for:
-            raise ChildDied(self._killed_for)
+        if self._kill_reason:
+            raise ChildDied(self._kill_reason)
         ok, payload, error = child.run(task.work, self._task_timeout)
         return task.completed(payload) if ok else task.failed_with(error)
 
@@ -65,14 +65,14 @@ class _ProcessHands:
         child.wait_until_ready()
         return child
 
-    def _let_go(self) -> str:
+    def _clear_task(self) -> str:
         """Put the task beyond the reach of `kill`, and say for what it was killed, if it was."""
         with self._lock:
             self.task = None
-            killed_for, self._killed_for = self._killed_for, ""
-        if killed_for:
+            kill_reason, self._kill_reason = self._kill_reason, ""
+        if kill_reason:
             self._discard_child()  # it may have answered in its last moment; it is dying still
-        return killed_for
+        return kill_reason
 
     def _discard_child(self) -> None:
         with self._lock:
@@ -99,12 +99,12 @@ class ProcessTaskExecutor(WorkerBackedExecutor):
     ) -> None:
         config = config or ProcessTaskExecutorConfig()
         timeout = seconds(config.task_timeout)
-        self._hands = [
-            _ProcessHands(config.start_method, timeout) for _ in range(config.concurrency)
+        self._runners = [
+            _ProcessTaskRunner(config.start_method, timeout) for _ in range(config.concurrency)
         ]
         super().__init__(
             config,
-            self._hands,
+            self._runners,
             on_discard=on_discard,
             keep_completions=keep_completions,
             clock=clock,
@@ -114,14 +114,14 @@ class ProcessTaskExecutor(WorkerBackedExecutor):
         """Cancel a task, also one that runs. False when it has ended or was never accepted."""
         self._lock.acquire()
         try:
-            return self._book.cancel(task_id, TASK_CANCELLED) or any(
-                hands.kill(task_id, TASK_CANCELLED) for hands in self._hands
+            return self._state.cancel(task_id, TASK_CANCELLED) or any(
+                runner.kill(task_id, TASK_CANCELLED) for runner in self._runners
             )
         finally:
             self._unlock()
 
     def _give_up(self) -> None:
         super()._give_up()
-        for hands in self._hands:
-            hands.kill(None, SHUTDOWN_CANCELLED)
+        for runner in self._runners:
+            runner.kill(None, SHUTDOWN_CANCELLED)
         self._join(Deadline(None))  # soon over: nothing runs any more

@@ -4,9 +4,9 @@ from collections.abc import Awaitable
 from typing import Protocol, runtime_checkable
 
 from layby.executors.cancellation import CancellationToken
+from layby.executors.executor_metrics import TaskExecutorMetrics
 from layby.executors.health import HealthEventSink
-from layby.executors.metrics import TaskExecutorMetrics
-from layby.executors.records import (
+from layby.executors.task_records import (
     CompletionCallback,
     Metadata,
     TaskCompletion,

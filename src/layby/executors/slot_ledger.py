@@ -11,7 +11,7 @@ point, even inside the methods below. Four rules keep the count exact:
 3. The collector never waits for the lock: the thread it interrupted may be the one that holds it.
    It leaves a mark in `_dropped` and tries the lock; if that fails, the holder looks at the marks
    after letting go. Each side writes first and looks second, so one of them always sees it.
-4. The collector hands out nothing either, since it may stand in the middle of anyone's code. It
+4. The collector runner out nothing either, since it may stand in the middle of anyone's code. It
    nudges the oldest waiter, which asks again in its own time.
 
 `request(first=True)` is how an order other than first come, first served would be built, and
@@ -27,14 +27,14 @@ class PoolClosed(Exception):
     """The slot pool was closed; no more slots are given out."""
 
 
-class LineBell(Protocol):
+class SlotWaker(Protocol):
     """How somebody in line hears from the ledger."""
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         """Hear that the slot is held now. False turns it down, for the next in line."""
         ...
 
-    def nudge(self) -> None:
+    def wake_soon(self) -> None:
         """Hear that asking again is worth it: a slot was found, or the pool closed."""
         ...
 
@@ -65,7 +65,7 @@ class SlotLedger:
         self._size = _at_least_one(slots)
         self._held = 0
         self._closed = False
-        self._waiting: OrderedDict[SlotClaim, LineBell] = OrderedDict()
+        self._waiting: OrderedDict[SlotClaim, SlotWaker] = OrderedDict()
         self._dropped: deque[None] = deque()
         self._lock = threading.Lock()
 
@@ -87,13 +87,13 @@ class SlotLedger:
         finally:
             self._lock.release()
 
-    def request(self, claim: SlotClaim, bell: LineBell, *, first: bool = False) -> bool:
-        """Take a slot, or stand in line until the bell rings; True when it is held now."""
+    def request(self, claim: SlotClaim, waker: SlotWaker, *, first: bool = False) -> bool:
+        """Take a slot, or stand in line until the waker rings; True when it is held now."""
         with self._lock:
-            self._stand_in_line(claim, bell, first=first)
+            self._join_line(claim, waker, first=first)
             granted = self._hand_out()
             granted.pop(claim, None)  # hears it by the answer
-        self._tell(granted)
+        self._wake(granted)
         self._settle_dropped()
         return claim.held
 
@@ -119,7 +119,7 @@ class SlotLedger:
         finally:
             self._lock.release()
         if granted:
-            self._tell(granted)
+            self._wake(granted)
         if self._dropped:
             self._settle_dropped()
         return True
@@ -131,7 +131,7 @@ class SlotLedger:
         oldest = next(iter(self._waiting.values()), None)
         self._lock.release()
         if oldest is not None:
-            oldest.nudge()
+            oldest.wake_soon()
 
     # -- the whole
 
@@ -140,16 +140,16 @@ class SlotLedger:
         with self._lock:
             self._size = _at_least_one(slots)
             granted = self._hand_out()
-        self._tell(granted)
+        self._wake(granted)
         self._settle_dropped()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            turned_away = list(self._waiting.values())
+            refused = list(self._waiting.values())
             self._waiting.clear()
-        for bell in turned_away:
-            bell.nudge()
+        for waker in refused:
+            waker.wake_soon()
 
     @property
     def closed(self) -> bool:
@@ -176,30 +176,30 @@ class SlotLedger:
         """Count what the collector gave back, and hand it out."""
         with self._lock:
             granted = self._hand_out()
-        self._tell(granted)
+        self._wake(granted)
 
     # -- steps under the lock
 
-    def _stand_in_line(self, claim: SlotClaim, bell: LineBell, *, first: bool) -> None:
+    def _join_line(self, claim: SlotClaim, waker: SlotWaker, *, first: bool) -> None:
         if claim.held:
             return
         if self._closed:
             raise PoolClosed("the slot pool is closed: no slot can be acquired or reclaimed")
-        if self._waiting.setdefault(claim, bell) is not bell:
+        if self._waiting.setdefault(claim, waker) is not waker:
             raise RuntimeError("this token is already waiting for a slot somewhere else")
         if first:
             self._waiting.move_to_end(claim, last=False)
 
-    def _hand_out(self) -> dict[SlotClaim, LineBell]:
+    def _hand_out(self) -> dict[SlotClaim, SlotWaker]:
         while self._dropped:
             self._dropped.popleft()
             self._held -= 1
-        granted: dict[SlotClaim, LineBell] = {}
+        granted: dict[SlotClaim, SlotWaker] = {}
         while self._waiting and self._held < self._size:
-            claim, bell = self._waiting.popitem(last=False)
+            claim, waker = self._waiting.popitem(last=False)
             claim.held = True
             self._held += 1
-            granted[claim] = bell
+            granted[claim] = waker
         return granted
 
     # -- after the lock
@@ -208,15 +208,15 @@ class SlotLedger:
         while self._dropped and self._waiting:
             self.settle()
 
-    def _tell(self, granted: dict[SlotClaim, LineBell]) -> None:
+    def _wake(self, granted: dict[SlotClaim, SlotWaker]) -> None:
         """A slot turned down goes to the next; a loop, as a long line may turn it down in turn."""
         while granted:
-            turned_down = [claim for claim, bell in granted.items() if not bell.ring()]
-            granted = self._take_back(turned_down) if turned_down else {}
+            declined = [claim for claim, waker in granted.items() if not waker.wake()]
+            granted = self._take_back(declined) if declined else {}
 
-    def _take_back(self, turned_down: list[SlotClaim]) -> dict[SlotClaim, LineBell]:
+    def _take_back(self, declined: list[SlotClaim]) -> dict[SlotClaim, SlotWaker]:
         with self._lock:
-            for claim in turned_down:
+            for claim in declined:
                 self._held -= claim.held
                 claim.held = False
             return self._hand_out()

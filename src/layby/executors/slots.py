@@ -4,8 +4,8 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from layby.executors.bells import LoopBell
 from layby.executors.slot_ledger import LedgerPool, SlotClaim
+from layby.executors.wakers import LoopWaker
 
 
 class SlotToken(SlotClaim):
@@ -16,13 +16,13 @@ class SlotToken(SlotClaim):
     async def reclaim(self) -> None:
         """Hold a slot again, first come, first served with new work. No-op when held."""
         if not self.ledger.take(self):
-            await self._stand_in_line()
+            await self._wait_in_line()
 
-    async def _stand_in_line(self) -> None:
-        bell = LoopBell()
+    async def _wait_in_line(self) -> None:
+        waker = LoopWaker()
         try:
-            while not self.ledger.request(self, bell):
-                await bell.wait()
+            while not self.ledger.request(self, waker):
+                await waker.wait()
         except asyncio.CancelledError:
             # Leave the line, or return what was granted in this same turn of the loop.
             if not self.ledger.withdraw(self):

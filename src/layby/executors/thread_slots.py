@@ -3,10 +3,10 @@
 from types import TracebackType
 from typing import Self
 
-from layby.executors.bells import ThreadBell
 from layby.executors.deadline import Deadline
 from layby.executors.slot_ledger import LedgerPool, SlotClaim
 from layby.executors.slots import SlotPool
+from layby.executors.wakers import ThreadWaker
 
 
 class ThreadSlotToken(SlotClaim):
@@ -16,14 +16,14 @@ class ThreadSlotToken(SlotClaim):
 
     def reclaim(self, timeout: float | None = None) -> bool:
         """Hold a slot again; False if none came in time. No-op when held."""
-        return self.ledger.take(self) or self._stand_in_line(timeout)
+        return self.ledger.take(self) or self._wait_in_line(timeout)
 
-    def _stand_in_line(self, timeout: float | None) -> bool:
-        bell = ThreadBell()
+    def _wait_in_line(self, timeout: float | None) -> bool:
+        waker = ThreadWaker()
         deadline = Deadline(timeout)
-        while not self.ledger.request(self, bell):
+        while not self.ledger.request(self, waker):
             try:
-                heard = bell.wait(deadline.remaining())
+                heard = waker.wait(deadline.remaining())
             except BaseException:
                 if not self.ledger.withdraw(self):
                     self.release()

@@ -3,15 +3,15 @@
 import time
 from collections.abc import Callable
 
-from layby.executors.config import ThreadedTaskExecutorConfig
-from layby.executors.records import DiscardCallback, Task, TaskCompletion
+from layby.executors.executor_config import ThreadedTaskExecutorConfig
+from layby.executors.task_records import DiscardCallback, PlainTask, TaskCompletion
 from layby.executors.worker_backed import WorkerBackedExecutor
 
 
-class _ThreadHands:
-    task: Task | None = None
+class _ThreadTaskRunner:
+    task: PlainTask | None = None
 
-    def perform(self, task: Task) -> TaskCompletion:
+    def run(self, task: PlainTask) -> TaskCompletion:
         return task.perform()
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ class ThreadedTaskExecutor(WorkerBackedExecutor):
         config = config or ThreadedTaskExecutorConfig()
         super().__init__(
             config,
-            [_ThreadHands() for _ in range(config.concurrency)],
+            [_ThreadTaskRunner() for _ in range(config.concurrency)],
             on_discard=on_discard,
             keep_completions=keep_completions,
             clock=clock,

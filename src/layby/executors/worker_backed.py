@@ -1,6 +1,6 @@
-"""Owns what executors with worker threads share: one book, one lock, and the threads that empty it.
+"""Owns what executors with worker threads share: one state, one lock, and those threads.
 
-How a worker performs a task is given by its `Hands`; nothing here knows what they do.
+How a worker performs a task is given by its `TaskRunner`; nothing here knows what that does.
 """
 
 import atexit
@@ -10,40 +10,40 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from layby.executors.bells import Bell, BellQueue, ThreadBell
-from layby.executors.book import TaskBook
 from layby.executors.cancellation import CancellationToken
-from layby.executors.config import ThreadedTaskExecutorConfig
 from layby.executors.deadline import Deadline
-from layby.executors.health import HealthEventSink
-from layby.executors.herald import Herald
-from layby.executors.metrics import TaskExecutorMetrics
-from layby.executors.reasons import (
+from layby.executors.executor_config import ThreadedTaskExecutorConfig
+from layby.executors.executor_metrics import TaskExecutorMetrics
+from layby.executors.executor_reasons import (
     PENDING_CANCELLED,
     SHUTDOWN_CANCELLED,
     TASK_CANCELLED,
     TOKEN_CANCELLED,
 )
-from layby.executors.records import (
+from layby.executors.executor_state import ExecutorState
+from layby.executors.health import HealthEventSink
+from layby.executors.notifier import Notifier
+from layby.executors.submit_wait import submit_when_room, submit_when_room_async
+from layby.executors.task_records import (
     CompletionCallback,
     DiscardCallback,
     Ending,
     Metadata,
-    Task,
+    PlainTask,
     TaskCompletion,
     TaskSubmission,
     Work,
 )
-from layby.executors.room import submit_when_room, submit_when_room_async
+from layby.executors.wakers import ThreadWaker, Waker, WakerQueue
 
 
-class Hands(Protocol):
+class TaskRunner(Protocol):
     """What one worker thread performs tasks with."""
 
-    task: Task | None
+    task: PlainTask | None
     """The task it was given, set while the executor's lock is held."""
 
-    def perform(self, task: Task) -> Ending: ...
+    def run(self, task: PlainTask) -> Ending: ...
 
     def close(self) -> None: ...
 
@@ -51,14 +51,14 @@ class Hands(Protocol):
 class WorkerBackedExecutor:
     """Admission, records and life of a bounded crew of worker threads.
 
-    Every method that changes the book ends in `_unlock`, the one place that decides who has to
+    Every method that changes the state ends in `_unlock`, the one place that decides who has to
     be woken and told, so that no change can forget somebody.
     """
 
     def __init__(
         self,
         config: ThreadedTaskExecutorConfig,
-        crew: Sequence[Hands],
+        runners: Sequence[TaskRunner],
         *,
         on_discard: DiscardCallback | None,
         keep_completions: bool,
@@ -66,17 +66,17 @@ class WorkerBackedExecutor:
     ) -> None:
         self._config = config
         self._clock = clock
-        self._herald = Herald(on_discard)
-        self._book = TaskBook[Task](config, keeps_completions=keep_completions)
+        self._notifier = Notifier(on_discard)
+        self._state = ExecutorState[PlainTask](config, keeps_completions=keep_completions)
         self._lock = threading.Lock()
-        self._resting: list[ThreadBell] = []
-        self._waiting_for_room = BellQueue()
-        self._waiting_for_idle = BellQueue()
+        self._idle_workers: list[ThreadWaker] = []
+        self._waiting_for_room = WakerQueue()
+        self._waiting_for_idle = WakerQueue()
         self._threads = [
             threading.Thread(
-                target=self._work, args=(hands,), name=f"layby-worker-{number}", daemon=True
+                target=self._work, args=(runner,), name=f"layby-worker-{number}", daemon=True
             )
-            for number, hands in enumerate(crew)
+            for number, runner in enumerate(runners)
         ]
         for thread in self._threads:
             thread.start()
@@ -91,10 +91,10 @@ class WorkerBackedExecutor:
         completion: CompletionCallback | None = None,
         metadata: Metadata | None = None,
     ) -> TaskSubmission:
-        task = Task(work, completion, metadata)
+        task = PlainTask(work, completion, metadata)
         self._lock.acquire()
         try:
-            return self._book.admit(task)
+            return self._state.admit(task)
         finally:
             self._unlock()
 
@@ -107,9 +107,11 @@ class WorkerBackedExecutor:
         timeout: float | None = None,
     ) -> TaskSubmission:
         """Submit, waiting for room unless the policy is `fail_fast`. Too late, it is refused."""
-        task = Task(work, completion, metadata)
+        task = PlainTask(work, completion, metadata)
         return submit_when_room(
-            partial(self._submit_or_queue, task), partial(self._submit_at_last, task), timeout
+            partial(self._submit_or_queue, task),
+            partial(self._submit_without_waiting, task),
+            timeout,
         )
 
     async def submit_async(
@@ -119,31 +121,33 @@ class WorkerBackedExecutor:
         metadata: Metadata | None = None,
     ) -> TaskSubmission:
         """Wait for room like `submit_wait`, without blocking the loop of the caller."""
-        task = Task(work, completion, metadata)
+        task = PlainTask(work, completion, metadata)
         return await submit_when_room_async(partial(self._submit_or_queue, task), self._leave_queue)
 
-    def _submit_or_queue(self, task: Task, bell: Bell, *, first: bool) -> TaskSubmission | None:
+    def _submit_or_queue(
+        self, task: PlainTask, waker: Waker, *, first: bool
+    ) -> TaskSubmission | None:
         self._lock.acquire()
         try:
-            if not self._book.must_wait(task):
-                return self._book.admit(task)
-            self._waiting_for_room.join(bell, first=first)
+            if not self._state.should_wait(task):
+                return self._state.admit(task)
+            self._waiting_for_room.join(waker, first=first)
             return None
         finally:
             self._unlock()
 
-    def _submit_at_last(self, task: Task, bell: Bell) -> TaskSubmission:
+    def _submit_without_waiting(self, task: PlainTask, waker: Waker) -> TaskSubmission:
         self._lock.acquire()
         try:
-            self._waiting_for_room.leave(bell)
-            return self._book.admit(task)
+            self._waiting_for_room.leave(waker)
+            return self._state.admit(task)
         finally:
             self._unlock()
 
-    def _leave_queue(self, bell: Bell) -> None:
+    def _leave_queue(self, waker: Waker) -> None:
         self._lock.acquire()
-        self._waiting_for_room.leave(bell)
-        self._unlock()  # calls the next one, in case it was this bell that was rung
+        self._waiting_for_room.leave(waker)
+        self._unlock()  # calls the next one, in case it was this waker that was rung
 
     # -- draining, cancelling, looking
 
@@ -151,15 +155,15 @@ class WorkerBackedExecutor:
         self, max_tasks: int = 0, cancel_token: CancellationToken | None = None
     ) -> list[TaskCompletion]:
         """Drain records that workers produced. Runs nothing."""
-        if cancel_token is None and not self._book.undrained:
+        if cancel_token is None and not self._state.undrained:
             return []
         requested = cancel_token is not None and cancel_token.cancel_requested()
         self._lock.acquire()
         try:
             if requested:
-                self._book.cancellations_seen += 1
-                self._book.cancel_pending(TOKEN_CANCELLED)
-            return self._book.drain(max_tasks)
+                self._state.cancellations_seen += 1
+                self._state.cancel_pending(TOKEN_CANCELLED)
+            return self._state.drain(max_tasks)
         finally:
             self._unlock()
 
@@ -167,37 +171,37 @@ class WorkerBackedExecutor:
         """Cancel a task that has not started. A running thread cannot be stopped: False."""
         self._lock.acquire()
         try:
-            return self._book.cancel(task_id, TASK_CANCELLED)
+            return self._state.cancel(task_id, TASK_CANCELLED)
         finally:
             self._unlock()
 
     def cancel_pending(self) -> int:
         self._lock.acquire()
         try:
-            return self._book.cancel_pending(PENDING_CANCELLED)
+            return self._state.cancel_pending(PENDING_CANCELLED)
         finally:
             self._unlock()
 
     def metrics(self) -> TaskExecutorMetrics:
         with self._lock:
-            return self._book.snapshot(callback_errors=self._herald.callback_errors)
+            return self._state.snapshot(callback_errors=self._notifier.callback_errors)
 
     def set_health_event_sink(self, sink: HealthEventSink | None) -> None:
-        self._herald.sink = sink
-        self._book.wants_events = sink is not None
+        self._notifier.sink = sink
+        self._state.wants_events = sink is not None
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is pending and nothing runs; undrained records do not matter."""
-        bell = ThreadBell()
+        waker = ThreadWaker()
         with self._lock:
-            if self._book.is_idle():
+            if self._state.is_idle():
                 return True
-            self._waiting_for_idle.join(bell)
-        if bell.wait(timeout):
+            self._waiting_for_idle.join(waker)
+        if waker.wait(timeout):
             return True
         with self._lock:
-            self._waiting_for_idle.leave(bell)
-            return self._book.is_idle()
+            self._waiting_for_idle.leave(waker)
+            return self._state.is_idle()
 
     # -- ending
 
@@ -210,9 +214,9 @@ class WorkerBackedExecutor:
         atexit.unregister(self.shutdown)
         deadline = Deadline(timeout)
         self._lock.acquire()
-        self._book.closing = True
+        self._state.closing = True
         if self._config.shutdown_policy != "drain":
-            self._book.cancel_pending(SHUTDOWN_CANCELLED)
+            self._state.cancel_pending(SHUTDOWN_CANCELLED)
         self._unlock()
         if self._join(deadline):
             return True
@@ -232,7 +236,7 @@ class WorkerBackedExecutor:
 
     def _give_up(self) -> None:
         self._lock.acquire()
-        self._book.cancel_pending(SHUTDOWN_CANCELLED)
+        self._state.cancel_pending(SHUTDOWN_CANCELLED)
         self._unlock()
 
     def _join(self, deadline: Deadline) -> bool:
@@ -243,64 +247,68 @@ class WorkerBackedExecutor:
 
     # -- working
 
-    def _work(self, hands: Hands) -> None:
-        bell = ThreadBell()
-        budget = self._book.budget
-        task = self._next_task(hands, bell)
+    def _work(self, runner: TaskRunner) -> None:
+        waker = ThreadWaker()
+        budget = self._state.budget
+        task = self._next_task(runner, waker)
         while task is not None:
             started = self._clock() if budget else 0.0
-            ending = hands.perform(task)
+            ending = runner.run(task)
             elapsed = self._clock() - started if budget else 0.0
             if task.completion is not None and isinstance(ending, TaskCompletion):
-                self._herald.complete(task, ending)
-            task = self._next_task(hands, bell, ending, elapsed)
-        hands.close()
+                self._notifier.notify_completion(task, ending)
+            task = self._next_task(runner, waker, ending, elapsed)
+        runner.close()
 
     def _next_task(
-        self, hands: Hands, bell: ThreadBell, ending: Ending | None = None, elapsed: float = 0.0
-    ) -> Task | None:
+        self,
+        runner: TaskRunner,
+        waker: ThreadWaker,
+        ending: Ending | None = None,
+        elapsed: float = 0.0,
+    ) -> PlainTask | None:
         """Record the last task and take the next in one step, since each locking has its price."""
-        book = self._book
+        state = self._state
         self._lock.acquire()
         if ending is not None:
             self._record(ending, elapsed)
-        while not book.pending and not book.closing:
-            self._resting.append(bell)
+        while not state.pending and not state.closing:
+            self._idle_workers.append(waker)
             self._unlock()
-            bell.wait()
+            waker.wait()
             self._lock.acquire()
-        hands.task = task = book.start() if book.pending else None
+        runner.task = task = state.start() if state.pending else None
         self._unlock()
         return task
 
     def _record(self, ending: Ending, elapsed: float) -> None:
-        book = self._book
-        book.active -= 1
-        if book.budget:
-            book.note_elapsed(elapsed)
+        state = self._state
+        state.active -= 1
+        if state.budget:
+            state.check_budget(elapsed)
         if isinstance(ending, TaskCompletion):
-            book.tally(ending)
-            book.keep(ending)
+            state.count_completion(ending)
+            state.keep(ending)
         else:
-            book.discard(ending)
+            state.discard(ending)
 
     def _unlock(self) -> None:
         """Wake whom the change concerns, let go, and tell what there is to tell."""
-        book = self._book
-        if book.closing:
+        state = self._state
+        if state.closing:
             self._wake_for_closing()
-        elif self._resting and book.pending:
-            self._resting.pop().ring()
+        elif self._idle_workers and state.pending:
+            self._idle_workers.pop().wake()
         if self._waiting_for_room:
-            self._waiting_for_room.ring(book.room())
-        if self._waiting_for_idle and book.is_idle():
-            self._waiting_for_idle.ring_all()
-        notices = book.take_notices() if book.notices else None
+            self._waiting_for_room.wake(state.room())
+        if self._waiting_for_idle and state.is_idle():
+            self._waiting_for_idle.wake_all()
+        notices = state.take_notices() if state.notices else None
         self._lock.release()
         if notices:
-            self._herald.tell(notices)
+            self._notifier.notify(notices)
 
     def _wake_for_closing(self) -> None:
-        self._waiting_for_room.ring_all()
-        while self._resting:
-            self._resting.pop().ring()
+        self._waiting_for_room.wake_all()
+        while self._idle_workers:
+            self._idle_workers.pop().wake()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from layby.executors.config import OverflowPolicy
+from layby.executors.executor_config import OverflowPolicy
 from layby.graph.errors import GraphError
 from layby.graph.names import hint
 

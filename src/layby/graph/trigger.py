@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Literal, cast, get_args
 
-from layby.executors.config import Seconds, seconds
+from layby.executors.executor_config import Seconds, seconds
 from layby.graph.errors import GraphError
 from layby.graph.names import check_names, hint
 

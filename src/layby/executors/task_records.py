@@ -66,7 +66,7 @@ class AdmittedTask:
         return TaskCompletion(self.task_id, ok=False, error=error, metadata=self.metadata)
 
 
-class Task(Struct, AdmittedTask, eq=False):
+class PlainTask(Struct, AdmittedTask, eq=False):
     """Work that is simply called. A Struct is made twice as fast as an object."""
 
     work: Any  # a callable; None never gets past admission

@@ -7,17 +7,23 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from layby.executors.admission import Load, decide, may_wait_for_room
-from layby.executors.config import OverflowPolicy, TaskExecutorConfig, seconds
+from layby.executors.executor_config import OverflowPolicy, TaskExecutorConfig, seconds
+from layby.executors.executor_metrics import TaskExecutorMetrics
+from layby.executors.executor_reasons import DROPPED, EMPTY_WORK, SHUTTING_DOWN
 from layby.executors.health import HealthEvent
-from layby.executors.herald import Notice
-from layby.executors.metrics import TaskExecutorMetrics
-from layby.executors.reasons import DROPPED, EMPTY_WORK, SHUTTING_DOWN
-from layby.executors.records import AdmittedTask, Discard, TaskCompletion, TaskSubmission, build
+from layby.executors.notifier import Notice
+from layby.executors.task_records import (
+    AdmittedTask,
+    Discard,
+    TaskCompletion,
+    TaskSubmission,
+    build,
+)
 
 T = TypeVar("T", bound=AdmittedTask)
 
 
-class TaskBook(Generic[T]):
+class ExecutorState(Generic[T]):
     __slots__ = (
         "active",
         "budget",
@@ -28,7 +34,6 @@ class TaskBook(Generic[T]):
         "closing",
         "completed",
         "failed",
-        "itemises_load",
         "keeps_completions",
         "max_inflight",
         "max_outstanding",
@@ -37,6 +42,7 @@ class TaskBook(Generic[T]):
         "parked",
         "pending",
         "rejected",
+        "reports_load",
         "submitted",
         "undrained",
         "wants_events",
@@ -47,13 +53,13 @@ class TaskBook(Generic[T]):
         config: TaskExecutorConfig,
         *,
         keeps_completions: bool = True,
-        itemises_load: bool = True,
+        reports_load: bool = True,
     ) -> None:
         self.overflow: OverflowPolicy = config.overflow
         self.capacity = config.admission_capacity
         self.budget = seconds(config.task_budget)
         self.keeps_completions = keeps_completions
-        self.itemises_load = itemises_load
+        self.reports_load = reports_load
         self.closing = False
         self.wants_events = False
         self.pending: deque[T] = deque()
@@ -76,9 +82,9 @@ class TaskBook(Generic[T]):
         inflight = len(pending) + self.active
         outstanding = inflight + len(self.undrained)
         if outstanding >= self.capacity:
-            verdict = decide(self.overflow, self.capacity, self.load())
-            if verdict.reason:
-                return self.refuse(verdict.reason)
+            decision = decide(self.overflow, self.capacity, self.load())
+            if decision.reason:
+                return self.refuse(decision.reason)
             self.discard(Discard(pending.popleft().task_id, DROPPED))
         else:
             if inflight >= self.max_inflight:
@@ -90,7 +96,7 @@ class TaskBook(Generic[T]):
         pending.append(task)
         return build(TaskSubmission, (True, number, ""))
 
-    def must_wait(self, task: T) -> bool:
+    def should_wait(self, task: T) -> bool:
         """Tell whether a submitter with patience should wait for room instead of being refused."""
         return (
             task.work is not None
@@ -119,10 +125,10 @@ class TaskBook(Generic[T]):
             reason=reason,
             depth=load.outstanding,
             capacity=self.capacity,
-            attributes=self._itemised(load) if self.itemises_load else {},
+            attributes=self._load_attributes(load) if self.reports_load else {},
         )
 
-    def _itemised(self, load: Load) -> dict[str, str]:
+    def _load_attributes(self, load: Load) -> dict[str, str]:
         return {
             "pending_depth": str(load.pending),
             "active_count": str(load.active),
@@ -137,7 +143,7 @@ class TaskBook(Generic[T]):
         self.active += 1
         return self.pending.popleft()
 
-    def tally(self, completion: TaskCompletion) -> None:
+    def count_completion(self, completion: TaskCompletion) -> None:
         """Count the end of a task that ran. Whoever knows where it was counted lowers the gauge."""
         if completion.ok:
             self.completed += 1
@@ -148,9 +154,9 @@ class TaskBook(Generic[T]):
         """Make the record visible to `drain`."""
         if self.keeps_completions:
             self.undrained.append(completion)
-            self.note_high_water()
+            self.update_high_water()
 
-    def note_elapsed(self, elapsed: float) -> None:
+    def check_budget(self, elapsed: float) -> None:
         if elapsed > self.budget:
             self.budget_exceeded += 1
 
@@ -192,7 +198,7 @@ class TaskBook(Generic[T]):
 
     # -- sight
 
-    def note_high_water(self) -> None:
+    def update_high_water(self) -> None:
         inflight = len(self.pending) + self.active
         self.max_inflight = max(self.max_inflight, inflight)
         outstanding = inflight + len(self.undrained)

@@ -192,13 +192,13 @@ def test_wait_for_idle_misses_no_way_of_becoming_idle(make_idle):
     thread, answers = in_thread(lambda: executor.wait_for_idle(PATIENCE))
     eventually(lambda: len(executor._waiting_for_idle))
     with executor._lock:  # the running task is taken out of the picture, the pending one stays
-        executor._book.active -= 1
+        executor._state.active -= 1
     source = CancellationSource()
     source.request_cancel()
     closer = None
     if make_idle == "finish":
         with executor._lock:
-            executor._book.active += 1
+            executor._state.active += 1
         gate.open()
     elif make_idle == "shutdown":
         closer = threading.Thread(target=executor.shutdown)
@@ -213,7 +213,7 @@ def test_wait_for_idle_misses_no_way_of_becoming_idle(make_idle):
     assert answers == [True]
     if make_idle != "finish":
         with executor._lock:
-            executor._book.active += 1
+            executor._state.active += 1
         gate.open()
     if closer:
         closer.join(PATIENCE)

@@ -1,6 +1,6 @@
 """Owns the way to wake one waiter, on a loop or in a thread, from wherever the news comes.
 
-What is waited for, and in what order, is the business of whoever keeps the bell.
+What is waited for, and in what order, is the business of whoever keeps the waker.
 """
 
 import asyncio
@@ -11,34 +11,34 @@ from contextlib import suppress
 from typing import Protocol
 
 
-class Bell(Protocol):
-    def ring(self) -> bool:
+class Waker(Protocol):
+    def wake(self) -> bool:
         """Wake the waiter, now or as soon as it waits. False when nobody can hear it any more."""
         ...
 
 
-class ThreadBell:
+class ThreadWaker:
     """For one thread, again and again. Rung twice before it is heard, it was rung once."""
 
-    __slots__ = ("_silence",)
+    __slots__ = ("_asleep",)
 
     def __init__(self) -> None:
-        self._silence = threading.Lock()
-        self._silence.acquire()
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         with suppress(RuntimeError):  # rung before, and not yet heard
-            self._silence.release()
+            self._asleep.release()
         return True
 
-    def nudge(self) -> None:
-        self.ring()
+    def wake_soon(self) -> None:
+        self.wake()
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._silence.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+        return self._asleep.acquire(timeout=-1 if timeout is None else max(timeout, 0))
 
 
-class LoopBell:
+class LoopWaker:
     """For one coroutine of the running loop, again and again."""
 
     __slots__ = ("_future",)
@@ -46,48 +46,48 @@ class LoopBell:
     def __init__(self) -> None:
         self._future = asyncio.get_running_loop().create_future()
 
-    def ring(self) -> bool:
-        return call_on(self._future.get_loop(), self._hear)
+    def wake(self) -> bool:
+        return call_on(self._future.get_loop(), self._wake)
 
-    def nudge(self) -> None:
+    def wake_soon(self) -> None:
         """Ring in the loop's own time, because the garbage collector may be the one who rings."""
-        call_soon_on(self._future.get_loop(), self._hear)
+        call_soon_on(self._future.get_loop(), self._wake)
 
     async def wait(self) -> None:
         await self._future
         self._future = self._future.get_loop().create_future()
 
-    def _hear(self) -> None:
+    def _wake(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
 
 
-class BellQueue:
+class WakerQueue:
     """Bells in the order in which they joined. Whoever keeps it guards it."""
 
-    __slots__ = ("_bells",)
+    __slots__ = ("_wakers",)
 
     def __init__(self) -> None:
-        self._bells: OrderedDict[Bell, None] = OrderedDict()
+        self._wakers: OrderedDict[Waker, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._bells)
+        return len(self._wakers)
 
-    def join(self, bell: Bell, *, first: bool = False) -> None:
-        self._bells[bell] = None
+    def join(self, waker: Waker, *, first: bool = False) -> None:
+        self._wakers[waker] = None
         if first:
-            self._bells.move_to_end(bell, last=False)
+            self._wakers.move_to_end(waker, last=False)
 
-    def leave(self, bell: Bell) -> None:
-        self._bells.pop(bell, None)
+    def leave(self, waker: Waker) -> None:
+        self._wakers.pop(waker, None)
 
-    def ring(self, count: int) -> None:
-        while count > 0 and self._bells:
-            bell, _ = self._bells.popitem(last=False)
-            count -= bell.ring()
+    def wake(self, count: int) -> None:
+        while count > 0 and self._wakers:
+            waker, _ = self._wakers.popitem(last=False)
+            count -= waker.wake()
 
-    def ring_all(self) -> None:
-        self.ring(len(self._bells))
+    def wake_all(self) -> None:
+        self.wake(len(self._wakers))
 
 
 def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> bool:

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from layby.executors.executor_reasons import COMPLETION_RAISED, DISCARD_RAISED
 from layby.executors.health import HealthEvent, HealthEventSink
-from layby.executors.reasons import COMPLETION_RAISED, DISCARD_RAISED
-from layby.executors.records import AdmittedTask, Discard, DiscardCallback, TaskCompletion
+from layby.executors.task_records import AdmittedTask, Discard, DiscardCallback, TaskCompletion
 
 Notice = HealthEvent | Discard
 """Something to tell the embedder: collected while a lock is held, told after it is released."""
@@ -15,35 +15,33 @@ Notice = HealthEvent | Discard
 _log = logging.getLogger("layby.executors")
 
 
-class Herald:
+class Notifier:
     def __init__(self, on_discard: DiscardCallback | None) -> None:
         self.sink: HealthEventSink | None = None
         self.callback_errors = 0
         self._on_discard = on_discard
         self._count_lock = threading.Lock()
 
-    def tell(self, notices: Iterable[Notice]) -> None:
+    def notify(self, notices: Iterable[Notice]) -> None:
         for notice in notices:
             if isinstance(notice, HealthEvent):
                 self._emit(notice)
             elif self._on_discard is not None:
-                self._contain(DISCARD_RAISED, notice.task_id, self._on_discard, *notice)
+                self._call(DISCARD_RAISED, notice.task_id, self._on_discard, *notice)
 
-    def complete(self, task: AdmittedTask, completion: TaskCompletion) -> None:
+    def notify_completion(self, task: AdmittedTask, completion: TaskCompletion) -> None:
         if task.completion is not None:
-            self._contain(COMPLETION_RAISED, task.task_id, task.completion, completion)
+            self._call(COMPLETION_RAISED, task.task_id, task.completion, completion)
 
-    def _contain(
-        self, reason: str, task_id: int, callback: Callable[..., object], *args: Any
-    ) -> None:
+    def _call(self, reason: str, task_id: int, callback: Callable[..., object], *args: Any) -> None:
         try:
             callback(*args)
         except BaseException as error:  # an executor outlives any callback
             if isinstance(error, KeyboardInterrupt) and on_main_thread():
                 raise  # meant for the program, not for this callback
-            self._report(reason, task_id, error)
+            self._report_error(reason, task_id, error)
 
-    def _report(self, reason: str, task_id: int, error: BaseException) -> None:
+    def _report_error(self, reason: str, task_id: int, error: BaseException) -> None:
         with self._count_lock:
             self.callback_errors += 1
         _log.error("task %s: %s", task_id, reason, exc_info=error)
