@@ -20,7 +20,7 @@ class Verdict(Struct, frozen=True):
     value: Value
 
 
-class History(Protocol):
+class HistoryWriter(Protocol):
     """The tries of a task and their spans, as text to be stored."""
 
     def started(self, now: Millis) -> None: ...
@@ -43,7 +43,7 @@ class History(Protocol):
     def text(self) -> str: ...
 
 
-class Job(Protocol):
+class LoadedTask(Protocol):
     """One claimed task, loaded and ready to run."""
 
     @property
@@ -53,7 +53,7 @@ class Job(Protocol):
     def timeout(self) -> float | None: ...
 
     @property
-    def history(self) -> History: ...
+    def history(self) -> HistoryWriter: ...
 
     def body(self, handle: Any) -> Callable[[], Any]:
         """The call to make; for a process it must be picklable and gets no handle."""
@@ -90,11 +90,11 @@ class Program(Protocol):
 
     def serves(self, call: Call | None) -> bool: ...
 
-    def load_now(self, claim: Claim) -> Job | Verdict | None:
+    def load_now(self, claim: Claim) -> LoadedTask | Verdict | None:
         """As `load`, if everything it needs is known here; None when something has to be read."""
         ...
 
-    async def load(self, claim: Claim) -> Job | Verdict: ...
+    async def load(self, claim: Claim) -> LoadedTask | Verdict: ...
 
     def conclude(self, task_id: str, state: PromiseState, value: Value) -> Verdict | None:
         """How the run ends if this task, which ends so, is its last; None when that is unknown."""

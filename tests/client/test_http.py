@@ -426,7 +426,8 @@ def test_a_waiting_take_whose_caller_was_cancelled_keeps_nothing():
         await stage.meddler.came.until(len)
         await soon(lambda: stage.server.engine.free_slots == 1)
         gone.cancel()
-        await soon(lambda: waiting_pids(stage) == set())  # what is under way by then, Stock finds
+        # What is under way by then, the Reconciler finds.
+        await soon(lambda: waiting_pids(stage) == set())
         waits = asyncio.ensure_future(stage.client.send(r.take(1, pid="q", wait_ms=60_000)))
         await soon(lambda: "q" in waiting_pids(stage))
         await stage.ok(r.run("run/a", a=""))

@@ -126,7 +126,7 @@ def test_calls_that_run_meanwhile_go_on(rights: Rights):
             await call(runner, "c", "f", 1)
             await begun.wait()
             rights.refusal = UNAUTHORIZED
-            await runner.worker.calls.look_after()
+            await runner.worker.calls.check_leases()
             rights.refusal = None
             gate.set()
             assert await asyncio.wait_for(answer_to(runner, "c"), 10) == 7

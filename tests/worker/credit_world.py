@@ -31,7 +31,7 @@ class Job:
     place: int
     at: str = "ready"
     """ready, coming (in an answer), line, held, parked, ending, returning (in a release), gone."""
-    seat: Any = None
+    contender: Any = None
     is_call: bool = False
     has_begun: bool = False
     is_known: bool = False
@@ -40,7 +40,7 @@ class Job:
     """How many later ones have been granted a slot while it was on its way."""
     is_ending: bool = False
     order: int = 0
-    stood_at: int = 0
+    joined_at: int = 0
 
 
 @dataclass(eq=False)
@@ -124,8 +124,8 @@ class World:
         before = self.room()
         granted = self.credit.grants()
         demand(len(granted) <= max(0, before), "granted more than there was room for")
-        for seat in granted:
-            job = next((each for each in self.at("line") if each.seat is seat), None)
+        for contender in granted:
+            job = next((each for each in self.at("line") if each.contender is contender), None)
             demand(job is not None, "granted a slot to what did not stand in line")
             assert job is not None
             self.check_turn(job)
@@ -137,7 +137,7 @@ class World:
         Known is what stands in line, and what an answer has named as the oldest left, from the
         hearing of that answer on. Later is who has a later place. While the known one stands in
         line, or is ready in the store and tasks are taken at all (open, not full), not one later
-        seat is granted. While an answer to a question brings it, `slots` are, at most: another
+        contender is granted. While an answer to a question brings it, `slots` are, at most: another
         answer may overtake that one and say that it is gone. Not counted is its way in the
         answer to the standing take (nobody knows of that) and in a release; and what got lost
         with an answer is new when it comes back.
@@ -238,7 +238,7 @@ class World:
         if answer.left is not None and answer.left.place == oldest_left:
             answer.left.is_known = True
         for job in answer.claims:
-            self.stand(job, job.place, self.module.Seat())
+            self.stand(job, job.place, self.module.Contender())
 
     def lose(self, number: int) -> None:
         """The answer never comes; the store finds out, and the tasks are ready again."""
@@ -258,18 +258,23 @@ class World:
         if self.standing is not None and self.standing.offer != self.credit.offer():
             self.tell()
 
-    # --- events: seats -------------------------------------------------------------------
+    # --- events: contenders -------------------------------------------------------------------
 
-    def stand(self, job: Job, place: int, seat: Any) -> None:
+    def stand(self, job: Job, place: int, contender: Any) -> None:
         self.books.orders += 1
-        job.seat, job.place, job.order, job.stood_at = seat, place, self.books.orders, self.now
+        job.contender, job.place, job.order, job.joined_at = (
+            contender,
+            place,
+            self.books.orders,
+            self.now,
+        )
         job.at, job.is_known, job.passed = "line", True, 0
-        self.credit.stand(seat, place, self.now)
+        self.credit.join_line(contender, place, self.now)
 
     def call(self, _: int) -> None:
         job = Job(self.now, is_call=True)
         self.jobs.append(job)
-        self.stand(job, self.now, self.module.Seat(is_call=True))
+        self.stand(job, self.now, self.module.Contender(is_call=True))
 
     def begin(self, number: int) -> None:
         """It was granted its slot, is loaded, and a call has been acquired."""
@@ -281,7 +286,7 @@ class World:
         job.has_begun = True
         self.books.begun.append(self.now)
         self.books.cooling = max(0, self.books.cooling - 1)
-        self.credit.begin(job.seat, self.now)
+        self.credit.begin(job.contender, self.now)
 
     def drop(self, number: int) -> None:
         """A claim is taken away, a call is acquired by somebody else: before it has begun."""
@@ -292,20 +297,20 @@ class World:
 
     def leave(self, job: Job) -> None:
         job.at = "gone"
-        self.credit.leave(job.seat)
+        self.credit.leave(job.contender)
 
     def park(self, number: int) -> None:
         job = self.pick([job for job in self.at("held") if job.has_begun], number)
         if job is None or self.is_full():
             return
-        demand(self.credit.park(job.seat) is not job.is_ending, "parked, or not, wrongly")
+        demand(self.credit.park(job.contender) is not job.is_ending, "parked, or not, wrongly")
         if not job.is_ending:
             job.at = "parked"
 
     def resume(self, number: int) -> None:
         job = self.pick(self.at("parked"), number)
         if job is not None:
-            self.stand(job, self.now, job.seat)
+            self.stand(job, self.now, job.contender)
 
     def step_back(self, number: int) -> None:
         """Its wait goes on after all."""
@@ -315,7 +320,7 @@ class World:
             self.stepped_back(job)
 
     def stepped_back(self, job: Job) -> None:
-        self.credit.step_back(job.seat)
+        self.credit.step_back(job.contender)
         if not job.is_ending:
             job.at = "parked"
 
@@ -329,10 +334,10 @@ class World:
 
     def cancel(self, number: int) -> None:
         """Ended from outside; it cleans up for a while, and may try to wait."""
-        job = self.pick([job for job in self.at("line", "held", "parked") if job.seat], number)
+        job = self.pick([job for job in self.at("line", "held", "parked") if job.contender], number)
         if job is None:
             return
-        self.credit.end(job.seat)
+        self.credit.end(job.contender)
         job.is_ending = True
         if job.at in ("line", "parked"):
             job.at = "ending" if job.has_begun else "gone"
@@ -340,7 +345,7 @@ class World:
             self.leave(job)  # as the worker drops what has not begun
         if job.at != "gone" and number % 2:
             self.stepped_back(job)
-            self.credit.stand(job.seat, self.now, self.now)
+            self.credit.join_line(job.contender, self.now, self.now)
 
     def burst(self, number: int) -> None:
         """Many short bodies, one after the other, on a slot that nobody else wants."""
@@ -349,7 +354,7 @@ class World:
         for _ in range(5 + 9 * number):
             job = Job(self.now)
             self.jobs.append(job)
-            self.stand(job, self.now, self.module.Seat())
+            self.stand(job, self.now, self.module.Contender())
             self.grant()
             demand(job.at == "held", "a slot that nobody wants is not granted")
             self.begun(job)
@@ -364,9 +369,11 @@ class World:
 
     def give_back(self, _: int = 0) -> None:
         in_line = [job for job in self.at("line") if not (job.has_begun or job.is_call)]
-        due = [job for job in in_line if self.now - job.stood_at >= IN_LINE_MS]
+        due = [job for job in in_line if self.now - job.joined_at >= IN_LINE_MS]
         found = self.credit.overdue(self.now)
-        demand({id(each) for each in found} == {id(job.seat) for job in due}, "wrong ones go back")
+        demand(
+            {id(each) for each in found} == {id(job.contender) for job in due}, "wrong ones go back"
+        )
         for job in due:
             job.at = "returning"
         if due:
@@ -404,15 +411,15 @@ class World:
     def check(self) -> None:
         credit = self.credit
         claims = [job for job in self.at("line") if not (job.has_begun or job.is_call)]
-        first = min((job.stood_at + IN_LINE_MS for job in claims), default=None)
+        first = min((job.joined_at + IN_LINE_MS for job in claims), default=None)
         free = max(0, self.room() - len(self.at("line"))) if self.is_taking() else 0
         mine = {
             "held": len(self.at("held")),
             "ending": len(self.at("ending")),
             "parked": self.parked(),
             "waiting": len(self.at("line")),
-            "riding": sum(ask.free for ask in self.books.asks),
-            "riding_ahead": sum(ask.ahead for ask in self.books.asks),
+            "reserved": sum(ask.free for ask in self.books.asks),
+            "reserved_ahead": sum(ask.ahead for ask in self.books.asks),
             "room": self.room(),
             "free": free,
             "overdue_at": first,
@@ -425,8 +432,11 @@ class World:
         demand(credit.held <= self.slots, "more bodies than slots")
         for job in self.jobs:
             stand = "out" if job.at == "gone" else job.at
-            if job.seat is not None and job.at not in ("ready", "coming", "returning"):
-                demand(job.seat.stand.name.lower() == stand, f"{job.seat.stand}, not {stand}")
+            if job.contender is not None and job.at not in ("ready", "coming", "returning"):
+                demand(
+                    job.contender.slot_state.name.lower() == stand,
+                    f"{job.contender.slot_state}, not {stand}",
+                )
         self.check_offered()
 
     def check_offered(self) -> None:
@@ -484,7 +494,7 @@ class World:
             left = [job for job in self.jobs if job.at != "gone"]
             raise Broken(f"waits for ever: {left}")
         credit = self.credit
-        numbers = (credit.held, credit.riding, credit.riding_ahead, credit.ending)
+        numbers = (credit.held, credit.reserved, credit.reserved_ahead, credit.ending)
         demand((*numbers, credit.parked, credit.waiting) == (0,) * 6, "a number is not 0")
         demand(credit.room == self.slots, "a slot is missing")
 

@@ -20,9 +20,9 @@ from layby.worker.credit import (
     OUT,
     PARKED,
     RECENT_MS,
+    Contender,
     Credit,
     Offer,
-    Seat,
 )
 from tests.worker.credit_world import CROWDED, EVENTS, World, schedule
 
@@ -54,45 +54,45 @@ def test_long_schedules_keep_the_promises(part):
 
 
 def in_line(credit, place, now=0, **kind):
-    seat = Seat(**kind)
-    credit.stand(seat, place, now)
-    return seat
+    contender = Contender(**kind)
+    credit.join_line(contender, place, now)
+    return contender
 
 
 def begun(credit, place=0, now=0):
     """A body that runs."""
-    seat = in_line(credit, place, now)
-    assert seat in credit.grants()
-    credit.begin(seat, now)
-    return seat
+    contender = in_line(credit, place, now)
+    assert contender in credit.grants()
+    credit.begin(contender, now)
+    return contender
 
 
 def parked(credit):
-    seat = begun(credit)
-    assert credit.park(seat)
-    return seat
+    contender = begun(credit)
+    assert credit.park(contender)
+    return contender
 
 
 def test_a_free_slot_goes_to_the_oldest():
     credit = Credit(1)
     late, early = in_line(credit, 20), in_line(credit, 10)
     assert credit.grants() == [early]
-    assert (early.stand, late.stand, credit.room) == (HELD, LINE, 0)
+    assert (early.slot_state, late.slot_state, credit.room) == (HELD, LINE, 0)
     credit.leave(early)
     assert credit.grants() == [late]
 
 
 def test_equal_places_are_served_as_they_came():
     credit = Credit(3)
-    seats = [in_line(credit, 10), in_line(credit, 10, is_call=True), in_line(credit, 10)]
-    assert credit.grants() == seats
+    contenders = [in_line(credit, 10), in_line(credit, 10, is_call=True), in_line(credit, 10)]
+    assert credit.grants() == contenders
 
 
 def test_a_resumed_body_a_claim_and_a_call_stand_in_one_line():
     credit = Credit(1)
     resumed, running = parked(credit), begun(credit)
     call, claim = in_line(credit, 11, is_call=True), in_line(credit, 9)
-    credit.stand(resumed, 10, 10)
+    credit.join_line(resumed, 10, 10)
     order = []
     for _ in range(3):
         credit.leave(running)
@@ -104,8 +104,8 @@ def test_a_resumed_body_a_claim_and_a_call_stand_in_one_line():
 def test_who_parks_gives_its_slot_up_and_counts_as_parked_until_it_has_one_again():
     credit = Credit(1)
     body = parked(credit)
-    assert (body.stand, credit.held, credit.parked, credit.room) == (PARKED, 0, 1, 1)
-    credit.stand(body, 5, 5)
+    assert (body.slot_state, credit.held, credit.parked, credit.room) == (PARKED, 0, 1, 1)
+    credit.join_line(body, 5, 5)
     assert (credit.parked, credit.waiting) == (1, 1)
     assert credit.grants() == [body]
     assert (credit.held, credit.parked, credit.waiting) == (1, 0, 0)
@@ -121,23 +121,23 @@ def test_who_holds_no_slot_cannot_park():
 def test_who_steps_back_gives_up_its_place_or_the_slot_it_was_granted():
     credit = Credit(1)
     body = parked(credit)
-    credit.stand(body, 5, 5)
+    credit.join_line(body, 5, 5)
     credit.step_back(body)
-    assert (body.stand, credit.waiting, credit.grants()) == (PARKED, 0, [])
-    credit.stand(body, 6, 6)
+    assert (body.slot_state, credit.waiting, credit.grants()) == (PARKED, 0, [])
+    credit.join_line(body, 6, 6)
     credit.grants()
     credit.step_back(body)
-    assert (body.stand, credit.held, credit.parked) == (PARKED, 0, 1)
+    assert (body.slot_state, credit.held, credit.parked) == (PARKED, 0, 1)
 
 
 def test_the_old_place_of_who_stepped_back_is_nobodys():
     credit = Credit(1)
     body, other = parked(credit), parked(credit)
     running = begun(credit)
-    credit.stand(body, 5, 5)
+    credit.join_line(body, 5, 5)
     credit.step_back(body)
-    credit.stand(other, 6, 6)
-    credit.stand(body, 7, 7)
+    credit.join_line(other, 6, 6)
+    credit.join_line(body, 7, 7)
     credit.leave(running)
     assert credit.grants() == [other]
 
@@ -148,7 +148,7 @@ def test_parked_bodies_that_are_ended_count_while_they_clean_up():
     for body in bodies:
         credit.end(body)
     waiting = in_line(credit, 1)
-    assert ({body.stand for body in bodies}, credit.ending, credit.room) == ({ENDING}, 3, -2)
+    assert ({body.slot_state for body in bodies}, credit.ending, credit.room) == ({ENDING}, 3, -2)
     for body in bodies:
         assert credit.grants() == []
         assert credit.offer().free == 0
@@ -160,12 +160,12 @@ def test_parked_bodies_that_are_ended_count_while_they_clean_up():
 def test_a_body_that_is_ended_in_line_leaves_it_and_counts():
     credit = Credit(1)
     body, running = parked(credit), begun(credit)
-    credit.stand(body, 5, 5)
+    credit.join_line(body, 5, 5)
     credit.end(body)
-    assert (body.stand, credit.waiting, credit.ending) == (ENDING, 0, 1)
-    credit.stand(body, 6, 6)  # its cleaning up waits for something: it has no turn any more
+    assert (body.slot_state, credit.waiting, credit.ending) == (ENDING, 0, 1)
+    credit.join_line(body, 6, 6)  # its cleaning up waits for something: it has no turn any more
     credit.step_back(body)
-    assert (body.stand, credit.waiting) == (ENDING, 0)
+    assert (body.slot_state, credit.waiting) == (ENDING, 0)
     credit.leave(running)
     assert credit.room == 0
 
@@ -174,12 +174,12 @@ def test_a_body_that_is_ended_while_it_holds_its_slot_keeps_that_until_it_has_en
     """Also one that was granted its slot just now, and whose reclaim is cancelled by the end."""
     credit = Credit(1)
     body = parked(credit)
-    credit.stand(body, 5, 5)
+    credit.join_line(body, 5, 5)
     credit.grants()
     credit.end(body)
     credit.step_back(body)
     assert not credit.park(body)
-    assert (body.stand, credit.held, credit.room) == (HELD, 1, 0)
+    assert (body.slot_state, credit.held, credit.room) == (HELD, 1, 0)
     credit.leave(body)
     assert (credit.held, credit.parked, credit.room) == (0, 0, 1)
 
@@ -188,7 +188,7 @@ def test_what_has_not_begun_is_gone_at_once_when_it_is_ended():
     credit = Credit(1)
     running, claim = begun(credit), in_line(credit, 1)
     credit.end(claim)
-    assert (claim.stand, credit.waiting, credit.ending) == (OUT, 0, 0)
+    assert (claim.slot_state, credit.waiting, credit.ending) == (OUT, 0, 0)
     credit.leave(running)
     assert credit.room == 1
 
@@ -207,7 +207,7 @@ def test_leaving_twice_frees_once():
 def test_the_slots_of_a_question_are_kept_for_its_answer():
     credit = Credit(3)
     ask = credit.ask(2, 0)
-    assert (ask.free, ask.before, credit.riding, credit.room) == (2, None, 2, 1)
+    assert (ask.free, ask.before, credit.reserved, credit.room) == (2, None, 2, 1)
     assert credit.ask(9, 0).free == 1
     assert credit.ask(9, 0).free == 0
     assert credit.offer() == Offer(0)
@@ -247,7 +247,7 @@ def test_a_slot_waits_for_what_is_older_in_the_store():
     older = in_line(credit, 10)
     assert credit.grants() == [older]
     assert credit.waiting == 1
-    assert head.stand is LINE
+    assert head.slot_state is LINE
 
 
 def test_an_answer_that_denies_it_lets_the_head_go():
@@ -317,9 +317,9 @@ def test_what_an_overtaken_answer_may_bring_is_passed_by_as_many_as_there_are_sl
     assert quick is not None
     credit.answered(quick)
     credit.heard(None, quick)
-    for seat in line[:2]:
-        assert credit.grants() == [seat]
-        credit.leave(seat)
+    for contender in line[:2]:
+        assert credit.grants() == [contender]
+        credit.leave(contender)
     assert credit.grants() == []
     credit.answered(slow)
     credit.heard(None, slow)
@@ -352,7 +352,7 @@ def test_a_full_worker_or_one_that_stops_takes_nothing_but_its_bodies_go_on(is_f
     credit.heard(3, NOTHING)
     if not is_full:
         credit.max_parked, credit.is_open = 2, False
-    credit.stand(body, 5, 5)
+    credit.join_line(body, 5, 5)
     assert (credit.offer(), credit.older()) == (Offer(), None)
     ask = credit.ask(1, 5)
     assert (ask.free, ask.ahead) == (0, 0)
@@ -392,7 +392,7 @@ def test_what_stands_in_line_or_is_on_its_way_is_not_claimed_ahead_once_more():
     begun(credit)
     in_line(credit, 0)
     ask = credit.ask(1, 0)
-    assert (ask.ahead, credit.riding_ahead) == (5, 5)
+    assert (ask.ahead, credit.reserved_ahead) == (5, 5)
     assert credit.ask(1, 0).ahead == 0
     credit.answered(ask)
     assert credit.ask(1, 0).ahead == 5
@@ -421,7 +421,7 @@ def test_a_claim_that_stood_in_line_for_long_goes_back_and_keeps_its_place():
     assert credit.overdue_at == 5 + IN_LINE_MS
     assert credit.overdue(5 + IN_LINE_MS - 1) == []
     assert credit.overdue(5 + IN_LINE_MS) == [claim]
-    assert (claim.stand, claim.place, credit.overdue_at) == (OUT, 3, 6 + IN_LINE_MS)
+    assert (claim.slot_state, claim.place, credit.overdue_at) == (OUT, 3, 6 + IN_LINE_MS)
     credit.leave(running)
     assert credit.grants() == []
     ask = credit.older()
@@ -443,7 +443,7 @@ def test_calls_and_resumed_bodies_never_go_back():
     credit = Credit(1)
     body = parked(credit)
     begun(credit)
-    credit.stand(body, 1, 1)
+    credit.join_line(body, 1, 1)
     in_line(credit, 1, is_call=True)
     assert credit.overdue_at is None
     assert credit.overdue(10_000) == []
@@ -468,4 +468,4 @@ def test_after_something_went_back_nothing_is_claimed_ahead_for_some_bodies():
 def test_no_question_is_no_question():
     credit = Credit(1)
     credit.answered(NOTHING)
-    assert (credit.room, credit.riding_ahead) == (1, 0)
+    assert (credit.room, credit.reserved_ahead) == (1, 0)

@@ -20,24 +20,24 @@ SOURCE = Path(real_credit.__file__).read_text(encoding="utf-8")
 BUGS = {
     # what slots are used for
     "slots kept for answers are not counted": (
-        "self.slots - self.held - self.riding - self.ending",
+        "self.slots - self.held - self.reserved - self.ending",
         "self.slots - self.held - self.ending",
     ),
     "cleaning up is not counted": (
-        "self.slots - self.held - self.riding - self.ending",
-        "self.slots - self.held - self.riding",
+        "self.slots - self.held - self.reserved - self.ending",
+        "self.slots - self.held - self.reserved",
     ),
     "one slot too many is granted": ("while self.room > 0:", "while self.room >= 0:"),
-    "an answer frees nothing": ("self.riding -= ask.free", "pass"),
-    "a question of its own keeps no slot": ("self.riding += free", "self.riding += not before"),
+    "an answer frees nothing": ("self.reserved -= ask.free", "pass"),
+    "a question of its own keeps no slot": ("self.reserved += free", "self.reserved += not before"),
     "a body in line that is ended counts no more": (
-        "            self._leave_line(seat)\n        elif seat.stand is not PARKED:",
-        "            self.leave(seat)\n        elif seat.stand is not PARKED:",
+        "            self._leave_line(contender)\n        elif contender.slot_state is not PARKED:",
+        "            self.leave(contender)\n        elif contender.slot_state is not PARKED:",
     ),
     "a body that has cleaned up keeps its slot": ("self.ending -= 1", "pass"),
     "a body that is ended while it holds its slot may park": (
-        "if seat.stand is not HELD or seat.is_ending:",
-        "if seat.stand is not HELD:",
+        "if contender.slot_state is not HELD or contender.is_ending:",
+        "if contender.slot_state is not HELD:",
     ),
     "who parks keeps the slot": (
         "        self.held -= 1\n        self.parked += 1",
@@ -48,27 +48,30 @@ BUGS = {
         "",
     ),
     "who ends while it is parked stays counted": (
-        "seat.stand in (LINE, PARKED, ENDING)",
-        "seat.stand in (LINE, ENDING)",
+        "contender.slot_state in (LINE, PARKED, ENDING)",
+        "contender.slot_state in (LINE, ENDING)",
     ),
     "one more than max_parked": ("self.parked >= self.max_parked", "self.parked > self.max_parked"),
     "who steps back stays in line": (
-        "            self._leave_line(seat)\n            seat.stand = PARKED",
-        "            seat.stand = PARKED",
+        "            self._leave_line(contender)\n            contender.slot_state = PARKED",
+        "            contender.slot_state = PARKED",
     ),
-    "who stands twice has two places": ("if seat.stand in (LINE, HELD, ENDING):", "if False:"),
+    "who stands twice has two places": (
+        "if contender.slot_state in (LINE, HELD, ENDING):",
+        "if False:",
+    ),
     # turns
     "last come, first served": (
-        "heappush(self._line, (place, seat.number, seat))",
-        "heappush(self._line, (-place, seat.number, seat))",
+        "heappush(self._line, (place, contender.number, contender))",
+        "heappush(self._line, (-place, contender.number, contender))",
     ),
     "equals in any order": (
-        "seat.place, seat.number, seat.stood_at = place, self._numbers, now",
-        "seat.place, seat.number, seat.stood_at = place, -self._numbers, now",
+        "contender.place, contender.number, contender.joined_at = place, self._numbers, now",
+        "contender.place, contender.number, contender.joined_at = place, -self._numbers, now",
     ),
     "a place that was left is taken for the new one": (
-        "if seat.stand is LINE and seat.number == number:",
-        "if seat.stand is LINE:",
+        "if contender.slot_state is LINE and contender.number == number:",
+        "if contender.slot_state is LINE:",
     ),
     "what is left in the store takes no part": (
         "self.oldest_left < head.place",
@@ -97,10 +100,10 @@ BUGS = {
     "any answer is believed": ("if ask.number > self._told:", "if True:"),
     "a late answer is not listened to": ("elif oldest_left is not None:", "elif False:"),
     "what the standing take heard can be denied": ("is_news=ask.number == 0", "is_news=False"),
-    "what goes back is forgotten": ("self._hear_of(seat.place, is_news=True)", "pass"),
+    "what goes back is forgotten": ("self._note_left(contender.place, is_news=True)", "pass"),
     "what goes back can be denied by what was asked before": (
-        "self._hear_of(seat.place, is_news=True)",
-        "self._hear_of(seat.place, is_news=False)",
+        "self._note_left(contender.place, is_news=True)",
+        "self._note_left(contender.place, is_news=False)",
     ),
     "what an overtaken answer brings may be passed by any number": (
         "task.passed >= self.slots",
@@ -124,11 +127,11 @@ BUGS = {
     # ahead
     "claims ahead beside free slots": ("if now is None or self.room > free:", "if now is None:"),
     "claims ahead forget those in line": (
-        "- self._waiting - self.riding_ahead",
-        "- self.riding_ahead",
+        "- self._waiting - self.reserved_ahead",
+        "- self.reserved_ahead",
     ),
     "claims ahead forget those on their way": (
-        "- self._waiting - self.riding_ahead",
+        "- self._waiting - self.reserved_ahead",
         "- self._waiting",
     ),
     "claims ahead for what began long ago": (
@@ -143,15 +146,18 @@ BUGS = {
         "if self._cooling:",
     ),
     "calls and resumed bodies go back": (
-        "if not (seat.has_begun or seat.is_call):",
+        "if not (contender.has_begun or contender.is_call):",
         "if True:",
     ),
-    "calls go back": ("if not (seat.has_begun or seat.is_call):", "if not seat.has_begun:"),
-    "goes back too late": (
-        "if now - seat.stood_at < IN_LINE_MS:",
-        "if now - seat.stood_at <= IN_LINE_MS:",
+    "calls go back": (
+        "if not (contender.has_begun or contender.is_call):",
+        "if not contender.has_begun:",
     ),
-    "what was granted goes back": ("self._claims.pop(seat, None)", "pass"),
+    "goes back too late": (
+        "if now - contender.joined_at < IN_LINE_MS:",
+        "if now - contender.joined_at <= IN_LINE_MS:",
+    ),
+    "what was granted goes back": ("self._claims.pop(contender, None)", "pass"),
 }
 
 FEW, MANY = 150, 4_000

@@ -12,7 +12,7 @@ from layby import Runner, task
 from layby.executors import PoolClosed, SlotPool
 from layby.testing import SlotWatch, run_virtual, virtual_test
 from layby.testing.stuck import describe_tasks
-from layby.worker.driver import Driver
+from layby.worker.driver import BodyDriver
 from layby.worker.shared_slot import SharedSlot
 from tests.worker.world import flow_of, settled_down
 
@@ -33,7 +33,7 @@ class Stage:
         self.pool = SlotPool(1)
         self.token = self.pool.token()
         self.shared = SharedSlot(self.token, None, is_driven=True)
-        self.driver = Driver(body, self.shared)
+        self.driver = BodyDriver(body, self.shared)
 
     async def begin(self):
         await self.token.reclaim()
@@ -224,7 +224,7 @@ async def test_a_task_may_have_it_as_its_coroutine():
         return asyncio.current_task()
 
     pool = SlotPool(1)
-    driver = Driver(body(), SharedSlot(await pool.acquire(), None, is_driven=True))
+    driver = BodyDriver(body(), SharedSlot(await pool.acquire(), None, is_driven=True))
     running = asyncio.Task(cast("Any", driver))
     assert await running is running
 

@@ -11,7 +11,7 @@ from layby import DeferTimeout, RetryPolicy, Runner, TaskHandle, task
 from layby.core.commands import ResolvePromise
 from layby.executors import SlotPool
 from layby.testing import current_clock, virtual_test
-from layby.worker.deadlines import Deadlines
+from layby.worker.wait_deadlines import WaitDeadlines
 from tests.worker.world import crashing, flow_of, look, rows, settled_down
 
 
@@ -238,7 +238,7 @@ async def test_a_thousand_give_up_at_once():
 def test_what_is_not_acknowledged_is_told_again_with_what_is_left():
     """A wait of ten seconds, told three seconds late, has seven left there."""
     told: list[bool] = []
-    book = Deadlines({}, lambda: told.append(True))
+    book = WaitDeadlines({}, lambda: told.append(True))
     moved: list[int] = []
     deadline = book.begin("r", 10_000, book.end)
     deadline.moved = moved.append
@@ -256,7 +256,7 @@ def test_what_is_not_acknowledged_is_told_again_with_what_is_left():
 
 def test_one_that_was_begun_before_is_not_told_again():
     told: list[bool] = []
-    book = Deadlines({"r": 5_000}, lambda: told.append(True))
+    book = WaitDeadlines({"r": 5_000}, lambda: told.append(True))
     assert book.begin("r", 99_000, book.end).deadline == 5_000
     assert (book.begun(0), told) == ({}, [])
 

@@ -506,7 +506,7 @@ def test_what_is_ended_before_it_began_is_over_at_once():
                 raise AssertionError("it goes on")
 
         attempt = object.__new__(Attempt)
-        attempt._host, attempt._timer, attempt._left = Host(), None, None
+        attempt._host, attempt._timer, attempt._timeout_left = Host(), None, None
         attempt.is_open, attempt.reason = True, None
         attempt.end("lost")
         timer: Any = attempt._timer

@@ -18,7 +18,7 @@ import pytest
 from layby import DeferTimeout, RunFailed, Runner, task
 from layby.testing import current_clock, virtual_test
 from layby.worker import wheel as wheels
-from layby.worker.askers import QUICK_AGAIN, SLOW
+from layby.worker.condition_threads import QUICK_AGAIN, SLOW_S
 from layby.worker.wheel import Wheel
 from tests.worker.world import flow_of, look, until
 
@@ -180,7 +180,7 @@ def test_threads_are_bounded_and_slow_ones_wait_for_each_other(caplog):
             bad = [wheel.watch(condition, 0.01) for _ in range(20)]
             await until(lambda: condition.count >= 3)
             await wheel.watch(answers_at_the(5), 0.05).future
-            assert (condition.count, wheel._askers.held) == (3, 3)
+            assert (condition.count, wheel._threads.dedicated_count) == (3, 3)
             mine = [each for each in threading.enumerate() if each.name == "layby-condition"]
             assert len(mine) <= 6
             condition.over.set()
@@ -261,7 +261,7 @@ def test_cancel_does_not_wait_for_the_answer():
 @pytest.mark.parametrize("first", [True, False])
 def test_a_timeout_comes_although_it_hangs(monkeypatch, first):
     """After the deadline and the time for a last answer, with the slot held again."""
-    monkeypatch.setattr(wheels, "LAST_CHECK", 0.1)
+    monkeypatch.setattr(wheels, "LAST_CHECK_S", 0.1)
 
     async def main():
         with hanging() as condition:
@@ -395,8 +395,8 @@ def test_first_questions_of_many_bodies_go_together():
         wheel = Wheel()
         handed = []
         await wheel.first_check(lambda: True)
-        give = wheel._askers._give_quick
-        wheel._askers._give_quick = lambda batch: handed.append(len(batch)) or give(batch)
+        give = wheel._threads._give_quick
+        wheel._threads._give_quick = lambda batch: handed.append(len(batch)) or give(batch)
         checks = await asyncio.gather(*(wheel.first_check(lambda: True) for _ in range(50)))
         assert all(check.holds for check in checks)
         assert handed == [50]
@@ -424,7 +424,7 @@ def test_a_first_question_that_is_withdrawn_leaves_nothing():
 
 def test_threads_end_after_a_rest(monkeypatch):
     """A wheel that nobody closes keeps no thread when it has nothing to ask."""
-    monkeypatch.setattr("layby.worker.askers.REST", 0.05)
+    monkeypatch.setattr("layby.worker.condition_threads.IDLE_S", 0.05)
 
     async def main():
         wheel = Wheel()
@@ -447,7 +447,7 @@ def test_closing_ends_the_threads_and_waits_for_none():
             seen = answers_at_the(2)
             wheel.watch(condition, 0.01)
             await until(lambda: condition.count)
-            await wheel.watch(seen, SLOW).future
+            await wheel.watch(seen, SLOW_S).future
             begin = time.monotonic()
             wheel.close()
             assert time.monotonic() - begin < 1
@@ -531,9 +531,13 @@ def test_nobody_is_lost_or_asked_twice_at_a_time(seed):
 
         async with asyncio.timeout(60):
             await asyncio.gather(*(one() for _ in range(60)))
-            askers = wheel._askers
+            askers = wheel._threads
             await until(lambda: askers._asked == 0)
-            assert (askers.held, len(askers._line), len(askers._first)) == (0, 0, 0)
+            assert (askers.dedicated_count, len(askers._slow_queue), len(askers._first_checks)) == (
+                0,
+                0,
+                0,
+            )
         assert wheel.parked == 0
         wheel.close()
 
@@ -551,11 +555,11 @@ def test_a_code_is_quick_again_when_its_questions_are():
                 return lambda: inner() or False
 
             bad = wheel.watch(make(condition), 0.001)
-            await until(lambda: condition.count and wheel._askers._slow)
+            await until(lambda: condition.count and wheel._threads._slow)
             for _ in range(QUICK_AGAIN):
-                assert wheel._askers._slow
+                assert wheel._threads._slow
                 assert (await wheel.first_check(make(lambda: True))).holds
-            assert not wheel._askers._slow
+            assert not wheel._threads._slow
             condition.over.set()
             await bad.future
             assert bad.lane == "own"
@@ -580,7 +584,7 @@ async def test_under_virtual_time_an_answer_is_there_at_once():
 @virtual_test
 async def test_under_virtual_time_one_that_hangs_holds_time_and_not_the_loop(monkeypatch):
     """Others go on at this instant; time goes on when it has answered, or nobody waits for it."""
-    monkeypatch.setattr("layby.worker.askers.VIRTUAL_SLOW", 0.05)
+    monkeypatch.setattr("layby.worker.condition_threads.VIRTUAL_SLOW_S", 0.05)
     clock = current_clock()
     with hanging() as condition:
         wheel = Wheel()

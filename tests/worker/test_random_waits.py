@@ -90,7 +90,7 @@ async def test_slots_and_store_are_straight_whatever_bodies_do(seed):
         assert all(isinstance(each, BaseException) or each["n"] >= 0 for each in found)
         assert (runner.worker.attempts, runner.worker.stuck) == ({}, ())
         assert runner.worker.credit.free == slots
-        assert runner.worker.credit.riding == 0
+        assert runner.worker.credit.reserved == 0
         assert runner.worker.credit.parked == 0
         assert list(runner.worker._wheel) == []
         assert check(runner.engine._store.dump(), runner.now()) == []

@@ -23,12 +23,12 @@ def test_a_main_that_waits_needs_no_slot():
     """And one that awaits something else, with nobody in a wait, keeps it."""
     strands = Strands(is_driven=True)
     assert strands.is_slot_needed
-    strands.enter(MAIN)
+    strands.begin_wait(MAIN)
     assert not strands.is_slot_needed
-    assert strands.may_main_pass
-    strands.leave(MAIN)
+    assert strands.may_main_resume
+    strands.end_wait(MAIN)
     assert strands.is_slot_needed
-    strands.go_on(MAIN)
+    strands.resume(MAIN)
     assert strands.is_slot_needed
     assert not strands.is_lendable
 
@@ -36,26 +36,26 @@ def test_a_main_that_waits_needs_no_slot():
 def test_a_strand_that_waits_releases_the_slot_under_a_suspended_main():
     """Main is driven: it cannot go on without the slot, so it need not keep it."""
     strands = Strands(is_driven=True)
-    strands.enter("a")
+    strands.begin_wait("a")
     assert not strands.is_slot_needed
-    assert not strands.may_main_pass
-    strands.stand(MAIN)
+    assert not strands.may_main_resume
+    strands.join_line(MAIN)
     assert strands.is_slot_needed  # what is granted to it is not released before it has gone on
-    strands.go_on(MAIN)
+    strands.resume(MAIN)
     assert not strands.is_slot_needed
 
 
 def test_a_strand_outside_keeps_the_slot_until_it_waits_or_ends():
     """Meanwhile the slot is to be lent, once its second is over."""
     strands = Strands(is_driven=True)
-    assert strands.meet("a")
-    assert not strands.meet("a")
-    strands.enter("b")
+    assert strands.register("a")
+    assert not strands.register("a")
+    strands.begin_wait("b")
     assert strands.is_slot_needed
     assert strands.is_lendable
-    strands.enter("a")
+    strands.begin_wait("a")
     assert not strands.is_slot_needed
-    strands.leave("a")
+    strands.end_wait("a")
     assert strands.is_slot_needed
     strands.end("a")
     assert not strands.is_slot_needed
@@ -67,25 +67,25 @@ def test_a_strand_outside_keeps_the_slot_until_it_waits_or_ends():
 def test_a_main_that_nobody_drives_keeps_the_slot_like_any_other():
     """The thread of a plain `def` may compute while another one waits."""
     strands = Strands(is_driven=False)
-    strands.meet(MAIN)
-    strands.enter("helper")
+    strands.register(MAIN)
+    strands.begin_wait("helper")
     assert strands.is_slot_needed
-    strands.enter(MAIN)
+    strands.begin_wait(MAIN)
     assert not strands.is_slot_needed
 
 
 def test_what_is_told_twice_counts_once():
     """Done callbacks and ends of waits may come in any order."""
     strands = Strands(is_driven=True)
-    strands.enter("a")
-    strands.enter("a")
+    strands.begin_wait("a")
+    strands.begin_wait("a")
     strands.end("a")
-    strands.leave("a")
+    strands.end_wait("a")
     strands.end("a")
-    strands.enter(MAIN)
-    strands.enter(MAIN)
-    strands.leave(MAIN)
-    strands.go_on(MAIN)
+    strands.begin_wait(MAIN)
+    strands.begin_wait(MAIN)
+    strands.end_wait(MAIN)
+    strands.resume(MAIN)
     assert strands.is_slot_needed
     assert not strands.is_lendable
 
@@ -147,12 +147,12 @@ class Body:
 
     def wait(self, strand):
         self.doing[strand] = "waiting"
-        self.rules.enter(strand)
+        self.rules.begin_wait(strand)
         self.look()
 
     def wake(self, strand):
         self.doing[strand] = "standing"
-        self.rules.leave(strand)
+        self.rules.end_wait(strand)
         self.ask()
 
     def suspend(self, strand):
@@ -160,12 +160,12 @@ class Body:
 
     def resume(self, strand):
         self.doing[strand] = "standing"
-        self.rules.stand(strand)
+        self.rules.join_line(strand)
         self.ask()
 
     def go_on(self, strand):
         self.doing[strand] = "outside"
-        self.rules.go_on(strand)
+        self.rules.resume(strand)
         self.is_lent = False
 
     def end(self, strand):

@@ -16,8 +16,8 @@ import pytest
 
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.testing import current_clock, run_virtual, virtual_test
-from layby.worker.askers import AT_ONCE
-from layby.worker.wheel import LAST_CHECK, Poll, Wheel
+from layby.worker.condition_threads import MAX_ANSWERS_PER_TURN
+from layby.worker.wheel import LAST_CHECK_S, Poll, Wheel
 
 PATIENCE = 90.0
 
@@ -309,7 +309,7 @@ async def test_a_question_that_never_ends_does_not_outlive_the_deadline():
     wheel = Wheel()
     with pytest.raises(DeferTimeout):
         await wheel.watch(asyncio.Event().wait, 10, timeout=60).future
-    assert current_clock().elapsed == 60 + LAST_CHECK
+    assert current_clock().elapsed == 60 + LAST_CHECK_S
     await current_clock().settled()
     assert idle(wheel)
 
@@ -750,8 +750,8 @@ def test_a_crowd_due_at_once_does_not_hog_the_loop():
         wheel.close()
 
     asyncio.run(main())
-    assert len(turns) > 15_000 / AT_ONCE
-    assert max(before - after for before, after in pairwise(turns)) <= 2 * AT_ONCE
+    assert len(turns) > 15_000 / MAX_ANSWERS_PER_TURN
+    assert max(before - after for before, after in pairwise(turns)) <= 2 * MAX_ANSWERS_PER_TURN
 
 
 @virtual_test

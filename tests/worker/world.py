@@ -9,7 +9,7 @@ from typing import Any
 
 from layby import Run, Runner, TaskExecution, Workflow
 from layby.core.model import Promise
-from layby.worker.stopping import Stopping
+from layby.worker.worker_stop import WorkerStop
 from layby.workflow.workflow import AnyTask
 
 
@@ -65,7 +65,7 @@ async def die(runner: Runner) -> None:
     await runner.client.close()
     runner.engine.stop()
     worker = runner.worker
-    worker.stopping = Stopping(worker, 0)
+    worker.stopping = WorkerStop(worker, 0)
     worker.has_left = True
     worker.credit.is_open = False
     for attempt in list(worker.attempts.values()):

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from layby.runner.runner import Runner
-from layby.worker.stopping import named
+from layby.worker.worker_stop import named
 
 QUIET_S: Final = 0.5
 """What takes no longer is not spoken of."""

@@ -58,7 +58,7 @@ class EmbeddedLink:
     async def join(self, worker: Worker) -> None:
         """From now on this worker is told what it no longer holds."""
         self.router.connect(WorkerInbox(worker, self.router))
-        worker.calls.line = CallInbox(worker, self.router)
+        worker.calls.source = CallInbox(worker, self.router)
 
     async def close(self) -> None:
         if self._socket is not None:
@@ -124,5 +124,5 @@ class CallInbox:
 
     def receive(self, outgoing: Outgoing) -> None:
         if outgoing.message.kind == "execute":
-            self._worker.calls.heard(outgoing.message.id, outgoing.message.version)
+            self._worker.calls.on_execute(outgoing.message.id, outgoing.message.version)
         self._router.arrived([outgoing])

@@ -6,7 +6,7 @@ from layby.client.inbox import Inbox
 from layby.clock import SystemClock
 from layby.core.model import Millis
 from layby.errors import EngineStopped, StoreUnavailable, UsageError
-from layby.worker.heart import Heart
+from layby.worker.heartbeat_thread import HeartbeatThread
 from layby.worker.server_clock import ServerClock
 from layby.worker.worker import Worker
 
@@ -23,7 +23,7 @@ class RemoteLink:
         self._clock = ServerClock(self._own_clock)
         self.client = HttpClient(url, token)
         self._inbox: Inbox | None = None
-        self._heart: Heart | None = None
+        self._heart: HeartbeatThread | None = None
 
     def now(self) -> Millis:
         return self._clock.now()
@@ -47,10 +47,14 @@ class RemoteLink:
         self.client.inbox = self._inbox
         worker.on_new_incarnation = self._inbox.reopen
         self._inbox.start()
-        worker.calls.line = ExecuteStream(
-            self.client.transport, self.client.send, config.group, config.pid, worker.calls.heard
+        worker.calls.source = ExecuteStream(
+            self.client.transport,
+            self.client.send,
+            config.group,
+            config.pid,
+            worker.calls.on_execute,
         )
-        self._heart = Heart(worker, self._connect, self._clock)
+        self._heart = HeartbeatThread(worker, self._connect, self._clock)
         self._heart.start()
 
     async def close(self) -> None:

@@ -27,13 +27,13 @@ from layby.core.model import Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, PromiseData, Reply
 from layby.errors import StoreError, UsageError
-from layby.program import Job
-from layby.worker.deadlines import Deadline, Deadlines
+from layby.program import LoadedTask
 from layby.worker.lineage import lineage_of
+from layby.worker.promise_watches import PromiseWatch, PromiseWatches
 from layby.worker.replay import Record, Replay, encoded
 from layby.worker.tell import Waiting
 from layby.worker.thread_call import on_loop
-from layby.worker.watches import Watch, Watches
+from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
 
 CLEAN_UP_S = 5.0
 """A body that was told to end may clean up for so long before it is told again."""
@@ -41,7 +41,7 @@ RECANCEL_S = 1.0
 """A body that does not heed it is told again, this often, until it ends."""
 
 
-class Host(Protocol):
+class AttemptHost(Protocol):
     """What an attempt needs of the worker it runs in."""
 
     client: WatchingClient
@@ -50,7 +50,7 @@ class Host(Protocol):
     def is_stopping(self) -> bool: ...
 
     @property
-    def watches(self) -> Watches: ...
+    def watches(self) -> PromiseWatches: ...
 
     def now(self) -> Millis: ...
 
@@ -78,33 +78,33 @@ class PollState(Protocol):
     asked_at: float | None
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownWait(msgspec.Struct, frozen=True):
     """What is told of one wait."""
 
     waiting: Waiting
     sub_status: str | None
     poll: PollState | None
 
-    def with_slot(self, aside: str = "") -> "Shown":
+    def with_slot(self, note: str = "") -> "ShownWait":
         """As it is told of a body that has its slot."""
-        return Shown(self.waiting.with_aside(aside), None, self.poll)
+        return ShownWait(self.waiting.with_aside(note), None, self.poll)
 
-    def said(self, aside: str) -> "Shown":
+    def with_note(self, note: str) -> "ShownWait":
         """With what else a reader should know."""
-        return Shown(self.waiting.with_aside(aside), self.sub_status, self.poll)
+        return ShownWait(self.waiting.with_aside(note), self.sub_status, self.poll)
 
 
 class Attempt:
     __slots__ = (
+        "_annotations_sent",
         "_armed_at",
         "_checkpoints",
         "_deadlines",
         "_host",
-        "_is_hard",
-        "_left",
+        "_is_hard_end",
         "_progress",
         "_shown",
-        "_tellings",
+        "_timeout_left",
         "_timer",
         "body",
         "error",
@@ -113,8 +113,8 @@ class Attempt:
         "id",
         "is_open",
         "is_reported",
-        "job",
         "lineage",
+        "loaded",
         "reason",
         "replay",
         "thread_waits",
@@ -122,14 +122,16 @@ class Attempt:
         "version",
     )
 
-    def __init__(self, host: Host, claim: Claim, job: Job, records: Sequence[Promise] = ()) -> None:
+    def __init__(
+        self, host: AttemptHost, claim: Claim, loaded: LoadedTask, records: Sequence[Promise] = ()
+    ) -> None:
         self._host = host
         self.id = claim.task.id
         self.version = claim.task.version
         self.try_number = claim.task.try_number
         self.failures = claim.task.failures
         self.lineage = lineage_of(claim.promise)
-        self.job = job
+        self.loaded = loaded
         self.replay = Replay(claim.task.id, claim.task.failures, records)
         self.body: Any = None
         """The `Body` that runs it, which also is its slot."""
@@ -141,18 +143,18 @@ class Attempt:
         self.thread_waits = 0
         """Waits that the thread of a plain `def` is in: there it can be told to end."""
         self._checkpoints = 0
-        self._is_hard = False
+        self._is_hard_end = False
         self.is_reported = False
         self.reason: str | None = None
         """Why the body is being ended from outside: timeout, lost, …; None while it runs."""
-        self._shown: Shown | None = None
-        self._tellings = 0
-        self._left = job.timeout
+        self._shown: ShownWait | None = None
+        self._annotations_sent = 0
+        self._timeout_left = loaded.timeout
         self._armed_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._progress: str | None = None
         fixed = claim.task.deadlines_by_id
-        self._deadlines = Deadlines(fixed, self._tell_soon) if fixed else None
+        self._deadlines = WaitDeadlines(fixed, self._annotate_soon) if fixed else None
 
     # --- what it is ----------------------------------------------------------------------
 
@@ -177,7 +179,7 @@ class Attempt:
 
     def check_open(self) -> None:
         """Raise when the body has no business with its handle any more."""
-        if self.reason is not None and not self._is_put_off:
+        if self.reason is not None and not self._is_end_deferred:
             raise asyncio.CancelledError(f"{self.id}: {self.reason}")
         if not self.is_open:
             raise UsageError(
@@ -200,7 +202,7 @@ class Attempt:
 
     def begin(self) -> None:
         """The body starts: it has its slot now."""
-        self.job.history.started(self.now())
+        self.loaded.history.started(self.now())
         self._start_clock()
 
     def end(self, reason: str) -> None:
@@ -208,10 +210,10 @@ class Attempt:
         if self.is_open and self.reason is None:
             self._stop_clock()
             self.reason = reason
-            self._again_in(CLEAN_UP_S)
-            if not self._is_put_off:
+            self._cancel_again_in(CLEAN_UP_S)
+            if not self._is_end_deferred:
                 self._host.cancel_body(self)  # one that has not begun is closed in this call
-        elif reason == "lost" and self._is_put_off:
+        elif reason == "lost" and self._is_end_deferred:
             self.end_hard()  # what its checkpoint returns could not be stored
 
     # --- the worker stops ----------------------------------------------------------------
@@ -220,7 +222,7 @@ class Attempt:
         """Coroutines are ended, and whoever has not begun or waits. A plain `def` and a body in a
         process go on: they cannot be told, and their results count.
         """
-        if self.job.mode == "async" or not self.has_begun or self.thread_waits:
+        if self.loaded.mode == "async" or not self.has_begun or self.thread_waits:
             self.end("shutdown")
 
     def heeds_stop(self) -> bool:
@@ -234,13 +236,13 @@ class Attempt:
 
     def check_may_park(self) -> None:
         """A plain `def` that has gone on while the worker stops ends where it would wait."""
-        if self._host.is_stopping and not self._is_put_off:
+        if self._host.is_stopping and not self._is_end_deferred:
             self.end("shutdown")
             self.check_open()
 
     def end_hard(self) -> None:
         """Nothing is waited for any more."""
-        self._is_hard = True
+        self._is_hard_end = True
         if self.reason is None:
             self.end("shutdown")
         else:
@@ -251,28 +253,28 @@ class Attempt:
         self._checkpoints += 1
 
     async def end_checkpoint(self) -> None:
-        was_put_off = self._is_put_off
+        was_put_off = self._is_end_deferred
         self._checkpoints -= 1
-        if was_put_off and not self._is_put_off:
+        if was_put_off and not self._is_end_deferred:
             self._host.cancel_body(self)
             await asyncio.sleep(0)  # where the body hears it
 
     @property
-    def _is_put_off(self) -> bool:
+    def _is_end_deferred(self) -> bool:
         """Whether the end has to wait for a checkpoint."""
-        return self.reason == "shutdown" and self._checkpoints > 0 and not self._is_hard
+        return self.reason == "shutdown" and self._checkpoints > 0 and not self._is_hard_end
 
     def released(self) -> Released:
         """How it is handed back. Of a lost one this counts only if it was halted."""
         history = None
         if self.has_begun:
             outcome = "Halted" if self.reason == "lost" else "Released"
-            history = self.job.history.handed_back(self.now(), outcome)
+            history = self.loaded.history.handed_back(self.now(), outcome)
         return Released(self.id, self.version, begun=self.has_begun, history=history)
 
-    def farewell(self) -> AnnotateTask:
+    def final_annotation(self) -> AnnotateTask:
         """What is told of a call before it is released."""
-        history = self.job.history.handed_back(self.now(), "Released")
+        history = self.loaded.history.handed_back(self.now(), "Released")
         return AnnotateTask(
             id=self.id, version=self.version, progress=self._progress, history=history
         )
@@ -283,57 +285,59 @@ class Attempt:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _end_again(self) -> None:
+    def _cancel_again(self) -> None:
         """It should have ended long ago: nobody waits for it any more, but it is told again."""
-        if not self._is_put_off:
+        if not self._is_end_deferred:
             self._host.give_up(self)
             self._host.cancel_body(self)
-        self._again_in(RECANCEL_S)
+        self._cancel_again_in(RECANCEL_S)
 
-    def _again_in(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._end_again)
+    def _cancel_again_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._cancel_again)
 
     # --- the clock of holding a slot -----------------------------------------------------
 
     def _start_clock(self) -> None:
-        if self._left is not None and self._timer is None and self.reason is None:
+        if self._timeout_left is not None and self._timer is None and self.reason is None:
             loop = asyncio.get_running_loop()
             self._armed_at = loop.time()
-            self._timer = loop.call_later(self._left, self.end, "timeout")
+            self._timer = loop.call_later(self._timeout_left, self.end, "timeout")
 
     def _stop_clock(self) -> None:
-        if self._timer is not None and self._left is not None:
+        if self._timer is not None and self._timeout_left is not None:
             self._timer.cancel()
             self._timer = None
-            self._left = max(0.0, self._left - (asyncio.get_running_loop().time() - self._armed_at))
+            self._timeout_left = max(
+                0.0, self._timeout_left - (asyncio.get_running_loop().time() - self._armed_at)
+            )
 
     # --- parking -------------------------------------------------------------------------
 
-    def begun(self, waiting: Waiting, poll: PollState | None) -> Shown:
+    def new_wait(self, waiting: Waiting, poll: PollState | None) -> ShownWait:
         """A wait that begins now, as it is told of a body without its slot."""
-        return Shown(waiting.begun(self.now()), "Deferred", poll)
+        return ShownWait(waiting.begun(self.now()), "Deferred", poll)
 
-    def park(self, shown: Shown) -> bool:
+    def park(self, shown: ShownWait) -> bool:
         """Tell `Deferred` before the slot is given up; without it the slot is to be kept."""
         why_not = self._host.why_not_park()
         if why_not is not None:
             self.show(shown.with_slot(why_not))
             return False
-        self._give_way(shown)
+        self._give_up_slot(shown)
         return True
 
-    def lend(self, shown: Shown, why: str) -> None:
+    def lend(self, shown: ShownWait, why: str) -> None:
         """Tell `Deferred`, whatever the limit: the slot is given up though the body may go on."""
-        self._give_way(shown.said(why))
+        self._give_up_slot(shown.with_note(why))
         self._host.lent(self, why)
 
-    def _give_way(self, shown: Shown) -> None:
+    def _give_up_slot(self, shown: ShownWait) -> None:
         self._stop_clock()
-        self.job.history.parked(self.now())
+        self.loaded.history.parked(self.now())
         self.show(shown)
 
     def show(
-        self, shown: Shown | None, record_id: str | None = None, *, of: Record | None = None
+        self, shown: ShownWait | None, record_id: str | None = None, *, of: Record | None = None
     ) -> None:
         """Tell what the body waits for now, with the record of a wait that has ended."""
         self._shown = shown
@@ -341,21 +345,21 @@ class Attempt:
 
     def show_waiting(self, waiting: Waiting) -> None:
         """Still without a slot, but what it waits for has changed."""
-        self.show(Shown(waiting.begun(self.now()), "Deferred", None))
+        self.show(ShownWait(waiting.begun(self.now()), "Deferred", None))
 
     def resume(
         self,
         record_id: str | None = None,
         record: Record | None = None,
         *,
-        still: Shown | None = None,
+        still: ShownWait | None = None,
     ) -> None:
         """Tell `Active` after the slot has been reclaimed, with the record of the wait's end.
 
         `still` is what another strand of the body waits for.
         """
         self._start_clock()
-        self.job.history.resumed(self.now())
+        self.loaded.history.resumed(self.now())
         self.show(still and still.with_slot(), record_id, of=record)
 
     def progress(self, fraction: float | None, text: str) -> None:
@@ -372,10 +376,10 @@ class Attempt:
         """Until when this wait lasts, if an earlier life began it."""
         return None if self._deadlines is None else self._deadlines.fixed(record_id)
 
-    def begin_wait(self, record_id: str, length: Millis) -> Deadline:
+    def begin_wait(self, record_id: str, length: Millis) -> WaitDeadline:
         """The body waits from now on, unless it did before: told with `Deferred`."""
         if self._deadlines is None:
-            self._deadlines = Deadlines({}, self._tell_soon)
+            self._deadlines = WaitDeadlines({}, self._annotate_soon)
         return self._deadlines.begin(record_id, self.now() + length, self.end_wait)
 
     def end_wait(self, record_id: str) -> None:
@@ -383,21 +387,21 @@ class Attempt:
         if self._deadlines is not None and self.reason is None:
             self._deadlines.end(record_id)
 
-    def watch(self, promise_id: str) -> Watch:
+    def watch(self, promise_id: str) -> PromiseWatch:
         return self._host.watches.watch(promise_id)
 
-    def watch_until(self, promise_id: str, deadline: Deadline, timeout: str) -> Watch:
+    def watch_until(self, promise_id: str, deadline: WaitDeadline, timeout: str) -> PromiseWatch:
         watches = self._host.watches
         watch = watches.watch_until(promise_id, deadline, timeout)
         deadline.moved = partial(watches.move, watch)
         return watch
 
-    def _tell_soon(self) -> None:
-        asyncio.get_running_loop().call_soon(self._tell_deadlines)
+    def _annotate_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._annotate_deadlines)
 
-    def _tell_deadlines(self) -> None:
+    def _annotate_deadlines(self) -> None:
         """Unless another word of this task has carried it; of one that ends nothing is told."""
-        is_untold = self._deadlines is not None and self._deadlines.is_untold
+        is_untold = self._deadlines is not None and self._deadlines.has_unsent
         if is_untold and self.is_open and self.reason is None:
             self._annotate()
 
@@ -407,7 +411,7 @@ class Attempt:
         return await patiently(self._host.client, request)
 
     async def fenced(self, command: FenceTask) -> Reply:
-        return self._accepted(await self.send(command))
+        return self._checked(await self.send(command))
 
     async def create(
         self, promise_id: str, length: Millis, param: Value, tags: Tags, *, capped: bool = False
@@ -422,14 +426,14 @@ class Attempt:
             tags=tags,
             capped=capped,
         )
-        reply = self._accepted(await self.send(command))
+        reply = self._checked(await self.send(command))
         assert isinstance(reply.data, PromiseData)
         return reply.data.promise
 
     async def record(self, record_id: str, value: Value) -> Promise:
         """Store a record and wait until it is: what stands there now, ours or an earlier one."""
         command = self._annotation(record_id, value)
-        reply = self._accepted(await self.send(command))
+        reply = self._checked(await self.send(command))
         self._acknowledged(command, reply)
         assert isinstance(reply.data, AnnotateData)
         assert reply.data.record is not None
@@ -441,23 +445,27 @@ class Attempt:
             self.replay.remember(record_id, record)
             self.end_wait(record_id)
         if self._deadlines is not None:
-            self._deadlines.is_untold = False
-        self._tellings += 1
-        self._host.spawn(self._annotated(record_id, record and encoded(record), self._tellings))
+            self._deadlines.has_unsent = False
+        self._annotations_sent += 1
+        self._host.spawn(
+            self._send_annotation(record_id, record and encoded(record), self._annotations_sent)
+        )
 
-    async def _annotated(self, record_id: str | None, value: Value | None, telling: int) -> None:
+    async def _send_annotation(
+        self, record_id: str | None, value: Value | None, number: int
+    ) -> None:
         """Told again while the store is out, unless something newer has been told."""
         command = self._annotation(record_id, value)
         for pause in pauses():
             try:
                 reply = known(await self._host.client.send(command))
-                self._heed(reply)
+                self._check_fence(reply)
                 self._acknowledged(command, reply)
             except StoreError:  # the engine's own log has it
                 await asyncio.sleep(pause)
             else:
                 return
-            if not self.is_open or (telling != self._tellings and record_id is None):
+            if not self.is_open or (number != self._annotations_sent and record_id is None):
                 return
             command = self._annotation(record_id, value)
 
@@ -469,7 +477,7 @@ class Attempt:
             sub_status=None if shown is None else shown.sub_status,
             waiting_on=None if shown is None else shown.waiting.told(),
             progress=self._progress,
-            history=self.job.history.text,
+            history=self.loaded.history.text,
             record_id=record_id,
             record=value or NOTHING,
             waits={} if deadlines is None else deadlines.begun(self.now()),
@@ -480,15 +488,15 @@ class Attempt:
         if self._deadlines is not None and isinstance(reply.data, AnnotateData):
             self._deadlines.acknowledge(reply.data.task.deadlines_by_id, command.ended)
 
-    def _accepted(self, reply: Reply) -> Reply:
+    def _checked(self, reply: Reply) -> Reply:
         """What the body asked for has been done, or it hears why not."""
-        self._heed(reply)
+        self._check_fence(reply)
         self.check_open()
         if not reply.is_ok:
             raise UsageError(f"{self.id}: the store refused what it asked for: {reply.data}")
         return reply
 
-    def _heed(self, reply: Reply) -> None:
+    def _check_fence(self, reply: Reply) -> None:
         """A refused version: somebody else has the task now."""
         if reply.status in (404, 409):
             self.end("lost")

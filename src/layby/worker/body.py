@@ -1,4 +1,4 @@
-"""One body as the worker runs it: its seat in the line for slots, and the Task of its code."""
+"""One body as the worker runs it: its contender in the line for slots, and the Task of its code."""
 
 import asyncio
 from typing import Any, Protocol
@@ -7,30 +7,32 @@ from layby.core.model import Task
 from layby.core.queries import Execute
 from layby.core.replies import Claim
 from layby.worker.attempt import Attempt
-from layby.worker.credit import ENDING, HELD, OUT, Seat
+from layby.worker.credit import ENDING, HELD, OUT, Contender
 
 
-class Host(Protocol):
+class BodyHost(Protocol):
     """What a body needs of the worker it runs in."""
 
     def park(self, body: "Body") -> bool: ...
 
-    def stand(self, body: "Body") -> None: ...
+    def join_line(self, body: "Body") -> None: ...
 
     def step_back(self, body: "Body") -> None: ...
 
     def ended(self, body: "Body") -> None: ...
 
 
-class Body(Seat):
+class Body(Contender):
     """From the claim (or the call that was heard of) to the end of its code.
 
     It is the slot its handle gives up and takes back.
     """
 
-    __slots__ = ("_host", "_turn", "attempt", "call", "claim", "task")
+    __slots__ = ("_granted", "_host", "attempt", "call", "claim", "task")
 
-    def __init__(self, host: Host, claim: Claim | None = None, call: Execute | None = None) -> None:
+    def __init__(
+        self, host: BodyHost, claim: Claim | None = None, call: Execute | None = None
+    ) -> None:
         super().__init__(is_call=call is not None)
         self._host = host
         self.claim = claim
@@ -38,7 +40,7 @@ class Body(Seat):
         self.call = call
         self.attempt: Attempt | None = None
         self.task: asyncio.Task[Any] | None = None
-        self._turn: asyncio.Future[None] | None = None
+        self._granted: asyncio.Future[None] | None = None
 
     @property
     def id(self) -> str:
@@ -58,38 +60,38 @@ class Body(Seat):
     # --- the slot, as its handle sees it -------------------------------------------------
 
     def is_held(self) -> bool:
-        return self.stand is HELD
+        return self.slot_state is HELD
 
     def release(self) -> bool:
         return self._host.park(self)
 
     async def reclaim(self) -> None:
-        """Stand in line, from now on, until the slot is held."""
-        if self.stand is HELD:
+        """SlotState in line, from now on, until the slot is held."""
+        if self.slot_state is HELD:
             return
-        if self.stand in (OUT, ENDING):
+        if self.slot_state in (OUT, ENDING):
             raise asyncio.CancelledError("the body is being ended: there is no slot for it")
-        if self._turn is not None:
+        if self._granted is not None:
             raise RuntimeError("this body is already waiting for its slot somewhere else")
-        self._turn = asyncio.get_running_loop().create_future()
-        self._host.stand(self)
+        self._granted = asyncio.get_running_loop().create_future()
+        self._host.join_line(self)
         try:
-            if self.stand is not HELD:
-                await self._turn
+            if self.slot_state is not HELD:
+                await self._granted
         except asyncio.CancelledError:
             self._host.step_back(self)
             raise
         finally:
-            self._turn = None
+            self._granted = None
 
     @property
     def is_resuming(self) -> bool:
-        return self._turn is not None
+        return self._granted is not None
 
     def resume(self) -> None:
         """It holds its slot again."""
-        if self._turn is not None and not self._turn.done():
-            self._turn.set_result(None)
+        if self._granted is not None and not self._granted.done():
+            self._granted.set_result(None)
 
     # --- its code ------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class Callbacks:
         assert calling is not None
         self._under_way.add(calling)
         try:
-            await self._called(callback)
+            await self._call(callback)
         except (Exception, SystemExit):
             logger.exception("%s: a callback failed; the task stays as it is", task_execution_id)
         finally:
@@ -48,12 +48,12 @@ class Callbacks:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _called(self, callback: Callback) -> None:
-        result = callback() if _is_async(callback) else await self._called_in_thread(callback)
+    async def _call(self, callback: Callback) -> None:
+        result = callback() if _is_async(callback) else await self._call_in_thread(callback)
         if inspect.isawaitable(result):
             await result
 
-    async def _called_in_thread(self, callback: Callback) -> Any:
+    async def _call_in_thread(self, callback: Callback) -> Any:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "layby-callback")
         called = self._threads.submit(copy_context().run, thread_call, callback)

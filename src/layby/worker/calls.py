@@ -40,18 +40,18 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
 """Calls remembered while no slot is free; others are asked for again when these are done."""
-PORTION: Final = 500
+BATCH: Final = 500
 """Leases renewed in one command."""
-FEW: Final = 50
+PARKED_PER_BEAT: Final = 50
 """Parked calls looked after in one beat: what they write next would be refused anyway."""
 BEATS_PER_LEASE: Final = 3
 OLD_BODY_S: Final = 1.0
 """How long a call is left alone that met an old body of its own process."""
-YOUNG_S: Final = 0.5
+WATCH_AFTER_S: Final = 0.5
 """A call that ends sooner is not worth watching whether somebody cancels it."""
 
 
-class Line(Protocol):
+class CallSource(Protocol):
     """How executes for this worker's group reach it, and how it says no."""
 
     def open(self) -> None: ...
@@ -61,7 +61,7 @@ class Line(Protocol):
     def decline(self, task: Execute) -> None: ...
 
 
-class Host(Protocol):
+class CallHost(Protocol):
     """What calls need of the worker they run in."""
 
     client: WatchingClient
@@ -82,7 +82,7 @@ class Host(Protocol):
         """The call is ours, and becomes the body of its claim."""
         ...
 
-    def meets_old_body(self, task_id: str) -> bool:
+    def has_old_body(self, task_id: str) -> bool:
         """Whether a body of an earlier claim of this task has not ended here."""
         ...
 
@@ -91,7 +91,7 @@ class Host(Protocol):
     def spawn(self, coroutine: Any) -> "asyncio.Task[Any]": ...
 
 
-class Lease:
+class CallLease:
     """A call that we have acquired; `watch` makes us hear of its end from elsewhere."""
 
     __slots__ = ("time", "timer", "version", "watch")
@@ -111,8 +111,10 @@ class Lease:
 class Calls:
     """`beats`: renews its leases itself; a worker whose store is elsewhere has a heart for that."""
 
-    def __init__(self, host: Host, program: Program, pid: str, ttl: Millis, *, beats: bool) -> None:
-        self.line: Line | None = None
+    def __init__(
+        self, host: CallHost, program: Program, pid: str, ttl: Millis, *, beats: bool
+    ) -> None:
+        self.source: CallSource | None = None
         """Given by whoever connects the worker to its store."""
         self._host = host
         self._program = program
@@ -122,9 +124,9 @@ class Calls:
         self._functions: frozenset[str] = frozenset()
         self._waiting: dict[str, Body] = {}
         """Calls that stand in line."""
-        self._leases: dict[str, Lease] = {}
-        self._looked_after = 0
-        self._has_forgotten = False
+        self._leases: dict[str, CallLease] = {}
+        self._next_to_check = 0
+        self._has_declined_for_room = False
         self._is_closed = False
 
     # --- life ----------------------------------------------------------------------------
@@ -133,7 +135,7 @@ class Calls:
         """There may be more functions now: hear again what was declined before."""
         if self._functions != self._program.functions:
             self._functions = self._program.functions
-            self._hear_again()
+            self._reopen_source()
 
     def close(self) -> None:
         """Hear no more, and begin nothing."""
@@ -141,21 +143,21 @@ class Calls:
         for body in self._waiting.values():
             self._host.withdraw(body)
         self._waiting.clear()
-        if self.line is not None:
-            self.line.close()
+        if self.source is not None:
+            self.source.close()
 
     async def release(self, leased: Sequence[TaskVersion]) -> None:
         commands = (ReleaseTask(id=each.id, version=each.version) for each in leased)
         await asyncio.gather(*map(self._host.client.send, commands))
 
-    def _hear_again(self) -> None:
-        if self.line is not None and not self._is_closed:
-            self.line.close()
-            self.line.open()
+    def _reopen_source(self) -> None:
+        if self.source is not None and not self._is_closed:
+            self.source.close()
+            self.source.open()
 
     # --- from the message to the line ----------------------------------------------------
 
-    def heard(self, task_id: str, version: int) -> None:
+    def on_execute(self, task_id: str, version: int) -> None:
         """An `execute` has come, perhaps once more, perhaps late."""
         lease, waiting = self._leases.get(task_id), self._waiting.get(task_id)
         if lease is not None and lease.version <= version:
@@ -163,39 +165,39 @@ class Calls:
         if self._is_closed or (lease is not None and lease.version > version):
             return
         if waiting is None or waiting.call is None or waiting.call.version < version:
-            self._host.spawn(self._look(task_id, version))
+            self._host.spawn(self._read_call(task_id, version))
         else:
             self._decline(waiting.call)  # another worker may have a slot for it sooner
 
-    async def _look(self, task_id: str, version: int) -> None:
+    async def _read_call(self, task_id: str, version: int) -> None:
         data = (await patiently(self._host.client, GetPromise(id=task_id))).data
         if not isinstance(data, PromiseData) or not data.promise.is_pending or self._is_closed:
             return
         call = Execute(task_id, version, _target_of(data.promise))
         if self._program.serves(read_call(data.promise)):
-            self._remember(call)
+            self._put_in_line(call)
         else:
             self._decline(call)
 
-    def _remember(self, call: Execute) -> None:
+    def _put_in_line(self, call: Execute) -> None:
         """It stands in line; another worker may have a slot for it sooner."""
         if self._is_closed:
             return
         if len(self._waiting) >= MAX_WAITING:
-            self._has_forgotten = True
+            self._has_declined_for_room = True
             self._decline(call)
             return
         older = self._waiting.pop(call.id, None)
         if older is not None:
             self._host.withdraw(older)
         body = self._host.new_call(call)
-        if body.stand is LINE:
+        if body.slot_state is LINE:
             self._waiting[call.id] = body
             self._decline(call)
 
     def _decline(self, call: Execute) -> None:
-        if self.line is not None:
-            self.line.decline(call)
+        if self.source is not None:
+            self.source.decline(call)
 
     # --- from the line to the claim ------------------------------------------------------
 
@@ -203,9 +205,9 @@ class Calls:
         """It has a slot: whoever acquires the call first has it."""
         assert body.call is not None
         self._waiting.pop(body.call.id, None)
-        if self._has_forgotten and not self._waiting:
-            self._has_forgotten = False
-            self._hear_again()
+        if self._has_declined_for_room and not self._waiting:
+            self._has_declined_for_room = False
+            self._reopen_source()
         self._host.spawn(self._acquire(body, body.call))
 
     async def _acquire(self, body: Body, call: Execute) -> None:
@@ -220,9 +222,9 @@ class Calls:
 
     async def _claim(self, call: Execute) -> Claim | None:
         host = self._host
-        if host.meets_old_body(call.id):
+        if host.has_old_body(call.id):
             self._decline(call)  # others may have it at once, and we when that one has ended
-            asyncio.get_running_loop().call_later(OLD_BODY_S, self._remember, call)
+            asyncio.get_running_loop().call_later(OLD_BODY_S, self._put_in_line, call)
             return None
         acquire = AcquireTask(id=call.id, version=call.version, pid=self._pid, ttl=self._ttl)
         sent_at = host.lease.elapsed()
@@ -241,10 +243,10 @@ class Calls:
 
     def _lease(self, task_id: str, version: int, sent_at: Millis) -> None:
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(YOUNG_S, self._watch, task_id, version)
+        timer = loop.call_later(WATCH_AFTER_S, self._watch, task_id, version)
         time = LeaseTime(self._ttl, self._host.lease.elapsed)
         time.renewed(sent_at)
-        self._leases[task_id] = Lease(version, timer, time)
+        self._leases[task_id] = CallLease(version, timer, time)
         if not self._is_beating:
             self._is_beating = True
             self._host.spawn(self._beat_on())
@@ -262,8 +264,8 @@ class Calls:
     def beats(self) -> Iterator[HeartbeatTasks]:
         """What renews all leases."""
         leased = self.leased()
-        for start in range(0, len(leased), PORTION):
-            yield HeartbeatTasks(pid=self._pid, tasks=leased[start : start + PORTION])
+        for start in range(0, len(leased), BATCH):
+            yield HeartbeatTasks(pid=self._pid, tasks=leased[start : start + BATCH])
 
     def renewed(self, beat: HeartbeatTasks, sent_at: Millis) -> None:
         """It was answered. Names that are not ours are passed over in silence, so only what we
@@ -283,26 +285,32 @@ class Calls:
         time, named = self.lease_of(task_id, version), TaskVersion(task_id, version)
         sent_at = self._host.lease.elapsed()
         await patiently(self._host.client, HeartbeatTasks(pid=self._pid, tasks=[named]))
-        self._heed(named, (await patiently(self._host.client, GetTask(id=task_id))).data)
+        self._check_still_ours(
+            named, (await patiently(self._host.client, GetTask(id=task_id))).data
+        )
         if time is not None and self.lease_of(task_id, version) is time:
             time.renewed(sent_at)
 
-    async def look_after(self) -> None:
+    async def check_leases(self) -> None:
         """Whether tasks are still ours: those that run, and a few that are parked."""
         leased, running = self.leased(), set(self._host.running)
         parked = [each for each in leased if each.id not in running]
-        start = self._looked_after if self._looked_after < len(parked) else 0
-        self._looked_after = start + FEW
-        looked = [each for each in leased if each.id in running] + parked[start : start + FEW]
+        start = self._next_to_check if self._next_to_check < len(parked) else 0
+        self._next_to_check = start + PARKED_PER_BEAT
+        looked = [each for each in leased if each.id in running] + parked[
+            start : start + PARKED_PER_BEAT
+        ]
         try:
             await asyncio.gather(*map(self._check, looked))
         except StoreError as failure:
             logger.warning("calls could not be looked after: %s", failure)
 
     async def _check(self, leased: TaskVersion) -> None:
-        self._heed(leased, known(await self._host.client.send(GetTask(id=leased.id))).data)
+        self._check_still_ours(
+            leased, known(await self._host.client.send(GetTask(id=leased.id))).data
+        )
 
-    def _heed(self, leased: TaskVersion, data: object) -> None:
+    def _check_still_ours(self, leased: TaskVersion, data: object) -> None:
         is_ours = (
             isinstance(data, TaskData)
             and data.task.state == "acquired"
@@ -329,7 +337,7 @@ class Calls:
                     sent_at = self._host.lease.elapsed()
                     if (await self._host.client.send(beat)).is_ok:
                         self.renewed(beat, sent_at)
-                await self.look_after()
+                await self.check_leases()
             except StoreError as failure:
                 logger.warning("the leases of calls could not be renewed: %s", failure)
         self._is_beating = False

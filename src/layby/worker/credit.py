@@ -3,14 +3,14 @@
 Pure: no clock, no loop, no client. Events come in as calls, with the time where it matters;
 decisions come out as values, and the worker carries them out.
 
-A seat is what may hold one slot: a claimed task on its way to its body, the body itself, or a
+A contender is what may hold one slot: a claimed task on its way to its body, the body itself, or a
 call that was heard of. Resumed bodies, claimed tasks and calls stand in one line, each with the
 time since when it is ready: its place. A free slot goes to the oldest. What is left in the store
 takes part: every answer to a take says how old the oldest task there is, and while that one is
 older than the head of the line, a free slot is kept for it and asks for it (`before`).
 
 Three numbers say what slots are used for: `held` by bodies and by what is on its way to one,
-`riding` on questions whose answer may bring a task, and `ending`, bodies that are being ended
+`reserved` on questions whose answer may bring a task, and `ending`, bodies that are being ended
 while they hold none: their cleaning up is code that runs, so it counts, and nothing new begins
 meanwhile. What the standing take offers is not subtracted: the offer may be out of date for a
 moment, and a claim that finds its slot used stands in line. Claims are also made ahead of their
@@ -41,7 +41,7 @@ COOLING: Final = 32
 """Bodies that begin after something went back, before tasks are claimed ahead again."""
 
 
-class Stand(Enum):
+class SlotState(Enum):
     OUT = auto()
     LINE = auto()
     HELD = auto()
@@ -49,16 +49,16 @@ class Stand(Enum):
     ENDING = auto()
 
 
-OUT, LINE, HELD, PARKED, ENDING = Stand
+OUT, LINE, HELD, PARKED, ENDING = SlotState
 
 
-class Seat:
+class Contender:
     """What may hold one slot. Only `Credit` changes it."""
 
-    __slots__ = ("has_begun", "is_call", "is_ending", "number", "place", "stand", "stood_at")
+    __slots__ = ("has_begun", "is_call", "is_ending", "joined_at", "number", "place", "slot_state")
 
     def __init__(self, *, is_call: bool = False) -> None:
-        self.stand = OUT
+        self.slot_state = OUT
         self.has_begun = False
         """Whether its code has started."""
         self.is_ending = False
@@ -69,7 +69,7 @@ class Seat:
         """Since when it is ready."""
         self.number = 0
         """Decides between equal places: first come, first served."""
-        self.stood_at: Millis = 0
+        self.joined_at: Millis = 0
         """Since when it stands in line here."""
 
 
@@ -92,7 +92,7 @@ class Offer(Struct, frozen=True):
     """Somebody stands in line: tell us what else is ready."""
 
 
-class OnItsWay(Struct):
+class TaskInTransit(Struct):
     """A task that we had heard of is gone from the store: an earlier answer may carry it to us."""
 
     place: Millis
@@ -112,23 +112,23 @@ class Credit:
         self.is_open = True
         """Whether tasks are taken at all; a worker that stops takes none."""
         self.held = 0
-        self.riding = 0
-        self.riding_ahead = 0
+        self.reserved = 0
+        self.reserved_ahead = 0
         """Of what may be claimed ahead, how much has been asked for and not been answered."""
         self.ending = 0
         self.parked = 0
         """Bodies that have begun and hold no slot."""
         self.oldest_left: Millis | None = None
         """How old the oldest task is that was left in the store, as far as we have heard."""
-        self._line: list[tuple[Millis, int, Seat]] = []
+        self._line: list[tuple[Millis, int, Contender]] = []
         self._waiting = 0
-        self._claims: dict[Seat, None] = {}
+        self._claims: dict[Contender, None] = {}
         """Claimed tasks in line, those first that have stood there longest."""
         self._numbers = 0
         self._questions = 0
         self._open: dict[int, None] = {}
         """The numbers of questions that may bring something and are not answered, in order."""
-        self._on_their_way: list[OnItsWay] = []
+        self._in_transit: list[TaskInTransit] = []
         self._told = 0
         """Answers to questions up to this number deny nothing: something later has been heard."""
         self._begun: deque[Millis] = deque(maxlen=AHEAD)
@@ -139,7 +139,7 @@ class Credit:
     @property
     def room(self) -> int:
         """Slots that nothing uses; below 0 while more bodies clean up than there are slots."""
-        return self.slots - self.held - self.riding - self.ending
+        return self.slots - self.held - self.reserved - self.ending
 
     @property
     def waiting(self) -> int:
@@ -159,78 +159,78 @@ class Credit:
     def is_taking(self) -> bool:
         return self.is_open and not self.is_full
 
-    # --- events: seats -------------------------------------------------------------------
+    # --- events: contenders -------------------------------------------------------------------
 
-    def stand(self, seat: Seat, place: Millis, now: Millis) -> None:
+    def join_line(self, contender: Contender, place: Millis, now: Millis) -> None:
         """It is ready since `place` and wants a slot."""
-        if seat.stand in (LINE, HELD, ENDING):
+        if contender.slot_state in (LINE, HELD, ENDING):
             return
         self._numbers += 1
-        seat.place, seat.number, seat.stood_at = place, self._numbers, now
-        seat.stand = LINE
+        contender.place, contender.number, contender.joined_at = place, self._numbers, now
+        contender.slot_state = LINE
         self._waiting += 1
-        heappush(self._line, (place, seat.number, seat))
-        if not (seat.has_begun or seat.is_call):
-            self._claims[seat] = None
+        heappush(self._line, (place, contender.number, contender))
+        if not (contender.has_begun or contender.is_call):
+            self._claims[contender] = None
 
-    def begin(self, seat: Seat, now: Millis) -> None:
-        """Its code starts: the seat holds its slot."""
-        seat.has_begun = True
+    def begin(self, contender: Contender, now: Millis) -> None:
+        """Its code starts: the contender holds its slot."""
+        contender.has_begun = True
         self._begun.append(now)
         self._cooling = max(0, self._cooling - 1)
 
-    def park(self, seat: Seat) -> bool:
+    def park(self, contender: Contender) -> bool:
         """It gives its slot up and will stand in line again. False when it keeps what it has."""
-        if seat.stand is not HELD or seat.is_ending:
+        if contender.slot_state is not HELD or contender.is_ending:
             return False
         self.held -= 1
         self.parked += 1
-        seat.stand = PARKED
+        contender.slot_state = PARKED
         return True
 
-    def step_back(self, seat: Seat) -> None:
+    def step_back(self, contender: Contender) -> None:
         """A body that stood in line, or was granted a slot, waits again."""
-        if seat.stand is LINE:
-            self._leave_line(seat)
-            seat.stand = PARKED
+        if contender.slot_state is LINE:
+            self._leave_line(contender)
+            contender.slot_state = PARKED
         else:
-            self.park(seat)
+            self.park(contender)
 
-    def end(self, seat: Seat) -> None:
+    def end(self, contender: Contender) -> None:
         """It is being ended from outside: what has begun counts until it has ended."""
-        seat.is_ending = True
-        if seat.stand is LINE:
-            self._leave_line(seat)
-        elif seat.stand is not PARKED:
+        contender.is_ending = True
+        if contender.slot_state is LINE:
+            self._leave_line(contender)
+        elif contender.slot_state is not PARKED:
             return
-        if seat.has_begun:
-            seat.stand = ENDING
+        if contender.has_begun:
+            contender.slot_state = ENDING
             self.ending += 1
         else:
-            seat.stand = OUT
+            contender.slot_state = OUT
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, contender: Contender) -> None:
         """It has ended, or is no longer ours: whatever it had is free."""
-        if seat.stand is LINE:
-            self._leave_line(seat)
-        elif seat.stand is HELD:
+        if contender.slot_state is LINE:
+            self._leave_line(contender)
+        elif contender.slot_state is HELD:
             self.held -= 1
-        elif seat.stand is ENDING:
+        elif contender.slot_state is ENDING:
             self.ending -= 1
-        if seat.has_begun and seat.stand in (LINE, PARKED, ENDING):
+        if contender.has_begun and contender.slot_state in (LINE, PARKED, ENDING):
             self.parked -= 1
-        seat.stand = OUT
+        contender.slot_state = OUT
 
     # --- events: questions and answers ---------------------------------------------------
 
     def answered(self, ask: Ask) -> None:
         """The answer is here, or will never come: the slots kept for it are free again."""
-        self.riding -= ask.free
-        self.riding_ahead -= ask.ahead
+        self.reserved -= ask.free
+        self.reserved_ahead -= ask.ahead
         self._open.pop(ask.number, None)
-        if self._on_their_way:
+        if self._in_transit:
             first = next(iter(self._open), self._questions + 1)
-            self._on_their_way = [task for task in self._on_their_way if first < task.number]
+            self._in_transit = [task for task in self._in_transit if first < task.number]
 
     def heard(self, oldest_left: Millis | None, ask: Ask) -> None:
         """What an answer said about the tasks it left.
@@ -244,24 +244,24 @@ class Credit:
             self._note_missing(self.oldest_left, oldest_left, ask)
             self.oldest_left = oldest_left
         elif oldest_left is not None:
-            self._hear_of(oldest_left, is_news=ask.number == 0)
+            self._note_left(oldest_left, is_news=ask.number == 0)
 
     # --- decisions -----------------------------------------------------------------------
 
-    def grants(self) -> list[Seat]:
+    def grants(self) -> list[Contender]:
         """Whose turn it is: they hold their slots from now on."""
-        granted: list[Seat] = []
+        granted: list[Contender] = []
         while self.room > 0:
             head = self._head()
-            if head is None or self._is_older_left(head) or self._has_passed_enough(head):
+            if head is None or self._is_older_left(head) or self._must_wait_for_transit(head):
                 break
             heappop(self._line)
             self._leave_line(head)
             if head.has_begun:
                 self.parked -= 1
-            for task in self._on_their_way:
+            for task in self._in_transit:
                 task.passed += task.place < head.place
-            head.stand = HELD
+            head.slot_state = HELD
             self.held += 1
             granted.append(head)
         return granted
@@ -287,16 +287,16 @@ class Credit:
         """What the take that waits at the store should say."""
         return Offer(self.free, self.is_taking and self._waiting > 0 and self.oldest_left is None)
 
-    def overdue(self, now: Millis) -> list[Seat]:
+    def overdue(self, now: Millis) -> list[Contender]:
         """Claimed tasks that have stood in line for too long: they go back."""
-        found: list[Seat] = []
-        for seat in self._claims:
-            if now - seat.stood_at < IN_LINE_MS:
+        found: list[Contender] = []
+        for contender in self._claims:
+            if now - contender.joined_at < IN_LINE_MS:
                 break
-            found.append(seat)
-        for seat in found:
-            self.leave(seat)
-            self._hear_of(seat.place, is_news=True)
+            found.append(contender)
+        for contender in found:
+            self.leave(contender)
+            self._note_left(contender.place, is_news=True)
         if found:
             self._cooling = COOLING
         return found
@@ -305,19 +305,19 @@ class Credit:
     def overdue_at(self) -> Millis | None:
         """When the next claimed task in line goes back, if nothing happens before."""
         first = next(iter(self._claims), None)
-        return None if first is None else first.stood_at + IN_LINE_MS
+        return None if first is None else first.joined_at + IN_LINE_MS
 
     # --- inside --------------------------------------------------------------------------
 
     def _asked(self, free: int, ahead: int = 0, before: Millis | None = None) -> Ask:
-        self.riding += free
-        self.riding_ahead += ahead
+        self.reserved += free
+        self.reserved_ahead += ahead
         self._questions += 1
         if free or ahead:
             self._open[self._questions] = None
         return Ask(free, ahead, before, self._questions)
 
-    def _hear_of(self, ready_at: Millis, *, is_news: bool) -> None:
+    def _note_left(self, ready_at: Millis, *, is_news: bool) -> None:
         """It is in the store. News: what has been asked so far may not know, and denies nothing."""
         if is_news:
             self._told = self._questions
@@ -329,11 +329,11 @@ class Credit:
         if before is None or (after is not None and after <= before):
             return
         if next(iter(self._open), ask.number) < ask.number:
-            self._on_their_way.append(OnItsWay(before, ask.number))
+            self._in_transit.append(TaskInTransit(before, ask.number))
 
-    def _has_passed_enough(self, head: Seat) -> bool:
+    def _must_wait_for_transit(self, head: Contender) -> bool:
         return any(
-            task.place < head.place and task.passed >= self.slots for task in self._on_their_way
+            task.place < head.place and task.passed >= self.slots for task in self._in_transit
         )
 
     def _ahead(self, now: Millis) -> int:
@@ -342,21 +342,21 @@ class Credit:
             self._begun.popleft()
         if self._cooling or not self.is_taking:
             return 0
-        return max(0, min(AHEAD, len(self._begun)) - self._waiting - self.riding_ahead)
+        return max(0, min(AHEAD, len(self._begun)) - self._waiting - self.reserved_ahead)
 
-    def _is_older_left(self, head: Seat) -> bool:
+    def _is_older_left(self, head: Contender) -> bool:
         return self.is_taking and self.oldest_left is not None and self.oldest_left < head.place
 
-    def _head(self) -> Seat | None:
+    def _head(self) -> Contender | None:
         """The oldest in line; those who have left are passed over."""
         while self._line:
-            _, number, seat = self._line[0]
-            if seat.stand is LINE and seat.number == number:
-                return seat
+            _, number, contender = self._line[0]
+            if contender.slot_state is LINE and contender.number == number:
+                return contender
             heappop(self._line)
         return None
 
-    def _leave_line(self, seat: Seat) -> None:
+    def _leave_line(self, contender: Contender) -> None:
         """Its entry stays in the heap until it comes to the front."""
         self._waiting -= 1
-        self._claims.pop(seat, None)
+        self._claims.pop(contender, None)

@@ -12,28 +12,28 @@ It is an object and no coroutine: a frame more for every parked task would cost 
 import asyncio
 from typing import Any, Self
 
-from layby.worker.shared_slot import Place, SharedSlot
+from layby.worker.shared_slot import SharedSlot, SlotFuture
 
 
-class Quit(Exception):
+class ExitRequested(Exception):
     """What a Task is told in place of `SystemExit`."""
 
 
-class Driver:
+class BodyDriver:
     """Awaitable once; a Task may also have it as its coroutine, after `begin` of the slot."""
 
-    __slots__ = ("_body", "_error", "_place", "_shared")
+    __slots__ = ("_body", "_error", "_shared", "_slot_future")
 
     def __init__(self, body: Any, shared: SharedSlot) -> None:
         self._body = body if hasattr(body, "send") else body.__await__()
         self._shared = shared
-        self._place: Place | None = None
+        self._slot_future: SlotFuture | None = None
         """What it waits for in line; then the body has not been resumed yet."""
         self._error: BaseException | None = None
         """What is thrown when the slot is held."""
 
     def __await__(self) -> Any:
-        self._shared.begin()
+        self._shared.set_main()
         return self
 
     def __iter__(self) -> Self:
@@ -43,8 +43,8 @@ class Driver:
         return self.send(None)
 
     def send(self, value: Any) -> Any:
-        if self._place is not None or not self._shared.slot.is_held():
-            return self._in_turn()
+        if self._slot_future is not None or not self._shared.slot.is_held():
+            return self._resume_with_slot()
         try:
             return self._body.send(value)
         except BaseException as error:
@@ -53,12 +53,12 @@ class Driver:
 
     def throw(self, kind: Any, value: BaseException | None = None, _: Any = None, /) -> Any:
         error = _error_of(kind, value)
-        if self._place is not None and not isinstance(error, asyncio.CancelledError):
+        if self._slot_future is not None and not isinstance(error, asyncio.CancelledError):
             self._error = self._error or error  # the line itself has failed: there is no slot
             return self._resume()
         if not isinstance(self._error, asyncio.CancelledError):
             self._error = error
-        return self._in_turn()
+        return self._resume_with_slot()
 
     def close(self) -> None:
         try:
@@ -78,21 +78,21 @@ class Driver:
 
     # --- the slow way --------------------------------------------------------------------
 
-    def _in_turn(self) -> Any:
+    def _resume_with_slot(self) -> Any:
         """Resume the body, or wait until it has its slot."""
-        place = self._shared.place_of_main()
-        if place is None:
-            if self._place is not None:
-                self._shared.quit(self._place)
+        slot_future = self._shared.slot_future_of_main()
+        if slot_future is None:
+            if self._slot_future is not None:
+                self._shared.abandon(self._slot_future)
             return self._resume()
-        if place.done():
-            self._error = self._error or place.exception()  # there is no line to stand in
+        if slot_future.done():
+            self._error = self._error or slot_future.exception()  # there is no line to stand in
             return self._resume()
-        self._place = place
-        return next(place.__await__())
+        self._slot_future = slot_future
+        return next(slot_future.__await__())
 
     def _resume(self) -> Any:
-        error, self._error, self._place = self._error, None, None
+        error, self._error, self._slot_future = self._error, None, None
         try:
             return self._body.send(None) if error is None else self._body.throw(error)
         except BaseException as end:
@@ -102,7 +102,7 @@ class Driver:
     def _ended(self, end: BaseException) -> None:
         self._shared.close(None if isinstance(end, StopIteration) else end)
         if isinstance(end, SystemExit):  # a Task would let it end the loop, and all others with it
-            raise Quit from end
+            raise ExitRequested from end
 
 
 def _error_of(kind: Any, value: BaseException | None) -> BaseException:

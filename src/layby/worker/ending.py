@@ -35,23 +35,23 @@ Ending = Completed | Failed | Literal["taken away"]
 def classify(attempt: Attempt, task: "asyncio.Task[Any] | None") -> Ending:
     """`task` is None for a body that goes on though it must not: it is over all the same."""
     if attempt.reason == "timeout":
-        return failed(attempt, too_long(attempt))
+        return failed(attempt, timeout_error(attempt))
     if attempt.reason is not None:
         return "taken away"
     if task is None or task.cancelled() or task.exception() is not None:
         return failed(attempt, attempt.error or asyncio.CancelledError("cancelled"))
     try:
-        return Completed(attempt.job.completed(task.result()))
+        return Completed(attempt.loaded.completed(task.result()))
     except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
         return failed(attempt, error)
 
 
 def failed(attempt: Attempt, error: BaseException) -> Failed:
-    failure = attempt.job.failed(error, attempt.failures + 1)
-    return Failed(error, failure.error, failure.delay, attempt.job.callback(error))
+    failure = attempt.loaded.failed(error, attempt.failures + 1)
+    return Failed(error, failure.error, failure.delay, attempt.loaded.callback(error))
 
 
-def too_long(attempt: Attempt) -> TaskTimeout:
+def timeout_error(attempt: Attempt) -> TaskTimeout:
     return TaskTimeout(
-        f"{attempt.id} held its slot longer than its timeout of {attempt.job.timeout:g} s"
+        f"{attempt.id} held its slot longer than its timeout of {attempt.loaded.timeout:g} s"
     )

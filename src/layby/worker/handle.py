@@ -27,14 +27,14 @@ from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.worker.attempt import Attempt
-from layby.worker.poll import check_condition, check_pace, count_first, name_of
+from layby.worker.condition_poll import check_condition, check_pace, count_first, name_of
+from layby.worker.outgoing_call import DEFAULT_TARGET, check_target, make_call, new_call, result_of
+from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch, is_late
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
-from layby.worker.rpc import DEFAULT_TARGET, check_target, make_call, new_call, result_of
 from layby.worker.shared_slot import SharedSlot, Slot
 from layby.worker.tell import TO_LET_OTHERS_GO, Waiting
-from layby.worker.wake import check_wake
-from layby.worker.watches import TimedWatch, Watch, is_late
+from layby.worker.wake_events import check_wake
 from layby.worker.wheel import Poll, Wake, Wheel
 
 Seconds = float | int | timedelta
@@ -115,15 +115,15 @@ class TaskHandle:
         within, longest = _seconds(timeout, "timeout"), _seconds(max_interval, "max_interval")
         check_pace(interval, within, backoff, longest, jitter, max_errors)
         with self._call("defer_until", key) as record_id:
-            if await self._is_done(record_id, _DEFER_UNTIL):
+            if await self._has_ended_before(record_id, _DEFER_UNTIL):
                 return
-            first = await self._own_wheel().first_check(condition, self.task_execution_id)
+            first = await self._get_wheel().first_check(condition, self.task_execution_id)
             if first.holds:
-                await self._shared.have()
-                self._passed(record_id)
+                await self._shared.ensure_held()
+                self._record_condition_met(record_id)
                 return
-            deadline, left = self._lasts_until(record_id, within)
-            poll = self._own_wheel().watch(
+            deadline, left = self._condition_deadline(record_id, within)
+            poll = self._get_wheel().watch(
                 condition,
                 interval,
                 timeout=within,
@@ -136,7 +136,9 @@ class TaskHandle:
                 first=first,
             )
             count_first(poll, first.error)
-            waiting = Waiting("condition", _sentence(name_of(condition)), deadline=deadline)
+            waiting = Waiting(
+                "condition", _condition_sentence(name_of(condition)), deadline=deadline
+            )
             try:
                 await self._parked(poll.future, waiting, record_id, _DEFER_UNTIL, poll)
             except asyncio.CancelledError:
@@ -158,7 +160,7 @@ class TaskHandle:
                 waiting = replace(waiting, deadline=timer.timeout_at)
                 _promise(await self._parked(self._attempt.watch(timer.id), waiting), timer.id)
             else:
-                await self._shared.have()
+                await self._shared.ensure_held()
 
     async def wait_for(
         self,
@@ -171,7 +173,7 @@ class TaskHandle:
         check_key(promise_id, "promise id")
         within = _seconds(timeout, "timeout")
         with self._call("wait_for", key) as record_id:
-            found = await self._begin_to_wait(EnsurePromise(id=promise_id), within, record_id)
+            found = await self._prepare_wait(EnsurePromise(id=promise_id), within, record_id)
             if isinstance(found, Promise):
                 return value_of(found)
             del record_id  # thousands may be parked here, and then each text counts
@@ -182,15 +184,15 @@ class TaskHandle:
         """Wait, without a slot, for a promise that exists; the settled promise itself."""
         within = _seconds(timeout, "timeout")
         with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
-            found = await self._begin_to_wait(GetPromise(id=promise_id), within, record_id)
+            found = await self._prepare_wait(GetPromise(id=promise_id), within, record_id)
             if isinstance(found, Promise):
                 return found
             return _promise(await self._parked(*found), promise_id)
 
     async def promise(self, name: str) -> "Token":
         """A promise of this task's own that others settle; the same one in every try."""
-        attempt = self._store()
-        self._shared.meet()
+        attempt = self._attempt_with_store()
+        self._shared.register()
         key = f"promise.{check_key(name, 'name of a promise')}"
         promise_id = attempt.replay.record_id(key, lasting=True)
         tags = {"resonate:external": "true"}  # also strict servers let others wait for it
@@ -210,8 +212,8 @@ class TaskHandle:
         """Call a function of a worker in any language; wait for its result without a slot."""
         call, place = new_call(func, args, version), check_target(target)
         within = _seconds(timeout, "timeout")
-        attempt = self._store()
-        self._shared.meet()
+        attempt = self._attempt_with_store()
+        self._shared.register()
         with attempt.replay.keyed("rpc", key) as name:
             promise = await make_call(attempt, name, call, place, _millis(within))
             if promise.is_pending:
@@ -225,7 +227,7 @@ class TaskHandle:
                 watched = await self._parked(attempt.watch(promise.id), waiting)
                 promise = _promise(watched, promise.id)
             else:
-                await self._shared.have()
+                await self._shared.ensure_held()
             return result_of(promise, f"{attempt.id}: {func}() at {place}")
 
     # --- other control -------------------------------------------------------------------
@@ -236,7 +238,7 @@ class TaskHandle:
         if found is not None:
             return found.value
         await self.may_work()
-        attempt = self._store()
+        attempt = self._attempt_with_store()
         attempt.begin_checkpoint()
         try:
             result = fn(*args)
@@ -248,19 +250,19 @@ class TaskHandle:
 
     async def may_work(self) -> None:
         """Before something is done that lasts: with the slot, and while the task is ours."""
-        await self._shared.have()
-        attempt = self._store()
+        await self._shared.ensure_held()
+        attempt = self._attempt_with_store()
         if not attempt.is_leased:
             await attempt.hold_lease()
 
     def recalled(self, key: str, args: tuple[Any, ...]) -> Record | None:
         """What was stored under this key before, for these arguments."""
         record_id, call = self._checkpoint(key, args)
-        return self._store().replay.found(record_id, call)
+        return self._attempt_with_store().replay.found(record_id, call)
 
     async def keep(self, key: str, args: tuple[Any, ...], result: Any) -> Any:
         """Store the result and give it back as every later life will read it."""
-        attempt = self._store()
+        attempt = self._attempt_with_store()
         record_id, call = self._checkpoint(key, args)
         stored = checkpointed(Record(call.kind, call.digest, result), key)
         kept = record_of(await attempt.record(record_id, stored))
@@ -271,12 +273,12 @@ class TaskHandle:
     async def yield_slot(self) -> None:
         """Let whoever waits for a slot go first, then go on."""
         self.check_open()
-        wait = self._shared.leave(TO_LET_OTHERS_GO, None)
+        wait = self._shared.begin_wait(TO_LET_OTHERS_GO, None)
         try:
             if self._attempt is not None and not self.is_slot_held():
                 await self._attempt.let_others_in()
         finally:
-            await self._shared.come_back(wait, is_over=self._shared.is_over())
+            await self._shared.end_wait(wait, is_over=self._shared.is_ending())
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
         """Say how far the task is; shown in the run's status."""
@@ -293,7 +295,7 @@ class TaskHandle:
 
     def numbered(self, key: str) -> str:
         """A key for each of several calls that belong to one name."""
-        return self._store().replay.numbered(key)
+        return self._attempt_with_store().replay.numbered(key)
 
     # --- the sequence every wait shares --------------------------------------------------
 
@@ -312,7 +314,7 @@ class TaskHandle:
         """
         try:
             self._check_may_park()
-            wait = self._shared.leave(waiting, poll)
+            wait = self._shared.begin_wait(waiting, poll)
         except asyncio.CancelledError:
             future.cancel()
             raise
@@ -320,18 +322,18 @@ class TaskHandle:
             result = await future
         except asyncio.CancelledError:
             future.cancel()
-            await self._shared.come_back(wait, is_over=self._shared.is_over())
+            await self._shared.end_wait(wait, is_over=self._shared.is_ending())
             raise
         except (DeferTimeout, ConditionError) as error:
-            await self._shared.come_back(wait, record_id, call and call.raising(error))
+            await self._shared.end_wait(wait, record_id, call and call.raising(error))
             raise
         except BaseException:
-            await self._shared.come_back(wait)
+            await self._shared.end_wait(wait)
             raise
         if poll is None:
-            await self._shared.come_back(wait)
+            await self._shared.end_wait(wait)
         else:
-            await self._shared.come_back(wait, record_id, call)
+            await self._shared.end_wait(wait, record_id, call)
         return result
 
     def _check_may_park(self) -> None:
@@ -340,28 +342,28 @@ class TaskHandle:
 
     # --- promises ------------------------------------------------------------------------
 
-    async def _begin_to_wait(
+    async def _prepare_wait(
         self, request: EnsurePromise | GetPromise, within: float | None, record_id: str | None
-    ) -> Promise | tuple[Watch, Waiting, str | None, Record | None]:
+    ) -> Promise | tuple[PromiseWatch, Waiting, str | None, Record | None]:
         """The promise, if that is settled; else what is needed to park for it."""
         call = Record("wait_for", digest_of(request.id))
-        attempt = self._store()
+        attempt = self._attempt_with_store()
         assert record_id is not None
         # A timeout is raised again; a value stands in the promise.
-        await self._is_done(record_id, call)
+        await self._has_ended_before(record_id, call)
         begun = None if within is None else attempt.fixed_deadline(record_id)
         promise = _promise(await attempt.send(request), request.id)
         if is_late(promise, begun) or (promise.is_pending and (begun or NEVER) < attempt.now()):
-            error = DeferTimeout(_out_of_time(attempt.id, promise.id, within))
-            await self._shared.have()
+            error = DeferTimeout(_timeout_message(attempt.id, promise.id, within))
+            await self._shared.ensure_held()
             self._record(record_id, call.raising(error))
             raise error
         if not promise.is_pending:
-            await self._shared.have()
+            await self._shared.ensure_held()
             attempt.end_wait(record_id)
             return promise
         watch = self._watch(attempt, promise.id, within, record_id)
-        deadline = watch.deadline if isinstance(watch, TimedWatch) else None
+        deadline = watch.deadline if isinstance(watch, TimedPromiseWatch) else None
         waiting = Waiting("promise", "", deadline=deadline, awaited=request.id)
         return (
             (watch, waiting, None, None) if deadline is None else (watch, waiting, record_id, call)
@@ -369,11 +371,11 @@ class TaskHandle:
 
     def _watch(
         self, attempt: Attempt, promise_id: str, within: float | None, record_id: str
-    ) -> Watch:
+    ) -> PromiseWatch:
         length = _millis(within)
         if length == NEVER:
             return attempt.watch(promise_id)
-        timeout = _out_of_time(attempt.id, promise_id, within)
+        timeout = _timeout_message(attempt.id, promise_id, within)
         return attempt.watch_until(promise_id, attempt.begin_wait(record_id, length), timeout)
 
     async def _timer(self, attempt: Attempt, record_id: str, length: float) -> Promise:
@@ -388,7 +390,7 @@ class TaskHandle:
         attempt.replay.check(record_id, record_of(created), call)
         return created
 
-    def _lasts_until(
+    def _condition_deadline(
         self, record_id: str | None, within: float | None
     ) -> tuple[Millis | None, float | None]:
         """Until when a wait for a condition lasts, and what is left if it has begun before."""
@@ -410,21 +412,21 @@ class TaskHandle:
     def _call(self, kind: str, key: str | None) -> AbstractContextManager[str | None]:
         """Whoever calls is a strand from now on, also if the call returns at once."""
         self.check_open()
-        self._shared.meet()
+        self._shared.register()
         return nullcontext() if self._attempt is None else self._attempt.replay.call(kind, key)
 
-    async def _is_done(self, record_id: str | None, call: Record) -> bool:
+    async def _has_ended_before(self, record_id: str | None, call: Record) -> bool:
         """Whether this very call has ended before; what it raised then it raises again."""
         if self._attempt is None or record_id is None:
             return False
         found = self._attempt.replay.found(record_id, call)
         if found is None:
             return False
-        await self._shared.have()
+        await self._shared.ensure_held()
         found.raise_again()
         return True
 
-    def _passed(self, record_id: str | None) -> None:
+    def _record_condition_met(self, record_id: str | None) -> None:
         """A condition that held at once: recorded, so that no later life asks it again."""
         if record_id is not None:
             self._record(record_id, _DEFER_UNTIL)
@@ -435,16 +437,16 @@ class TaskHandle:
             self._attempt.show(self._shared.shown, record_id, of=record)
 
     def _checkpoint(self, key: str, args: tuple[Any, ...]) -> tuple[str, Record]:
-        replay = self._store().replay
+        replay = self._attempt_with_store().replay
         record_id = replay.record_id(f"checkpoint.{check_key(key, 'key')}", lasting=True)
         return record_id, Record("checkpoint", digest_of(*args))
 
-    def _own_wheel(self) -> Wheel:
+    def _get_wheel(self) -> Wheel:
         if self._wheel is None:
             self._wheel = Wheel()
         return self._wheel
 
-    def _store(self) -> Attempt:
+    def _attempt_with_store(self) -> Attempt:
         self.check_open()
         if self._attempt is None:
             raise UsageError("this handle has no store: use it inside a task of a Runner")
@@ -478,7 +480,7 @@ def current_handle() -> TaskHandle:
 
 
 @lru_cache(maxsize=1024)
-def _sentence(condition: str) -> str:
+def _condition_sentence(condition: str) -> str:
     """One text for all who wait for the same thing."""
     return f"waiting until {condition} is true"
 
@@ -524,7 +526,7 @@ def _millis(seconds: float | None) -> Millis:
     return NEVER if seconds is None else round(min(seconds * 1000, NEVER))
 
 
-def _out_of_time(task_id: str, promise_id: str, within: float | None) -> str:
+def _timeout_message(task_id: str, promise_id: str, within: float | None) -> str:
     return f"{task_id}: promise {promise_id} was not settled in {within or 0:g} s"
 
 

@@ -16,13 +16,13 @@ from layby.errors import EngineStopped
 
 logger = logging.getLogger(__name__)
 
-PORTION: Final = 500
+BATCH: Final = 500
 """Tasks named in one command."""
 OLD_BODY_MS: Final = 1_000
 """How long nobody takes a task that met an old body of its own process."""
 
 
-class Host(Protocol):
+class ReleaseHost(Protocol):
     """What handing back needs of the worker."""
 
     client: WatchingClient
@@ -30,13 +30,13 @@ class Host(Protocol):
 
     def let_go(self, task_id: str, version: int) -> None: ...
 
-    def look(self) -> None: ...
+    def dispatch(self) -> None: ...
 
     def spawn(self, coroutine: Any) -> "asyncio.Task[Any]": ...
 
 
 class Releases:
-    def __init__(self, host: Host, pid: str) -> None:
+    def __init__(self, host: ReleaseHost, pid: str) -> None:
         self._host = host
         self._pid = pid
         self._waiting: list[Released] = []
@@ -45,12 +45,12 @@ class Releases:
         """It leaves at the end of this turn of the loop, with all others."""
         self._waiting.append(released)
         if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._leave)
+            asyncio.get_running_loop().call_soon(self._send_all)
 
-    def _leave(self) -> None:
+    def _send_all(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for start in range(0, len(waiting), PORTION):
-            self._host.spawn(self._send(tuple(waiting[start : start + PORTION])))
+        for start in range(0, len(waiting), BATCH):
+            self._host.spawn(self._send(tuple(waiting[start : start + BATCH])))
 
     async def _send(self, released: tuple[Released, ...]) -> None:
         host = self._host
@@ -63,4 +63,4 @@ class Releases:
             logger.error("tasks could not be handed back: %s", reply.data)
         for each in released:
             host.let_go(each.id, each.version)
-        host.look()
+        host.dispatch()

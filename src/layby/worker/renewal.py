@@ -21,7 +21,7 @@ REFUSED_S: Final = 1.0
 """How long to wait when the store says neither yes nor that we are gone."""
 
 
-class Host(Protocol):
+class RenewalHost(Protocol):
     """What a renewal needs of the worker whose lease it is."""
 
     client: WatchingClient
@@ -37,7 +37,7 @@ class Host(Protocol):
 
 
 class Renewal:
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: RenewalHost) -> None:
         self._host = host
         self._under_way: asyncio.Task[Any] | None = None
 
@@ -54,14 +54,14 @@ class Renewal:
             reply = await patiently(self._host.client, beat)
             if reply.is_ok:
                 lease.renewed(sent_at, beat.incarnation)
-            heed_heartbeat(self._host, beat.incarnation, reply)
+            apply_heartbeat(self._host, beat.incarnation, reply)
             if not reply.is_ok and reply.status != 409:
                 await asyncio.sleep(REFUSED_S)
         finally:
             self._under_way = None
 
 
-def heed_heartbeat(host: Host, incarnation: str, reply: Reply) -> None:
+def apply_heartbeat(host: RenewalHost, incarnation: str, reply: Reply) -> None:
     """Do what the answer to a heartbeat says: begin anew, or let go of what is lost."""
     if reply.status == 409:
         host.start_over(incarnation, reply)

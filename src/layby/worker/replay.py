@@ -30,7 +30,7 @@ LASTING = "c"
 CALLS = "x"
 """Calls of functions elsewhere. They come last, by id: what those functions keep below is theirs,
 and who reads the records of the task may stop here."""
-SHOWN = 60
+MAX_PLAIN_DIGEST = 60
 """Arguments whose JSON is no longer than this are kept as they are, for people to read."""
 MAX_KEY_BYTES = 200
 
@@ -74,7 +74,7 @@ class Replay:
         self._calls: tuple[tuple[str, int], ...] = ()
         """Few kinds, and thousands of tasks that are parked: a dictionary would be large."""
         self._unkeyed: str | None = None
-        self._failed_at = max(map(self._failure_at, records), default=0)
+        self._failed_at = max(map(self._failed_try_at, records), default=0)
 
     def remember(self, record_id: str, record: "Record | Promise") -> None:
         if self._found is None:
@@ -82,21 +82,21 @@ class Replay:
         self._found[record_id] = record
 
     def record_id(self, key: str, *, lasting: bool = False) -> str:
-        shelf = LASTING if lasting else f"w{self._failures}"
-        return f"{self._task_id}.{shelf}.{key}"
+        group = LASTING if lasting else f"w{self._failures}"
+        return f"{self._task_id}.{group}.{key}"
 
-    def call_id(self, key: str, making: int) -> str:
+    def call_id(self, key: str, number: int) -> str:
         """The promise of a function's call, made for the first, second, ... time."""
-        shelf = CALLS if making == 1 else f"{CALLS}{making}"
+        group = CALLS if number == 1 else f"{CALLS}{number}"
         is_root = ":" not in self._task_id and "." not in self._task_id  # as the SDKs join ids
-        return f"{self._task_id}{':' if is_root else '.'}{shelf}.{key}"
+        return f"{self._task_id}{':' if is_root else '.'}{group}.{key}"
 
-    def is_spent(self, call: Promise) -> bool:
+    def must_be_repeated(self, call: Promise) -> bool:
         """Whether it went wrong in a try that has failed since: this one makes it anew."""
         is_wrong = call.settled_at is not None and call.state != "resolved"
         return is_wrong and (call.settled_at or 0) <= self._failed_at
 
-    def _failure_at(self, record: Promise) -> Millis:
+    def _failed_try_at(self, record: Promise) -> Millis:
         """A try that fails leaves a timer; 0 for everything else."""
         is_backoff = record.id.startswith(f"{self._task_id}.backoff.")
         return record.created_at if is_backoff else 0
@@ -123,11 +123,11 @@ class Replay:
             )
 
     def call(self, kind: str, key: str | None) -> "KeyedCall":
-        return KeyedCall(self, kind, key if key is None else _checked(key), self.record_id)
+        return KeyedCall(self, kind, key if key is None else _checked_key(key), self.record_id)
 
     def keyed(self, kind: str, key: str | None) -> "KeyedCall":
         """As `call`, for who makes ids of the key: entering gives the key itself."""
-        return KeyedCall(self, kind, key if key is None else _checked(key), str)
+        return KeyedCall(self, kind, key if key is None else _checked_key(key), str)
 
     def enter_unkeyed(self, kind: str) -> str:
         """The key of a call that was given none: no other such call may be under way."""
@@ -187,7 +187,7 @@ def digest_of(*arguments: object) -> str:
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
         return ""
     inner = text[1:-1].decode()
-    return inner if len(inner) <= SHOWN else hashlib.sha256(text).hexdigest()[:16]
+    return inner if len(inner) <= MAX_PLAIN_DIGEST else hashlib.sha256(text).hexdigest()[:16]
 
 
 def encoded(record: Record) -> Value:
@@ -211,5 +211,5 @@ def check_key(key: object, what: str) -> str:
     return key
 
 
-def _checked(key: object) -> str:
+def _checked_key(key: object) -> str:
     return check_key(key, "key")

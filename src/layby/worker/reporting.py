@@ -31,7 +31,7 @@ MAX_VERDICT_BYTES = 64 * 1024
 Report = FinishTask | FailTask
 
 
-class Host(Protocol):
+class ReportHost(Protocol):
     """What reports need of the worker."""
 
     client: WatchingClient
@@ -50,7 +50,7 @@ class Host(Protocol):
 
 
 class Reporter:
-    def __init__(self, host: Host, program: Program, callbacks: Callbacks) -> None:
+    def __init__(self, host: ReportHost, program: Program, callbacks: Callbacks) -> None:
         self._host = host
         self._program = program
         self._callbacks = callbacks
@@ -64,7 +64,7 @@ class Reporter:
     def settle(self, task: Task, verdict: Verdict) -> None:
         """A task that needs no body: a skipped node, a run that is over."""
         ask, take = self._host.ask()
-        root = None if task.is_root else self._root(task.id, verdict.state, verdict.value)
+        root = None if task.is_root else self._root_verdict(task.id, verdict.state, verdict.value)
         finish = FinishTask(
             id=task.id,
             version=task.version,
@@ -82,8 +82,8 @@ class Reporter:
             version=attempt.version,
             state="resolved",
             value=value,
-            history=attempt.job.history.completed(self._host.now()),
-            root=self._root(attempt.id, "resolved", value),
+            history=attempt.loaded.history.completed(self._host.now()),
+            root=self._root_verdict(attempt.id, "resolved", value),
             take=take,
         )
         self._send(finish, ask, partial(self._finished, attempt))
@@ -91,7 +91,7 @@ class Reporter:
     def _fail(self, attempt: Attempt, failure: Failed) -> None:
         now, delay = self._host.now(), failure.delay
         retry_in = None if delay is None else round(delay * 1000)
-        history = attempt.job.history
+        history = attempt.loaded.history
         history.failed(now, failure.text, None if retry_in is None else now + retry_in)
         again = "" if delay is None else f"; it is tried again in {delay:.1f} s"
         told = (attempt.id, attempt.try_number, failure.text, again)
@@ -103,12 +103,14 @@ class Reporter:
             error=failure.value,
             retry_in=retry_in,
             history=history.text,
-            root=self._root(attempt.id, "rejected", failure.value) if retry_in is None else None,
+            root=self._root_verdict(attempt.id, "rejected", failure.value)
+            if retry_in is None
+            else None,
             take=take,
         )
         self._send(fail, ask, partial(self._call, failure.then, attempt.id))
 
-    def _root(self, task_id: str, state: PromiseState, value: Value) -> RootVerdict | None:
+    def _root_verdict(self, task_id: str, state: PromiseState, value: Value) -> RootVerdict | None:
         """How the run ends, if this is its last task and that is known here."""
         verdict = self._program.conclude(task_id, state, value)
         if verdict is None or len(verdict.value.data or "") > MAX_VERDICT_BYTES:
@@ -123,7 +125,7 @@ class Reporter:
             error = UsageError(f"the result of {attempt.id} was refused: {reply.data}")
             self._fail(attempt, failed(attempt, error))
         else:
-            self._call(attempt.job.callback(None), attempt.id, reply)
+            self._call(attempt.loaded.callback(None), attempt.id, reply)
 
     def _settled(self, reply: Reply) -> None:
         """Nobody waits to hear of it."""

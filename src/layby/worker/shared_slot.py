@@ -9,9 +9,9 @@ import asyncio
 import threading
 from typing import Any, Protocol, cast
 
-from layby.worker.attempt import Attempt, PollState, Shown
-from layby.worker.line import Line
+from layby.worker.attempt import Attempt, PollState, ShownWait
 from layby.worker.replay import Record
+from layby.worker.slot_reclaim import SlotReclaim
 from layby.worker.strands import LEND_AFTER_S, MAIN, Strand, Strands
 from layby.worker.tell import FOR_A_SLOT, Waiting
 
@@ -19,9 +19,9 @@ PLAIN_AWAIT = (
     f"its slot is lent, because another part of it waits for more than {LEND_AFTER_S:g} s "
     "without the handle"
 )
-NO_ROOM = "its slot is lent, because it waits though max_parked is reached"
+PARKING_FULL = "its slot is lent, because it waits though max_parked is reached"
 
-Place = asyncio.Future[None]
+SlotFuture = asyncio.Future[None]
 
 
 class Slot(Protocol):
@@ -38,11 +38,11 @@ class SharedSlot:
     __slots__ = (
         "_attempt",
         "_callers",
-        "_clock",
         "_is_closed",
-        "_line",
+        "_lend_timer",
         "_main",
-        "_places",
+        "_reclaim",
+        "_slot_futures",
         "_strands",
         "_waits",
         "slot",
@@ -55,23 +55,23 @@ class SharedSlot:
         self._main: asyncio.Task[Any] | None = None
         self._callers: dict[asyncio.Task[Any] | None, Strand] | None = None
         """Tasks that call for somebody else: for a thread that waits for them."""
-        self._waits: tuple[Shown, ...] = ()
-        self._places: tuple[Place, ...] = ()
+        self._waits: tuple[ShownWait, ...] = ()
+        self._slot_futures: tuple[SlotFuture, ...] = ()
         """One for each strand that stands in line; the line is one for all."""
-        self._line: Line | None = None
-        self._clock: asyncio.TimerHandle | None = None
+        self._reclaim: SlotReclaim | None = None
+        self._lend_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     # --- whose it is ---------------------------------------------------------------------
 
-    def begin(self, main: "asyncio.Task[Any] | None" = None) -> None:
+    def set_main(self, main: "asyncio.Task[Any] | None" = None) -> None:
         """This Task is the main strand: the current one unless given."""
         self._main = main or asyncio.current_task()
 
-    def begin_thread(self) -> None:
+    def set_main_thread(self) -> None:
         """The main strand is a thread, and nobody drives it."""
         self._callers = {}
-        self._strands.meet(MAIN)
+        self._strands.register(MAIN)
 
     def close(self, error: BaseException | None = None) -> None:
         """The body has ended: whoever of it still stands in line has no business there."""
@@ -79,24 +79,24 @@ class SharedSlot:
             self._attempt.error = error
         self._is_closed = True
         self._main = None
-        self._mind_clock()
-        if self._line is not None:
-            self._line.quit()
-            self._line_is_over(None)
+        self._update_lend_timer()
+        if self._reclaim is not None:
+            self._reclaim.cancel()
+            self._reclaim_done(None)
 
-    def call_for(self, strand: Strand) -> None:
+    def begin_call(self, strand: Strand) -> None:
         """What the current Task does with the handle, it does for a thread."""
         if self._callers is not None:
             self._callers[asyncio.current_task()] = strand
 
-    def called(self) -> None:
+    def end_call(self) -> None:
         if self._callers is not None:
             self._callers.pop(asyncio.current_task(), None)
 
-    def meet(self) -> Strand:
+    def register(self) -> Strand:
         """The strand that calls now; it is known from now on."""
         strand = self._caller()
-        if self._strands.meet(strand) and isinstance(strand, asyncio.Task):
+        if self._strands.register(strand) and isinstance(strand, asyncio.Task):
             cast("asyncio.Task[Any]", strand).add_done_callback(self._ended)
         return cast("Strand", strand)
 
@@ -108,7 +108,7 @@ class SharedSlot:
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._strands.end(task)
-        self._look()
+        self._release_if_unneeded()
 
     def _forget_dead_threads(self) -> None:
         for strand in list(self._strands):
@@ -118,31 +118,35 @@ class SharedSlot:
     # --- what is shown -------------------------------------------------------------------
 
     @property
-    def shown(self) -> Shown | None:
+    def shown(self) -> ShownWait | None:
         first = self._first
         return first.with_slot() if first is not None and self.slot.is_held() else first
 
     @property
-    def _first(self) -> Shown | None:
+    def _first(self) -> ShownWait | None:
         return self._waits[0] if self._waits else None
 
     # --- waits through the handle --------------------------------------------------------
 
-    def leave(self, waiting: Waiting, poll: PollState | None) -> Shown:
+    def begin_wait(self, waiting: Waiting, poll: PollState | None) -> ShownWait:
         """The calling strand begins to wait; the slot is released if nobody needs it."""
-        self._strands.enter(self.meet())
+        self._strands.begin_wait(self.register())
         attempt = self._attempt
-        wait = Shown(waiting, "Deferred", poll) if attempt is None else attempt.begun(waiting, poll)
+        wait = (
+            ShownWait(waiting, "Deferred", poll)
+            if attempt is None
+            else attempt.new_wait(waiting, poll)
+        )
         self._waits = (*self._waits, wait)
         is_kept = self._strands.is_slot_needed and self.slot.is_held()
         if is_kept and attempt is not None and wait is self._waits[0]:
             attempt.show(wait.with_slot())
-        self._look()
+        self._release_if_unneeded()
         return wait
 
-    async def come_back(
+    async def end_wait(
         self,
-        wait: Shown,
+        wait: ShownWait,
         record_id: str | None = None,
         record: Record | None = None,
         *,
@@ -151,94 +155,94 @@ class SharedSlot:
         """The wait has ended: its strand goes on with the slot. Who is over needs none to die."""
         strand = self._caller()
         self._waits = tuple(each for each in self._waits if each is not wait)
-        self._strands.leave(strand)
+        self._strands.end_wait(strand)
         if is_over:
-            self._strands.go_on(strand)
+            self._strands.resume(strand)
             if self._attempt is not None and self._waits:
                 self._attempt.show(self.shown)
             return
         await self._go_on(strand, record_id, record)
 
-    async def have(self) -> None:
+    async def ensure_held(self) -> None:
         """Before a strand works: one that finds the body without its slot stands in line."""
-        strand = self.meet()
+        strand = self.register()
         if not self.slot.is_held():
             await self._go_on(strand)
 
     async def _go_on(
         self, strand: Strand, record_id: str | None = None, record: Record | None = None
     ) -> None:
-        interrupted = await self._stand()
-        self._strands.go_on(strand)
+        interrupted = await self._wait_for_slot()
+        self._strands.resume(strand)
         if self._attempt is not None:
             self._attempt.resume(record_id, record, still=self._first)
-        self._mind_clock()
+        self._update_lend_timer()
         if interrupted is not None:
             raise interrupted
 
-    async def _stand(self) -> asyncio.CancelledError | None:
+    async def _wait_for_slot(self) -> asyncio.CancelledError | None:
         """Stand in line until the slot is held; who interrupts that is heard afterwards."""
         interrupted: asyncio.CancelledError | None = None
-        while (place := self._place()) is not None:
+        while (place := self._reclaim_slot()) is not None:
             try:
                 await place
             except asyncio.CancelledError as error:
                 if self._attempt is None or self._attempt.is_ending:
-                    self.quit(place)
+                    self.abandon(place)
                     raise
                 interrupted = error
         return interrupted
 
     # --- the main strand, as its driver asks ---------------------------------------------
 
-    def place_of_main(self) -> Place | None:
+    def slot_future_of_main(self) -> SlotFuture | None:
         """What main has to wait for before it goes on; None when it may."""
-        if self._strands.may_main_pass or self.is_over():
+        if self._strands.may_main_resume or self.is_ending():
             return None
-        self._strands.stand(MAIN)
-        place = self._place()
+        self._strands.join_line(MAIN)
+        place = self._reclaim_slot()
         if place is None:
-            self._strands.go_on(MAIN)
+            self._strands.resume(MAIN)
             if self._attempt is not None and self._attempt.is_parked:
                 self._attempt.resume(still=self._first)
-            self._mind_clock()
+            self._update_lend_timer()
         return place
 
-    def is_over(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether the body has ended or is being ended from outside: it needs no slot for that."""
         return self._is_closed or (self._attempt is not None and self._attempt.is_ending)
 
     # --- the line ------------------------------------------------------------------------
 
-    def _place(self) -> Place | None:
+    def _reclaim_slot(self) -> SlotFuture | None:
         """A place in line; None when the slot is held."""
         if self.slot.is_held():
             return None
-        if self._attempt is not None and self.is_over():
+        if self._attempt is not None and self.is_ending():
             self._attempt.check_open()
-        place: Place = asyncio.get_running_loop().create_future()
+        place: SlotFuture = asyncio.get_running_loop().create_future()
         try:
-            if self._line is None and self._begin_line():
+            if self._reclaim is None and self._start_reclaim():
                 return None
         except Exception as refusal:  # noqa: BLE001 - who waits at the place hears it
             place.set_exception(refusal)
             return place
-        self._places = (*self._places, place)
+        self._slot_futures = (*self._slot_futures, place)
         return place
 
-    def _begin_line(self) -> bool:
+    def _start_reclaim(self) -> bool:
         """Only one line for a body; True when the slot came at once."""
-        line = Line(self.slot.reclaim(), self._line_is_over)
+        line = SlotReclaim(self.slot.reclaim(), self._reclaim_done)
         if line.begin():
             return True
-        self._line = line
+        self._reclaim = line
         if self._attempt is not None:
             self._attempt.show_waiting(FOR_A_SLOT)
         return False
 
-    def _line_is_over(self, refusal: BaseException | None) -> None:
-        self._line = None
-        places, self._places = self._places, ()
+    def _reclaim_done(self, refusal: BaseException | None) -> None:
+        self._reclaim = None
+        places, self._slot_futures = self._slot_futures, ()
         for place in places:
             if place.done():
                 continue
@@ -247,22 +251,22 @@ class SharedSlot:
             else:
                 place.set_exception(refusal)
 
-    def quit(self, place: Place) -> None:
+    def abandon(self, place: SlotFuture) -> None:
         """A strand stands in line no longer; the last of them gives the body's place up."""
-        self._places = tuple(each for each in self._places if each is not place)
-        if not self._places and self._line is not None:
-            self._line.quit()
-            self._line = None
+        self._slot_futures = tuple(each for each in self._slot_futures if each is not place)
+        if not self._slot_futures and self._reclaim is not None:
+            self._reclaim.cancel()
+            self._reclaim = None
 
     # --- giving it up --------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _release_if_unneeded(self) -> None:
         """After a change: release the slot if nobody needs it; else it stays for a while."""
         if self._callers is not None:
             self._forget_dead_threads()
-        if not self._strands.is_slot_needed and self.slot.is_held() and not self.is_over():
+        if not self._strands.is_slot_needed and self.slot.is_held() and not self.is_ending():
             self._park()
-        self._mind_clock()
+        self._update_lend_timer()
 
     def _park(self) -> bool:
         """False at max_parked: then the slot is kept for a while."""
@@ -270,25 +274,25 @@ class SharedSlot:
             return False
         return self.slot.release()
 
-    def _mind_clock(self) -> None:
+    def _update_lend_timer(self) -> None:
         """Begin the second after which the slot is lent, or end it."""
-        is_kept = self._strands.is_lendable and self.slot.is_held() and not self.is_over()
-        if is_kept and self._clock is None:
+        is_kept = self._strands.is_lendable and self.slot.is_held() and not self.is_ending()
+        if is_kept and self._lend_timer is None:
             loop = asyncio.get_running_loop()
-            self._clock = loop.call_later(LEND_AFTER_S, self._kept_long_enough)
-        elif not is_kept and self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+            self._lend_timer = loop.call_later(LEND_AFTER_S, self._lend_or_park)
+        elif not is_kept and self._lend_timer is not None:
+            self._lend_timer.cancel()
+            self._lend_timer = None
 
-    def _kept_long_enough(self) -> None:
-        self._clock = None
+    def _lend_or_park(self) -> None:
+        self._lend_timer = None
         self._forget_dead_threads()
-        if not self._strands.is_lendable or not self.slot.is_held() or self.is_over():
+        if not self._strands.is_lendable or not self.slot.is_held() or self.is_ending():
             return
         if self._strands.is_slot_needed:
             self._lend(PLAIN_AWAIT)
         elif not self._park():
-            self._lend(NO_ROOM)
+            self._lend(PARKING_FULL)
 
     def _lend(self, why: str) -> None:
         if self._attempt is not None:

@@ -15,7 +15,7 @@ from layby.core.commands import Take
 from layby.core.replies import Reply
 from layby.worker.credit import Credit, Offer
 
-MOMENT_S: Final = 0.005
+UPDATE_DELAY_S: Final = 0.005
 """How long an offer may be out of date."""
 
 Answered = Callable[[Take, Reply, bool], None]
@@ -42,43 +42,43 @@ class StandingTake:
         self._take: Take | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Something has changed."""
         wanted = self._credit.offer()
         if self._offer is None or (self._offer.free == 0 and wanted.free > 0):
-            self.tell()
+            self.send_now()
         elif self._offer != wanted and self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(MOMENT_S, self._tell_late)
+            self._timer = loop.call_later(UPDATE_DELAY_S, self._send_if_changed)
 
-    def tell(self) -> None:
+    def send_now(self) -> None:
         """Send what is true now, in place of what stands there."""
         self._disarm()
         self._offer = self._credit.offer()
         self._take = self._take_of(self._offer)
-        self._spawn(self._stand(self._take))
+        self._spawn(self._wait_at_store(self._take))
 
     def withdraw(self) -> None:
         """Replace it by one that wants nothing, roots neither, and is not replaced itself."""
         self._disarm()
         if self._take is not None:
             self._offer, self._take = Offer(), replace(self._take_of(Offer()), names=())
-            self._spawn(self._stand(self._take))
+            self._spawn(self._wait_at_store(self._take))
 
     def close(self) -> None:
         self._disarm()
 
-    def _tell_late(self) -> None:
+    def _send_if_changed(self) -> None:
         self._timer = None
         if self._offer != self._credit.offer():
-            self.tell()
+            self.send_now()
 
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    async def _stand(self, take: Take) -> None:
+    async def _wait_at_store(self, take: Take) -> None:
         """A newer one replaces it, and then it is answered with nothing."""
         reply = await self._send(take)
         is_latest = self._take is take

@@ -30,18 +30,18 @@ Strand = Hashable
 MAIN: Final[Strand] = "main"
 
 
-class Main(Enum):
+class MainState(Enum):
     PLAIN = auto()
     """It runs, or waits for something that is not the handle's."""
     WAITING = auto()
-    STANDING = auto()
+    IN_LINE = auto()
 
 
-PLAIN, WAITING, STANDING = Main
+PLAIN, WAITING, IN_LINE = MainState
 
 
 class Strands:
-    __slots__ = ("_main", "_others", "_outside", "_waiting")
+    __slots__ = ("_main", "_not_waiting", "_others", "_waiting")
 
     def __init__(self, *, is_driven: bool) -> None:
         self._main = PLAIN if is_driven else None
@@ -49,12 +49,12 @@ class Strands:
         self._others: dict[Strand, bool] | None = None
         """Whether each of them waits through the handle. Most bodies have none."""
         self._waiting = 0
-        self._outside = 0
+        self._not_waiting = 0
         """How many others are not in a wait."""
 
     # --- what happens --------------------------------------------------------------------
 
-    def meet(self, strand: Strand) -> bool:
+    def register(self, strand: Strand) -> bool:
         """It calls the handle; True when that is news."""
         if self._is_driven(strand):
             return False
@@ -63,49 +63,49 @@ class Strands:
         if strand in self._others:
             return False
         self._others[strand] = False
-        self._outside += 1
+        self._not_waiting += 1
         return True
 
-    def enter(self, strand: Strand) -> None:
+    def begin_wait(self, strand: Strand) -> None:
         """It begins to wait through the handle."""
         if self._is_driven(strand):
             self._waiting += self._main is not WAITING
             self._main = WAITING
         else:
-            self.meet(strand)
-            self._turn(strand, waits=True)
+            self.register(strand)
+            self._set_waiting(strand, waits=True)
 
-    def leave(self, strand: Strand) -> None:
+    def end_wait(self, strand: Strand) -> None:
         """Its wait is over: it stands in line until it goes on."""
         if self._is_driven(strand):
             self._waiting -= self._main is WAITING
-            self._main = STANDING
+            self._main = IN_LINE
         else:
-            self._turn(strand, waits=False)
+            self._set_waiting(strand, waits=False)
 
-    def stand(self, strand: Strand) -> None:
+    def join_line(self, strand: Strand) -> None:
         """It would go on after something else, but the body has no slot."""
         if self._is_driven(strand):
-            self._main = STANDING
+            self._main = IN_LINE
         else:
-            self.meet(strand)
+            self.register(strand)
 
-    def go_on(self, strand: Strand) -> None:
+    def resume(self, strand: Strand) -> None:
         if self._is_driven(strand):
             self._main = PLAIN
 
     def end(self, strand: Strand) -> None:
         """Its Task or thread is over."""
         if self._others is not None and strand in self._others:
-            self._turn(strand, waits=False)
+            self._set_waiting(strand, waits=False)
             del self._others[strand]
-            self._outside -= 1
+            self._not_waiting -= 1
 
-    def _turn(self, strand: Strand, *, waits: bool) -> None:
+    def _set_waiting(self, strand: Strand, *, waits: bool) -> None:
         if self._others is not None and self._others.get(strand, waits) is not waits:
             self._others[strand] = waits
             self._waiting += 1 if waits else -1
-            self._outside -= 1 if waits else -1
+            self._not_waiting -= 1 if waits else -1
 
     def _is_driven(self, strand: Strand) -> bool:
         return strand is MAIN and self._main is not None
@@ -115,7 +115,7 @@ class Strands:
     @property
     def is_slot_needed(self) -> bool:
         """Whether a strand may go on at any time, or nobody waits; else the slot is released."""
-        return self._waiting == 0 or self._outside > 0 or self._main is STANDING
+        return self._waiting == 0 or self._not_waiting > 0 or self._main is IN_LINE
 
     @property
     def is_lendable(self) -> bool:
@@ -123,7 +123,7 @@ class Strands:
         return self._waiting > 0
 
     @property
-    def may_main_pass(self) -> bool:
+    def may_main_resume(self) -> bool:
         """Whether main may be resumed without the slot: inside a wait its handle minds the slot."""
         return self._main is WAITING
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-_here = threading.local()
+_thread_state = threading.local()
 
 
 def thread_call(call: Callable[..., Any], *args: Any) -> Any:
@@ -19,14 +19,14 @@ def thread_call(call: Callable[..., Any], *args: Any) -> Any:
         raise RuntimeError("it raised StopIteration") from error
 
 
-def calls_for(loop: asyncio.AbstractEventLoop) -> None:
+def set_loop_of_thread(loop: asyncio.AbstractEventLoop) -> None:
     """From now on this thread asks conditions for that loop."""
-    _here.loop = loop
+    _thread_state.loop = loop
 
 
 def on_loop(call: Callable[[], object]) -> None:
     """Call it now, or, in a thread that asks conditions, soon and on the loop it asks for."""
-    loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
+    loop: asyncio.AbstractEventLoop | None = getattr(_thread_state, "loop", None)
     if loop is None:
         call()
     else:

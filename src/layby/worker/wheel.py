@@ -25,8 +25,7 @@ from typing import Any
 
 from layby.errors import UsageError
 from layby.wire.encoding import error_text
-from layby.worker.askers import SLICE, Askers
-from layby.worker.poll import (
+from layby.worker.condition_poll import (
     Condition,
     FirstCheck,
     Poll,
@@ -38,18 +37,19 @@ from layby.worker.poll import (
     truth,
     truth_of,
 )
-from layby.worker.wake import Bells, Wake, check_wake
+from layby.worker.condition_threads import SLICE_S, ConditionThreads
+from layby.worker.wake_events import Wake, WakeEvents, check_wake
 
 __all__ = ["Condition", "Poll", "Wake", "Wheel"]
 
 logger = logging.getLogger(__name__)
 
-LAST_CHECK = 10.0
+LAST_CHECK_S = 10.0
 """Seconds that a question under way at the deadline still has to be answered."""
 
-_CROWD = 1_000
-_LONG = 10.0
-_CROWD_TICKS = 10
+_MANY_POLLS = 1_000
+_LONG_PAUSE_S = 10.0
+_COARSE_TICKS = 10
 
 
 class Wheel:
@@ -129,16 +129,16 @@ class Wheel:
         return check
 
     async def _answer_in_thread(self, check: FirstCheck) -> None:
-        self._askers.ask_first(check)
+        self._threads.ask_first(check)
         if not check.is_under_way or check.is_late:
             return  # virtual time
         assert self._loop is not None
-        check.told = self._loop.create_future()
+        check.answered = self._loop.create_future()
         try:
-            await check.told
+            await check.answered
         except asyncio.CancelledError:
             check.is_withdrawn = True
-            self._askers.forget(check)
+            self._threads.forget(check)
             raise
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Wheel:
             poll.future.cancel()
         self._disarm()
         if self._loop is not None:
-            self._askers.close()
+            self._threads.close()
 
     # --- coming and going ----------------------------------------------------------------
 
@@ -160,8 +160,10 @@ class Wheel:
         if self._loop is None:
             self._loop = loop
             self._origin = loop.time()
-            self._bells: Bells[Poll] = Bells(loop, self._woken)
-            self._askers = Askers(loop, self._heard_from, _late, self._max_threads)
+            self._wake_events: WakeEvents[Poll] = WakeEvents(loop, self._woken)
+            self._threads = ConditionThreads(
+                loop, self._thread_answered, _mark_late, self._max_threads
+            )
             self._context = copy_context()
         elif self._loop is not loop:
             raise UsageError("a wheel belongs to the loop it was first used in: make one per loop")
@@ -176,15 +178,15 @@ class Wheel:
             poll.lane = "async" if is_async(poll.condition) else None
             self._park(poll)
         else:
-            self._follow(poll, first)
+            self._adopt(poll, first)
         if poll.wake is not None:
-            self._bells.add(poll.wake, poll)
+            self._wake_events.add(poll.wake, poll)
 
-    def _follow(self, poll: Poll, first: FirstCheck) -> None:
+    def _adopt(self, poll: Poll, first: FirstCheck) -> None:
         poll.lane, poll.task = first.lane, first.task
         if first.is_under_way:
             first.poll = poll
-            self._under_way(poll, first, first.since)
+            self._begin_question(poll, first, first.since)
         else:
             self._park(poll)
 
@@ -196,11 +198,11 @@ class Wheel:
         del self._polls[poll.future]
         self._leave_bucket(poll)
         if poll.wake is not None:
-            self._bells.remove(poll.wake, poll)
+            self._wake_events.remove(poll.wake, poll)
         if isinstance(poll.asking, asyncio.Future):
             poll.asking.cancel()
         elif poll.asking is not None:
-            self._askers.forget(poll.asking)
+            self._threads.forget(poll.asking)
             poll.asking = None
 
     # --- buckets -------------------------------------------------------------------------
@@ -218,8 +220,8 @@ class Wheel:
         """Let it lie until its next question, which is at its deadline at the latest."""
         pause = poll.next_pause(self._random)
         tick = self._tick_in(pause)
-        if pause >= _LONG and len(self._polls) > _CROWD:
-            tick = -(-tick // _CROWD_TICKS) * _CROWD_TICKS
+        if pause >= _LONG_PAUSE_S and len(self._polls) > _MANY_POLLS:
+            tick = -(-tick // _COARSE_TICKS) * _COARSE_TICKS
         tick = tick if poll.deadline is None else min(tick, poll.deadline)
         poll.next_poll_at = self._time_of(tick)
         self._put(poll, tick)
@@ -283,8 +285,8 @@ class Wheel:
         self._is_turning = True
         try:
             self._collect(self._now())
-            self._ask_for_a_slice(perf_counter() + SLICE)
-            self._askers.hand_over()
+            self._ask_for_one_slice(perf_counter() + SLICE_S)
+            self._threads.hand_over()
         finally:
             self._is_turning = False
             self._arm()
@@ -301,7 +303,7 @@ class Wheel:
         else:
             self._make_ready(poll, grows=True)
 
-    def _ask_for_a_slice(self, until: float) -> None:
+    def _ask_for_one_slice(self, until: float) -> None:
         while self._ready:
             poll = self._ready.popleft()
             poll.is_ready = False
@@ -336,8 +338,8 @@ class Wheel:
         if poll.lane == "async":
             self._ask_here(poll)
         else:
-            self._under_way(poll, poll, self._loop.time())
-            self._askers.ask(poll)
+            self._begin_question(poll, poll, self._loop.time())
+            self._threads.ask(poll)
 
     def _ask_here(self, poll: Poll) -> None:
         try:
@@ -354,19 +356,19 @@ class Wheel:
         if poll.future.done():  # cancelled by its own condition
             asked.cancel()
             return
-        self._under_way(poll, asked, self._loop.time())
-        asked.add_done_callback(lambda _: self._heard(poll, asked))
+        self._begin_question(poll, asked, self._loop.time())
+        asked.add_done_callback(lambda _: self._task_answered(poll, asked))
 
-    def _under_way(
+    def _begin_question(
         self, poll: Poll, question: asyncio.Future[Any] | FirstCheck | Poll, since: float
     ) -> None:
         poll.asking = question
         poll.asked_at = since
         if poll.deadline is not None:
-            self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK * 1000))
+            self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK_S * 1000))
 
-    def _heard(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
-        self._under_way_no_more(poll)
+    def _task_answered(self, poll: Poll, asked: asyncio.Future[Any]) -> None:
+        self._end_question(poll)
         try:
             answer = truth(asked.result())
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and told
@@ -374,7 +376,7 @@ class Wheel:
         else:
             self._answered(poll, answer)
 
-    def _heard_from(
+    def _thread_answered(
         self,
         question: Question,
         answer: bool | Awaitable[Any],  # noqa: FBT001
@@ -382,19 +384,19 @@ class Wheel:
     ) -> None:
         """An asker has the answer; whoever waited for it may be gone."""
         if isinstance(question, FirstCheck):
-            question.hear(answer, error)
+            question.take_answer(answer, error)
         poll = question.poll if isinstance(question, FirstCheck) else question
         if question.is_over:
             if inspect.iscoroutine(answer):
                 answer.close()
         elif poll is not None:
-            self._under_way_no_more(poll)
+            self._end_question(poll)
             if error is not None:
                 self._raised(poll, error)
             else:
                 self._answered(poll, answer)
 
-    def _under_way_no_more(self, poll: Poll) -> None:
+    def _end_question(self, poll: Poll) -> None:
         poll.asking = poll.asked_at = None
         self._leave_bucket(poll)
 
@@ -408,7 +410,7 @@ class Wheel:
         else:
             poll.errors = 0
             poll.last_error = None
-            self._wait_on(poll)
+            self._continue_waiting(poll)
 
     def _raised(self, poll: Poll, error: BaseException) -> None:
         if poll.future.done():
@@ -425,13 +427,13 @@ class Wheel:
             poll.errors,
             poll.max_errors,
         )
-        self._wait_on(poll)
+        self._continue_waiting(poll)
 
-    def _wait_on(self, poll: Poll) -> None:
+    def _continue_waiting(self, poll: Poll) -> None:
         if poll.future.done():  # cancelled by its own condition
             return
         if poll.wake is not None:
-            self._bells.looked(poll.wake)
+            self._wake_events.rearm(poll.wake)
         if poll.deadline is not None and poll.deadline <= self._now():
             _finish(poll, poll.timed_out())
         elif poll.is_woken:
@@ -441,9 +443,9 @@ class Wheel:
             self._park(poll)
 
 
-def _late(question: Question) -> None:
+def _mark_late(question: Question) -> None:
     if isinstance(question, FirstCheck):
-        question.be_late()
+        question.mark_late()
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:

@@ -40,22 +40,22 @@ from layby.errors import EngineStopped, StoreError
 from layby.executors import HealthEvent, HealthEventSink
 from layby.program import Program, Verdict
 from layby.worker.attempt import Attempt
-from layby.worker.bodies import Bodies
 from layby.worker.body import Body
+from layby.worker.body_runner import BodyRunner
 from layby.worker.callbacks import Callbacks
 from layby.worker.calls import Calls
 from layby.worker.credit import HELD, NOTHING, Ask, Credit, Offer
 from layby.worker.ending import classify
+from layby.worker.gc_freeze import GcFreezer
 from layby.worker.lease import Elapsed, LeaseTime
-from layby.worker.loading import Loaded, Loader
+from layby.worker.promise_watches import PromiseWatches
 from layby.worker.releases import OLD_BODY_MS, Releases
 from layby.worker.renewal import Renewal
 from layby.worker.reporting import Report, Reporter
-from layby.worker.sight import Sight
 from layby.worker.standing_take import StandingTake
-from layby.worker.stopping import Stopping
-from layby.worker.watches import Watches
+from layby.worker.task_loading import Loaded, TaskLoader
 from layby.worker.wheel import Wheel
+from layby.worker.worker_stop import WorkerStop
 
 logger = logging.getLogger(__name__)
 
@@ -101,9 +101,11 @@ class Worker:
         self.attempts: dict[str, Attempt] = {}
         self._program = program
         self._wheel = Wheel()
-        self.watches = Watches(client, now, self.spawn)
-        self._sight = Sight(is_on=config.freeze_parked)
-        self._bodies = Bodies(self._wheel, config.max_threads, config.processes, self.give_up)
+        self.watches = PromiseWatches(client, now, self.spawn)
+        self._gc_freezer = GcFreezer(is_on=config.freeze_parked)
+        self._body_runner = BodyRunner(
+            self._wheel, config.max_threads, config.processes, self.give_up
+        )
         self._context = copy_context()
         """What bodies start in: nothing that one of them sets reaches another."""
         self.incarnation = config.incarnation
@@ -125,16 +127,20 @@ class Worker:
         """How often a slot was lent, so that its body did not wait for itself."""
         self._background: set[asyncio.Task[Any]] = set()
         self._callbacks = Callbacks()
-        self._loader = Loader(self, client, program)
+        self._loader = TaskLoader(self, client, program)
         self._reporter = Reporter(self, program, self._callbacks)
         self._standing = StandingTake(
-            self.credit, self._offering, self._patiently, self._answered, self.spawn
+            self.credit,
+            self._standing_take_for,
+            self._patiently,
+            self._standing_take_answered,
+            self.spawn,
         )
-        self._is_looking = False
-        self._life: asyncio.Task[None] | None = None
+        self._is_ask_scheduled = False
+        self._loop_sentinel: asyncio.Task[None] | None = None
         """Only lives: whoever cancels it ends the event loop under us."""
-        self._giving_back: asyncio.TimerHandle | None = None
-        self.stopping: Stopping | None = None
+        self._overdue_timer: asyncio.TimerHandle | None = None
+        self.stopping: WorkerStop | None = None
         """Who ends the bodies, from when the worker is asked to stop."""
         self.has_left = False
         self.overlaps = 0
@@ -146,11 +152,11 @@ class Worker:
     # --- life ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.look()
+        self.dispatch()
 
     async def stop(self, grace: float = 1.0) -> None:
         """Hand every task back when its body has ended; at most `grace` seconds are waited for."""
-        self.stopping = Stopping(self, grace)
+        self.stopping = WorkerStop(self, grace)
         self.credit.is_open = False
         self._standing.withdraw()
         self.calls.close()
@@ -168,11 +174,11 @@ class Worker:
         """Let go of threads, timers and whatever still runs."""
         self._wheel.close()
         self.watches.close()
-        self._bodies.close()
-        self._sight.close()
+        self._body_runner.close()
+        self._gc_freezer.close()
         self._standing.close()
-        if self._giving_back is not None:
-            self._giving_back.cancel()
+        if self._overdue_timer is not None:
+            self._overdue_timer.cancel()
         for body in self._running:
             if body.task is not None:
                 body.task.cancel()
@@ -199,7 +205,7 @@ class Worker:
             return
         if arriving is not None and arriving.version == version:
             self._drop(arriving)
-            self.look()
+            self.dispatch()
         else:
             arriving = None
         if not is_call:
@@ -232,22 +238,22 @@ class Worker:
     @property
     def threads(self) -> int:
         """How many plain `def` bodies have a thread now, those that wait in it too."""
-        return self._bodies.threads
+        return self._body_runner.threads
 
     # --- what credit decides -------------------------------------------------------------
 
-    def look(self) -> None:
+    def dispatch(self) -> None:
         """Something has changed: let those go on whose turn it is, and ask for more."""
-        for seat in self.credit.grants():
-            assert isinstance(seat, Body)
-            self._granted(seat)
+        for contender in self.credit.grants():
+            assert isinstance(contender, Body)
+            self._use_slot(contender)
         if self.stopping is not None:
             self.stopping.changed()
-        elif not self._is_looking:
-            self._is_looking = True
+        elif not self._is_ask_scheduled:
+            self._is_ask_scheduled = True
             asyncio.get_running_loop().call_soon(self._ask_for_more)
 
-    def _granted(self, body: Body) -> None:
+    def _use_slot(self, body: Body) -> None:
         if body.is_resuming:
             body.resume()
         elif body.claim is None and body.call is not None:
@@ -257,15 +263,15 @@ class Worker:
 
     def _ask_for_more(self) -> None:
         """Once for all that happens in a turn of the loop, after its reports have left."""
-        self._is_looking = False
-        self._sight.look(self.credit.parked)
+        self._is_ask_scheduled = False
+        self._gc_freezer.update(self.credit.parked)
         if self.is_stopping or not self._program.names:
             return
         older = self.credit.older()
         if older is not None:
             self.spawn(self._take_now(older))
-        self._standing.look()
-        self._arm_giving_back()
+        self._standing.update()
+        self._arm_overdue_timer()
 
     async def _take_now(self, ask: Ask) -> None:
         """A take that is answered at once."""
@@ -275,12 +281,12 @@ class Worker:
         finally:
             self.credit.answered(ask)
         if reply is not None:
-            self._heed(reply, ask)
-            self.look()
+            self._accept_tasks(reply, ask)
+            self.dispatch()
 
     async def let_others_in(self) -> None:
         """Room was made: let what is ready in the store stand in line before this goes on."""
-        self.look()
+        self.dispatch()
         if not self._program.names:
             return
         ask = self.credit.ask(self.config.slots)
@@ -295,15 +301,15 @@ class Worker:
         reason = f"{self.config.max_parked} tasks are parked (max_parked), so it keeps its slot"
         if not self._was_full:
             self._was_full = True
-            self._tell_health("parked_limit", "no new task is taken: max_parked is reached")
+            self._emit_health("parked_limit", "no new task is taken: max_parked is reached")
         return reason
 
     def code_changed(self) -> None:
         """The program knows more names now: ask for those too."""
         self.calls.code_changed()
         if self._program.names and self.stopping is None:
-            self._standing.tell()
-        self.look()
+            self._standing.send_now()
+        self.dispatch()
 
     # --- takes ---------------------------------------------------------------------------
 
@@ -324,7 +330,7 @@ class Worker:
             wait_ms=wait_ms,
         )
 
-    def _offering(self, offer: Offer) -> Take:
+    def _standing_take_for(self, offer: Offer) -> Take:
         wait_ms = FOREVER_MS if self.config.embedded else WAIT_MS
         return self.take(Ask(offer.free), wait_ms, in_line=offer.in_line)
 
@@ -351,21 +357,21 @@ class Worker:
             pid=self.config.pid, incarnation=self.incarnation, held=len(self.holds)
         )
 
-    def _answered(self, take: Take, reply: Reply, is_latest: bool) -> None:  # noqa: FBT001
+    def _standing_take_answered(self, take: Take, reply: Reply, is_latest: bool) -> None:  # noqa: FBT001
         if isinstance(reply.data, TakeData):
             if is_latest or reply.data.claims:  # one that was replaced knows nothing of the rest
-                self._heed(reply, NOTHING)
+                self._accept_tasks(reply, NOTHING)
         elif is_latest and reply.status != 409:
-            self._be_refused(reply)
+            self._retry_after_refusal(reply)
             return
         elif is_latest:
             self.start_over(take.incarnation, reply)
-        self.look()
+        self.dispatch()
 
-    def _be_refused(self, reply: Reply) -> None:
+    def _retry_after_refusal(self, reply: Reply) -> None:
         """Asking again at once would be refused again, and again."""
         logger.error("this worker is given no tasks, and asks again later: %s", reply.data)
-        asyncio.get_running_loop().call_later(REFUSED_S, self.look)
+        asyncio.get_running_loop().call_later(REFUSED_S, self.dispatch)
 
     def start_over(self, incarnation: str, reply: Reply) -> None:
         """The store gave this worker up: everything it held belongs to others now."""
@@ -382,7 +388,7 @@ class Worker:
             if attempt.id in held:
                 attempt.end("lost")
         self.on_new_incarnation()
-        self.look()
+        self.dispatch()
 
     async def start_run(self, command: StartRun) -> Reply:
         """Start a run and, with room for it, its first tasks in the same command."""
@@ -395,13 +401,15 @@ class Worker:
             reply = await self.client.send(replace(command, take=take))
         except BaseException:
             self.credit.answered(ask)
-            self.look()
+            self.dispatch()
             raise
         self.credit.answered(ask)
-        self._go_on(reply, NOTHING if take is None else ask)  # who did not ask is told nothing
+        self._handle_reply(
+            reply, NOTHING if take is None else ask
+        )  # who did not ask is told nothing
         return reply
 
-    def _heed(self, reply: Reply | None, ask: Ask) -> None:
+    def _accept_tasks(self, reply: Reply | None, ask: Ask) -> None:
         """What an answer brings, and what it says of what it leaves."""
         data = None if reply is None else reply.data
         taken = data.taken if isinstance(data, FinishData | FailData | RunData) else data
@@ -409,7 +417,7 @@ class Worker:
             self.credit.heard(taken.oldest_left, NOTHING if taken.again else ask)
             self.arrive(taken.claims)
 
-    def _go_on(self, reply: Reply | None, ask: Ask) -> None:
+    def _handle_reply(self, reply: Reply | None, ask: Ask) -> None:
         data = None if reply is None else reply.data
         if isinstance(data, RunData) and data.promise.is_pending:
             self._program.started(data.promise)
@@ -417,8 +425,8 @@ class Worker:
             self._program.settled(data.promise)
             if data.root is not None:
                 self._program.settled(data.root)
-        self._heed(reply, ask)
-        self.look()
+        self._accept_tasks(reply, ask)
+        self.dispatch()
 
     # --- load ----------------------------------------------------------------------------
 
@@ -436,16 +444,16 @@ class Worker:
                 self._arrive(body, claim)
 
     def _arrive(self, body: Body, claim: Claim) -> None:
-        if self._ends_older(claim):
+        if self._end_older_attempt(claim):
             self._hand_back_unbegun(body, delay=OLD_BODY_MS)
             return
         if (older := self._arriving.get(claim.task.id)) is not None:
             self._drop(older)  # it was lost, and we have not heard so
         self._arriving[claim.task.id] = body
-        self.credit.stand(body, claim.ready_at, self.lease.elapsed())
+        self.credit.join_line(body, claim.ready_at, self.lease.elapsed())
         self._load(body)
 
-    def _ends_older(self, claim: Claim) -> bool:
+    def _end_older_attempt(self, claim: Claim) -> bool:
         """A claim tells that an earlier one of ours is over, whether we have heard so or not.
 
         True while the body of that one has not ended: there are never two of one task here.
@@ -455,7 +463,7 @@ class Worker:
             older.end("lost")
         return older is not None
 
-    def meets_old_body(self, task_id: str) -> bool:
+    def has_old_body(self, task_id: str) -> bool:
         return task_id in self.attempts
 
     def _hand_back_unbegun(self, body: Body, delay: Millis = 0) -> None:
@@ -473,17 +481,17 @@ class Worker:
     def new_call(self, call: Execute) -> Body:
         """A call that we could serve: it stands in line, with the time of its first hearing."""
         body = Body(self, call=call)
-        self.stand(body)
+        self.join_line(body)
         return body
 
     def withdraw(self, body: Body) -> None:
         self.credit.leave(body)
-        self.look()
+        self.dispatch()
 
     def adopt(self, body: Body, claim: Claim) -> None:
         """A call that has been acquired: it holds its slot already."""
         body.claim = claim
-        if self.is_stopping or self._ends_older(claim):
+        if self.is_stopping or self._end_older_attempt(claim):
             self.credit.leave(body)
             self._hand_back_unbegun(body)
             return
@@ -502,7 +510,7 @@ class Worker:
         loaded = await self._loader.load(claim)
         if loaded is not None and self.stopping is None:
             self._loaded(body, loaded)
-            self.look()
+            self.dispatch()
 
     def _loaded(self, body: Body, loaded: Loaded) -> None:
         claim = body.claim
@@ -514,13 +522,13 @@ class Worker:
             return
         body.attempt = loaded
         loaded.body = body
-        if body.stand is HELD:
+        if body.slot_state is HELD:
             self._begin(body)
 
     def _settle(self, body: Body, claim: Claim, verdict: Verdict) -> None:
         if not claim.task.is_root:
             self._drop(body)
-            self.look()
+            self.dispatch()
         self._reporter.settle(claim.task, verdict)
 
     # --- run -----------------------------------------------------------------------------
@@ -548,24 +556,24 @@ class Worker:
         del self._arriving[attempt.id]
         self.attempts[attempt.id] = attempt
         self._running.add(body)
-        if self._life is None:
-            self._life = self.spawn(_live())
+        if self._loop_sentinel is None:
+            self._loop_sentinel = self.spawn(_run_until_cancelled())
         self.credit.begin(body, self.lease.elapsed())
-        body.run(self._bodies.begin(attempt, body, self._context.copy()))
+        body.run(self._body_runner.begin(attempt, body, self._context.copy()))
 
     def park(self, body: Body) -> bool:
         has_parked = self.credit.park(body)
         if has_parked:
-            self.look()
+            self.dispatch()
         return has_parked
 
-    def stand(self, body: Body) -> None:
-        self.credit.stand(body, self.now(), self.lease.elapsed())
-        self.look()
+    def join_line(self, body: Body) -> None:
+        self.credit.join_line(body, self.now(), self.lease.elapsed())
+        self.dispatch()
 
     def step_back(self, body: Body) -> None:
         self.credit.step_back(body)
-        self.look()
+        self.dispatch()
 
     def cancel_body(self, attempt: Attempt) -> None:
         body = attempt.body
@@ -573,7 +581,7 @@ class Worker:
             return
         self.credit.end(body)
         body.task.cancel()
-        self.look()
+        self.dispatch()
 
     def give_up(self, attempt: Attempt) -> None:
         """The body goes on though it must not, and keeps its slot. Only that it took too long is
@@ -583,16 +591,16 @@ class Worker:
         if body is None or body in self._stuck or attempt.reason == "shutdown":
             return
         self._stuck[body] = attempt.id
-        held = "and keeps its slot" if body.stand is HELD else "without a slot"
+        held = "and keeps its slot" if body.slot_state is HELD else "without a slot"
         told = f"{attempt.id} goes on after '{attempt.reason}' {held}"
         logger.warning(told)
-        self._tell_health("stuck", told)
+        self._emit_health("stuck", told)
         if attempt.reason == "timeout":
             self._report(attempt, None)
 
     def lent(self, attempt: Attempt, why: str) -> None:
         self.slots_lent += 1
-        self._tell_health("slot_lent", f"{attempt.id}: {why}")
+        self._emit_health("slot_lent", f"{attempt.id}: {why}")
 
     def ended(self, body: Body) -> None:
         attempt = body.attempt
@@ -604,7 +612,7 @@ class Worker:
         if self.attempts.get(attempt.id) is attempt:
             del self.attempts[attempt.id]
         self.credit.leave(body)
-        self.look()
+        self.dispatch()
         self._report(attempt, body.task)
         if body.task is not None and not body.task.cancelled():
             body.task.exception()  # told in the report
@@ -626,7 +634,11 @@ class Worker:
         """Whether somebody ends the loop without closing the Runner: bodies that are cancelled
         then have not failed. They go on elsewhere, as if the process had died.
         """
-        is_ending = self._life is not None and self._life.cancelling() > 0 and not self.has_left
+        is_ending = (
+            self._loop_sentinel is not None
+            and self._loop_sentinel.cancelling() > 0
+            and not self.has_left
+        )
         if is_ending and self.credit.is_open:
             self.credit.is_open = False
             logger.error(
@@ -648,21 +660,21 @@ class Worker:
     async def _release_call(self, attempt: Attempt) -> None:
         """The protocol's release takes no history: that is told before."""
         if attempt.has_begun and attempt.reason != "lost":
-            await self._patiently(attempt.farewell())
+            await self._patiently(attempt.final_annotation())
         await self._release(attempt.id, attempt.version)
 
     async def _release(self, task_id: str, version: int) -> None:
         await self._patiently(ReleaseTask(id=task_id, version=version))
         self.let_go(task_id, version)
-        self.look()
+        self.dispatch()
 
-    def tell_overlap(self, attempt: Attempt) -> None:
+    def report_overlap(self, attempt: Attempt) -> None:
         if attempt.is_reported or attempt.reason == "lost":
             return
         self.overlaps += 1
         told = f"{attempt.id} is handed back though its body goes on: two may run at once"
         logger.warning(told)
-        self._tell_health("overlap", told)
+        self._emit_health("overlap", told)
 
     @property
     def holds_nothing(self) -> bool:
@@ -671,7 +683,7 @@ class Worker:
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
         self.credit.answered(ask)
         self.let_go(report.id, report.version)
-        self._go_on(reply, ask)
+        self._handle_reply(reply, ask)
 
     def let_go(self, task_id: str, version: int) -> None:
         """It is no longer ours."""
@@ -681,19 +693,19 @@ class Worker:
 
     # --- giving back ---------------------------------------------------------------------
 
-    def _arm_giving_back(self) -> None:
+    def _arm_overdue_timer(self) -> None:
         due = self.credit.overdue_at
-        if due is not None and self._giving_back is None:
+        if due is not None and self._overdue_timer is None:
             seconds = max(0, due - self.lease.elapsed()) / 1000
             loop = asyncio.get_running_loop()
-            self._giving_back = loop.call_later(seconds, self._give_back_overdue)
+            self._overdue_timer = loop.call_later(seconds, self._hand_back_overdue)
 
-    def _give_back_overdue(self) -> None:
-        self._giving_back = None
-        for seat in self.credit.overdue(self.lease.elapsed()):
-            assert isinstance(seat, Body)
-            self._hand_back_unbegun(seat)
-        self.look()
+    def _hand_back_overdue(self) -> None:
+        self._overdue_timer = None
+        for contender in self.credit.overdue(self.lease.elapsed()):
+            assert isinstance(contender, Body)
+            self._hand_back_unbegun(contender)
+        self.dispatch()
 
     # --- leases --------------------------------------------------------------------------
 
@@ -718,7 +730,7 @@ class Worker:
         except EngineStopped:
             return None
 
-    def _tell_health(self, kind: str, reason: str) -> None:
+    def _emit_health(self, kind: str, reason: str) -> None:
         event = HealthEvent(
             kind=kind,
             source="worker",
@@ -743,5 +755,5 @@ class Worker:
             logger.error("a bug in the worker", exc_info=task.exception())
 
 
-async def _live() -> None:
+async def _run_until_cancelled() -> None:
     await asyncio.get_running_loop().create_future()

@@ -15,7 +15,7 @@ from layby.core.commands import GetPromise, Value
 from layby.core.model import Promise, PromiseState
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
-from layby.program import Failure, Job, Mode, Verdict
+from layby.program import Failure, LoadedTask, Mode, Verdict
 from layby.wire import encoding
 from layby.wire.call_format import Call
 from layby.workflow import outcome, plan
@@ -95,7 +95,7 @@ class FlowProgram:
         self.names = tuple(sorted(names))
         return True
 
-    def load_now(self, claim: Claim) -> Job | Verdict | None:
+    def load_now(self, claim: Claim) -> LoadedTask | Verdict | None:
         if not claim.task.is_ours:
             return self._functions.load(claim)
         node = plan.parse_node_id(claim.task.id)
@@ -104,7 +104,7 @@ class FlowProgram:
             return None
         return self._loaded(claim, node, memory)
 
-    async def load(self, claim: Claim) -> Job | Verdict:
+    async def load(self, claim: Claim) -> LoadedTask | Verdict:
         if not claim.task.is_ours:
             return self._functions.load(claim)
         node = plan.parse_node_id(claim.task.id)
@@ -139,7 +139,9 @@ class FlowProgram:
             memory = self.remember(root_id, claim.root_param)
         return memory
 
-    def _loaded(self, claim: Claim, node: "plan.NodeId | None", memory: RunMemory) -> Job | Verdict:
+    def _loaded(
+        self, claim: Claim, node: "plan.NodeId | None", memory: RunMemory
+    ) -> LoadedTask | Verdict:
         if node is None:
             ended = {each: memory.outcomes[each] for each in memory.views.shape.after}
             return outcome.conclude(ended, memory.views.final())

@@ -15,7 +15,7 @@ from layby.core import commands as c
 from layby.core.model import NEVER
 from layby.runner import remote
 from layby.worker import worker as workers
-from layby.worker.heart import Heart
+from layby.worker.heartbeat_thread import HeartbeatThread
 from layby.workflow.plan import plan
 from tests.client.stage import Trouble
 from tests.worker.elsewhere import Elsewhere, play, server_elsewhere, soon
@@ -102,7 +102,9 @@ def test_a_heartbeat_whose_answer_never_comes_costs_no_lease(elsewhere: Elsewher
 
 def test_a_long_lease_is_renewed_too(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch):
     """Though its heart beats less often than a loop may be blocked."""
-    monkeypatch.setattr(remote, "Heart", functools.partial(Heart, max_block=0.7))
+    monkeypatch.setattr(
+        remote, "HeartbeatThread", functools.partial(HeartbeatThread, max_block=0.7)
+    )
 
     async def scene() -> None:
         bodies = Bodies()
@@ -143,7 +145,9 @@ def test_a_loop_that_is_blocked_for_too_long_is_given_up(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """Others may take what is stuck there; the log names the task; afterwards work goes on."""
-    monkeypatch.setattr(remote, "Heart", functools.partial(Heart, max_block=0.5))
+    monkeypatch.setattr(
+        remote, "HeartbeatThread", functools.partial(HeartbeatThread, max_block=0.5)
+    )
 
     @task
     async def stuck(context, handle):

@@ -26,7 +26,7 @@ async def recall(client: Client, claim: Claim) -> tuple[Claim, Sequence[Promise]
     if is_first(claim) or claim.task.is_root:
         return claim, NONE
     rows = await _read(client, claim.task.id)
-    return _completed(claim, rows[0][1]), [promise for promise, _ in rows]
+    return _with_row(claim, rows[0][1]), [promise for promise, _ in rows]
 
 
 async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None]]:
@@ -42,7 +42,7 @@ async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None
             return found
 
 
-def _completed(claim: Claim, row: Task | None) -> Claim:
+def _with_row(claim: Claim, row: Task | None) -> Claim:
     """A claim by the protocol does not say how the tries before have ended."""
     if claim.task.is_ours or row is None:
         return claim

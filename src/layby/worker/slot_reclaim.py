@@ -10,43 +10,43 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-Over = Callable[[BaseException | None], None]
+Done = Callable[[BaseException | None], None]
 """Told once: the slot is held, or why there is none."""
 
 
-class Line:
-    __slots__ = ("_asking", "_over")
+class SlotReclaim:
+    __slots__ = ("_done", "_reclaiming")
 
-    def __init__(self, asking: Coroutine[Any, Any, None], over: Over) -> None:
-        self._asking = asking
-        self._over: Over | None = over
+    def __init__(self, reclaiming: Coroutine[Any, Any, None], done: Done) -> None:
+        self._reclaiming = reclaiming
+        self._done: Done | None = done
 
     def begin(self) -> bool:
         """Stand in line; True when the slot came at once."""
         try:
-            self._listen(self._asking.send(None))
+            self._wait_on(self._reclaiming.send(None))
         except StopIteration:
             return True
         return False
 
-    def quit(self) -> None:
+    def cancel(self) -> None:
         """Give the place up."""
-        self._over = None
+        self._done = None
         with suppress(asyncio.CancelledError, StopIteration):
-            self._asking.throw(asyncio.CancelledError())
-        self._asking.close()
+            self._reclaiming.throw(asyncio.CancelledError())
+        self._reclaiming.close()
 
     def _advance(self, _: "asyncio.Future[Any] | None" = None) -> None:
-        if self._over is None:
+        if self._done is None:
             return
         try:
             is_over, error = self.begin(), None
         except BaseException as refusal:  # noqa: BLE001 - whoever wants the slot hears it
             is_over, error = True, refusal
         if is_over:
-            self._over(error)
+            self._done(error)
 
-    def _listen(self, waits_for: Any) -> None:
+    def _wait_on(self, waits_for: Any) -> None:
         if waits_for is None:  # it let others go first
             asyncio.get_running_loop().call_soon(self._advance)
             return

@@ -12,7 +12,7 @@ from layby.core import queries as q
 from layby.core.model import NEVER, Task
 from layby.core.replies import OK, Reply, TaskPage, ok, refuse
 from layby.errors import StoreUnavailable
-from layby.worker.stock import ANYWAY, Stock
+from layby.worker.reconciliation import BEATS_BETWEEN_CHECKS, Reconciler
 from layby.workflow import plan
 from tests.client.stage import Trouble
 from tests.worker.elsewhere import Elsewhere, play, server_elsewhere, soon
@@ -204,13 +204,13 @@ class Holding:
 
 def take_stock(holding: Any, *changes: Callable[[], None]) -> None:
     """Once, and once more after each change."""
-    stock = Stock(holding)
+    stock = Reconciler(holding)
 
     async def run() -> None:
-        await stock.take()
+        await stock.reconcile()
         for change in changes:
             change()
-            await stock.take()
+            await stock.reconcile()
 
     asyncio.run(run())
 
@@ -261,10 +261,10 @@ def test_a_list_that_cannot_be_had_proves_nothing(answer: Reply | Exception):
 def test_now_and_then_it_is_looked_at_anyway():
     """Two differences may cancel each other out, so that both sides count alike."""
     holding: Any = Holding({"a": 1}, {"b": 1})
-    stock = Stock(holding)
-    assert not stock.is_wanted(agrees=True)
-    assert sum(stock.is_wanted(agrees=True) for _ in range(3 * ANYWAY)) == 3
-    assert stock.is_wanted(agrees=False)
+    stock = Reconciler(holding)
+    assert not stock.is_due(agrees=True)
+    assert sum(stock.is_due(agrees=True) for _ in range(3 * BEATS_BETWEEN_CHECKS)) == 3
+    assert stock.is_due(agrees=False)
 
 
 def test_looking_while_it_looks_is_no_second_look():
@@ -273,14 +273,14 @@ def test_looking_while_it_looks_is_no_second_look():
     asked = asyncio.Event()
 
     async def run() -> None:
-        stock: Any = Stock(holding)  # type: ignore[arg-type]
+        stock: Any = Reconciler(holding)  # type: ignore[arg-type]
 
         async def slowly(query: q.ListHeld) -> Reply:
             await asked.wait()
             return await holding.page(query)
 
         holding.answer = slowly
-        looks = [asyncio.ensure_future(stock.take()) for _ in range(3)]
+        looks = [asyncio.ensure_future(stock.reconcile()) for _ in range(3)]
         await asyncio.sleep(0)
         asked.set()
         await asyncio.gather(*looks)

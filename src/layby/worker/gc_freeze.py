@@ -11,19 +11,19 @@ EVERY = 2_500
 """How many more tasks are parked before those that are get frozen."""
 
 
-class Sight:
+class GcFreezer:
     def __init__(self, *, is_on: bool) -> None:
         self._is_on = is_on
         self._has_frozen = False
-        self._next = EVERY
+        self._next_at = EVERY
 
-    def look(self, parked: int) -> None:
+    def update(self, parked: int) -> None:
         """Freeze when many more are parked than when it last looked closely."""
-        if self._is_on and parked >= self._next:
+        if self._is_on and parked >= self._next_at:
             gc.freeze()
             self._has_frozen = True
-            self._next = parked + EVERY
-        self._next = min(self._next, parked + EVERY)
+            self._next_at = parked + EVERY
+        self._next_at = min(self._next_at, parked + EVERY)
 
     def close(self) -> None:
         if self._has_frozen:

@@ -20,18 +20,18 @@ from layby.errors import DeferTimeout, StoreError
 
 logger = logging.getLogger(__name__)
 
-LOOK_MS: Final[Millis] = 30_000
+MAX_PAUSE_MS: Final[Millis] = 30_000
 """How long nobody looks at the time at most, while somebody waits with a timeout."""
 
 Spawn = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-class Watch(asyncio.Future[Reply], Listener):
+class PromiseWatch(asyncio.Future[Reply], Listener):
     """Its result is the answer that the promise is settled. Cancelling it ends the watch."""
 
     __slots__ = ("asked", "owner", "promise_id")
 
-    def __init__(self, owner: "Watches", promise_id: str) -> None:
+    def __init__(self, owner: "PromiseWatches", promise_id: str) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self.owner = owner
         self.promise_id = promise_id
@@ -39,7 +39,7 @@ class Watch(asyncio.Future[Reply], Listener):
 
     def cancel(self, msg: Any | None = None) -> bool:
         if not self.done():
-            self.leave()
+            self.stop()
         return super().cancel(msg)
 
     def heard(self, answer: Reply | BaseException) -> None:
@@ -47,45 +47,47 @@ class Watch(asyncio.Future[Reply], Listener):
         if not self.done():
             self.owner.heard(self, answer)
 
-    def tell(self, reply: Reply) -> None:
-        self.leave()
+    def deliver(self, reply: Reply) -> None:
+        self.stop()
         self.set_result(reply)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Nobody needs to tell us any more."""
         if self.asked is not None:
             self.asked.cancel()
 
 
-class TimedWatch(Watch):
+class TimedPromiseWatch(PromiseWatch):
     """The same, until an instant of store time; then it raises `DeferTimeout`."""
 
     __slots__ = ("deadline", "number", "timeout", "until")
 
-    def __init__(self, owner: "Watches", promise_id: str, until: "Until", timeout: str) -> None:
+    def __init__(
+        self, owner: "PromiseWatches", promise_id: str, until: "WatchDeadline", timeout: str
+    ) -> None:
         super().__init__(owner, promise_id)
         self.until = until
         self.deadline = until.deadline
         self.timeout = timeout
         self.number = 0
 
-    def tell(self, reply: Reply) -> None:
+    def deliver(self, reply: Reply) -> None:
         if isinstance(reply.data, PromiseData) and is_late(reply.data.promise, self.deadline):
             self.time_out()
         else:
-            super().tell(reply)
+            super().deliver(reply)
 
     def time_out(self) -> None:
-        self.leave()
+        self.stop()
         self.set_exception(DeferTimeout(self.timeout))
 
-    def leave(self) -> None:
-        super().leave()
+    def stop(self) -> None:
+        super().stop()
         self.owner.forget(self)
         self.until.ended()
 
 
-class Until(Protocol):
+class WatchDeadline(Protocol):
     """The deadline of a wait, and who wants to know that it is over."""
 
     deadline: Millis
@@ -98,32 +100,32 @@ def is_late(promise: Promise, deadline: Millis | None) -> bool:
     return deadline is not None and promise.settled_at is not None and promise.settled_at > deadline
 
 
-class Watches:
+class PromiseWatches:
     """Of one worker. Belongs to the loop of the first watch."""
 
     def __init__(self, client: WatchingClient, now: Callable[[], Millis], spawn: Spawn) -> None:
         self._client = client
         self._now = now
         self._spawn = spawn
-        self._timed: dict[int, TimedWatch] = {}
+        self._timed: dict[int, TimedPromiseWatch] = {}
         self._deadlines: list[tuple[Millis, int]] = []
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: Millis = 0
-        self._lost: list[Watch] = []
+        self._to_retry: list[PromiseWatch] = []
         self._pauses = pauses()
 
-    def watch(self, promise_id: str) -> Watch:
-        return self._begun(Watch(self, promise_id))
+    def watch(self, promise_id: str) -> PromiseWatch:
+        return self._start(PromiseWatch(self, promise_id))
 
-    def watch_until(self, promise_id: str, until: Until, timeout: str) -> TimedWatch:
+    def watch_until(self, promise_id: str, until: WatchDeadline, timeout: str) -> TimedPromiseWatch:
         """`timeout` is what the error says."""
-        watch = TimedWatch(self, promise_id, until, timeout)
-        self._begun(watch)
+        watch = TimedPromiseWatch(self, promise_id, until, timeout)
+        self._start(watch)
         self.move(watch, until.deadline)
         return watch
 
-    def move(self, watch: TimedWatch, deadline: Millis) -> None:
+    def move(self, watch: TimedPromiseWatch, deadline: Millis) -> None:
         """The store says until when it lasts."""
         if watch.done():
             return
@@ -142,40 +144,40 @@ class Watches:
 
     # --- asking --------------------------------------------------------------------------
 
-    def _begun(self, watch: Watch) -> Watch:
+    def _start(self, watch: PromiseWatch) -> PromiseWatch:
         watch.asked = self._client.watch(watch.promise_id, watch)
         return watch
 
-    def heard(self, watch: Watch, answer: Reply | BaseException) -> None:
+    def heard(self, watch: PromiseWatch, answer: Reply | BaseException) -> None:
         try:
             reply = known(answer) if isinstance(answer, Reply) else None
         except StoreError as failure:
             reply, answer = None, failure
         if reply is not None:
             self._pauses = pauses()
-            watch.tell(reply)
+            watch.deliver(reply)
         elif isinstance(answer, StoreError):
-            self._lose(watch, answer)
+            self._retry_later(watch, answer)
         elif isinstance(answer, BaseException):
-            watch.leave()
+            watch.stop()
             watch.set_exception(answer)
 
-    def _lose(self, watch: Watch, failure: StoreError) -> None:
+    def _retry_later(self, watch: PromiseWatch, failure: StoreError) -> None:
         """Asked again together with all others that were lost, after a pause."""
-        if not self._lost:
+        if not self._to_retry:
             logger.warning("the store does not answer, trying again: %s", failure)
             asyncio.get_running_loop().call_later(next(self._pauses), self._ask_again)
-        self._lost.append(watch)
+        self._to_retry.append(watch)
 
     def _ask_again(self) -> None:
-        lost, self._lost = self._lost, []
+        lost, self._to_retry = self._to_retry, []
         for watch in lost:
             if not watch.done():
-                self._begun(watch)
+                self._start(watch)
 
     # --- timeouts ------------------------------------------------------------------------
 
-    def forget(self, watch: TimedWatch) -> None:
+    def forget(self, watch: TimedPromiseWatch) -> None:
         self._timed.pop(watch.number, None)
         if len(self._deadlines) > 2 * len(self._timed) + 64:
             self._deadlines = [each for each in self._deadlines if each[1] in self._timed]
@@ -188,19 +190,19 @@ class Watches:
         if not self._deadlines:
             return
         self._armed_for = self._deadlines[0][0]
-        pause_ms = min(max(1, self._armed_for - self._now()), LOOK_MS)
-        self._timer = asyncio.get_running_loop().call_later(pause_ms / 1000, self._look)
+        pause_ms = min(max(1, self._armed_for - self._now()), MAX_PAUSE_MS)
+        self._timer = asyncio.get_running_loop().call_later(pause_ms / 1000, self._expire)
 
-    def _look(self) -> None:
+    def _expire(self) -> None:
         self._timer = None
         now = self._now()
         while self._deadlines and self._deadlines[0][0] <= now:
             watch = self._timed.pop(heappop(self._deadlines)[1], None)
             if watch is not None:
-                self._spawn(self._look_once_more(watch))
+                self._spawn(self._ask_once_more(watch))
         self._arm()
 
-    async def _look_once_more(self, watch: TimedWatch) -> None:
+    async def _ask_once_more(self, watch: TimedPromiseWatch) -> None:
         """The news that it is settled may be on its way."""
         reply = None
         try:
@@ -213,7 +215,7 @@ class Watches:
         if reply is None or _is_pending(reply):
             watch.time_out()
         else:
-            watch.tell(reply)
+            watch.deliver(reply)
 
 
 def _is_pending(reply: Reply) -> bool:

@@ -16,50 +16,50 @@ from layby.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-ANYWAY: Final = 60
+BEATS_BETWEEN_CHECKS: Final = 60
 """Heartbeats after which it is looked at though both count alike: two mistakes may cancel out."""
 Claimed = tuple[str, int]
 """The id and version of a task."""
 
 
-class Stock:
+class Reconciler:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._strangers: set[Claimed] = set()
+        self._unknown: set[Claimed] = set()
         self._missing: set[Claimed] = set()
-        self._is_looking = False
+        self._is_running = False
         self._beats = 0
 
-    def is_wanted(self, *, agrees: bool) -> bool:
+    def is_due(self, *, agrees: bool) -> bool:
         """Asked with every heartbeat."""
         self._beats += 1
-        is_open = bool(self._strangers or self._missing)
-        return not agrees or is_open or self._beats % ANYWAY == 0
+        is_open = bool(self._unknown or self._missing)
+        return not agrees or is_open or self._beats % BEATS_BETWEEN_CHECKS == 0
 
-    async def take(self) -> None:
+    async def reconcile(self) -> None:
         """Look once; a look that is under way counts for who comes meanwhile."""
-        if self._is_looking:
+        if self._is_running:
             return
-        self._is_looking = True
+        self._is_running = True
         try:
-            await self._look()
+            await self._compare()
         except LaybyError as failure:
             logger.warning("the worker could not compare what it holds: %s", failure)
         finally:
-            self._is_looking = False
+            self._is_running = False
 
-    async def _look(self) -> None:
+    async def _compare(self) -> None:
         before = set(self._worker.holds.items())
         listed = await self._listed()
         now = set(self._worker.holds.items())
-        strangers, missing = listed - now, (before & now) - listed
+        unknown, missing = listed - now, (before & now) - listed
         for task_id, version in missing & self._missing:
             self._worker.lost(task_id, version)
         self._missing = missing - self._missing
-        known, self._strangers = self._strangers, strangers
-        for stranger in sorted(strangers & known):
-            await self._hand_back(*stranger)
-            self._strangers.discard(stranger)
+        unknown_before, self._unknown = self._unknown, unknown
+        for task in sorted(unknown & unknown_before):
+            await self._hand_back(*task)
+            self._unknown.discard(task)
 
     async def _hand_back(self, task_id: str, version: int) -> None:
         logger.warning("%s was given to this worker in an answer that got lost", task_id)

@@ -24,23 +24,23 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from layby.worker.poll import Question, code_of, name_of, truth_of
+from layby.worker.condition_poll import Question, code_of, name_of, truth_of
 from layby.worker.real_work import RealWork, current_work
-from layby.worker.thread_call import calls_for
+from layby.worker.thread_call import set_loop_of_thread
 
 logger = logging.getLogger(__name__)
 
-SLICE = 0.005
+SLICE_S = 0.005
 """Real seconds of asking before others have a turn."""
-AT_ONCE = 500
+MAX_ANSWERS_PER_TURN = 500
 """Answers heard before the loop goes on: what they set off takes its time as well."""
-SLOW = 0.05
+SLOW_S = 0.05
 """Real seconds after which a question keeps its thread to itself."""
-VIRTUAL_SLOW = 1.0
+VIRTUAL_SLOW_S = 1.0
 """The same under virtual time, where the loop waits for it: a busy machine changes no order."""
 QUICK_AGAIN = 8
 """So many quick answers in a row, in threads of their own, and a code is not slow any more."""
-REST = 10.0
+IDLE_S = 10.0
 """Real seconds after which a thread with nothing to ask ends."""
 
 Answer = tuple[Question, bool | Awaitable[Any], BaseException | None, float]
@@ -51,7 +51,7 @@ A quick yes or no is left in the question itself: a crowd of tuples would call t
 Heard = Callable[[Question, bool | Awaitable[Any], BaseException | None], None]
 
 
-class Askers:
+class ConditionThreads:
     """Belongs to one loop. `heard` is called there with each answer, `late` when one is slow."""
 
     def __init__(
@@ -67,41 +67,41 @@ class Askers:
         self._max_threads = max_threads
         self._context = copy_context()
         self._work = current_work.get()
-        self._slow_after = SLOW if self._work is None else VIRTUAL_SLOW
-        self._post = _Post(loop, self._told, self._context)
+        self._slow_after = SLOW_S if self._work is None else VIRTUAL_SLOW_S
+        self._answer_queue = _AnswerQueue(loop, self._answers_came, self._context)
         self._batch: deque[Question] = deque()
-        self._quick: _Asker | None = None
-        self._idle: list[_Asker] = []
-        self._held: dict[Question, _Asker] = {}
-        self._line: dict[Question, None] = {}
+        self._quick: _ConditionThread | None = None
+        self._idle: list[_ConditionThread] = []
+        self._dedicated: dict[Question, _ConditionThread] = {}
+        self._slow_queue: dict[Question, None] = {}
         self._asked = 0
         """Questions handed over and not answered."""
         self._slow: dict[object, int] = {}
         """Codes whose questions get threads of their own; how many were quick all the same."""
-        self._named: set[object] = set()
-        self._first: dict[Question, float] = {}
+        self._logged_codes: set[object] = set()
+        self._first_checks: dict[Question, float] = {}
         self._counted: set[Question] = set()
         self._is_handing_over = False
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = 0.0
-        self._told_of: set[str] = set()
+        self._warned_of: set[str] = set()
 
     @property
-    def held(self) -> int:
+    def dedicated_count(self) -> int:
         """How many threads are with a slow question now."""
-        return len(self._held)
+        return len(self._dedicated)
 
     # --- asking --------------------------------------------------------------------------
 
     def ask(self, question: Question) -> None:
         """It is asked after the next `hand_over`, with all others of this turn."""
         self._asked += 1
-        self._sort(question)
+        self._enqueue(question)
 
     def ask_first(self, question: Question) -> None:
         """The same for a body that waits: it is told when the answer takes long."""
         self.ask(question)
-        self._first[question] = perf_counter()
+        self._first_checks[question] = perf_counter()
         if self._work is not None:
             self.hand_over()
         elif not self._is_handing_over:
@@ -111,31 +111,31 @@ class Askers:
     def hand_over(self) -> None:
         self._is_handing_over = False
         if self._work is not None:
-            self._hear_at_once(self._work)
+            self._handle_at_once(self._work)
             return
         self._hand_batch_over()
-        if self._watch is None and self._is_anybody_to_watch():
-            self._watch_on()
+        if self._watch is None and self._needs_watching():
+            self._arm_watch()
 
     def forget(self, question: Question) -> None:
         """Nobody waits for its answer any more. Who has begun to ask it goes on."""
-        self._first.pop(question, None)
+        self._first_checks.pop(question, None)
         self._uncount(question)
-        if question in self._line:
-            del self._line[question]
+        if question in self._slow_queue:
+            del self._slow_queue[question]
             self._asked -= 1
 
     def close(self) -> None:
         """Threads end; one that hangs ends when its question does."""
         if self._watch is not None:
             self._watch.cancel()
-        askers = [*self._idle, *self._held.values()]
+        askers = [*self._idle, *self._dedicated.values()]
         for asker in askers if self._quick is None else [*askers, self._quick]:
             asker.end()
 
-    def _sort(self, question: Question) -> None:
+    def _enqueue(self, question: Question) -> None:
         if self._is_slow(question):
-            self._line[question] = None
+            self._slow_queue[question] = None
         else:
             self._batch.append(question)
 
@@ -143,8 +143,8 @@ class Askers:
         if self._batch:
             batch, self._batch = self._batch, deque()
             self._give_quick(batch)
-        if self._line:
-            self._serve_line()
+        if self._slow_queue:
+            self._serve_slow_queue()
 
     def _is_slow(self, question: Question) -> bool:
         """What its own answers were like counts more than those of its relatives."""
@@ -160,103 +160,105 @@ class Askers:
             if self._quick is None:
                 self._batch.extend(batch)  # for the next look
 
-    def _serve_line(self) -> None:
+    def _serve_slow_queue(self) -> None:
         """A thread of its own for each, while there are any."""
-        while self._line and len(self._held) < self._max_threads // 2:
-            question = next(iter(self._line))
-            del self._line[question]
+        while self._slow_queue and len(self._dedicated) < self._max_threads // 2:
+            question = next(iter(self._slow_queue))
+            del self._slow_queue[question]
             asker = self._begin(deque((question,))) if self._is_slow(question) else None
             if asker is None:
                 self._give_quick(deque((question,)))
             else:
-                self._held[question] = asker
-        if self._line:
-            self._tell_full("slow conditions wait for each other")
+                self._dedicated[question] = asker
+        if self._slow_queue:
+            self._warn_full("slow conditions wait for each other")
         else:
-            self._told_of.clear()
+            self._warned_of.clear()
 
-    def _tell_full(self, consequence: str) -> None:
+    def _warn_full(self, consequence: str) -> None:
         """Once, until there is room for all again."""
-        if consequence not in self._told_of:
-            self._told_of.add(consequence)
+        if consequence not in self._warned_of:
+            self._warned_of.add(consequence)
             logger.warning(
                 "%d conditions do not answer and hold a thread each (%s): %s",
-                len(self._held),
-                ", ".join(sorted({name_of(each.condition) for each in self._held})),
+                len(self._dedicated),
+                ", ".join(sorted({name_of(each.condition) for each in self._dedicated})),
                 consequence,
             )
 
-    def _begin(self, batch: deque[Question]) -> "_Asker | None":
+    def _begin(self, batch: deque[Question]) -> "_ConditionThread | None":
         """A thread that asks these; None when the system gives us no more."""
         while self._idle:
             asker = self._idle.pop()
             if asker.give(batch):
                 return asker
         try:
-            return _Asker(self._post, batch)
+            return _ConditionThread(self._answer_queue, batch)
         except RuntimeError as error:
-            self._tell_full(f"{error}, conditions wait for each other")
+            self._warn_full(f"{error}, conditions wait for each other")
             return None
 
     # --- looking after them --------------------------------------------------------------
 
-    def _is_anybody_to_watch(self) -> bool:
-        return bool(self._first) or self._asked > len(self._held) + len(self._line)
+    def _needs_watching(self) -> bool:
+        return bool(self._first_checks) or self._asked > len(self._dedicated) + len(
+            self._slow_queue
+        )
 
-    def _watch_on(self, pause: float = SLOW) -> None:
+    def _arm_watch(self, pause: float = SLOW_S) -> None:
         self._watch_at = self._loop.time() + pause
-        self._watch = self._loop.call_at(self._watch_at, self._look, context=self._context)
+        self._watch = self._loop.call_at(self._watch_at, self._check_threads, context=self._context)
 
-    def _look(self) -> None:
+    def _check_threads(self) -> None:
         """If we are late ourselves, so may the threads be: look again before judging."""
         self._watch = None
-        self._hear_some()
+        self._handle_answers()
         self._hand_batch_over()
-        if self._loop.time() - self._watch_at < SLOW:
-            self._judge()
-        if self._is_anybody_to_watch():
-            self._watch_on(self._until_next_late())
+        if self._loop.time() - self._watch_at < SLOW_S:
+            self._find_slow()
+        if self._needs_watching():
+            self._arm_watch(self._next_watch_in())
 
-    def _until_next_late(self) -> float:
-        if self._is_at_its_end():
-            return SLOW
+    def _next_watch_in(self) -> float:
+        if self._has_no_spare_thread():
+            return SLOW_S
         asked = None if self._quick is None else self._quick.asked
         age = 0.0 if asked is None else perf_counter() - asked[1]
-        return max(SLOW - age, SLOW / 10)
+        return max(SLOW_S - age, SLOW_S / 10)
 
-    def _judge(self) -> bool:
+    def _find_slow(self) -> bool:
         """Leave threads to questions that take too long; whether any was found."""
         limit = perf_counter() - self._slow_after
         askers = self._idle if self._quick is None else [*self._idle, self._quick]
         lost = [(asker, asked) for asker in askers if (asked := asker.asked) and asked[1] < limit]
         for asker, (question, begun) in lost:
-            self._leave_alone(asker, question, perf_counter() - begun)
-        for question in [each for each, since in self._first.items() if since < limit]:
-            del self._first[question]
+            self._dedicate(asker, question, perf_counter() - begun)
+        for question in [each for each, since in self._first_checks.items() if since < limit]:
+            del self._first_checks[question]
             self._late(question)
         return bool(lost)
 
-    def _leave_alone(self, asker: "_Asker", question: Question, took: float) -> None:
-        self._remember(question, took)
-        if self._is_at_its_end():
-            self._tell_full("all conditions wait")
+    def _dedicate(self, asker: "_ConditionThread", question: Question, took: float) -> None:
+        self._mark_slow(question, took)
+        if self._has_no_spare_thread():
+            self._warn_full("all conditions wait")
             return
-        self._held[question] = asker
+        self._dedicated[question] = asker
         if asker is self._quick:
             self._quick = None
         elif asker in self._idle:
             self._idle.remove(asker)
-        for each in asker.rest():
-            self._sort(each)
+        for each in asker.take_rest():
+            self._enqueue(each)
         self._hand_batch_over()
 
-    def _remember(self, question: Question, took: float) -> None:
+    def _mark_slow(self, question: Question, took: float) -> None:
         """Named once, with all others of the same code."""
         question.lane = "own"
         code = code_of(question.condition)
         self._slow[code] = 0
-        if code not in self._named:
-            self._named.add(code)
+        if code not in self._logged_codes:
+            self._logged_codes.add(code)
             logger.warning(
                 "condition %s%s did not answer within %.0f ms; from now on it is asked in a thread "
                 "of its own (make it async, or quicker)",
@@ -275,25 +277,25 @@ class Askers:
 
     # --- answers -------------------------------------------------------------------------
 
-    def _told(self) -> None:
-        self._post.is_told = False
-        self._hear_some()
+    def _answers_came(self) -> None:
+        self._answer_queue.is_notified = False
+        self._handle_answers()
 
-    def _hear_some(self) -> None:
+    def _handle_answers(self) -> None:
         """Hear the answers there are; of a crowd some, and the rest in the next turn."""
-        answers = self._post.answers
+        answers = self._answer_queue.answers
         try:
-            for _ in range(len(answers) if self._work else min(len(answers), AT_ONCE)):
+            for _ in range(len(answers) if self._work else min(len(answers), MAX_ANSWERS_PER_TURN)):
                 answer = answers.popleft()
                 if isinstance(answer, tuple):
-                    self._hear(*answer)
+                    self._handle_answer(*answer)
                 else:
-                    self._hear(answer, answer.said, None, 0.0)
+                    self._handle_answer(answer, answer.quick_answer, None, 0.0)
         finally:
             if answers:
-                self._post.tell()
+                self._answer_queue.notify()
 
-    def _hear(
+    def _handle_answer(
         self,
         question: Question,
         answer: bool | Awaitable[Any],  # noqa: FBT001
@@ -301,55 +303,57 @@ class Askers:
         took: float,
     ) -> None:
         self._asked -= 1
-        if self._first:
-            self._first.pop(question, None)
-        if self._held and (asker := self._held.pop(question, None)) is not None:
-            self._come_back(asker, question, took)
+        if self._first_checks:
+            self._first_checks.pop(question, None)
+        if self._dedicated and (asker := self._dedicated.pop(question, None)) is not None:
+            self._thread_returned(asker, question, took)
         elif question.lane is None:
             question.lane = "quick"
         self._heard(question, answer, error)
         self._uncount(question)
 
-    def _come_back(self, asker: "_Asker", question: Question, took: float) -> None:
+    def _thread_returned(self, asker: "_ConditionThread", question: Question, took: float) -> None:
         if took > self._slow_after:
-            self._remember(question, took)
+            self._mark_slow(question, took)
         elif question.lane is None:
             question.lane = "quick"
             self._was_quick(question)
         if (asked := asker.asked) is not None:
-            self._held[asked[0]] = asker  # it took one more while the rest was taken from it
+            self._dedicated[asked[0]] = asker  # it took one more while the rest was taken from it
         else:
             self._idle.append(asker)
-        self._serve_line()
+        self._serve_slow_queue()
 
     # --- virtual time --------------------------------------------------------------------
 
-    def _hear_at_once(self, work: RealWork) -> None:
+    def _handle_at_once(self, work: RealWork) -> None:
         """Time stands still meanwhile; for those that are slow it is the count that holds it."""
-        self._post.is_waited_for = True
+        self._answer_queue.is_loop_waiting = True
         self._hand_batch_over()
         self._wait_for_quick_ones()
-        self._post.is_waited_for = False
-        self._hear_some()
-        for question in [*self._held, *self._line]:
+        self._answer_queue.is_loop_waiting = False
+        self._handle_answers()
+        for question in [*self._dedicated, *self._slow_queue]:
             if not question.is_over and question not in self._counted:
                 self._counted.add(question)
                 work.begin()
-        for question in list(self._first):
-            del self._first[question]
+        for question in list(self._first_checks):
+            del self._first_checks[question]
             self._late(question)
 
     def _wait_for_quick_ones(self) -> None:
-        while self._asked > len(self._held) + len(self._line):
-            is_heard = self._post.rung.wait(1.1 * self._slow_after)
-            self._post.rung.clear()
-            self._hear_some()
-            if not is_heard and (self._batch or (self._judge() and self._is_at_its_end())):
+        while self._asked > len(self._dedicated) + len(self._slow_queue):
+            is_heard = self._answer_queue.notified.wait(1.1 * self._slow_after)
+            self._answer_queue.notified.clear()
+            self._handle_answers()
+            if not is_heard and (
+                self._batch or (self._find_slow() and self._has_no_spare_thread())
+            ):
                 return
 
-    def _is_at_its_end(self) -> bool:
+    def _has_no_spare_thread(self) -> bool:
         """Whether the quick asker has to stay with its question: there is no other thread."""
-        return len(self._held) >= self._max_threads - 1
+        return len(self._dedicated) >= self._max_threads - 1
 
     def _uncount(self, question: Question) -> None:
         if self._counted and self._work is not None and question in self._counted:
@@ -357,44 +361,52 @@ class Askers:
             self._work.end()
 
 
-class _Post:
+class _AnswerQueue:
     """Where threads leave their answers, and the bell that tells the loop."""
 
-    __slots__ = ("_context", "_told", "answers", "is_told", "is_waited_for", "loop", "rung")
+    __slots__ = (
+        "_context",
+        "_on_answers",
+        "answers",
+        "is_loop_waiting",
+        "is_notified",
+        "loop",
+        "notified",
+    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, told: Callable[[], None], context: Context
     ) -> None:
         self.loop = loop
-        self._told = told
+        self._on_answers = told
         self._context = context
         self.answers: deque[Answer | Question] = deque()
-        self.is_told = False
-        self.is_waited_for = False
+        self.is_notified = False
+        self.is_loop_waiting = False
         """Under virtual time: the loop stands still and hears `rung`."""
-        self.rung = threading.Event()
+        self.notified = threading.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Rings once for many answers: the loop clears `is_told` before it looks."""
-        if self.is_waited_for:
-            self.rung.set()
-        elif not self.is_told:
-            self.is_told = True
+        if self.is_loop_waiting:
+            self.notified.set()
+        elif not self.is_notified:
+            self.is_notified = True
             with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self._told, context=self._context)
+                self.loop.call_soon_threadsafe(self._on_answers, context=self._context)
 
 
-class _Asker:
+class _ConditionThread:
     """One thread. It never keeps a process alive, and ends when it has long been idle."""
 
-    def __init__(self, post: _Post, batch: deque[Question]) -> None:
+    def __init__(self, post: _AnswerQueue, batch: deque[Question]) -> None:
         self.asked: tuple[Question, float] | None = None
         """The question under way and since when; cleared before its answer is left."""
-        self._post = post
+        self._answer_queue = post
         self._inbox: SimpleQueue[deque[Question] | None] = SimpleQueue()
         self._batch = batch
         self._lock = threading.Lock()
-        self._is_gone = False
+        self._has_ended = False
         self._inbox.put(batch)
         threading.Thread(target=self._run, name="layby-condition", daemon=True).start()
 
@@ -402,39 +414,39 @@ class _Asker:
 
     def give(self, batch: deque[Question]) -> bool:
         with self._lock:
-            if not self._is_gone:
+            if not self._has_ended:
                 self._inbox.put(batch)
-            return not self._is_gone
+            return not self._has_ended
 
     def end(self) -> None:
         self._inbox.put(None)
 
-    def rest(self) -> list[Question]:
+    def take_rest(self) -> list[Question]:
         """Take away all but the question under way. Should that end now, none is asked twice."""
-        rest = _taken(self._batch)
+        rest = _drained(self._batch)
         with suppress(Empty):
             while True:
-                rest += _taken(self._inbox.get_nowait() or deque())
+                rest += _drained(self._inbox.get_nowait() or deque())
         return rest
 
     # --- in the thread -------------------------------------------------------------------
 
     def _run(self) -> None:
-        calls_for(self._post.loop)
+        set_loop_of_thread(self._answer_queue.loop)
         while (batch := self._next()) is not None:
             self._batch = batch
             self._ask_all(batch)
 
     def _next(self) -> deque[Question] | None:
         try:
-            return self._inbox.get(timeout=REST)
+            return self._inbox.get(timeout=IDLE_S)
         except Empty:
             with self._lock:
-                self._is_gone = self._inbox.empty()
-            return None if self._is_gone else self._inbox.get()
+                self._has_ended = self._inbox.empty()
+            return None if self._has_ended else self._inbox.get()
 
     def _ask_all(self, batch: deque[Question]) -> None:
-        answers = self._post.answers
+        answers = self._answer_queue.answers
         begun = told = perf_counter()
         while True:
             try:
@@ -442,22 +454,22 @@ class _Asker:
             except IndexError:
                 break
             self.asked = (question, begun)
-            answer, error = _answer(question)
+            answer, error = _evaluate(question)
             now = perf_counter()
             self.asked = None
-            if error is None and isinstance(answer, bool) and now - begun < SLOW:
-                question.said = answer
+            if error is None and isinstance(answer, bool) and now - begun < SLOW_S:
+                question.quick_answer = answer
                 answers.append(question)
             else:
                 answers.append((question, answer, error, now - begun))
             begun = now
-            if now - told > SLICE:
-                self._post.tell()
+            if now - told > SLICE_S:
+                self._answer_queue.notify()
                 told = now
-        self._post.tell()
+        self._answer_queue.notify()
 
 
-def _taken(batch: deque[Question]) -> list[Question]:
+def _drained(batch: deque[Question]) -> list[Question]:
     """One by one: the thread whose batch it is may take from it as well."""
     taken: list[Question] = []
     with suppress(IndexError):
@@ -466,7 +478,7 @@ def _taken(batch: deque[Question]) -> list[Question]:
     return taken
 
 
-def _answer(question: Question) -> tuple[bool | Awaitable[Any], BaseException | None]:
+def _evaluate(question: Question) -> tuple[bool | Awaitable[Any], BaseException | None]:
     if question.is_over:
         return False, None
     try:
@@ -476,10 +488,10 @@ def _answer(question: Question) -> tuple[bool | Awaitable[Any], BaseException | 
         told.__cause__ = error
         return False, told
     except BaseException as error:  # noqa: BLE001 - counted and told, whatever it is
-        return False, _explained(error)
+        return False, _with_hint(error)
 
 
-def _explained(error: BaseException) -> BaseException:
+def _with_hint(error: BaseException) -> BaseException:
     """What a condition that needs its loop has to know."""
     if isinstance(error, RuntimeError) and str(error).lower().startswith(
         ("no running event loop", "there is no current event loop")

@@ -20,23 +20,23 @@ LISTED: Final = 5
 """Tasks named in a line; the rest is counted."""
 
 
-class Host(Protocol):
+class StopHost(Protocol):
     """What stopping needs of the worker."""
 
     attempts: dict[str, Attempt]
 
     def hand_back(self, attempt: Attempt) -> None: ...
 
-    def tell_overlap(self, attempt: Attempt) -> None: ...
+    def report_overlap(self, attempt: Attempt) -> None: ...
 
     @property
     def holds_nothing(self) -> bool: ...
 
 
-class Stopping:
+class WorkerStop:
     """`changed` is to be called whenever a body has ended, or something was reported."""
 
-    def __init__(self, host: Host, grace: float) -> None:
+    def __init__(self, host: StopHost, grace: float) -> None:
         self._host = host
         self._grace = grace
         self._ends_at: float | None = None
@@ -62,26 +62,26 @@ class Stopping:
         for attempt in list(self._host.attempts.values()):
             attempt.ask_to_stop()
         try:
-            if not await self._come_true(self._have_ended, self._grace):
+            if not await self._wait_until(self._have_ended, self._grace):
                 await self._end_hard()
         finally:
             self._hand_back_the_rest()
-        await self._come_true(lambda: self._host.holds_nothing, REPORT_S)
+        await self._wait_until(lambda: self._host.holds_nothing, REPORT_S)
 
     async def _end_hard(self) -> None:
         for attempt in list(self._host.attempts.values()):
             attempt.end_hard()
-        await self._come_true(self._have_ended, END_S)
+        await self._wait_until(self._have_ended, END_S)
 
     def _hand_back_the_rest(self) -> None:
         for attempt in list(self._host.attempts.values()):
-            self._host.tell_overlap(attempt)
+            self._host.report_overlap(attempt)
             self._host.hand_back(attempt)
 
     def _have_ended(self) -> bool:
         return not self.waits_for
 
-    async def _come_true(self, condition: Callable[[], bool], within: float) -> bool:
+    async def _wait_until(self, condition: Callable[[], bool], within: float) -> bool:
         try:
             async with asyncio.timeout(within):
                 while not condition():

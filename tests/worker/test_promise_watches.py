@@ -10,8 +10,8 @@ from layby.core.model import Promise
 from layby.core.replies import PromiseData, Reply, ok, refuse
 from layby.errors import DeferTimeout, EngineStopped, StoreUnavailable
 from layby.testing import current_clock, virtual_test
-from layby.worker.deadlines import Deadlines
-from layby.worker.watches import TimedWatch, Watches
+from layby.worker.promise_watches import PromiseWatches, TimedPromiseWatch
+from layby.worker.wait_deadlines import WaitDeadlines
 
 
 class Store:
@@ -51,13 +51,13 @@ def settled(at: int) -> Reply:
     return ok(PromiseData(promise(at)))
 
 
-def watching(store: Store) -> Watches:
+def watching(store: Store) -> PromiseWatches:
     client = cast("WatchingClient", store)
-    return Watches(client, lambda: current_clock().now(), asyncio.ensure_future)
+    return PromiseWatches(client, lambda: current_clock().now(), asyncio.ensure_future)
 
 
-def until(watches: Watches, seconds: float) -> TimedWatch:
-    book = Deadlines({}, lambda: None)
+def until(watches: PromiseWatches, seconds: float) -> TimedPromiseWatch:
+    book = WaitDeadlines({}, lambda: None)
     at = current_clock().now() + round(seconds * 1000)
     return watches.watch_until("p", book.begin("r", at, book.end), "too late")
 

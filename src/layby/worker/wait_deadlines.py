@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from layby.core.model import Millis
 
 
-class Deadline:
+class WaitDeadline:
     """Of one wait. `moved` is called when the store says something else than we believed."""
 
     __slots__ = ("_end", "deadline", "moved", "record_id")
@@ -24,25 +24,25 @@ class Deadline:
         self._end(self.record_id)
 
 
-class Deadlines:
+class WaitDeadlines:
     """`tell_soon` is called when there is something that no annotation has carried yet."""
 
-    __slots__ = ("_begun", "_ended", "_fixed", "_tell_soon", "is_untold")
+    __slots__ = ("_begun", "_ended", "_fixed", "_send_soon", "has_unsent")
 
-    def __init__(self, fixed: Mapping[str, Millis], tell_soon: Callable[[], None]) -> None:
+    def __init__(self, fixed: Mapping[str, Millis], send_soon: Callable[[], None]) -> None:
         self._fixed = dict(fixed)
-        self._tell_soon = tell_soon
-        self._begun: dict[str, Deadline] = {}
+        self._send_soon = send_soon
+        self._begun: dict[str, WaitDeadline] = {}
         self._ended: tuple[str, ...] = ()
-        self.is_untold = False
+        self.has_unsent = False
 
     def fixed(self, record_id: str) -> Millis | None:
         return self._fixed.get(record_id)
 
-    def begin(self, record_id: str, estimate: Millis, end: Callable[[str], None]) -> Deadline:
+    def begin(self, record_id: str, estimate: Millis, end: Callable[[str], None]) -> WaitDeadline:
         """A wait begins, or goes on that an earlier life began."""
         fixed = self._fixed.get(record_id)
-        deadline = Deadline(record_id, estimate if fixed is None else fixed, end)
+        deadline = WaitDeadline(record_id, estimate if fixed is None else fixed, end)
         if fixed is None:
             self._begun[record_id] = deadline
             self._changed()
@@ -76,6 +76,6 @@ class Deadlines:
             self._ended = tuple(each for each in self._ended if each not in ended)
 
     def _changed(self) -> None:
-        if not self.is_untold:
-            self.is_untold = True
-            self._tell_soon()
+        if not self.has_unsent:
+            self.has_unsent = True
+            self._send_soon()

@@ -46,20 +46,20 @@ def check_target(target: object) -> str:
 async def make_call(attempt: Attempt, key: str, call: Call, target: str, length: Millis) -> Promise:
     """The promise of the call: as an earlier life left it, or new."""
     param = call.to_value()
-    for making in count(1):
-        call_id = attempt.replay.call_id(key, making)
+    for number in count(1):
+        call_id = attempt.replay.call_id(key, number)
         tags = tags_below(attempt.id, attempt.lineage, call_id, target)
         promise = await attempt.create(call_id, length, param, tags, capped=True)
         attempt.replay.check(call_id, _record_of(read_call(promise)), _record_of(call))
-        if not attempt.replay.is_spent(promise):
+        if not attempt.replay.must_be_repeated(promise):
             return promise
     raise AssertionError  # there is always another making
 
 
-def result_of(promise: Promise, told: str) -> Any:
+def result_of(promise: Promise, what: str) -> Any:
     """The call's deadline is the timeout of whoever waits for it."""
     if promise.state == "rejected_timedout":
-        raise DeferTimeout(f"{told} was not answered in time (promise {promise.id})")
+        raise DeferTimeout(f"{what} was not answered in time (promise {promise.id})")
     return value_of(promise)
 
 

@@ -13,8 +13,8 @@ from layby.executors import (
     TaskCompletion,
 )
 from layby.worker.attempt import Attempt
-from layby.worker.blocking import BlockingHandle
-from layby.worker.driver import Driver, Quit
+from layby.worker.blocking_handle import BlockingHandle
+from layby.worker.driver import BodyDriver, ExitRequested
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
 from layby.worker.shared_slot import SharedSlot, Slot
@@ -25,7 +25,7 @@ class ProcessFailed(LaybyError):
     """A body in a process of its own raised, or its process died."""
 
 
-class Bodies:
+class BodyRunner:
     """Threads and processes are made when the first body needs them."""
 
     def __init__(
@@ -36,9 +36,9 @@ class Bodies:
         self._process_count = processes
         self._give_up = give_up
         self._threads: ThreadPoolExecutor | None = None
-        self._thread_places = asyncio.Semaphore(max_threads)
+        self._thread_permits = asyncio.Semaphore(max_threads)
         self._processes: ProcessTaskExecutor | None = None
-        self._process_places = asyncio.Semaphore(processes)
+        self._process_permits = asyncio.Semaphore(processes)
         self.threads = 0
         """How many bodies have a thread now, those that wait in it too."""
 
@@ -47,7 +47,7 @@ class Bodies:
 
         No coroutine of its own: each would stay in memory with every parked task.
         """
-        is_async = attempt.job.mode == "async"
+        is_async = attempt.loaded.mode == "async"
         shared = SharedSlot(slot, attempt, is_driven=is_async)
         handle = TaskHandle(shared, attempt, self._wheel)
         context.run(enter_handle, handle)
@@ -55,32 +55,32 @@ class Bodies:
         code: Any
         if is_async:
             attempt.has_begun = True
-            code = self._driven(attempt, handle, shared, context)
+            code = self._on_loop(attempt, handle, shared, context)
         else:
-            code = self._elsewhere(attempt, handle, shared)
+            code = self._off_loop(attempt, handle, shared)
         # Not by the loop's task factory: an eager one would run user code right here.
         task = asyncio.Task(code, loop=asyncio.get_running_loop(), context=context)
-        shared.begin(task)
+        shared.set_main(task)
         return task
 
-    def _driven(
+    def _on_loop(
         self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot, context: Context
     ) -> Any:
         try:
-            return Driver(context.run(attempt.job.body(handle)), shared)
+            return BodyDriver(context.run(attempt.loaded.body(handle)), shared)
         except BaseException as error:  # noqa: BLE001 - told as if it had come a moment later
             attempt.error = error
-            return _raising(error if isinstance(error, Exception) else Quit())
+            return _raise(error if isinstance(error, Exception) else ExitRequested())
 
-    async def _elsewhere(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
+    async def _off_loop(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
         try:
-            if attempt.job.mode == "thread":
+            if attempt.loaded.mode == "thread":
                 return await self._in_thread(attempt, handle, shared)
             return await self._in_process(attempt)
         except BaseException as error:
             attempt.error = error
             if isinstance(error, SystemExit | KeyboardInterrupt):  # of a thread, so not Ctrl-C
-                raise Quit from error
+                raise ExitRequested from error
             raise
         finally:
             shared.close()
@@ -95,7 +95,7 @@ class Bodies:
 
     async def _in_thread(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
         """A thread cannot be ended: the slot stays held until it ends by itself."""
-        async with self._thread_places:
+        async with self._thread_permits:
             self.threads += 1
             try:
                 await attempt.hold_lease()  # it may have waited long for its place
@@ -105,11 +105,11 @@ class Bodies:
 
     async def _in_own_thread(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
         work = real_work()
-        shared.begin_thread()
+        shared.set_main_thread()
         blocking = BlockingHandle(handle, shared, asyncio.get_running_loop(), work)
         context = copy_context()
         context.run(enter_handle, blocking)
-        call = attempt.job.body(blocking)
+        call = attempt.loaded.body(blocking)
         attempt.has_begun = True
         work.begin()
         running = asyncio.wrap_future(self._thread_pool().submit(context.run, blocking.run, call))
@@ -121,7 +121,7 @@ class Bodies:
                 raise
             blocking.interrupt()
             self._give_up(attempt)
-            await _outlive(running)
+            await _wait_for_end(running)
             raise
 
     def _thread_pool(self) -> ThreadPoolExecutor:
@@ -132,10 +132,10 @@ class Bodies:
     # --- processes -----------------------------------------------------------------------
 
     async def _in_process(self, attempt: Attempt) -> Any:
-        async with self._process_places:
+        async with self._process_permits:
             await attempt.hold_lease()
             attempt.has_begun = True
-            return await self._in_own_process(attempt.job.body(None))
+            return await self._in_own_process(attempt.loaded.body(None))
 
     async def _in_own_process(self, call: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
@@ -164,11 +164,11 @@ class Bodies:
         return self._processes
 
 
-async def _raising(error: BaseException) -> None:
+async def _raise(error: BaseException) -> None:
     raise error
 
 
-async def _outlive(running: "asyncio.Future[Any]") -> None:
+async def _wait_for_end(running: "asyncio.Future[Any]") -> None:
     while not running.done():
         try:
             await asyncio.wait([running])

@@ -29,7 +29,7 @@ class BlockingHandle:
         self._main: threading.Thread | None = None
         self._loop = loop
         self._work = work
-        self._answering: set[asyncio.Task[Any]] = set()
+        self._calls: set[asyncio.Task[Any]] = set()
 
     # --- waits ---------------------------------------------------------------------------
 
@@ -48,26 +48,26 @@ class BlockingHandle:
         return self._wait(self._handle.rpc(func, *args, **options))
 
     def promise(self, name: str) -> "BlockingToken":
-        return BlockingToken(self, self._ask(self._handle.promise(name)))
+        return BlockingToken(self, self._call(self._handle.promise(name)))
 
     # --- other control -------------------------------------------------------------------
 
     def checkpoint(self, key: str, fn: Any, *args: Any) -> Any:
         """A plain `fn` runs on this thread, an async one on the loop."""
         if inspect.iscoroutinefunction(fn):
-            return self._ask(self._handle.checkpoint(key, fn, *args))
+            return self._call(self._handle.checkpoint(key, fn, *args))
         found = self._handle.recalled(key, args)
         if found is not None:
             return found.value
         if not self._handle.is_leased or not self._handle.is_slot_held():
-            self._ask(self._handle.may_work())
-        return self._ask(self._handle.keep(key, args, fn(*args)))
+            self._call(self._handle.may_work())
+        return self._call(self._handle.keep(key, args, fn(*args)))
 
     def yield_slot(self) -> None:
-        self._ask(self._handle.yield_slot())
+        self._call(self._handle.yield_slot())
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
-        self._ask(_called(self._handle.progress, fraction, text))
+        self._call(_called(self._handle.progress, fraction, text))
 
     def is_slot_held(self) -> bool:
         return self._handle.is_slot_held()
@@ -90,12 +90,12 @@ class BlockingHandle:
         """In the body's own thread: its main strand."""
         self._main = threading.current_thread()
         if not self._handle.is_leased:  # the process may have been stopped on the way here
-            self._ask(self._handle.may_work())
+            self._call(self._handle.may_work())
         return thread_call(call)
 
     def interrupt(self) -> None:
         """On the loop: whatever the thread waits for now raises there."""
-        for answering in self._answering:
+        for answering in self._calls:
             answering.cancel()
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -103,16 +103,16 @@ class BlockingHandle:
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """A wait, in which the body can be ended when the worker stops."""
-        return self._ask(coroutine, is_wait=True)
+        return self._call(coroutine, is_wait=True)
 
-    def _ask(self, coroutine: Coroutine[Any, Any, Any], *, is_wait: bool = False) -> Any:
+    def _call(self, coroutine: Coroutine[Any, Any, Any], *, is_wait: bool = False) -> Any:
         """Wait on the loop; meanwhile this thread does no real work."""
         try:
             self._handle.check_open()
         except BaseException:
             coroutine.close()
             raise
-        answered = self._answered(coroutine, self._strand(), int(is_wait))
+        answered = self._call_on_loop(coroutine, self._strand(), int(is_wait))
         asked = asyncio.run_coroutine_threadsafe(answered, self._loop)
         self._work.end()
         try:
@@ -125,20 +125,20 @@ class BlockingHandle:
         thread = threading.current_thread()
         return MAIN if thread is self._main else thread
 
-    async def _answered(
+    async def _call_on_loop(
         self, coroutine: Coroutine[Any, Any, Any], strand: Strand, waits: int
     ) -> Any:
         answering = asyncio.current_task()
         assert answering is not None
-        self._answering.add(answering)
-        self._shared.call_for(strand)
+        self._calls.add(answering)
+        self._shared.begin_call(strand)
         self._handle.thread_waits(waits)
         try:
             return await coroutine
         finally:
             self._handle.thread_waits(-waits)
-            self._shared.called()
-            self._answering.discard(answering)
+            self._shared.end_call()
+            self._calls.discard(answering)
             self._work.begin()
 
 

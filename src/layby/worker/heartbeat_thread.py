@@ -15,9 +15,9 @@ from typing import Final
 from layby.client.api import Client
 from layby.core.replies import HeartbeatData, Reply
 from layby.errors import LaybyError
-from layby.worker.renewal import heed_heartbeat
+from layby.worker.reconciliation import Reconciler
+from layby.worker.renewal import apply_heartbeat
 from layby.worker.server_clock import ServerClock
-from layby.worker.stock import Stock
 from layby.worker.thread_call import in_own_thread
 from layby.worker.worker import Worker
 
@@ -29,7 +29,7 @@ LOOKS_PER_BLOCK: Final = 3
 STOP_S: Final = 2.0
 
 
-class Heart:
+class HeartbeatThread:
     """`connect` makes a client for the thread's own event loop; it is told how long to wait."""
 
     def __init__(
@@ -45,14 +45,14 @@ class Heart:
         lease = worker.config.ttl / 1000
         self._every = min(lease / BEATS_PER_LEASE, max_block / LOOKS_PER_BLOCK)
         self._max_block = max_block
-        self._stock = Stock(worker)
+        self._reconciler = Reconciler(worker)
         self._loop = asyncio.get_running_loop()
-        self._turned_at = monotonic()
+        self._loop_ran_at = monotonic()
         self._was_blocked = False
-        self._is_heard = True
+        self._is_answered = True
         self._is_stopping = False
         self._own_loop: asyncio.AbstractEventLoop | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._beat_task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="layby-heart", daemon=True)
 
     def start(self) -> None:
@@ -61,44 +61,44 @@ class Heart:
     async def stop(self) -> None:
         """A beat that is under way is not waited for."""
         self._is_stopping = True
-        if self._own_loop is not None and self._beating is not None:
+        if self._own_loop is not None and self._beat_task is not None:
             with suppress(RuntimeError):  # it has ended by itself
-                self._own_loop.call_soon_threadsafe(self._beating.cancel)
+                self._own_loop.call_soon_threadsafe(self._beat_task.cancel)
         await in_own_thread(self._thread.join, STOP_S)
 
     # --- in its own thread ---------------------------------------------------------------
 
     def _run(self) -> None:
-        asyncio.run(self._live())
+        asyncio.run(self._main())
 
-    async def _live(self) -> None:
+    async def _main(self) -> None:
         """Who stops the heart cancels its beating, never the closing of its connection."""
         client = self._connect(self._every / 2)
-        self._beating = asyncio.create_task(self._beat_on(client))
+        self._beat_task = asyncio.create_task(self._beat_forever(client))
         self._own_loop = asyncio.get_running_loop()
-        await asyncio.wait([self._beating])
+        await asyncio.wait([self._beat_task])
         await client.close()
 
-    async def _beat_on(self, client: Client) -> None:
+    async def _beat_forever(self, client: Client) -> None:
         pause = self._every
         while not self._is_stopping:
             await asyncio.sleep(pause)
-            is_heard = self._is_blocked() or await self._is_answered(client)
+            is_heard = self._is_blocked() or await self._beat_is_answered(client)
             pause = self._every if is_heard else self._every / 4
 
-    async def _is_answered(self, client: Client) -> bool:
-        was_heard, self._is_heard = self._is_heard, False
+    async def _beat_is_answered(self, client: Client) -> bool:
+        was_heard, self._is_answered = self._is_answered, False
         try:
             await self._beat(client)
-            self._is_heard = True
+            self._is_answered = True
         except LaybyError as failure:
             if was_heard:  # said once, however long it lasts
                 logger.warning("heartbeats are not answered: %s", failure)
         except Exception:
             logger.exception("a heartbeat failed")
-        if self._is_heard and not was_heard:
+        if self._is_answered and not was_heard:
             logger.info("heartbeats are answered again")
-        return self._is_heard
+        return self._is_answered
 
     async def _beat(self, client: Client) -> None:
         worker = self._worker
@@ -108,17 +108,17 @@ class Heart:
             reply = await self._clock.beat(client, beat)
             if reply.is_ok:
                 worker.lease.renewed(sent_at, beat.incarnation)
-            self._call(self._heard, beat.incarnation, reply)
+            self._call_worker_loop(self._handle_reply, beat.incarnation, reply)
         for call_beat in worker.calls.beats():  # their leases are their own
             sent_at = worker.lease.elapsed()
             if (await client.send(call_beat)).is_ok:
                 worker.calls.renewed(call_beat, sent_at)
-        self._call(self._look_after_calls)
+        self._call_worker_loop(self._check_call_leases)
 
     def _is_blocked(self) -> bool:
         """Whether the worker's loop has not turned for too long; asks it to show that it does."""
-        self._call(self._turned)
-        blocked = monotonic() - self._turned_at
+        self._call_worker_loop(self._note_loop_runs)
+        blocked = monotonic() - self._loop_ran_at
         is_blocked = blocked > self._max_block
         if is_blocked and not self._was_blocked:
             tasks = ", ".join(self._worker.running) or "no task of ours"
@@ -131,21 +131,21 @@ class Heart:
         self._was_blocked = is_blocked
         return is_blocked
 
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+    def _call_worker_loop(self, function: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
             self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- in the worker's loop ------------------------------------------------------------
 
-    def _look_after_calls(self) -> None:
-        self._worker.spawn(self._worker.calls.look_after())
+    def _check_call_leases(self) -> None:
+        self._worker.spawn(self._worker.calls.check_leases())
 
-    def _turned(self) -> None:
-        self._turned_at = monotonic()
+    def _note_loop_runs(self) -> None:
+        self._loop_ran_at = monotonic()
 
-    def _heard(self, incarnation: str, reply: Reply) -> None:
-        heed_heartbeat(self._worker, incarnation, reply)
-        if isinstance(reply.data, HeartbeatData) and self._stock.is_wanted(
+    def _handle_reply(self, incarnation: str, reply: Reply) -> None:
+        apply_heartbeat(self._worker, incarnation, reply)
+        if isinstance(reply.data, HeartbeatData) and self._reconciler.is_due(
             agrees=reply.data.agrees
         ):
-            self._worker.spawn(self._stock.take())
+            self._worker.spawn(self._reconciler.reconcile())

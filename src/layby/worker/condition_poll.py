@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.wire.encoding import error_text
-from layby.worker.wake import Wake
+from layby.worker.wake_events import Wake
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Poll:
         "max_interval",
         "next_poll_at",
         "polls",
-        "said",
+        "quick_answer",
         "task",
         "tick",
         "timeout",
@@ -87,7 +87,7 @@ class Poll:
         self.tick: Tick | None = None
         self.asking: asyncio.Future[Any] | FirstCheck | Poll | None = None
         """The question under way: a task, or what the askers have been given."""
-        self.said = False
+        self.quick_answer = False
         """Its last quick answer, on the way from its thread."""
         self.asked_at: float | None = None
         """Since when, in the time of the loop."""
@@ -133,6 +133,7 @@ class FirstCheck:
 
     __slots__ = (
         "answer",
+        "answered",
         "condition",
         "context",
         "error",
@@ -140,10 +141,9 @@ class FirstCheck:
         "is_withdrawn",
         "lane",
         "poll",
-        "said",
+        "quick_answer",
         "since",
         "task",
-        "told",
     )
 
     def __init__(self, condition: Condition, task: str | None, since: float) -> None:
@@ -154,9 +154,9 @@ class FirstCheck:
         self.lane: Lane | None = "async" if is_async(condition) else None
         self.answer: bool | Awaitable[Any] | None = None
         self.error: BaseException | None = None
-        self.told: asyncio.Future[None] | None = None
+        self.answered: asyncio.Future[None] | None = None
         self.poll: Poll | None = None
-        self.said = False
+        self.quick_answer = False
         self.is_late = False
         self.is_withdrawn = False
 
@@ -180,17 +180,17 @@ class FirstCheck:
         except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
             self.answer, self.error = False, error
 
-    def hear(self, answer: bool | Awaitable[Any], error: BaseException | None) -> None:  # noqa: FBT001
+    def take_answer(self, answer: bool | Awaitable[Any], error: BaseException | None) -> None:  # noqa: FBT001
         self.answer, self.error = answer, error
-        self.tell()
+        self.wake()
 
-    def be_late(self) -> None:
+    def mark_late(self) -> None:
         self.is_late = True
-        self.tell()
+        self.wake()
 
-    def tell(self) -> None:
-        if self.told is not None and not self.told.done():
-            self.told.set_result(None)
+    def wake(self) -> None:
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(None)
 
 
 Question = Poll | FirstCheck
@@ -211,17 +211,17 @@ def check_pace(
     max_errors: int,
 ) -> None:
     """Refuse numbers that would spin, go backwards or never come."""
-    _check(0 < interval < math.inf, "interval", interval, "a positive number of seconds")
-    _check(timeout is None or timeout >= 0, "timeout", timeout, "None or at least 0")
-    _check(1 <= backoff < math.inf, "backoff", backoff, "at least 1.0")
-    _check(
+    _require(0 < interval < math.inf, "interval", interval, "a positive number of seconds")
+    _require(timeout is None or timeout >= 0, "timeout", timeout, "None or at least 0")
+    _require(1 <= backoff < math.inf, "backoff", backoff, "at least 1.0")
+    _require(
         max_interval is None or max_interval >= interval,
         "max_interval",
         max_interval,
         f"None or at least the interval, {interval:g}",
     )
-    _check(0 <= jitter <= 1, "jitter", jitter, "a fraction between 0.0 and 1.0")
-    _check(max_errors >= 0, "max_errors", max_errors, "at least 0")
+    _require(0 <= jitter <= 1, "jitter", jitter, "a fraction between 0.0 and 1.0")
+    _require(max_errors >= 0, "max_errors", max_errors, "at least 0")
 
 
 def count_first(poll: Poll, error: BaseException | None) -> None:
@@ -274,6 +274,6 @@ def truth(answer: Any) -> bool | Awaitable[Any]:
     return answer if inspect.isawaitable(answer) else bool(answer)
 
 
-def _check(is_good: bool, name: str, value: object, wanted: str) -> None:  # noqa: FBT001
+def _require(is_good: bool, name: str, value: object, wanted: str) -> None:  # noqa: FBT001
     if not is_good:
         raise UsageError(f"{name} must be {wanted}, got {value!r}")

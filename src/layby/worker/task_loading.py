@@ -9,18 +9,18 @@ from layby.client.patience import pauses
 from layby.core.model import Promise
 from layby.core.replies import Claim
 from layby.errors import EngineStopped, StoreError
-from layby.program import Job, Program, Verdict
+from layby.program import LoadedTask, Program, Verdict
 from layby.wire.encoding import error_value
-from layby.worker.attempt import Attempt, Host
-from layby.worker.records import NONE, is_first, recall
+from layby.worker.attempt import Attempt, AttemptHost
+from layby.worker.recall import NONE, is_first, recall
 
 logger = logging.getLogger(__name__)
 
 Loaded = Attempt | Verdict
 
 
-class Loader:
-    def __init__(self, host: Host, client: Client, program: Program) -> None:
+class TaskLoader:
+    def __init__(self, host: AttemptHost, client: Client, program: Program) -> None:
         self._host = host
         self._client = client
         self._program = program
@@ -50,11 +50,11 @@ class Loader:
         raise AssertionError  # there is always another pause
 
     def _loaded(
-        self, claim: Claim, job: Job | Verdict | None, records: Sequence[Promise] = NONE
+        self, claim: Claim, loaded: LoadedTask | Verdict | None, records: Sequence[Promise] = NONE
     ) -> Loaded | None:
-        if job is None or isinstance(job, Verdict):
-            return job
-        return Attempt(self._host, claim, job, records)
+        if loaded is None or isinstance(loaded, Verdict):
+            return loaded
+        return Attempt(self._host, claim, loaded, records)
 
 
 def _failed(claim: Claim, error: Exception) -> Verdict:

@@ -23,38 +23,38 @@ T = TypeVar("T")
 Wake = asyncio.Event | threading.Event
 
 
-class Bells(Generic[T]):
+class WakeEvents(Generic[T]):
     """Which listeners are to be told of which event."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[T], None]) -> None:
         self._loop = loop
         self._tell = tell
-        self._bells: dict[int, _Bell[T]] = {}
+        self._watched: dict[int, _WatchedEvent[T]] = {}
 
     def add(self, event: Wake, listener: T) -> None:
-        bell = self._bells.get(id(event)) or self._hang(event)
+        bell = self._watched.get(id(event)) or self._watch(event)
         bell.listeners[listener] = None
         if event.is_set():
             self._tell(listener)
         bell.listen()
 
     def remove(self, event: Wake, listener: T) -> None:
-        bell = self._bells.get(id(event))
+        bell = self._watched.get(id(event))
         if bell is None:
             return
         bell.listeners.pop(listener, None)
         if not bell.listeners:
-            bell.silence()
-            del self._bells[id(event)]
+            bell.stop_listening()
+            del self._watched[id(event)]
 
-    def looked(self, event: Wake) -> None:
+    def rearm(self, event: Wake) -> None:
         """Somebody has just looked: if the event is clear by now it may ring again."""
-        if bell := self._bells.get(id(event)):
+        if bell := self._watched.get(id(event)):
             bell.listen()
 
-    def _hang(self, event: Wake) -> "_Bell[T]":
-        bell = _Bell(event, _line_of(event, self._loop), self._tell)
-        self._bells[id(event)] = bell
+    def _watch(self, event: Wake) -> "_WatchedEvent[T]":
+        bell = _WatchedEvent(event, _waiter_for(event, self._loop), self._tell)
+        self._watched[id(event)] = bell
         return bell
 
 
@@ -63,49 +63,51 @@ def check_wake(event: object) -> None:
         raise TypeError(f"wake must be an asyncio.Event or a threading.Event, got {event!r}")
 
 
-def _line_of(event: Wake, loop: asyncio.AbstractEventLoop) -> "_LoopLine | _ThreadLine":
+def _waiter_for(
+    event: Wake, loop: asyncio.AbstractEventLoop
+) -> "_AsyncioWaiter | _ThreadingWaiter":
     if isinstance(event, asyncio.Event):
-        return _LoopLine(event)
-    return _ThreadLine(loop, event)
+        return _AsyncioWaiter(event)
+    return _ThreadingWaiter(loop, event)
 
 
-class _Bell(Generic[T]):
+class _WatchedEvent(Generic[T]):
     def __init__(
-        self, event: Wake, line: "_LoopLine | _ThreadLine", tell: Callable[[T], None]
+        self, event: Wake, waiter: "_AsyncioWaiter | _ThreadingWaiter", tell: Callable[[T], None]
     ) -> None:
         self.listeners: dict[T, None] = {}
         self._event = event
-        self._line = line
+        self._waiter = waiter
         self._tell = tell
         self._is_listening = False
 
     def listen(self) -> None:
         if not self._is_listening and not self._event.is_set():
             self._is_listening = True
-            self._line.open(self._rung)
+            self._waiter.open(self._was_set)
 
-    def silence(self) -> None:
+    def stop_listening(self) -> None:
         self._is_listening = False
-        self._line.close()
+        self._waiter.close()
 
-    def _rung(self) -> None:
+    def _was_set(self) -> None:
         if not self._is_listening:
             return
-        self.silence()
+        self.stop_listening()
         for listener in list(self.listeners):
             self._tell(listener)
         self.listen()
 
 
-class _LoopLine:
+class _AsyncioWaiter:
     def __init__(self, event: asyncio.Event) -> None:
         self._event = event
         self._waiting: Coroutine[Any, Any, Any] | None = None
 
-    def open(self, ring: Callable[[], None]) -> None:
+    def open(self, on_set: Callable[[], None]) -> None:
         self._waiting = self._event.wait()
         future: asyncio.Future[Any] = self._waiting.send(None)
-        future.add_done_callback(lambda _: ring())
+        future.add_done_callback(lambda _: on_set())
 
     def close(self) -> None:
         if self._waiting is not None:
@@ -113,15 +115,15 @@ class _LoopLine:
             self._waiting = None
 
 
-class _ThreadLine:
+class _ThreadingWaiter:
     def __init__(self, loop: asyncio.AbstractEventLoop, event: threading.Event) -> None:
         self._loop = loop
         self._event: Any = event
         self._condition = self._event._cond  # noqa: SLF001
-        self._ring: Callable[[], None] | None = None
+        self._on_set: Callable[[], None] | None = None
 
-    def open(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
+    def open(self, on_set: Callable[[], None]) -> None:
+        self._on_set = on_set
         with self._condition:
             if not self._event.is_set():
                 self._condition._waiters.append(self)  # noqa: SLF001
@@ -130,11 +132,11 @@ class _ThreadLine:
 
     def release(self) -> None:
         """Called where the event is set, in place of waking a thread."""
-        if self._ring is not None:
+        if self._on_set is not None:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._ring)
+                self._loop.call_soon_threadsafe(self._on_set)
 
     def close(self) -> None:
-        self._ring = None
+        self._on_set = None
         with self._condition, suppress(ValueError):
             self._condition._waiters.remove(self)  # noqa: SLF001
