@@ -1,6 +1,6 @@
-"""Slots and bounded executors: admission that never lies. Stands alone, knows nothing of the rest.
+"""Slots and bounded executors. This package depends on no other part of layby.
 
-Every public name is imported from here, none is defined here.
+All public names are imported here; none is defined here.
 """
 
 from layby.executors.asynchronous import AsyncTaskExecutor

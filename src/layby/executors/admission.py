@@ -19,7 +19,7 @@ class Load(NamedTuple):
 
 
 class AdmissionDecision(NamedTuple):
-    """A non-empty reason refuses; otherwise the task is admitted, perhaps at another's cost."""
+    """With a reason the task is refused; else it is admitted, perhaps in place of another."""
 
     reason: str = ""
     drops_oldest: bool = False
@@ -41,5 +41,5 @@ def decide(overflow: OverflowPolicy, capacity: int, load: Load) -> AdmissionDeci
 
 
 def may_wait_for_room(overflow: OverflowPolicy, capacity: int, load: Load) -> bool:
-    """Tell whether a patient submitter should wait: there is no room, and no hurry to fail."""
+    """Whether a submitter that can wait should: there is no room, and the policy lets it wait."""
     return overflow != "fail_fast" and bool(decide(overflow, capacity, load).reason)

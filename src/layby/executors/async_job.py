@@ -1,7 +1,7 @@
 """Owns one task of the asynchronous executor: its state, and its slot while it has one.
 
-The job is the token its work parks with. What a change of state means for the executor's counts
-is the executor's business; the job only says that it happened.
+The job is also the slot token that its work parks with. It only reports changes of its state; the
+executor keeps the counts.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class AsyncJob(SlotToken, AdmittedTask):
         self.metadata = metadata
         self.parks = parks
         self.state = QUEUED
-        # The submitter's: a queued body is begun by whoever happens to give a slot back.
+        # The submitter's context: a queued body is started from wherever a slot is released.
         self.context: Context = copy_context()
         self.body: asyncio.Task[None] | None = None
         self.waker: LoopWaker | None = None
@@ -84,7 +84,7 @@ class AsyncJob(SlotToken, AdmittedTask):
     # -- the token, as the work sees it
 
     def release(self) -> bool:
-        """Park: give the slot back until `reclaim`."""
+        """Park: release the slot until `reclaim`."""
         if self.state is not ACTIVE:
             return False
         self.owner.park(self)
@@ -92,7 +92,7 @@ class AsyncJob(SlotToken, AdmittedTask):
 
     async def reclaim(self) -> None:
         if self.state is ENDED:
-            raise RuntimeError(f"task {self.task_id} has ended: its token is of no use any more")
+            raise RuntimeError(f"task {self.task_id} has ended: its token cannot be used any more")
         if self.waker is not None:
             raise RuntimeError("this token is already waiting for a slot somewhere else")
         try:
@@ -105,7 +105,7 @@ class AsyncJob(SlotToken, AdmittedTask):
         finally:
             self.waker = None
 
-    # -- the waker, as the ledger rings it
+    # -- the waker, as the ledger calls it
 
     def wake(self) -> bool:
         if is_running_here(self.owner.loop):
@@ -113,7 +113,7 @@ class AsyncJob(SlotToken, AdmittedTask):
         return call_soon_on(self.owner.loop, self._accept_or_give_back)
 
     def wake_soon(self) -> None:
-        """Look again in the loop's own time: the garbage collector may be the one who rings."""
+        """Retry in a callback of the loop: the garbage collector may be the caller."""
         call_soon_on(self.owner.loop, self.retry)
 
     def _accept_or_give_back(self) -> None:

@@ -1,4 +1,4 @@
-"""Owns the executor whose work runs on the event loop, under a pool of slots it can park out of."""
+"""Owns the executor whose work runs on the event loop and can release its slot while it waits."""
 
 import asyncio
 import inspect
@@ -48,7 +48,7 @@ class AsyncTaskExecutor:
     """Runs each task as a coroutine that holds a slot, except while it is parked.
 
     Work submitted with `parks=True` gets its `SlotToken`: after `token.release()` it is parked,
-    after `await token.reclaim()` it is active again, in one line with new work. Everything
+    after `await token.reclaim()` it is active again, in line with new work. Everything
     happens on one event loop, callbacks included, and all methods are to be called there.
     """
 
@@ -63,7 +63,7 @@ class AsyncTaskExecutor:
     ) -> None:
         config = config or TaskExecutorConfig()
         self.pool = pool or SlotPool(config.concurrency)
-        # Of a pool of others it takes no more than its own share; its own pool is that share.
+        # Of a shared pool it uses at most its own concurrency; a pool of its own has that size.
         self._max_active = None if pool is None else config.concurrency
         self._shutdown_policy = shutdown_policy_of(config)
         self._ledger = self.pool.ledger
@@ -121,9 +121,9 @@ class AsyncTaskExecutor:
 
     def _leave_queue(self, waker: Waker) -> None:
         self._waiting_for_room.leave(waker)
-        self._settle()  # calls the next one, in case it was this waker that was rung
+        self._settle()  # wakes the next one, in case this one had been woken
 
-    # -- draining, cancelling, looking
+    # -- draining, cancelling, inspecting
 
     def run_ready(
         self, max_tasks: int = 0, cancel_token: CancellationToken | None = None
@@ -203,7 +203,7 @@ class AsyncTaskExecutor:
     # -- slots: what a job asks for, and what the ledger grants
 
     def seek_slot(self, job: AsyncJob) -> None:
-        """Start a queued job, or let it stand in line."""
+        """Start a queued job, or put it in line."""
         try:
             self.seat(job)
         except PoolClosed:
@@ -211,7 +211,7 @@ class AsyncTaskExecutor:
             self._settle()
 
     def seat(self, job: AsyncJob) -> bool:
-        """Make the job active if a slot can be had now; True when it is active."""
+        """Make the job active if a slot is free now; True when it is active."""
         if job.state is ACTIVE:
             return True
         if self._has_full_share() and not self._ledger.closed:
@@ -222,16 +222,16 @@ class AsyncTaskExecutor:
         return job.state is ACTIVE
 
     def unseat(self, job: AsyncJob) -> None:
-        """Take the job out of line, or its slot from it if that came in this very turn."""
+        """Take the job out of line, or release a slot that was granted in this turn of the loop."""
         if job in self._over_share:
             self._over_share.remove(job)
         elif self._ledger.withdraw(job):
-            self._request_for_next()  # it may have stood there as the next_job of a share
+            self._request_for_next()  # it may have been in line for this executor's share
         elif not job.release():
             self._ledger.give_back(job)
 
     def granted(self, job: AsyncJob) -> bool:
-        """Hear from the ledger that the job holds a slot. False turns it down."""
+        """Called by the ledger when the job holds a slot. False declines it."""
         if job.state is ACTIVE:
             return True
         if job.state is ENDED or not job.held:
@@ -271,7 +271,7 @@ class AsyncTaskExecutor:
         self._ledger.give_back(job)
 
     def _request_for_next(self) -> None:
-        """Let one who waits only for this executor's share stand first in line for a slot."""
+        """Put the next job that waits for this executor's share first in line for a slot."""
         if not self._over_share or self._has_full_share():
             return
         next_job = self._over_share.popleft()
@@ -279,13 +279,13 @@ class AsyncTaskExecutor:
             if self._ledger.request(next_job, next_job, first=True):
                 self._activate(next_job)
         except PoolClosed:
-            next_job.retry()  # and hear it there
+            next_job.retry()  # it finds the pool closed
             self._request_for_next()
 
     def _has_full_share(self) -> bool:
         return self._max_active is not None and self._state.active >= self._max_active
 
-    # -- the way of a body
+    # -- running a body
 
     def _begin(self, job: AsyncJob) -> None:
         pending = self._state.pending
@@ -293,7 +293,7 @@ class AsyncTaskExecutor:
             pending.popleft()
         else:
             pending.remove(job)
-        # Not by the loop's task factory: an eager one would run user code inside `submit`.
+        # Not with the loop's task factory: an eager one would run user code inside `submit`.
         job.body = body = asyncio.Task(self._run(job), loop=self.loop, context=job.context)
         # A body cancelled before its first step runs nothing at all, not even `finally`.
         body.add_done_callback(job.ended_before_it_began)
@@ -362,7 +362,7 @@ class AsyncTaskExecutor:
     # -- after every change
 
     def _settle(self) -> None:
-        """Wake whom the change concerns and tell what there is to tell."""
+        """Wake everyone the change affects, and send the notices."""
         state = self._state
         if self._waiting_for_room:
             self._waiting_for_room.wake(state.room())

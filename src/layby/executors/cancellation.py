@@ -1,4 +1,4 @@
-"""Owns cooperative cancellation: a flag that one side raises and the other side asks for."""
+"""Owns cooperative cancellation: a flag that one side raises and the other side checks."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class _Flag:
 
 
 class CancellationToken:
-    """Asks whether to stop. A token made by itself is never requested."""
+    """Says whether to stop. A token without a source is never cancelled."""
 
     __slots__ = ("_flag",)
 
@@ -28,7 +28,7 @@ class CancellationToken:
         return cls(_Flag(predicate))
 
     def requested(self) -> bool:
-        """Look without leaving a trace in `observed_count`."""
+        """As `cancel_requested`, but not counted in `observed_count`."""
         flag = self._flag
         return flag.raised or (flag.predicate is not None and bool(flag.predicate()))
 

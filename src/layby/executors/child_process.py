@@ -1,7 +1,7 @@
-"""Owns one child process: its start, one task at a time, and its certain end, on both sides.
+"""Owns both sides of one child process: it runs one task at a time, and is sure to end.
 
-The child ends when its pipe is closed, when it is killed, or when its parent is gone, also in the
-middle of a task: a thread of the child waits for the parent's end and takes the process with it.
+The child ends when its pipe is closed, when it is killed, or when its parent is gone, even in the
+middle of a task: a thread of the child waits for the parent to end and then exits the process.
 """
 
 import multiprocessing
@@ -26,21 +26,21 @@ class ChildDied(Exception):
 
 
 class ChildProcess:
-    """The parent's side. One thread runs tasks; `kill` may come from any other."""
+    """The parent's side. One thread runs tasks; any thread may call `kill`."""
 
     def __init__(self, start_method: StartMethod) -> None:
         context = _context(start_method)
         self._connection, child_end = context.Pipe()
         self._process = context.Process(target=_serve, args=(child_end,), daemon=True)
         self._process.start()
-        child_end.close()  # the child has its own; ours would hide its death from us
+        child_end.close()  # the child has its own; with ours open we would not see it die
 
     def wait_until_ready(self) -> None:
-        """Starting an interpreter takes time that should not be charged to the first task."""
+        """Starting an interpreter takes time, which should not count against the first task."""
         self._receive(None)
 
     def run(self, work: Callable[[], Any], timeout: float | None) -> Answer:
-        """Raise `TimeoutError` if no answer came in time; the child is then still at work."""
+        """Raise `TimeoutError` if no answer came in time; the child is still working then."""
         request = _pickled(work, "submit a module-level function, or a functools.partial of one")
         try:
             self._connection.send_bytes(request)
@@ -52,7 +52,7 @@ class ChildProcess:
         self._process.kill()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Let an idle child go, and kill one that will not."""
+        """Let an idle child exit, and kill one that does not."""
         self._connection.close()
         self._process.join(timeout)
         if self._process.is_alive():
@@ -80,7 +80,7 @@ def _context(start_method: StartMethod) -> SpawnContext | ForkServerContext:
 
 
 def _serve(connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection.send((True, None, ""))  # ready
     while True:
@@ -109,5 +109,5 @@ def _answer(request: bytes) -> bytes:
     try:
         work = pickle.loads(request)  # noqa: S301 - from our own parent, through a private pipe
         return _pickled((True, work(), ""), "return plain data")
-    except BaseException as error:  # noqa: BLE001 - work may not end its worker
+    except BaseException as error:  # noqa: BLE001 - work must not end its worker
         return pickle.dumps((False, None, text_of(error)))

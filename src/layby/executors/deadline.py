@@ -1,4 +1,4 @@
-"""Owns the arithmetic of waiting until a moment that may never come."""
+"""Owns how much time is left until a deadline, if there is one."""
 
 import time
 
@@ -10,5 +10,5 @@ class Deadline:
         self._at = None if timeout is None else time.monotonic() + timeout
 
     def remaining(self) -> float | None:
-        """Say how many seconds are left, none below zero; None when there is no end."""
+        """Seconds left, at least 0; None when there is no deadline."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())

@@ -62,7 +62,7 @@ class DeterministicTaskExecutor:
             task = pending.popleft()
             started = self._clock() if budget else 0.0
             try:
-                # As `task.completed` does; a call less counts where nothing else is done.
+                # What `task.completed` does, inlined: here one call less is noticeable.
                 outcome = (task.task_id, True, task.work(), "", task.metadata)
                 completion = build(TaskCompletion, outcome)
                 state.completed += 1
@@ -96,15 +96,15 @@ class DeterministicTaskExecutor:
         self._state.wants_events = sink is not None
 
     def shutdown(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - protocol
-        """There is nothing to stop: no thread, and no work but what `run_ready` is asked for."""
+        """There is nothing to stop: no thread, and work runs only in `run_ready`."""
         return True
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - protocol
-        """Say whether nothing is pending. Nobody else could run it, so there is no waiting."""
+        """Whether nothing is pending. It does not wait: only the caller could run what is."""
         return self._state.is_idle() and not self._running()
 
     def _running(self) -> int:
-        """Count what has left the queue and not yet ended: it counts against nothing."""
+        """Tasks that have left the queue and not ended; they do not count against the capacity."""
         state = self._state
         ended = state.completed + state.failed + state.cancelled
         return state.submitted - ended - len(state.pending)

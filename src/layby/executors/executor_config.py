@@ -90,7 +90,7 @@ class ProcessTaskExecutorConfig(ThreadedTaskExecutorConfig):
 
 
 def shutdown_policy_of(config: TaskExecutorConfig) -> ShutdownPolicy:
-    """A plain config has no say in shutdown, so its executor drains."""
+    """A plain config has no shutdown policy: its executor drains."""
     if isinstance(config, AsyncTaskExecutorConfig | ThreadedTaskExecutorConfig):
         return config.shutdown_policy
     return "drain"

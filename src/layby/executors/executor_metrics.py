@@ -20,12 +20,12 @@ class TaskExecutorMetrics:
     cancellation_observed_count: int = 0
     timeout_budget_exceeded_count: int = 0
     max_inflight_count: int = 0
-    """High water of pending plus active work."""
+    """High-water mark of pending plus active work."""
     max_outstanding_count: int = 0
-    """High water of pending, active and undrained work."""
+    """High-water mark of pending, active and undrained work."""
     queue_depth: int = 0
     completed_backlog_depth: int = 0
     parked_count: int = 0
-    """Tasks that gave their slot back while they wait; asynchronous executors only."""
+    """Tasks that have released their slot while they wait; asynchronous executors only."""
     callback_error_count: int = 0
     """Completion and discard callbacks that raised."""

@@ -1,6 +1,6 @@
 """Owns an executor's queue, records and counters, and moves them together.
 
-It takes no lock and calls nobody. It collects notices; the executor guards it and tells them.
+It takes no lock and calls no callback. The executor locks it, and sends the notices it collects.
 """
 
 from collections import deque
@@ -73,7 +73,7 @@ class ExecutorState(Generic[T]):
     # -- admission
 
     def admit(self, task: T) -> TaskSubmission:
-        """Accept the task into `pending`, or refuse it; the first refusal that applies speaks."""
+        """Accept the task into `pending`, or refuse it for the first reason that applies."""
         if task.work is None:
             return self.refuse(EMPTY_WORK)
         if self.closing:
@@ -97,7 +97,7 @@ class ExecutorState(Generic[T]):
         return build(TaskSubmission, (True, number, ""))
 
     def should_wait(self, task: T) -> bool:
-        """Tell whether a submitter with patience should wait for room instead of being refused."""
+        """Whether a submitter that can wait should wait for room instead of being refused."""
         return (
             task.work is not None
             and not self.closing
@@ -136,7 +136,7 @@ class ExecutorState(Generic[T]):
             "admission_capacity": str(self.capacity),
         }
 
-    # -- the way of a task
+    # -- running
 
     def start(self) -> T:
         """Take the oldest pending task and count it as running."""
@@ -144,7 +144,7 @@ class ExecutorState(Generic[T]):
         return self.pending.popleft()
 
     def count_completion(self, completion: TaskCompletion) -> None:
-        """Count the end of a task that ran. Whoever knows where it was counted lowers the gauge."""
+        """Count the end of a task that ran; the caller lowers `active` or `parked`."""
         if completion.ok:
             self.completed += 1
         else:
@@ -171,7 +171,7 @@ class ExecutorState(Generic[T]):
         return not (self.pending or self.active or self.parked)
 
     def take_notices(self) -> list[Notice]:
-        """Hand over what this caller has to tell; to be taken before any lock is released."""
+        """Take the notices that this caller has to send; call it before the lock is released."""
         notices, self.notices = self.notices, []
         return notices
 
@@ -196,7 +196,7 @@ class ExecutorState(Generic[T]):
         self.cancelled += 1
         self.notices.append(discard)
 
-    # -- sight
+    # -- metrics
 
     def update_high_water(self) -> None:
         inflight = len(self.pending) + self.active

@@ -26,7 +26,7 @@ class HealthEvent:
 
     @property
     def coalescing_key(self) -> tuple[str, ...]:
-        """Events alike in all of this are one event; the reason belongs to it, so none is lost."""
+        """Events that agree in all of these are counted as one. No reason is lost that way."""
         return (
             self.kind,
             self.source,
@@ -40,7 +40,7 @@ class HealthEvent:
 
 
 class HealthEventSink:
-    """Keeps the newest events. `emit` never waits: what it cannot keep at once, it counts."""
+    """Keeps the newest events. `emit` never blocks: what it cannot keep at once, it counts."""
 
     def __init__(self, capacity: int = 64, *, enabled: bool = True) -> None:
         self._capacity = capacity

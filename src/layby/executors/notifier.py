@@ -1,4 +1,4 @@
-"""Owns every call from an executor to its embedder's callbacks; nothing they raise gets past it."""
+"""Owns all calls from an executor to its embedder's callbacks; what they raise stops here."""
 
 import logging
 import threading
@@ -10,7 +10,7 @@ from layby.executors.health import HealthEvent, HealthEventSink
 from layby.executors.task_records import AdmittedTask, Discard, DiscardCallback, TaskCompletion
 
 Notice = HealthEvent | Discard
-"""Something to tell the embedder: collected while a lock is held, told after it is released."""
+"""News for the embedder: collected while a lock is held, sent after it is released."""
 
 _log = logging.getLogger("layby.executors")
 
@@ -36,7 +36,7 @@ class Notifier:
     def _call(self, reason: str, task_id: int, callback: Callable[..., object], *args: Any) -> None:
         try:
             callback(*args)
-        except BaseException as error:  # an executor outlives any callback
+        except BaseException as error:  # no callback may end an executor
             if isinstance(error, KeyboardInterrupt) and on_main_thread():
                 raise  # meant for the program, not for this callback
             self._report_error(reason, task_id, error)

@@ -13,7 +13,7 @@ from layby.executors.worker_backed import WorkerBackedExecutor
 
 
 class _ProcessTaskRunner:
-    """A worker thread's child process: started for its first task, and anew after each death."""
+    """A worker thread's child process: started for its first task, and again after each death."""
 
     def __init__(self, start_method: StartMethod, task_timeout: float) -> None:
         self.task: PlainTask | None = None
@@ -32,13 +32,13 @@ class _ProcessTaskRunner:
             ending = task.failed_with(
                 f"task killed after {self._task_timeout} s" if late else str(error)
             )
-        except BaseException as error:  # noqa: BLE001 - what cannot be sent is that work's failure
+        except BaseException as error:  # noqa: BLE001 - work that cannot be sent has failed
             ending = task.failed(error)
         kill_reason = self._clear_task()
         return Discard(task.task_id, kill_reason) if kill_reason else ending
 
     def kill(self, task_id: int | None, reason: str) -> bool:
-        """Kill the child if it is at work on this task (None: on any), which gets no completion."""
+        """Kill the child if it runs this task (None: any task); the task gets no completion."""
         with self._lock:
             if self.task is None or task_id not in (None, self.task.task_id):
                 return False
@@ -66,12 +66,12 @@ class _ProcessTaskRunner:
         return child
 
     def _clear_task(self) -> str:
-        """Put the task beyond the reach of `kill`, and say for what it was killed, if it was."""
+        """Let `kill` no longer find the task; returns why it was killed, if it was."""
         with self._lock:
             self.task = None
             kill_reason, self._kill_reason = self._kill_reason, ""
         if kill_reason:
-            self._discard_child()  # it may have answered in its last moment; it is dying still
+            self._discard_child()  # it may have answered just before it was killed
         return kill_reason
 
     def _discard_child(self) -> None:
@@ -86,7 +86,7 @@ class ProcessTaskExecutor(WorkerBackedExecutor):
     """Runs picklable work (a module-level function, or a `functools.partial` of one) in processes.
 
     A running task can be cancelled, and one that exceeds `task_timeout` fails: its process is
-    killed and replaced, and the others never notice. Callbacks run on a thread of this process.
+    killed and replaced, and no other task is affected. Callbacks run on a thread of this process.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ProcessTaskExecutor(WorkerBackedExecutor):
         )
 
     def cancel(self, task_id: int) -> bool:
-        """Cancel a task, also one that runs. False when it has ended or was never accepted."""
+        """Cancel a task, even a running one. False when it has ended or was never accepted."""
         self._lock.acquire()
         try:
             return self._state.cancel(task_id, TASK_CANCELLED) or any(
@@ -124,4 +124,4 @@ class ProcessTaskExecutor(WorkerBackedExecutor):
         super()._give_up()
         for runner in self._runners:
             runner.kill(None, SHUTDOWN_CANCELLED)
-        self._join(Deadline(None))  # soon over: nothing runs any more
+        self._join(Deadline(None))  # takes no time: nothing runs any more

@@ -1,4 +1,4 @@
-"""Owns the one interface that all executors share; embedders should ask for no more than this."""
+"""Owns the interface that all executors share; embedders should depend on nothing else."""
 
 from collections.abc import Awaitable
 from typing import Protocol, runtime_checkable
@@ -17,7 +17,7 @@ from layby.executors.task_records import (
 
 @runtime_checkable
 class TaskExecutor(Protocol):
-    """Bounded task execution. On an event loop the last two answers are awaited."""
+    """Bounded task execution. On an event loop, `shutdown` and `wait_for_idle` are awaited."""
 
     def submit(
         self,

@@ -1,21 +1,20 @@
-"""Owns who holds a slot and who waits for one; knows neither loops nor threads' ways of waiting.
+"""Owns who holds a slot and who waits for one; it does not know how loops and threads wait.
 
-Why it is so. A slot may come back from anywhere: from a coroutine, from a thread that shares the
-pool, and from the garbage collector, which runs in whatever thread happens to allocate, at any
-point, even inside the methods below. Four rules keep the count exact:
+A slot may be released from anywhere: by a coroutine, by a thread that shares the pool, and by the
+garbage collector, which runs in whatever thread happens to allocate, at any point, even inside the
+methods below. Four rules keep the count exact:
 
 1. `claim.held` and the count of held slots change together, under the lock. A freed slot is
    handed to the oldest waiter in that same step, so nobody can slip in between, and a waiter
    that is cancelled in the turn in which it was granted still knows that it holds a slot.
-2. Nobody is told anything under the lock. A step decides whom to tell and does it afterwards.
+2. Nobody is woken under the lock. A step decides whom to wake, and does so afterwards.
 3. The collector never waits for the lock: the thread it interrupted may be the one that holds it.
    It leaves a mark in `_dropped` and tries the lock; if that fails, the holder looks at the marks
-   after letting go. Each side writes first and looks second, so one of them always sees it.
-4. The collector runner out nothing either, since it may stand in the middle of anyone's code. It
-   nudges the oldest waiter, which asks again in its own time.
+   after releasing it. Each side writes first and looks second, so one of them always sees it.
+4. The collector grants no slot either, since it may interrupt any code. It calls `wake_soon` of
+   the oldest waiter, which then asks again.
 
-`request(first=True)` is how an order other than first come, first served would be built, and
-`_hand_out` is the one place that knows that a claim weighs one slot.
+`_hand_out` is the only place that knows that a claim takes one slot.
 """
 
 import threading
@@ -28,14 +27,14 @@ class PoolClosed(Exception):
 
 
 class SlotWaker(Protocol):
-    """How somebody in line hears from the ledger."""
+    """How the ledger wakes somebody in line."""
 
     def wake(self) -> bool:
-        """Hear that the slot is held now. False turns it down, for the next in line."""
+        """The slot is held now. False declines it, so that the next in line gets it."""
         ...
 
     def wake_soon(self) -> None:
-        """Hear that asking again is worth it: a slot was found, or the pool closed."""
+        """Asking again is worthwhile: a slot was found, or the pool was closed."""
         ...
 
 
@@ -52,7 +51,7 @@ class SlotClaim:
         return self.held
 
     def release(self) -> bool:
-        """Give the slot back. False when there was none to give."""
+        """Release the slot. False when none was held."""
         return self.ledger.give_back(self)
 
     def __del__(self) -> None:
@@ -72,12 +71,12 @@ class SlotLedger:
     # -- taking
 
     def take(self, claim: SlotClaim) -> bool:
-        """Take a slot if one is free: the short way, for the common case.
+        """Take a slot if one is free: the fast path, for the common case.
 
-        It passes nobody by, since no slot stays free while somebody waits, and it leaves the marks
-        of the collector alone: `request`, which comes next, looks at them.
+        It overtakes nobody, since no slot stays free while somebody waits. It ignores the marks of
+        the collector: `request`, which is called next, counts them.
         """
-        self._lock.acquire()  # half the price of `with`, on the one path where that shows
+        self._lock.acquire()  # half the cost of `with`, on the one path where that shows
         try:
             if self._held >= self._size or claim.held or self._closed:
                 return claim.held
@@ -88,11 +87,11 @@ class SlotLedger:
             self._lock.release()
 
     def request(self, claim: SlotClaim, waker: SlotWaker, *, first: bool = False) -> bool:
-        """Take a slot, or stand in line until the waker rings; True when it is held now."""
+        """Take a slot, or stand in line until woken; True when it is held now."""
         with self._lock:
             self._join_line(claim, waker, first=first)
             granted = self._hand_out()
-            granted.pop(claim, None)  # hears it by the answer
+            granted.pop(claim, None)  # it learns it from the return value
         self._wake(granted)
         self._settle_dropped()
         return claim.held
@@ -133,10 +132,10 @@ class SlotLedger:
         if oldest is not None:
             oldest.wake_soon()
 
-    # -- the whole
+    # -- the pool
 
     def resize(self, slots: int) -> None:
-        """A smaller size takes nothing away: it is reached as slots come back."""
+        """A smaller size takes nothing away: it is reached as slots are released."""
         with self._lock:
             self._size = _at_least_one(slots)
             granted = self._hand_out()
@@ -173,7 +172,7 @@ class SlotLedger:
         return len(self._waiting)
 
     def settle(self) -> None:
-        """Count what the collector gave back, and hand it out."""
+        """Count the slots that the collector gave back, and hand them out."""
         with self._lock:
             granted = self._hand_out()
         self._wake(granted)
@@ -209,7 +208,7 @@ class SlotLedger:
             self.settle()
 
     def _wake(self, granted: dict[SlotClaim, SlotWaker]) -> None:
-        """A slot turned down goes to the next; a loop, as a long line may turn it down in turn."""
+        """A declined slot goes to the next in line. A loop, since many may decline one by one."""
         while granted:
             declined = [claim for claim, waker in granted.items() if not waker.wake()]
             granted = self._take_back(declined) if declined else {}
@@ -223,7 +222,7 @@ class SlotLedger:
 
 
 class LedgerPool:
-    """What the pool for coroutines and the pool for threads show alike of their ledger."""
+    """What the pools for coroutines and for threads have in common."""
 
     def __init__(self, slots: int) -> None:
         self.ledger = SlotLedger(slots)

@@ -1,4 +1,4 @@
-"""Owns slots for coroutines: the pool and its tokens. Must not know who runs under them."""
+"""Owns slots for coroutines: the pool and its tokens. It must not know what runs with them."""
 
 import asyncio
 from types import TracebackType
@@ -9,12 +9,12 @@ from layby.executors.wakers import LoopWaker
 
 
 class SlotToken(SlotClaim):
-    """The right to run: give it back while waiting, take it again before going on."""
+    """The right to run: release it while waiting, reclaim it before going on."""
 
     __slots__ = ()
 
     async def reclaim(self) -> None:
-        """Hold a slot again, first come, first served with new work. No-op when held."""
+        """Hold a slot again, first come, first served with new work. Does nothing when held."""
         if not self.ledger.take(self):
             await self._wait_in_line()
 

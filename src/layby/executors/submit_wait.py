@@ -1,7 +1,7 @@
-"""Owns how a patient submitter waits for room: as a thread, and as a coroutine.
+"""Owns how a submitter waits for room: in a thread, and in a coroutine.
 
-The executor says how to try once (None: there is no room, and the waker stands in its queue) and
-how to leave that queue; it rings when there is room again.
+The executor gives a function that tries once (None: there is no room, and the waker is in its
+queue) and one that leaves that queue; it wakes the waiter when there is room again.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from layby.executors.wakers import LoopWaker, ThreadWaker, Waker
 
 class TrySubmit(Protocol):
     def __call__(self, waker: Waker, *, first: bool) -> TaskSubmission | None:
-        """`first`: who was called before, and came too late, goes back to the head."""
+        """`first`: it was woken, but came too late, and goes back to the head of the queue."""
         ...
 
 

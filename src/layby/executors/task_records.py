@@ -10,7 +10,7 @@ Metadata = Mapping[str, Any]
 
 
 class TaskSubmission(NamedTuple):
-    """The answer to a submit. Its truth is `accepted`, so `if submit(...)` does not lie."""
+    """The answer to a submit. It is true if accepted, so that `if submit(...)` works."""
 
     accepted: bool = False
     task_id: int = 0
@@ -41,13 +41,13 @@ CompletionCallback = Callable[[TaskCompletion], object]
 DiscardCallback = Callable[[int, str], object]
 Ending = TaskCompletion | Discard
 
-# Straight to the C constructor, with every field given: the generated one costs twice as much,
-# and it would be paid twice for each task.
+# The C constructor itself, with every field given: the generated one takes twice as long, and it
+# would be called twice for each task.
 build: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 class AdmittedTask:
-    """What every admitted task has, whatever else an executor makes of it."""
+    """What every admitted task has; executors may add to it."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class AdmittedTask:
 
 
 class PlainTask(Struct, AdmittedTask, eq=False):
-    """Work that is simply called. A Struct is made twice as fast as an object."""
+    """Work that is simply called. A Struct is created twice as fast as an object."""
 
     work: Any  # a callable; None never gets past admission
     completion: CompletionCallback | None
@@ -75,15 +75,15 @@ class PlainTask(Struct, AdmittedTask, eq=False):
     task_id: int = 0
 
     def perform(self) -> TaskCompletion:
-        """Run the work here and now; whatever it raises is its failure."""
+        """Run the work in this thread; whatever it raises is its failure."""
         try:
             return self.completed(self.work())
-        except BaseException as error:  # noqa: BLE001 - work may not end its worker
+        except BaseException as error:  # noqa: BLE001 - work must not end its worker
             return self.failed(error)
 
 
 def text_of(error: BaseException) -> str:
-    """What it says; one that cannot be shown still has a name."""
+    """Its message, or the name of its type if it has none or cannot be shown."""
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide that there was an error

@@ -1,4 +1,4 @@
-"""Owns slots for threads: the blocking face of the same ledger. Must not know asyncio."""
+"""Owns slots for threads, which block on the same ledger. It must not know asyncio."""
 
 from types import TracebackType
 from typing import Self
@@ -10,12 +10,12 @@ from layby.executors.wakers import ThreadWaker
 
 
 class ThreadSlotToken(SlotClaim):
-    """What `SlotToken` is to a coroutine, for plain `def` work in a thread."""
+    """As `SlotToken`, for plain `def` work in a thread."""
 
     __slots__ = ()
 
     def reclaim(self, timeout: float | None = None) -> bool:
-        """Hold a slot again; False if none came in time. No-op when held."""
+        """Hold a slot again; False if none came in time. Does nothing when held."""
         return self.ledger.take(self) or self._wait_in_line(timeout)
 
     def _wait_in_line(self, timeout: float | None) -> bool:
@@ -29,7 +29,7 @@ class ThreadSlotToken(SlotClaim):
                     self.release()
                 raise
             if not heard:
-                # Too late to wait, yet not too late if it was granted at the last moment.
+                # Out of time, but the slot may have been granted at the last moment.
                 return not self.ledger.withdraw(self) and self.held
         return True
 

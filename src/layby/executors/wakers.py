@@ -1,6 +1,6 @@
-"""Owns the way to wake one waiter, on a loop or in a thread, from wherever the news comes.
+"""Owns waking one waiter, on a loop or in a thread, from any thread.
 
-What is waited for, and in what order, is the business of whoever keeps the waker.
+What is waited for, and in what order, is up to the owner of the waker.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from typing import Protocol
 
 class Waker(Protocol):
     def wake(self) -> bool:
-        """Wake the waiter, now or as soon as it waits. False when nobody can hear it any more."""
+        """Wake the waiter, now or as soon as it waits. False when it can no longer be woken."""
         ...
 
 
 class ThreadWaker:
-    """For one thread, again and again. Rung twice before it is heard, it was rung once."""
+    """For one thread, reusable. Two wakes before a wait count as one."""
 
     __slots__ = ("_asleep",)
 
@@ -27,7 +27,7 @@ class ThreadWaker:
         self._asleep.acquire()
 
     def wake(self) -> bool:
-        with suppress(RuntimeError):  # rung before, and not yet heard
+        with suppress(RuntimeError):  # woken before, and has not waited since
             self._asleep.release()
         return True
 
@@ -39,7 +39,7 @@ class ThreadWaker:
 
 
 class LoopWaker:
-    """For one coroutine of the running loop, again and again."""
+    """For one coroutine of the running loop, reusable."""
 
     __slots__ = ("_future",)
 
@@ -50,7 +50,7 @@ class LoopWaker:
         return call_on(self._future.get_loop(), self._wake)
 
     def wake_soon(self) -> None:
-        """Ring in the loop's own time, because the garbage collector may be the one who rings."""
+        """Wake in a callback of the loop: the garbage collector may be the caller."""
         call_soon_on(self._future.get_loop(), self._wake)
 
     async def wait(self) -> None:
@@ -63,7 +63,7 @@ class LoopWaker:
 
 
 class WakerQueue:
-    """Bells in the order in which they joined. Whoever keeps it guards it."""
+    """Bells in the order in which they joined. Its owner does the locking."""
 
     __slots__ = ("_wakers",)
 

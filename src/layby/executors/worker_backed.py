@@ -1,6 +1,6 @@
 """Owns what executors with worker threads share: one state, one lock, and those threads.
 
-How a worker performs a task is given by its `TaskRunner`; nothing here knows what that does.
+How a worker runs a task is up to its `TaskRunner`.
 """
 
 import atexit
@@ -38,7 +38,7 @@ from layby.executors.wakers import ThreadWaker, Waker, WakerQueue
 
 
 class TaskRunner(Protocol):
-    """What one worker thread performs tasks with."""
+    """Runs the tasks of one worker thread."""
 
     task: PlainTask | None
     """The task it was given, set while the executor's lock is held."""
@@ -49,10 +49,10 @@ class TaskRunner(Protocol):
 
 
 class WorkerBackedExecutor:
-    """Admission, records and life of a bounded crew of worker threads.
+    """Admission, records and lifetime of a fixed number of worker threads.
 
     Every method that changes the state ends in `_unlock`, the one place that decides who has to
-    be woken and told, so that no change can forget somebody.
+    be woken and notified, so that no change can forget anybody.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class WorkerBackedExecutor:
         *,
         timeout: float | None = None,
     ) -> TaskSubmission:
-        """Submit, waiting for room unless the policy is `fail_fast`. Too late, it is refused."""
+        """Submit, waiting for room unless the policy is `fail_fast`; refused after `timeout`."""
         task = PlainTask(work, completion, metadata)
         return submit_when_room(
             partial(self._submit_or_queue, task),
@@ -147,9 +147,9 @@ class WorkerBackedExecutor:
     def _leave_queue(self, waker: Waker) -> None:
         self._lock.acquire()
         self._waiting_for_room.leave(waker)
-        self._unlock()  # calls the next one, in case it was this waker that was rung
+        self._unlock()  # wakes the next one, in case this one had been woken
 
-    # -- draining, cancelling, looking
+    # -- draining, cancelling, inspecting
 
     def run_ready(
         self, max_tasks: int = 0, cancel_token: CancellationToken | None = None
@@ -267,7 +267,7 @@ class WorkerBackedExecutor:
         ending: Ending | None = None,
         elapsed: float = 0.0,
     ) -> PlainTask | None:
-        """Record the last task and take the next in one step, since each locking has its price."""
+        """Record the last task and take the next under one lock, since each locking takes time."""
         state = self._state
         self._lock.acquire()
         if ending is not None:
@@ -293,7 +293,7 @@ class WorkerBackedExecutor:
             state.discard(ending)
 
     def _unlock(self) -> None:
-        """Wake whom the change concerns, let go, and tell what there is to tell."""
+        """Wake everyone the change affects, release the lock, and send the notices."""
         state = self._state
         if state.closing:
             self._wake_for_closing()
