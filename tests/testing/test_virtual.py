@@ -461,7 +461,7 @@ def test_a_loop_of_another_kind_is_refused_with_the_remedy():
         pass
 
     with pytest.raises(UsageError, match=r"Loop.*run_virtual"):
-        virtual_module._usable(Loop())
+        virtual_module._checked_loop(Loop())
 
 
 def test_no_clock_outside():

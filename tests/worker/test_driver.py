@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layby import Runner, task
 from layby.executors import PoolClosed, SlotPool
 from layby.testing import SlotWatch, run_virtual, virtual_test
-from layby.testing.stuck import describe_tasks
+from layby.testing.deadlock import describe_tasks
 from layby.worker.driver import BodyDriver
 from layby.worker.shared_slot import SharedSlot
 from tests.worker.world import flow_of, settled_down

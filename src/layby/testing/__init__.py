@@ -3,9 +3,8 @@
 Every public name is imported from here, none is defined here.
 """
 
-from layby.testing.clock import VirtualClock
-from layby.testing.slots import SlotWatch
-from layby.testing.stuck import VirtualDeadlock
+from layby.testing.deadlock import VirtualDeadlock
+from layby.testing.slot_watch import SlotWatch
 from layby.testing.virtual import (
     VirtualTime,
     current_clock,
@@ -14,6 +13,7 @@ from layby.testing.virtual import (
     virtual_test,
     virtual_time,
 )
+from layby.testing.virtual_clock import VirtualClock
 from layby.testing.waits import Wait, settle, waits
 from layby.worker.real_work import RealWork, real_work
 

@@ -26,15 +26,15 @@ from collections.abc import Callable
 from selectors import SelectorKey
 from typing import Any
 
-from layby.testing.clock import MICROS, VirtualClock
+from layby.testing.deadlock import VirtualDeadlock, describe_tasks
 from layby.testing.overrides import Overrides
-from layby.testing.stuck import VirtualDeadlock, describe_tasks
+from layby.testing.virtual_clock import MICROS, VirtualClock
 
 logger = logging.getLogger(__name__)
 
 Events = list[tuple[SelectorKey, int]]
 
-_STRANGE_THREADS = 1.0
+_UNCOUNTED_THREADS_S = 1.0
 """Real seconds a thread that nobody counts may take to wake a loop that has nothing else."""
 
 
@@ -86,13 +86,13 @@ class IdleWatch:
         """Called once per turn of the loop; an empty answer makes it look again."""
         if timeout is not None and timeout <= 0:
             return self._wait(0)
-        events = self._hear_the_world(timeout)
+        events = self._wait_for_outside(timeout)
         if events is not None:
             return events
         if self._clock.tell_idle():
             return []
         if timeout is None:
-            return self._wait_for_strangers()
+            return self._wait_for_foreign_wakeup()
         return self._jump(timeout)
 
     def _jump(self, timeout: float) -> Events:
@@ -103,13 +103,13 @@ class IdleWatch:
 
     # --- what may still come from outside ------------------------------------------------
 
-    def _hear_the_world(self, timeout: float | None) -> Events | None:
+    def _wait_for_outside(self, timeout: float | None) -> Events | None:
         """What the loop is to be told now; None when the world is silent."""
-        if self._is_held():
+        if self._is_work_under_way():
             return self._wait_for_work(timeout)
         return self._wait(self._io_grace if self._has_connections() else 0) or None
 
-    def _is_held(self) -> bool:
+    def _is_work_under_way(self) -> bool:
         self._stuck_work = min(self._stuck_work, self._clock.work.count)
         return self._clock.work.count > self._stuck_work
 
@@ -118,10 +118,10 @@ class IdleWatch:
         events = self._wait(self._patience)
         is_silent = not events and time.monotonic() - since >= self._patience
         if is_silent and timeout is not None:
-            self._go_on_without()
+            self._ignore_stuck_work()
         return events
 
-    def _go_on_without(self) -> None:
+    def _ignore_stuck_work(self) -> None:
         self._stuck_work = self._clock.work.count
         logger.warning(
             "%d threads or processes have held virtual time for %g real seconds; it goes on",
@@ -130,9 +130,9 @@ class IdleWatch:
         )
 
     def _has_connections(self) -> bool:
-        return any(not _is_listening(fd) for fd in self._strange_files())
+        return any(not _is_listening(fd) for fd in self._foreign_files())
 
-    def _strange_files(self) -> list[int]:
+    def _foreign_files(self) -> list[int]:
         """What is registered besides the pipe by which the loop wakes itself."""
         files = self._loop._selector.get_map()
         own = self._loop._ssock.fileno()
@@ -140,11 +140,11 @@ class IdleWatch:
 
     # --- when nothing comes any more -----------------------------------------------------
 
-    def _wait_for_strangers(self) -> Events:
+    def _wait_for_foreign_wakeup(self) -> Events:
         """No timer, no thread we know: somebody else's socket or thread is the only hope."""
-        if self._strange_files():
+        if self._foreign_files():
             return self._wait(None)
-        if threading.active_count() > 1 and (events := self._wait(_STRANGE_THREADS)):
+        if threading.active_count() > 1 and (events := self._wait(_UNCOUNTED_THREADS_S)):
             return events
         return self._give_up("nothing can happen any more: no timer, no thread, no socket")
 

@@ -10,7 +10,7 @@ class Overrides:
         self._before: list[tuple[Any, str, Any]] = []
 
     def set(self, target: Any, name: str, value: Any) -> None:
-        self._before.append((target, name, _own(target).get(name, _MISSING)))
+        self._before.append((target, name, _instance_attributes(target).get(name, _MISSING)))
         setattr(target, name, value)
 
     def undo(self) -> None:
@@ -22,6 +22,6 @@ class Overrides:
                 setattr(target, name, before)
 
 
-def _own(target: Any) -> dict[str, Any]:
+def _instance_attributes(target: Any) -> dict[str, Any]:
     """What the object itself has, apart from its class."""
     return target.__dict__

@@ -18,8 +18,8 @@ from layby.clock import SystemClock, virtual_clock
 from layby.core.model import Millis
 from layby.errors import UsageError
 from layby.runner import Runner
-from layby.testing.clock import EngineTime, VirtualClock
 from layby.testing.idle import IdleWatch
+from layby.testing.virtual_clock import VirtualClock, VirtualEngineClock
 from layby.worker.real_work import current_work
 
 T = TypeVar("T")
@@ -51,13 +51,13 @@ class VirtualTime(AsyncContextDecorator):
         )
 
     async def __aenter__(self) -> VirtualClock:
-        loop = _usable(asyncio.get_running_loop())
+        loop = _checked_loop(asyncio.get_running_loop())
         start = SystemClock().now() if self._start is None else self._start
         self._clock = VirtualClock(loop, start)
         self._watch = IdleWatch(loop, self._clock, self._limit, self._patience, self._io_grace)
         self._watch.install()
-        self._vars = _Vars()
-        self._vars.set(virtual_clock, EngineTime(self._clock))
+        self._vars = _ContextVars()
+        self._vars.set(virtual_clock, VirtualEngineClock(self._clock))
         self._vars.set(current_work, self._clock.work)
         return self._clock
 
@@ -118,12 +118,12 @@ def virtual_test(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 def current_clock() -> VirtualClock:
     """Return the clock of the `virtual_time()` that this code runs under."""
     found = virtual_clock.get()
-    if not isinstance(found, EngineTime):
+    if not isinstance(found, VirtualEngineClock):
         raise UsageError("no virtual time here: use `async with virtual_time()` or run_virtual()")
     return found.clock
 
 
-class _Vars:
+class _ContextVars:
     """Context variables to be reset together."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class _Vars:
                 var.reset(token)
 
 
-def _usable(loop: asyncio.AbstractEventLoop) -> BaseSelectorEventLoop:
+def _checked_loop(loop: asyncio.AbstractEventLoop) -> BaseSelectorEventLoop:
     if not isinstance(loop, BaseSelectorEventLoop):
         kind = type(loop)
         raise UsageError(
@@ -163,7 +163,7 @@ async def deterministic_runner(
     Turns virtual time on, unless it is on already, and seeds the `random` module for the
     duration. Bodies in threads and processes run when they run; all else repeats itself.
     """
-    chance = random.getstate()
+    state = random.getstate()
     random.seed(seed)
     try:
         async with AsyncExitStack() as stack:
@@ -171,4 +171,4 @@ async def deterministic_runner(
                 await stack.enter_async_context(virtual_time(start=start))
             yield await stack.enter_async_context(Runner(address, **options))
     finally:
-        random.setstate(chance)
+        random.setstate(state)

@@ -9,7 +9,7 @@ from layby.clock import virtual_clock
 from layby.core.queries import ListRuns
 from layby.core.replies import RowPage
 from layby.runner import Run, Runner
-from layby.testing.clock import EngineTime
+from layby.testing.virtual_clock import VirtualEngineClock
 from layby.workflow.plan import parse_root_id
 from layby.workflow.status import TaskExecution, WaitingOn
 
@@ -47,7 +47,7 @@ async def settle(
     else:
         await runner.reject(promise_id, error)
     clock = virtual_clock.get()
-    if isinstance(clock, EngineTime):
+    if isinstance(clock, VirtualEngineClock):
         await clock.clock.settled()
 
 

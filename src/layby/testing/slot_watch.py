@@ -10,8 +10,8 @@ from layby.runner import Runner
 from layby.testing.overrides import Overrides
 from layby.worker.credit import Credit
 
-_CHANGES = ("take", "request", "give_back", "settle", "resize")
-_DECISIONS = ("grants", "park", "leave", "step_back", "end")
+_LEDGER_METHODS = ("take", "request", "give_back", "settle", "resize")
+_CREDIT_METHODS = ("grants", "park", "leave", "step_back", "end")
 
 
 class SlotWatch:
@@ -20,16 +20,16 @@ class SlotWatch:
     def __init__(self, watched: Runner | SlotPool) -> None:
         is_runner = isinstance(watched, Runner)
         self._counts: Any = watched.worker.credit if is_runner else watched.ledger
-        self._changes = _DECISIONS if is_runner else _CHANGES
+        self._methods = _CREDIT_METHODS if is_runner else _LEDGER_METHODS
         self._clock = virtual_clock.get() or SystemClock()
         self._overrides = Overrides()
         self.history: list[tuple[Millis, int]] = []
         """Each change: when, and how many slots were held from then on."""
 
     def __enter__(self) -> Self:
-        self._note()
-        for name in self._changes:
-            self._overrides.set(self._counts, name, self._noted(getattr(self._counts, name)))
+        self._record()
+        for name in self._methods:
+            self._overrides.set(self._counts, name, self._recording(getattr(self._counts, name)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,14 +59,14 @@ class SlotWatch:
     def assert_none_held(self) -> None:
         assert self.held == 0, f"{self.held} slots are still held"
 
-    def _noted(self, change: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording(self, change: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             result = change(*args, **kwargs)
-            self._note()
+            self._record()
             return result
 
         return call
 
-    def _note(self) -> None:
+    def _record(self) -> None:
         if not self.history or self.history[-1][1] != self.held:
             self.history.append((self._clock.now(), self.held))

@@ -68,7 +68,7 @@ class VirtualClock:
             self._loop.call_soon_threadsafe(_nothing)
 
 
-class EngineTime:
+class VirtualEngineClock:
     """The same clock, as engines read it: the wall and what has elapsed move together."""
 
     def __init__(self, clock: VirtualClock) -> None:
