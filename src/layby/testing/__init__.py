@@ -1,6 +1,6 @@
-"""For tests of code that uses layby: time that jumps, watched slots, waits. See docs/testing.md.
+"""For tests of code that uses layby: virtual time, watched slots, waits. See docs/testing.md.
 
-Every public name is imported from here, none is defined here.
+All public names are imported here; none is defined here.
 """
 
 from layby.testing.deadlock import VirtualDeadlock

@@ -1,4 +1,4 @@
-"""Says where the tasks of a loop are waiting, for errors that should not need a debugger."""
+"""Says where the tasks of a loop wait, so that a deadlock needs no debugger."""
 
 import asyncio
 from pathlib import Path
@@ -33,7 +33,7 @@ def _where(task: asyncio.Task[Any]) -> str:
 
 
 def _last_known_frame(coroutine: Any) -> FrameType | None:
-    """The innermost frame outside asyncio: the line of the user that waits."""
+    """The innermost frame outside asyncio: the user's line that waits."""
     found = None
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None)

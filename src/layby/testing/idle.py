@@ -1,13 +1,13 @@
-"""Virtual time: a loop that would wait for its next timer is there at once.
+"""Virtual time: a loop that would wait for its next timer jumps to it at once.
 
-Three things of the running loop are replaced for the duration, on the instance, and put back:
-`time`, `run_in_executor` (to count what is in flight), and the wait of its selector. Whenever
-the loop has nothing ready it asks the selector to wait until its next timer; we look whether
+Three attributes of the running loop are replaced meanwhile, on the instance, and restored after:
+`time`, `run_in_executor` (to count what is in flight), and `select` of its selector. Whenever the
+loop has nothing ready, it asks the selector to wait until its next timer; we check whether
 anything real may still come first, and if not, move the clock by exactly that wait.
 
 Time is a whole number of microseconds. A loop timer is a float and may miss its instant by the
-last bit, so the loop's resolution is half a microsecond meanwhile: whoever asks for T
-milliseconds is called when `clock.now()` has reached T, never one early, which would spin.
+last bit, so the loop's resolution is half a microsecond meanwhile: a callback at T milliseconds
+is called when `clock.now()` has reached T, never one early, which would spin.
 
 Why not a loop of our own: users bring theirs (pytest plugins, `asyncio.run`), and what is tested
 should run on the loop it will run on.
@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 Events = list[tuple[SelectorKey, int]]
 
 _UNCOUNTED_THREADS_S = 1.0
-"""Real seconds a thread that nobody counts may take to wake a loop that has nothing else."""
+"""Real seconds that an uncounted thread may take to wake a loop that has nothing else."""
 
 
 class IdleWatch:
-    """Stands in the selector's place and decides whether to wait or to jump."""
+    """Replaces the selector's `select`, and decides whether to wait or to jump."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class IdleWatch:
         self._overrides.set(self._loop, "_clock_resolution", 0.5 / MICROS)
 
     def remove(self) -> None:
-        """Put everything back; a timer with ten seconds to go still has ten seconds to go."""
+        """Restore everything; a timer with ten seconds to go still has ten seconds to go."""
         self._overrides.undo()
         ahead = self._clock.time() - self._real_time()
         for timer in self._loop._scheduled:
@@ -104,7 +104,7 @@ class IdleWatch:
     # --- what may still come from outside ------------------------------------------------
 
     def _wait_for_outside(self, timeout: float | None) -> Events | None:
-        """What the loop is to be told now; None when the world is silent."""
+        """Events from outside, perhaps after a wait; None when nothing is to be expected."""
         if self._is_work_under_way():
             return self._wait_for_work(timeout)
         return self._wait(self._io_grace if self._has_connections() else 0) or None
@@ -124,7 +124,7 @@ class IdleWatch:
     def _ignore_stuck_work(self) -> None:
         self._stuck_work = self._clock.work.count
         logger.warning(
-            "%d threads or processes have held virtual time for %g real seconds; it goes on",
+            "%d threads or processes have held virtual time for %g real seconds; it now goes on",
             self._stuck_work,
             self._patience,
         )
@@ -133,15 +133,15 @@ class IdleWatch:
         return any(not _is_listening(fd) for fd in self._foreign_files())
 
     def _foreign_files(self) -> list[int]:
-        """What is registered besides the pipe by which the loop wakes itself."""
+        """File descriptors registered besides the pipe by which the loop wakes itself."""
         files = self._loop._selector.get_map()
         own = self._loop._ssock.fileno()
         return [] if len(files) <= 1 else [fd for fd in files if fd != own]
 
-    # --- when nothing comes any more -----------------------------------------------------
+    # --- when nothing can happen any more ------------------------------------------------
 
     def _wait_for_foreign_wakeup(self) -> Events:
-        """No timer, no thread we know: somebody else's socket or thread is the only hope."""
+        """No timer, no counted thread: only a foreign socket or thread can wake the loop."""
         if self._foreign_files():
             return self._wait(None)
         if threading.active_count() > 1 and (events := self._wait(_UNCOUNTED_THREADS_S)):
@@ -149,7 +149,7 @@ class IdleWatch:
         return self._give_up("nothing can happen any more: no timer, no thread, no socket")
 
     def _give_up(self, why: str) -> Events:
-        """Tell the test, which is waiting somewhere, by cancelling it; `__aexit__` says why."""
+        """Cancel the test, which is waiting somewhere; `__aexit__` raises the reason."""
         error = VirtualDeadlock(f"{why}; {describe_tasks(self._loop)}")
         if self._task is None or self._task.done() or self._cancels >= 100:
             raise error
@@ -168,7 +168,7 @@ class IdleWatch:
 
 
 def _is_listening(fd: int) -> bool:
-    """Whoever connects to us from this process is counted or registered himself."""
+    """A peer in this process that connects to it is counted or registered itself."""
     try:
         with socket.socket(fileno=os.dup(fd)) as copy:
             return bool(copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

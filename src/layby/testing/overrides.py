@@ -1,4 +1,4 @@
-"""Replaces attributes of single objects for a while, and puts them back exactly."""
+"""Replaces attributes of single objects for a while, and restores them exactly."""
 
 from typing import Any
 
@@ -23,5 +23,5 @@ class Overrides:
 
 
 def _instance_attributes(target: Any) -> dict[str, Any]:
-    """What the object itself has, apart from its class."""
+    """The attributes of the object itself, without those of its class."""
     return target.__dict__

@@ -40,7 +40,7 @@ class SlotWatch:
         """How many are held now."""
         if isinstance(self._counts, Credit):
             return self._counts.held
-        return self._counts._held  # noqa: SLF001 - `held` itself settles, and would be noted
+        return self._counts._held  # noqa: SLF001 - `held` calls `settle`, which is recorded
 
     @property
     def peak(self) -> int:

@@ -1,7 +1,7 @@
 """Turns virtual time on and off: for a block, a function, a test.
 
-How it works is told in `idle.py`. Everything is per loop; the two context variables tell a
-Runner opened here which clock it is to live by.
+`idle.py` explains how it works. Everything is per loop; two context variables tell a Runner
+opened here which clock to use.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class VirtualTime(AsyncContextDecorator):
         self._io_grace = io_grace
 
     def _recreate_cm(self) -> Self:
-        """As a decorator each call gets its own."""
+        """As a decorator, each call gets its own."""
         return type(self)(
             start=self._start,
             limit=self._limit,
@@ -85,9 +85,9 @@ def virtual_time(
 
     Time jumps only when the loop is idle. `start` is what `clock.now()` begins at (milliseconds;
     the system's time if not given). Threads in flight hold time still, at most `patience` real
-    seconds without a sign of life. While connections are open each jump first listens to them
+    seconds without a sign of life. While connections are open, each jump first waits for them
     for `io_grace` real seconds; a listening socket costs nothing. Past `limit` virtual seconds,
-    or when nothing can happen any more, `VirtualDeadlock` says who waits where.
+    or when nothing can happen any more, `VirtualDeadlock` says which task waits where.
 
     Also a decorator of coroutine functions. `time.time()` is not patched.
     """
@@ -95,7 +95,7 @@ def virtual_time(
 
 
 def run_virtual(main: Awaitable[T], *, start: Millis | None = None, limit: float = YEAR) -> T:
-    """`asyncio.run` in virtual time, on a loop of its own that fits."""
+    """`asyncio.run` in virtual time, on a new selector loop."""
 
     async def inside() -> T:
         async with virtual_time(start=start, limit=limit):
@@ -106,7 +106,7 @@ def run_virtual(main: Awaitable[T], *, start: Millis | None = None, limit: float
 
 
 def virtual_test(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make an async test one that any runner of tests can call, in virtual time."""
+    """Turn an async test into one that any test runner can call, in virtual time."""
 
     @wraps(test)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -160,8 +160,8 @@ async def deterministic_runner(
 ) -> AsyncGenerator[Runner]:
     """`async with deterministic_runner(slots=4) as runner:`, options as for `Runner`.
 
-    Turns virtual time on, unless it is on already, and seeds the `random` module for the
-    duration. Bodies in threads and processes run when they run; all else repeats itself.
+    Turns virtual time on, unless it is on already, and seeds the `random` module meanwhile.
+    Bodies in threads and processes run when they run; everything else is the same every time.
     """
     state = random.getstate()
     random.seed(seed)

@@ -21,7 +21,7 @@ class VirtualClock:
         self._idle: list[asyncio.Future[None]] = []
         self.start = start
         self.work = RealWork(self._wake)
-        """Counts threads and processes; while it is above zero the clock stands still."""
+        """Counts threads and processes at work; above zero the clock stands still."""
 
     def now(self) -> Millis:
         return self.start + self._micros // 1000
@@ -36,11 +36,11 @@ class VirtualClock:
         return self._micros / MICROS
 
     def step(self, seconds: float) -> None:
-        """Put the clock on the wall forward, or back; no time passes."""
+        """Set the wall clock forward, or back; no time passes."""
         self.start += round(seconds * 1000)
 
     async def advance(self, seconds: float) -> None:
-        """Let that much time pass, and everything happen that is due by then."""
+        """Let that much time pass, and let everything that is due by then happen."""
         if not seconds >= 0:
             raise UsageError(f"time cannot go back: advance({seconds!r})")
         await asyncio.sleep(seconds)
@@ -56,7 +56,7 @@ class VirtualClock:
         self._micros += max(0, math.ceil(seconds * MICROS - 0.25))
 
     def tell_idle(self) -> bool:
-        """Whether somebody was waiting for this instant to be over."""
+        """Wake those who wait for this instant to be over; whether there were any."""
         waiting = [idle for idle in self._idle if not idle.done()]
         self._idle.clear()
         for idle in waiting:
@@ -69,7 +69,7 @@ class VirtualClock:
 
 
 class VirtualEngineClock:
-    """The same clock, as engines read it: the wall and what has elapsed move together."""
+    """The same clock as engines read it: wall time and elapsed time move together."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -78,7 +78,7 @@ class VirtualEngineClock:
         return self.clock.now()
 
     def elapsed(self) -> Millis:
-        return self.clock.now() - self.clock.start  # what was put forward or back is in both
+        return self.clock.now() - self.clock.start  # what `step` added is in both
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""Who waits for what in a Runner, and how to end a wait from a test."""
+"""Which tasks of a Runner wait, for what, and how a test ends a wait."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from layby.workflow.status import TaskExecution, WaitingOn
 
 
 class Wait(Struct, frozen=True):
-    """One task that is not settled and what it waits for."""
+    """One unsettled task and what it waits for."""
 
     run_id: str
     task: TaskExecution
@@ -41,7 +41,7 @@ async def waits(runner: Runner, run_id: str | None = None) -> list[Wait]:
 async def settle(
     runner: Runner, promise_id: str, value: Any = None, *, error: str | BaseException | None = None
 ) -> None:
-    """Settle a promise as the world outside would; under virtual time all that follows happens."""
+    """Settle a promise as somebody outside would; virtual time lets all that follows happen."""
     if error is None:
         await runner.resolve(promise_id, value)
     else:
