@@ -1,4 +1,4 @@
-"""What a worker needs to know of the code it runs; the workflow layer provides it."""
+"""What a worker needs to know about the code it runs; the workflow layer provides it."""
 
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
@@ -14,14 +14,14 @@ Mode = Literal["async", "thread", "process"]
 
 
 class Verdict(Struct, frozen=True):
-    """A task that is settled without running a body: a skipped node, a finished run."""
+    """How a task is settled without running a body: a skipped node, a finished run."""
 
     state: Literal["resolved", "rejected"]
     value: Value
 
 
 class HistoryWriter(Protocol):
-    """The tries of a task and their spans, as text to be stored."""
+    """The tries of a task and their spans, as JSON to be stored."""
 
     def started(self, now: Millis) -> None: ...
 
@@ -30,13 +30,13 @@ class HistoryWriter(Protocol):
     def resumed(self, now: Millis) -> None: ...
 
     def completed(self, now: Millis) -> str:
-        """The text as it will be when the store has taken the result."""
+        """The text as it will be once the store has the result."""
         ...
 
     def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None: ...
 
     def handed_back(self, now: Millis, outcome: str) -> str:
-        """The text as it will be when the store has the task back."""
+        """The text as it will be once the store has the task back."""
         ...
 
     @property
@@ -80,12 +80,12 @@ class Failure(Struct, frozen=True):
 class Program(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
-        """What it has code for."""
+        """The workflows it has code for."""
         ...
 
     @property
     def functions(self) -> frozenset[str]:
-        """Functions it serves calls of."""
+        """The functions it serves."""
         ...
 
     def serves(self, call: Call | None) -> bool: ...
@@ -97,13 +97,13 @@ class Program(Protocol):
     async def load(self, claim: Claim) -> LoadedTask | Verdict: ...
 
     def conclude(self, task_id: str, state: PromiseState, value: Value) -> Verdict | None:
-        """How the run ends if this task, which ends so, is its last; None when that is unknown."""
+        """How the run ends if this task is its last and ends like this; None when unknown."""
         ...
 
     def started(self, root: Promise) -> None:
-        """A run has been started from here: its root need not be read."""
+        """A run has been started here: its root need not be read."""
         ...
 
     def settled(self, promise: Promise) -> None:
-        """A task of ours has settled: how it ended need not be read again."""
+        """A task of this worker has settled: how it ended need not be read again."""
         ...

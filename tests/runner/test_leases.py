@@ -61,6 +61,6 @@ def test_what_others_have_finished_meanwhile_is_not_begun(when: str, tmp_path: P
                 by_the_other = [f"begins {two.pid}", f"charges {two.pid}"]
                 assert effects.read_text().splitlines() == [*before, *by_the_other]
                 one.send(signal.SIGCONT)
-                one.hear("lost its lease and begins anew")
+                one.hear("lost its lease and starts over")
                 one.stop()
                 assert effects.read_text().splitlines() == [*before, *by_the_other]

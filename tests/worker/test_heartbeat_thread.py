@@ -412,4 +412,4 @@ def test_a_worker_that_begins_anew_is_registered_before_its_heart_beats(
 
     with caplog.at_level(logging.ERROR):
         play(scene)
-    assert caplog.text.count("begins anew") == 1
+    assert caplog.text.count("starts over") == 1

@@ -317,7 +317,7 @@ async def test_changed_code_is_told_what_was_called_before(tmp_path, args, optio
             assert (await look(run, "calls")).sub_status == "Deferred"
     async with Runner(address) as runner:
         run = await runner.start(flow, run_id="r")
-        with pytest.raises(RunFailed, match=r'now calls rpc\(.*an earlier life .*rpc\("hello",1,'):
+        with pytest.raises(RunFailed, match=r'now calls rpc\(.*an earlier try .*rpc\("hello",1,'):
             await run.result()
 
 

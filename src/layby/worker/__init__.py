@@ -1,1 +1,1 @@
-"""Takes tasks, runs their bodies under slots, lets them wait without one, reports how they end."""
+"""Takes tasks, runs their bodies in slots, lets them wait without one, reports how they end."""

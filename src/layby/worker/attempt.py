@@ -1,7 +1,7 @@
-"""One try of one task in this worker: its claim, its clock and what it tells the store.
+"""One try of one task in this worker: its claim, its timeout and what it writes to the store.
 
-Writes are fenced by the claim's version. A refusal means that the task is no longer ours:
-the body is cancelled and nothing it does later is written.
+Writes are fenced by the claim's version. A refusal means that the task is no longer ours: the body
+is cancelled, and nothing it does later is written.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ from layby.worker.thread_call import on_loop
 from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
 
 CLEAN_UP_S = 5.0
-"""A body that was told to end may clean up for so long before it is told again."""
+"""How long a cancelled body may clean up before it is cancelled again."""
 RECANCEL_S = 1.0
-"""A body that does not heed it is told again, this often, until it ends."""
+"""How often a body that does not end is cancelled again."""
 
 
 class AttemptHost(Protocol):
-    """What an attempt needs of the worker it runs in."""
+    """What an attempt needs from the worker it runs in."""
 
     client: WatchingClient
 
@@ -79,18 +79,18 @@ class PollState(Protocol):
 
 
 class ShownWait(msgspec.Struct, frozen=True):
-    """What is told of one wait."""
+    """What status shows of one wait."""
 
     waiting: Waiting
     sub_status: str | None
     poll: PollState | None
 
     def with_slot(self, note: str = "") -> "ShownWait":
-        """As it is told of a body that has its slot."""
+        """As shown for a body that holds its slot."""
         return ShownWait(self.waiting.with_aside(note), None, self.poll)
 
     def with_note(self, note: str) -> "ShownWait":
-        """With what else a reader should know."""
+        """With a remark for the reader."""
         return ShownWait(self.waiting.with_aside(note), self.sub_status, self.poll)
 
 
@@ -134,19 +134,19 @@ class Attempt:
         self.loaded = loaded
         self.replay = Replay(claim.task.id, claim.task.failures, records)
         self.body: Any = None
-        """The `Body` that runs it, which also is its slot."""
+        """The `Body` that runs it, which is also its slot."""
         self.try_number = claim.task.tries + claim.task.ahead
         self.error: BaseException | None = None
         self.is_open = True
         self.has_begun = False
         """Whether user code may have run."""
         self.thread_waits = 0
-        """Waits that the thread of a plain `def` is in: there it can be told to end."""
+        """Waits that the thread of a plain `def` is in: there it can be cancelled."""
         self._checkpoints = 0
         self._is_hard_end = False
         self.is_reported = False
         self.reason: str | None = None
-        """Why the body is being ended from outside: timeout, lost, …; None while it runs."""
+        """Why the body is being ended from outside: timeout, lost, …; else None."""
         self._shown: ShownWait | None = None
         self._annotations_sent = 0
         self._timeout_left = loaded.timeout
@@ -178,35 +178,35 @@ class Attempt:
         return self._host.now()
 
     def check_open(self) -> None:
-        """Raise when the body has no business with its handle any more."""
+        """Raise when the body may no longer use its handle."""
         if self.reason is not None and not self._is_end_deferred:
             raise asyncio.CancelledError(f"{self.id}: {self.reason}")
         if not self.is_open:
             raise UsageError(
                 f"{self.id}: its handle was used after the task had ended: "
-                "await everything the task starts before it returns"
+                "await everything that the task starts before it returns"
             )
 
     # --- beginning and ending ------------------------------------------------------------
 
     @property
     def is_leased(self) -> bool:
-        """Whether the task is certainly ours now. May be asked from any thread."""
+        """Whether the task is certainly ours now. May be called from any thread."""
         return self._host.is_leased(self)
 
     async def hold_lease(self) -> None:
-        """Renew the lease if it may be over; raises when it is."""
+        """Renew the lease if it may have expired; raises when it has."""
         while not self._host.is_leased(self):
             await self._host.renew_lease(self)
             self.check_open()
 
     def begin(self) -> None:
-        """The body starts: it has its slot now."""
+        """The body starts: it holds its slot now."""
         self.loaded.history.started(self.now())
         self._start_clock()
 
     def end(self, reason: str) -> None:
-        """End the body from outside: the first reason counts."""
+        """End the body from outside; the first reason counts."""
         if self.is_open and self.reason is None:
             self._stop_clock()
             self.reason = reason
@@ -219,29 +219,29 @@ class Attempt:
     # --- the worker stops ----------------------------------------------------------------
 
     def ask_to_stop(self) -> None:
-        """Coroutines are ended, and whoever has not begun or waits. A plain `def` and a body in a
-        process go on: they cannot be told, and their results count.
+        """Ends coroutines, and bodies that have not begun or wait. A plain `def` and a body in a
+        process go on: they cannot be cancelled, and their results count.
         """
         if self.loaded.mode == "async" or not self.has_begun or self.thread_waits:
             self.end("shutdown")
 
     def heeds_stop(self) -> bool:
-        """Whether a plain `def` that looks is to end: what it returns then is no result.
+        """Whether a plain `def` that asks should end; what it returns then is not a result.
 
-        In the body's own thread.
+        Called in the body's own thread.
         """
         if self.reason is None and self._host.is_stopping:
             self.reason = "shutdown"
         return self.reason is not None
 
     def check_may_park(self) -> None:
-        """A plain `def` that has gone on while the worker stops ends where it would wait."""
+        """A plain `def` that goes on while the worker stops is ended where it would wait."""
         if self._host.is_stopping and not self._is_end_deferred:
             self.end("shutdown")
             self.check_open()
 
     def end_hard(self) -> None:
-        """Nothing is waited for any more."""
+        """End it without waiting for a checkpoint."""
         self._is_hard_end = True
         if self.reason is None:
             self.end("shutdown")
@@ -249,7 +249,7 @@ class Attempt:
             self._host.cancel_body(self)
 
     def begin_checkpoint(self) -> None:
-        """Its function ends before the worker stops, and its result is stored."""
+        """From here on the worker waits for the checkpoint's function, and stores its result."""
         self._checkpoints += 1
 
     async def end_checkpoint(self) -> None:
@@ -257,7 +257,7 @@ class Attempt:
         self._checkpoints -= 1
         if was_put_off and not self._is_end_deferred:
             self._host.cancel_body(self)
-            await asyncio.sleep(0)  # where the body hears it
+            await asyncio.sleep(0)  # the body is cancelled here
 
     @property
     def _is_end_deferred(self) -> bool:
@@ -265,7 +265,7 @@ class Attempt:
         return self.reason == "shutdown" and self._checkpoints > 0 and not self._is_hard_end
 
     def released(self) -> Released:
-        """How it is handed back. Of a lost one this counts only if it was halted."""
+        """How it is handed back. For a lost task this counts only if it was halted."""
         history = None
         if self.has_begun:
             outcome = "Halted" if self.reason == "lost" else "Released"
@@ -273,20 +273,20 @@ class Attempt:
         return Released(self.id, self.version, begun=self.has_begun, history=history)
 
     def final_annotation(self) -> AnnotateTask:
-        """What is told of a call before it is released."""
+        """What is written about a call before it is released."""
         history = self.loaded.history.handed_back(self.now(), "Released")
         return AnnotateTask(
             id=self.id, version=self.version, progress=self._progress, history=history
         )
 
     def close(self) -> None:
-        """The body has ended: its handle is of no use any more."""
+        """The body has ended: its handle cannot be used any more."""
         self.is_open = False
         if self._timer is not None:
             self._timer.cancel()
 
     def _cancel_again(self) -> None:
-        """It should have ended long ago: nobody waits for it any more, but it is told again."""
+        """It should have ended long ago: it is given up, but cancelled again."""
         if not self._is_end_deferred:
             self._host.give_up(self)
             self._host.cancel_body(self)
@@ -295,7 +295,7 @@ class Attempt:
     def _cancel_again_in(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._cancel_again)
 
-    # --- the clock of holding a slot -----------------------------------------------------
+    # --- the timeout, while a slot is held -----------------------------------------------
 
     def _start_clock(self) -> None:
         if self._timeout_left is not None and self._timer is None and self.reason is None:
@@ -314,11 +314,11 @@ class Attempt:
     # --- parking -------------------------------------------------------------------------
 
     def new_wait(self, waiting: Waiting, poll: PollState | None) -> ShownWait:
-        """A wait that begins now, as it is told of a body without its slot."""
+        """A wait that begins now, as shown for a body without a slot."""
         return ShownWait(waiting.begun(self.now()), "Deferred", poll)
 
     def park(self, shown: ShownWait) -> bool:
-        """Tell `Deferred` before the slot is given up; without it the slot is to be kept."""
+        """Write `Deferred` before the slot is released. False when the slot must be kept."""
         why_not = self._host.why_not_park()
         if why_not is not None:
             self.show(shown.with_slot(why_not))
@@ -327,7 +327,7 @@ class Attempt:
         return True
 
     def lend(self, shown: ShownWait, why: str) -> None:
-        """Tell `Deferred`, whatever the limit: the slot is given up though the body may go on."""
+        """Write `Deferred`, whatever the limit: the slot is lent though the body may go on."""
         self._give_up_slot(shown.with_note(why))
         self._host.lent(self, why)
 
@@ -339,12 +339,12 @@ class Attempt:
     def show(
         self, shown: ShownWait | None, record_id: str | None = None, *, of: Record | None = None
     ) -> None:
-        """Tell what the body waits for now, with the record of a wait that has ended."""
+        """Write what the body waits for now, with the record of a wait that has ended."""
         self._shown = shown
         self._annotate(record_id, of)
 
     def show_waiting(self, waiting: Waiting) -> None:
-        """Still without a slot, but what it waits for has changed."""
+        """It still has no slot, but what it waits for has changed."""
         self.show(ShownWait(waiting.begun(self.now()), "Deferred", None))
 
     def resume(
@@ -354,7 +354,7 @@ class Attempt:
         *,
         still: ShownWait | None = None,
     ) -> None:
-        """Tell `Active` after the slot has been reclaimed, with the record of the wait's end.
+        """Write `Active` after the slot has been reclaimed, with the record of the wait's end.
 
         `still` is what another strand of the body waits for.
         """
@@ -365,7 +365,7 @@ class Attempt:
     def progress(self, fraction: float | None, text: str) -> None:
         told = {"fraction": fraction, "text": text, "at": self.now()}
         self._progress = msgspec.json.encode(told).decode()
-        on_loop(self._annotate)  # a plain condition may tell it as well
+        on_loop(self._annotate)  # a plain condition may call this in its thread
 
     async def let_others_in(self) -> None:
         await self._host.let_others_in()
@@ -373,17 +373,17 @@ class Attempt:
     # --- deadlines of waits --------------------------------------------------------------
 
     def fixed_deadline(self, record_id: str) -> Millis | None:
-        """Until when this wait lasts, if an earlier life began it."""
+        """The deadline of this wait, if an earlier run of the body began it."""
         return None if self._deadlines is None else self._deadlines.fixed(record_id)
 
     def begin_wait(self, record_id: str, length: Millis) -> WaitDeadline:
-        """The body waits from now on, unless it did before: told with `Deferred`."""
+        """Begin a wait now, unless it has begun before; written with `Deferred`."""
         if self._deadlines is None:
             self._deadlines = WaitDeadlines({}, self._annotate_soon)
         return self._deadlines.begin(record_id, self.now() + length, self.end_wait)
 
     def end_wait(self, record_id: str) -> None:
-        """Not when the body is ended from outside: a later life goes on with the wait."""
+        """Not when the body is ended from outside: a later run continues the wait."""
         if self._deadlines is not None and self.reason is None:
             self._deadlines.end(record_id)
 
@@ -400,7 +400,7 @@ class Attempt:
         asyncio.get_running_loop().call_soon(self._annotate_deadlines)
 
     def _annotate_deadlines(self) -> None:
-        """Unless another word of this task has carried it; of one that ends nothing is told."""
+        """Unless another annotation has carried them; nothing is written for a body that ends."""
         is_untold = self._deadlines is not None and self._deadlines.has_unsent
         if is_untold and self.is_open and self.reason is None:
             self._annotate()
@@ -416,7 +416,7 @@ class Attempt:
     async def create(
         self, promise_id: str, length: Millis, param: Value, tags: Tags, *, capped: bool = False
     ) -> Promise:
-        """A promise that ends so long after now, or what stands there already."""
+        """A promise that times out after `length`, or the one that exists already."""
         command = CreateBelow(
             id=self.id,
             version=self.version,
@@ -431,7 +431,7 @@ class Attempt:
         return reply.data.promise
 
     async def record(self, record_id: str, value: Value) -> Promise:
-        """Store a record and wait until it is: what stands there now, ours or an earlier one."""
+        """Store a record and wait for that; returns what is stored, ours or an earlier one."""
         command = self._annotation(record_id, value)
         reply = self._checked(await self.send(command))
         self._acknowledged(command, reply)
@@ -440,7 +440,7 @@ class Attempt:
         return reply.data.record
 
     def _annotate(self, record_id: str | None = None, record: Record | None = None) -> None:
-        """Handed to the writer now, in order; nobody waits for the commit."""
+        """Hand it to the writer now, in order, without waiting for the commit."""
         if record_id is not None and record is not None:
             self.replay.remember(record_id, record)
             self.end_wait(record_id)
@@ -454,7 +454,7 @@ class Attempt:
     async def _send_annotation(
         self, record_id: str | None, value: Value | None, number: int
     ) -> None:
-        """Told again while the store is out, unless something newer has been told."""
+        """Send it again while the store does not answer, unless something newer was sent."""
         command = self._annotation(record_id, value)
         for pause in pauses():
             try:
@@ -489,14 +489,14 @@ class Attempt:
             self._deadlines.acknowledge(reply.data.task.deadlines_by_id, command.ended)
 
     def _checked(self, reply: Reply) -> Reply:
-        """What the body asked for has been done, or it hears why not."""
+        """Return the reply if the request was carried out, else raise why not."""
         self._check_fence(reply)
         self.check_open()
         if not reply.is_ok:
-            raise UsageError(f"{self.id}: the store refused what it asked for: {reply.data}")
+            raise UsageError(f"{self.id}: the store refused a request of this task: {reply.data}")
         return reply
 
     def _check_fence(self, reply: Reply) -> None:
-        """A refused version: somebody else has the task now."""
+        """A refused version means that somebody else has the task now."""
         if reply.status in (404, 409):
             self.end("lost")

@@ -87,14 +87,14 @@ class BlockingHandle:
     # --- between thread and loop ---------------------------------------------------------
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """In the body's own thread: its main strand."""
+        """Called in the body's own thread, which is its main strand."""
         self._main = threading.current_thread()
-        if not self._handle.is_leased:  # the process may have been stopped on the way here
+        if not self._handle.is_leased:  # the process may have been paused meanwhile
             self._call(self._handle.may_work())
         return thread_call(call)
 
     def interrupt(self) -> None:
-        """On the loop: whatever the thread waits for now raises there."""
+        """Called on the loop: whatever the thread waits for now raises there."""
         for answering in self._calls:
             answering.cancel()
 
@@ -102,11 +102,11 @@ class BlockingHandle:
         return self._wait(coroutine)
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """A wait, in which the body can be ended when the worker stops."""
+        """A wait: here the body can be ended when the worker stops."""
         return self._call(coroutine, is_wait=True)
 
     def _call(self, coroutine: Coroutine[Any, Any, Any], *, is_wait: bool = False) -> Any:
-        """Wait on the loop; meanwhile this thread does no real work."""
+        """Run it on the loop and wait for it; meanwhile this thread does no real work."""
         try:
             self._handle.check_open()
         except BaseException:
@@ -118,7 +118,7 @@ class BlockingHandle:
         try:
             return asked.result()
         except CancelledError:
-            self._handle.check_open()  # the body is being ended: that is what it hears
+            self._handle.check_open()  # the body is being ended: raise why
             raise asyncio.CancelledError from None
 
     def _strand(self) -> Strand:
@@ -143,7 +143,7 @@ class BlockingHandle:
 
 
 class BlockingToken:
-    """A promise others settle: give them its id, then `wait()`."""
+    """A promise that others settle: give them its id, then `wait()`."""
 
     def __init__(self, handle: BlockingHandle, token: Any) -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""One body as the worker runs it: its contender in the line for slots, and the Task of its code."""
+"""One body as the worker runs it: what contends for its slot, and the Task of its code."""
 
 import asyncio
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from layby.worker.credit import ENDING, HELD, OUT, Contender
 
 
 class BodyHost(Protocol):
-    """What a body needs of the worker it runs in."""
+    """What a body needs from the worker it runs in."""
 
     def park(self, body: "Body") -> bool: ...
 
@@ -23,9 +23,9 @@ class BodyHost(Protocol):
 
 
 class Body(Contender):
-    """From the claim (or the call that was heard of) to the end of its code.
+    """From the claim (or the execute message of a call) to the end of its code.
 
-    It is the slot its handle gives up and takes back.
+    It is also the slot that its handle releases and reclaims.
     """
 
     __slots__ = ("_granted", "_host", "attempt", "call", "claim", "task")
@@ -36,7 +36,7 @@ class Body(Contender):
         super().__init__(is_call=call is not None)
         self._host = host
         self.claim = claim
-        """Until it has been loaded."""
+        """Kept until the body begins."""
         self.call = call
         self.attempt: Attempt | None = None
         self.task: asyncio.Task[Any] | None = None
@@ -66,7 +66,7 @@ class Body(Contender):
         return self._host.park(self)
 
     async def reclaim(self) -> None:
-        """SlotState in line, from now on, until the slot is held."""
+        """Stand in line from now on until the slot is held."""
         if self.slot_state is HELD:
             return
         if self.slot_state in (OUT, ENDING):

@@ -1,4 +1,4 @@
-"""How the three forms of a body are run: on the loop, in a thread, in a process of its own."""
+"""Runs the three forms of a body: on the loop, in a thread, in a process of its own."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class ProcessFailed(LaybyError):
 
 
 class BodyRunner:
-    """Threads and processes are made when the first body needs them."""
+    """Threads and processes are started when the first body needs them."""
 
     def __init__(
         self, wheel: Wheel, max_threads: int, processes: int, give_up: Callable[[Attempt], None]
@@ -40,12 +40,12 @@ class BodyRunner:
         self._processes: ProcessTaskExecutor | None = None
         self._process_permits = asyncio.Semaphore(processes)
         self.threads = 0
-        """How many bodies have a thread now, those that wait in it too."""
+        """How many bodies have a thread now, including those that wait in it."""
 
     def begin(self, attempt: Attempt, slot: Slot, context: Context) -> "asyncio.Task[Any]":
         """Run the body of an attempt that holds its slot, in a context of its own.
 
-        No coroutine of its own: each would stay in memory with every parked task.
+        Not a coroutine: its frame would stay in memory with every parked task.
         """
         is_async = attempt.loaded.mode == "async"
         shared = SharedSlot(slot, attempt, is_driven=is_async)
@@ -58,7 +58,7 @@ class BodyRunner:
             code = self._on_loop(attempt, handle, shared, context)
         else:
             code = self._off_loop(attempt, handle, shared)
-        # Not by the loop's task factory: an eager one would run user code right here.
+        # Not with the loop's task factory: an eager one would run user code right here.
         task = asyncio.Task(code, loop=asyncio.get_running_loop(), context=context)
         shared.set_main(task)
         return task
@@ -68,7 +68,7 @@ class BodyRunner:
     ) -> Any:
         try:
             return BodyDriver(context.run(attempt.loaded.body(handle)), shared)
-        except BaseException as error:  # noqa: BLE001 - told as if it had come a moment later
+        except BaseException as error:  # noqa: BLE001 - reported as if raised a moment later
             attempt.error = error
             return _raise(error if isinstance(error, Exception) else ExitRequested())
 
@@ -79,7 +79,7 @@ class BodyRunner:
             return await self._in_process(attempt)
         except BaseException as error:
             attempt.error = error
-            if isinstance(error, SystemExit | KeyboardInterrupt):  # of a thread, so not Ctrl-C
+            if isinstance(error, SystemExit | KeyboardInterrupt):  # in a thread: not Ctrl-C
                 raise ExitRequested from error
             raise
         finally:
@@ -94,11 +94,11 @@ class BodyRunner:
     # --- threads -------------------------------------------------------------------------
 
     async def _in_thread(self, attempt: Attempt, handle: TaskHandle, shared: SharedSlot) -> Any:
-        """A thread cannot be ended: the slot stays held until it ends by itself."""
+        """A thread cannot be cancelled: the slot stays held until it ends by itself."""
         async with self._thread_permits:
             self.threads += 1
             try:
-                await attempt.hold_lease()  # it may have waited long for its place
+                await attempt.hold_lease()  # it may have waited long for a thread
                 return await self._in_own_thread(attempt, handle, shared)
             finally:
                 self.threads -= 1
@@ -154,7 +154,7 @@ class BodyRunner:
                 raise
 
     def _process_executor(self) -> ProcessTaskExecutor:
-        """Bodies that find every process busy wait for a place, with their slots."""
+        """Bodies that find every process busy wait for one, and keep their slots."""
         if self._processes is None:
             count = self._process_count
             config = ProcessTaskExecutorConfig(
@@ -173,9 +173,9 @@ async def _wait_for_end(running: "asyncio.Future[Any]") -> None:
         try:
             await asyncio.wait([running])
         except asyncio.CancelledError:
-            continue  # told again to end; it cannot
+            continue  # cancelled again; the thread cannot be
     if not running.cancelled():
-        running.exception()  # nobody else will look at it
+        running.exception()  # else asyncio logs that nobody retrieved it
 
 
 def _settle(done: "asyncio.Future[Any]", completion: TaskCompletion) -> None:

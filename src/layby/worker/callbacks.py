@@ -1,7 +1,7 @@
-"""What authors want called when a try has ended: `on_success` and `on_failure`.
+"""Calls `on_success` and `on_failure` when a try has ended.
 
-They are called once the end is recorded, so none of them tells of an end that did not come about;
-a process that dies in between calls none. They hold no slot, and nothing depends on them.
+They are called once the end is recorded, so none is called for an end that did not happen; a
+process that dies in between calls none. They hold no slot, and nothing depends on them.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 Callback = Callable[[], Any]
 THREADS: Final = 4
-"""So many plain functions are called at a time."""
+"""How many plain functions are called at a time."""
 
 
 class Callbacks:
-    """Threads are made when the first plain function needs one."""
+    """Threads are started when the first plain function needs one."""
 
     def __init__(self) -> None:
         self._under_way: set[asyncio.Task[Any]] = set()
         self._threads: ThreadPoolExecutor | None = None
 
     async def call(self, callback: Callback, task_execution_id: str) -> None:
-        """Plain functions in a thread; an error is told, and changes nothing."""
+        """Call a plain function in a thread. An error is logged, and changes nothing."""
         calling = asyncio.current_task()
         assert calling is not None
         self._under_way.add(calling)

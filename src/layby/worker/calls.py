@@ -1,10 +1,10 @@
 """Calls of functions that this worker serves, from the message to the claim and its lease.
 
-An `execute` says which task there is, and its promise which function is called. What we have no
-function for is declined at once, so that another worker hears of it. The rest stands in line here
-until a slot is free, and is declined as well while none is: whoever acquires it first has it.
-A call that has been acquired is an attempt like others. Only its lease is its own: it is renewed
-by its name, and nobody tells us when the task is taken away, so we look.
+An `execute` names a task, and its promise says which function is called. A call whose function we
+do not have is declined at once, so that another worker is offered it. Other calls stand in line
+here until a slot is free, and are declined too while none is: whoever acquires a call first has it.
+A call that has been acquired is an attempt like any other. Only its lease is its own: it is renewed
+by its id, and nobody tells us when the task is taken away, so we check.
 """
 
 import asyncio
@@ -39,20 +39,20 @@ from layby.worker.lease import LeaseTime
 logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
-"""Calls remembered while no slot is free; others are asked for again when these are done."""
+"""Calls kept in line while no slot is free; others are asked for again when these are done."""
 BATCH: Final = 500
 """Leases renewed in one command."""
 PARKED_PER_BEAT: Final = 50
-"""Parked calls looked after in one beat: what they write next would be refused anyway."""
+"""Parked calls checked with one heartbeat; a lost one's next write would be refused anyway."""
 BEATS_PER_LEASE: Final = 3
 OLD_BODY_S: Final = 1.0
-"""How long a call is left alone that met an old body of its own process."""
+"""How long a call waits while an old body of the same task is still running here."""
 WATCH_AFTER_S: Final = 0.5
-"""A call that ends sooner is not worth watching whether somebody cancels it."""
+"""A call that ends sooner is not watched for being cancelled."""
 
 
 class CallSource(Protocol):
-    """How executes for this worker's group reach it, and how it says no."""
+    """How execute messages for this worker's group reach it, and how it declines them."""
 
     def open(self) -> None: ...
 
@@ -62,7 +62,7 @@ class CallSource(Protocol):
 
 
 class CallHost(Protocol):
-    """What calls need of the worker they run in."""
+    """What calls need from the worker they run in."""
 
     client: WatchingClient
     lease: LeaseTime
@@ -92,7 +92,7 @@ class CallHost(Protocol):
 
 
 class CallLease:
-    """A call that we have acquired; `watch` makes us hear of its end from elsewhere."""
+    """The lease of a call that we have acquired; `watch` notices that somebody else ends it."""
 
     __slots__ = ("time", "timer", "version", "watch")
 
@@ -109,13 +109,13 @@ class CallLease:
 
 
 class Calls:
-    """`beats`: renews its leases itself; a worker whose store is elsewhere has a heart for that."""
+    """`beats`: it renews its leases itself; a remote worker has a heartbeat thread for that."""
 
     def __init__(
         self, host: CallHost, program: Program, pid: str, ttl: Millis, *, beats: bool
     ) -> None:
         self.source: CallSource | None = None
-        """Given by whoever connects the worker to its store."""
+        """Set by the link that connects the worker to its store."""
         self._host = host
         self._program = program
         self._pid = pid
@@ -132,13 +132,13 @@ class Calls:
     # --- life ----------------------------------------------------------------------------
 
     def code_changed(self) -> None:
-        """There may be more functions now: hear again what was declined before."""
+        """There may be more functions now: ask again for what was declined before."""
         if self._functions != self._program.functions:
             self._functions = self._program.functions
             self._reopen_source()
 
     def close(self) -> None:
-        """Hear no more, and begin nothing."""
+        """Receive no more, and begin nothing."""
         self._is_closed = True
         for body in self._waiting.values():
             self._host.withdraw(body)
@@ -158,7 +158,7 @@ class Calls:
     # --- from the message to the line ----------------------------------------------------
 
     def on_execute(self, task_id: str, version: int) -> None:
-        """An `execute` has come, perhaps once more, perhaps late."""
+        """An `execute` has come, perhaps a second time, perhaps late."""
         lease, waiting = self._leases.get(task_id), self._waiting.get(task_id)
         if lease is not None and lease.version <= version:
             self._host.lost(task_id, lease.version)  # it is pending again, so it is not ours
@@ -180,7 +180,7 @@ class Calls:
             self._decline(call)
 
     def _put_in_line(self, call: Execute) -> None:
-        """It stands in line; another worker may have a slot for it sooner."""
+        """Put it in line, and decline it too: another worker may have a slot for it sooner."""
         if self._is_closed:
             return
         if len(self._waiting) >= MAX_WAITING:
@@ -202,7 +202,7 @@ class Calls:
     # --- from the line to the claim ------------------------------------------------------
 
     def acquire(self, body: Body) -> None:
-        """It has a slot: whoever acquires the call first has it."""
+        """It has a slot: try to acquire the call, as others may."""
         assert body.call is not None
         self._waiting.pop(body.call.id, None)
         if self._has_declined_for_room and not self._waiting:
@@ -262,14 +262,14 @@ class Calls:
         return [TaskVersion(key, lease.version) for key, lease in list(self._leases.items())]
 
     def beats(self) -> Iterator[HeartbeatTasks]:
-        """What renews all leases."""
+        """The commands that renew all leases."""
         leased = self.leased()
         for start in range(0, len(leased), BATCH):
             yield HeartbeatTasks(pid=self._pid, tasks=leased[start : start + BATCH])
 
     def renewed(self, beat: HeartbeatTasks, sent_at: Millis) -> None:
-        """It was answered. Names that are not ours are passed over in silence, so only what we
-        still held then has certainly been renewed. May be called from any thread.
+        """The beat was answered. Ids that are not ours are silently skipped, so only what we still
+        held then has certainly been renewed. May be called from any thread.
         """
         for each in beat.tasks:
             time = self.lease_of(each.id, each.version)
@@ -281,7 +281,7 @@ class Calls:
         return lease.time if lease is not None and lease.version == version else None
 
     async def renew(self, task_id: str, version: int) -> None:
-        """For who has not heard in time: renew it by its name, and look whether it is ours."""
+        """If no renewal was confirmed in time: renew it by its id, and check that it is ours."""
         time, named = self.lease_of(task_id, version), TaskVersion(task_id, version)
         sent_at = self._host.lease.elapsed()
         await patiently(self._host.client, HeartbeatTasks(pid=self._pid, tasks=[named]))
@@ -292,7 +292,7 @@ class Calls:
             time.renewed(sent_at)
 
     async def check_leases(self) -> None:
-        """Whether tasks are still ours: those that run, and a few that are parked."""
+        """Check whether tasks are still ours: those that run, and a few that are parked."""
         leased, running = self.leased(), set(self._host.running)
         parked = [each for each in leased if each.id not in running]
         start = self._next_to_check if self._next_to_check < len(parked) else 0
@@ -303,7 +303,7 @@ class Calls:
         try:
             await asyncio.gather(*map(self._check, looked))
         except StoreError as failure:
-            logger.warning("calls could not be looked after: %s", failure)
+            logger.warning("whether calls are still ours could not be checked: %s", failure)
 
     async def _check(self, leased: TaskVersion) -> None:
         self._check_still_ours(
@@ -325,7 +325,7 @@ class Calls:
             lease.watch = self._host.spawn(self._await_end(task_id, version))
 
     async def _await_end(self, task_id: str, version: int) -> None:
-        """It settles under our hands: cancelled, or past its deadline."""
+        """Its promise was settled by somebody else: cancelled, or past its deadline."""
         await patiently(self._host.client, WatchPromise(id=task_id))
         self._host.lost(task_id, version)
 

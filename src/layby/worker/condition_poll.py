@@ -1,4 +1,4 @@
-"""One condition that is asked again and again, and how long to pause between two questions."""
+"""One condition that is polled, and how long to pause between two polls."""
 
 import asyncio
 import inspect
@@ -21,11 +21,11 @@ Condition = Callable[[], Any]
 Tick = int
 """Milliseconds since the wheel began."""
 Lane = Literal["async", "quick", "own"]
-"""Where it is asked: on the loop, in a thread with others, in one of its own."""
+"""Where it is evaluated: on the loop, in a thread with others, in one of its own."""
 
 
 class Poll:
-    """Await `future`; cancelling it withdraws the condition. The rest is for whoever looks on."""
+    """Await `future`; cancelling it withdraws the condition. The rest is for observers."""
 
     __slots__ = (
         "asked_at",
@@ -70,10 +70,10 @@ class Poll:
         self.future = future
         self.polls = 0
         self.next_poll_at: float | None = None
-        """In the time of the loop; None while it is being asked."""
+        """In loop time; None while it is being evaluated."""
         self.last_error: str | None = None
         self.errors = 0
-        """Questions in a row that ended in an exception."""
+        """How many polls in a row raised."""
         self.condition = condition
         self.context = copy_context()
         self.interval = interval
@@ -86,13 +86,13 @@ class Poll:
         self.deadline: Tick | None = None
         self.tick: Tick | None = None
         self.asking: asyncio.Future[Any] | FirstCheck | Poll | None = None
-        """The question under way: a task, or what the askers have been given."""
+        """The question under way: a task, or what a condition thread was given."""
         self.quick_answer = False
-        """Its last quick answer, on the way from its thread."""
+        """Its last quick answer, on its way from the thread."""
         self.asked_at: float | None = None
-        """Since when, in the time of the loop."""
+        """Since when, in loop time."""
         self.lane: Lane | None = None
-        """None until its own answers tell."""
+        """None until its own answers decide it."""
         self.task: str | None = None
         self.is_ready = False
         self.is_woken = False
@@ -107,7 +107,7 @@ class Poll:
         return self.future.done()
 
     def next_pause(self, random: Callable[[], float]) -> float:
-        """Seconds until the next question; longer each time that nobody rang."""
+        """Seconds until the next poll; they grow unless the wake event was set."""
         if self.grows:
             self.interval = self._capped(self.interval * self.backoff)
         spread = 1 + self.jitter * (2 * random() - 1) if self.jitter else 1
@@ -129,7 +129,7 @@ class Poll:
 
 
 class FirstCheck:
-    """One question before there is a poll. If it takes long the poll that follows adopts it."""
+    """One question before there is a poll. If it takes long, the poll that follows adopts it."""
 
     __slots__ = (
         "answer",
@@ -173,11 +173,11 @@ class FirstCheck:
         return self.is_withdrawn or (self.poll is not None and self.poll.is_over)
 
     async def ask_here(self) -> None:
-        """On the loop: an async condition, or the awaitable that a plain one has returned."""
+        """On the loop: an async condition, or the awaitable that a plain one returned."""
         try:
             found = self.condition() if self.answer is None else self.answer
             self.answer = bool(await found if inspect.isawaitable(found) else found)
-        except Exception as error:  # noqa: BLE001 - counted with those that the wheel will see
+        except Exception as error:  # noqa: BLE001 - counted with those of the polls
             self.answer, self.error = False, error
 
     def take_answer(self, answer: bool | Awaitable[Any], error: BaseException | None) -> None:  # noqa: FBT001
@@ -194,7 +194,7 @@ class FirstCheck:
 
 
 Question = Poll | FirstCheck
-"""What an asker is given."""
+"""What a condition thread is given."""
 
 
 def check_condition(condition: object) -> None:
@@ -210,7 +210,7 @@ def check_pace(
     jitter: float,
     max_errors: int,
 ) -> None:
-    """Refuse numbers that would spin, go backwards or never come."""
+    """Refuse numbers that would spin, go backwards or never poll."""
     _require(0 < interval < math.inf, "interval", interval, "a positive number of seconds")
     _require(timeout is None or timeout >= 0, "timeout", timeout, "None or at least 0")
     _require(1 <= backoff < math.inf, "backoff", backoff, "at least 1.0")
@@ -225,7 +225,7 @@ def check_pace(
 
 
 def count_first(poll: Poll, error: BaseException | None) -> None:
-    """An error of the first check, with the slot held, counts like those of the polls."""
+    """An error of the first check, with the slot held, counts like one of a poll."""
     if error is None:
         return
     poll.errors = 1
@@ -246,14 +246,14 @@ def name_of(condition: object) -> str:
 
 
 def code_of(condition: object) -> object:
-    """What conditions of one origin have in common, though each is a closure of its own."""
+    """What conditions from the same code have in common, though each is a closure of its own."""
     if isinstance(condition, partial):
         return code_of(condition.func)
     return getattr(condition, "__code__", None) or type(condition)
 
 
 def is_async(condition: Any) -> bool:
-    """Whether calling it only makes a coroutine; told without calling it."""
+    """Whether calling it only makes a coroutine; found out without calling it."""
     while isinstance(condition, partial):
         condition = condition.func
     code = getattr(condition, "__code__", None)
@@ -264,7 +264,7 @@ def is_async(condition: Any) -> bool:
 
 
 def truth_of(condition: Condition) -> bool | Awaitable[Any]:
-    """Ask it; truth counts, and finding it out may raise as well."""
+    """Call it and take the truth of what it returns, which may raise as well."""
     return truth(condition())
 
 

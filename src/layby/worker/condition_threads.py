@@ -1,16 +1,16 @@
-"""Asks plain conditions in threads, so that one that hangs holds up nobody but its own task.
+"""Evaluates plain conditions in threads, so that one that hangs holds up only its own task.
 
-What is due together goes to one thread, the quick asker, as one batch; the answers come back in one
-call of the loop. The loop looks every 50 ms: if a question takes longer, its thread is left to it,
-and the rest of the batch goes on in another. From then on that condition, and new ones of the
-same code, get a thread of their own each. Threads are bounded: half of them may be given to
-conditions known to be slow, which then wait for each other; the rest is there for surprises.
+Conditions that are due together go to one thread, the quick thread, as one batch; the answers come
+back in one callback of the loop. The loop checks every 50 ms: a condition that takes longer keeps
+that thread to itself, and the rest of the batch goes to another. From then on that condition, and
+new ones with the same code, get a thread each. Threads are bounded: half of them may be dedicated
+to conditions known to be slow, which then wait for each other; the rest are kept for new slow ones.
 
-Everything is decided on the loop. Threads only ask what they are given, and share two things with
-it: deques, whose ends are atomic, and `asked`, one tuple.
+Everything is decided on the loop. Threads only evaluate what they are given, and share two things
+with it: deques, whose ends are atomic, and `asked`, one tuple.
 
-Under virtual time the loop waits a moment for the answers instead of going on: a condition that is
-quick is as good as asked on the loop, and a test sees the same order every time.
+Under virtual time the loop waits a moment for the answers instead of going on: a quick condition is
+as good as evaluated on the loop, and a test sees the same order every time.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ from layby.worker.thread_call import set_loop_of_thread
 logger = logging.getLogger(__name__)
 
 SLICE_S = 0.005
-"""Real seconds of asking before others have a turn."""
+"""Real seconds of evaluating before others have a turn."""
 MAX_ANSWERS_PER_TURN = 500
-"""Answers heard before the loop goes on: what they set off takes its time as well."""
+"""Answers handled before the loop goes on: what they set off takes time as well."""
 SLOW_S = 0.05
-"""Real seconds after which a question keeps its thread to itself."""
+"""Real seconds after which a condition keeps its thread to itself."""
 VIRTUAL_SLOW_S = 1.0
-"""The same under virtual time, where the loop waits for it: a busy machine changes no order."""
+"""The same under virtual time, where the loop waits: a busy machine must not change the order."""
 QUICK_AGAIN = 8
-"""So many quick answers in a row, in threads of their own, and a code is not slow any more."""
+"""After so many quick answers in a row in dedicated threads, a code is no longer slow."""
 IDLE_S = 10.0
-"""Real seconds after which a thread with nothing to ask ends."""
+"""Real seconds after which an idle thread ends."""
 
 Answer = tuple[Question, bool | Awaitable[Any], BaseException | None, float]
 """What was asked, its answer, or what it raised, and how long that took.
 
-A quick yes or no is left in the question itself: a crowd of tuples would call the collector.
+A quick yes or no is stored in the question itself: many tuples would trigger the garbage collector.
 """
 Heard = Callable[[Question, bool | Awaitable[Any], BaseException | None], None]
 
@@ -75,9 +75,9 @@ class ConditionThreads:
         self._dedicated: dict[Question, _ConditionThread] = {}
         self._slow_queue: dict[Question, None] = {}
         self._asked = 0
-        """Questions handed over and not answered."""
+        """Questions asked and not answered."""
         self._slow: dict[object, int] = {}
-        """Codes whose questions get threads of their own; how many were quick all the same."""
+        """Codes whose questions get dedicated threads; how many of those were quick after all."""
         self._logged_codes: set[object] = set()
         self._first_checks: dict[Question, float] = {}
         self._counted: set[Question] = set()
@@ -88,18 +88,18 @@ class ConditionThreads:
 
     @property
     def dedicated_count(self) -> int:
-        """How many threads are with a slow question now."""
+        """How many threads evaluate a slow condition now."""
         return len(self._dedicated)
 
     # --- asking --------------------------------------------------------------------------
 
     def ask(self, question: Question) -> None:
-        """It is asked after the next `hand_over`, with all others of this turn."""
+        """It is evaluated after the next `hand_over`, with all others of this turn."""
         self._asked += 1
         self._enqueue(question)
 
     def ask_first(self, question: Question) -> None:
-        """The same for a body that waits: it is told when the answer takes long."""
+        """The same for a body that waits: `late` is called when the answer takes long."""
         self.ask(question)
         self._first_checks[question] = perf_counter()
         if self._work is not None:
@@ -118,7 +118,7 @@ class ConditionThreads:
             self._arm_watch()
 
     def forget(self, question: Question) -> None:
-        """Nobody waits for its answer any more. Who has begun to ask it goes on."""
+        """Nobody waits for its answer any more. A thread that has begun goes on."""
         self._first_checks.pop(question, None)
         self._uncount(question)
         if question in self._slow_queue:
@@ -126,7 +126,7 @@ class ConditionThreads:
             self._asked -= 1
 
     def close(self) -> None:
-        """Threads end; one that hangs ends when its question does."""
+        """Let the threads end; one that hangs ends when its condition does."""
         if self._watch is not None:
             self._watch.cancel()
         askers = [*self._idle, *self._dedicated.values()]
@@ -147,7 +147,7 @@ class ConditionThreads:
             self._serve_slow_queue()
 
     def _is_slow(self, question: Question) -> bool:
-        """What its own answers were like counts more than those of its relatives."""
+        """Its own answers count more than those of others with the same code."""
         if question.lane is not None or not self._slow:
             return question.lane == "own"
         return code_of(question.condition) in self._slow
@@ -158,10 +158,10 @@ class ConditionThreads:
         if self._quick is None or not self._quick.give(batch):
             self._quick = self._begin(batch)
             if self._quick is None:
-                self._batch.extend(batch)  # for the next look
+                self._batch.extend(batch)  # for the next check
 
     def _serve_slow_queue(self) -> None:
-        """A thread of its own for each, while there are any."""
+        """Dedicate a thread to each, while there are any."""
         while self._slow_queue and len(self._dedicated) < self._max_threads // 2:
             question = next(iter(self._slow_queue))
             del self._slow_queue[question]
@@ -187,7 +187,7 @@ class ConditionThreads:
             )
 
     def _begin(self, batch: deque[Question]) -> "_ConditionThread | None":
-        """A thread that asks these; None when the system gives us no more."""
+        """A thread that evaluates these; None when the system refuses a new one."""
         while self._idle:
             asker = self._idle.pop()
             if asker.give(batch):
@@ -198,7 +198,7 @@ class ConditionThreads:
             self._warn_full(f"{error}, conditions wait for each other")
             return None
 
-    # --- looking after them --------------------------------------------------------------
+    # --- watching the threads ------------------------------------------------------------
 
     def _needs_watching(self) -> bool:
         return bool(self._first_checks) or self._asked > len(self._dedicated) + len(
@@ -210,7 +210,7 @@ class ConditionThreads:
         self._watch = self._loop.call_at(self._watch_at, self._check_threads, context=self._context)
 
     def _check_threads(self) -> None:
-        """If we are late ourselves, so may the threads be: look again before judging."""
+        """If the loop itself is late, the threads may be too: check again before judging them."""
         self._watch = None
         self._handle_answers()
         self._hand_batch_over()
@@ -227,7 +227,7 @@ class ConditionThreads:
         return max(SLOW_S - age, SLOW_S / 10)
 
     def _find_slow(self) -> bool:
-        """Leave threads to questions that take too long; whether any was found."""
+        """Dedicate threads to questions that take too long; whether there were any."""
         limit = perf_counter() - self._slow_after
         askers = self._idle if self._quick is None else [*self._idle, self._quick]
         lost = [(asker, asked) for asker in askers if (asked := asker.asked) and asked[1] < limit]
@@ -253,22 +253,22 @@ class ConditionThreads:
         self._hand_batch_over()
 
     def _mark_slow(self, question: Question, took: float) -> None:
-        """Named once, with all others of the same code."""
+        """Logged once for all conditions with the same code."""
         question.lane = "own"
         code = code_of(question.condition)
         self._slow[code] = 0
         if code not in self._logged_codes:
             self._logged_codes.add(code)
             logger.warning(
-                "condition %s%s did not answer within %.0f ms; from now on it is asked in a thread "
-                "of its own (make it async, or quicker)",
+                "condition %s%s did not answer within %.0f ms; from now on it is evaluated in a "
+                "thread of its own (make it async, or quicker)",
                 name_of(question.condition),
                 "" if question.task is None else f" of {question.task}",
                 took * 1000,
             )
 
     def _was_quick(self, question: Question) -> None:
-        """In a thread of its own because of its relatives: it may be they were an exception."""
+        """It had a dedicated thread because of others with its code, perhaps exceptions."""
         code = code_of(question.condition)
         if code in self._slow:
             self._slow[code] += 1
@@ -282,7 +282,7 @@ class ConditionThreads:
         self._handle_answers()
 
     def _handle_answers(self) -> None:
-        """Hear the answers there are; of a crowd some, and the rest in the next turn."""
+        """Handle the answers there are; if there are many, the rest in the next turn."""
         answers = self._answer_queue.answers
         try:
             for _ in range(len(answers) if self._work else min(len(answers), MAX_ANSWERS_PER_TURN)):
@@ -319,7 +319,7 @@ class ConditionThreads:
             question.lane = "quick"
             self._was_quick(question)
         if (asked := asker.asked) is not None:
-            self._dedicated[asked[0]] = asker  # it took one more while the rest was taken from it
+            self._dedicated[asked[0]] = asker  # it began one more while the rest was taken away
         else:
             self._idle.append(asker)
         self._serve_slow_queue()
@@ -327,7 +327,7 @@ class ConditionThreads:
     # --- virtual time --------------------------------------------------------------------
 
     def _handle_at_once(self, work: RealWork) -> None:
-        """Time stands still meanwhile; for those that are slow it is the count that holds it."""
+        """Time stands still meanwhile; for slow ones the count of real work holds it."""
         self._answer_queue.is_loop_waiting = True
         self._hand_batch_over()
         self._wait_for_quick_ones()
@@ -352,7 +352,7 @@ class ConditionThreads:
                 return
 
     def _has_no_spare_thread(self) -> bool:
-        """Whether the quick asker has to stay with its question: there is no other thread."""
+        """Whether the quick thread has to stay with its question: there is no other thread."""
         return len(self._dedicated) >= self._max_threads - 1
 
     def _uncount(self, question: Question) -> None:
@@ -362,7 +362,7 @@ class ConditionThreads:
 
 
 class _AnswerQueue:
-    """Where threads leave their answers, and the bell that tells the loop."""
+    """Where threads put their answers, and how they wake the loop."""
 
     __slots__ = (
         "_context",
@@ -383,11 +383,11 @@ class _AnswerQueue:
         self.answers: deque[Answer | Question] = deque()
         self.is_notified = False
         self.is_loop_waiting = False
-        """Under virtual time: the loop stands still and hears `rung`."""
+        """Under virtual time: the loop blocks on `notified`."""
         self.notified = threading.Event()
 
     def notify(self) -> None:
-        """Rings once for many answers: the loop clears `is_told` before it looks."""
+        """Wakes the loop once for many answers: it clears `is_notified` before it handles them."""
         if self.is_loop_waiting:
             self.notified.set()
         elif not self.is_notified:
@@ -397,11 +397,11 @@ class _AnswerQueue:
 
 
 class _ConditionThread:
-    """One thread. It never keeps a process alive, and ends when it has long been idle."""
+    """One thread. It never keeps the process alive, and ends when it has been idle for long."""
 
     def __init__(self, post: _AnswerQueue, batch: deque[Question]) -> None:
         self.asked: tuple[Question, float] | None = None
-        """The question under way and since when; cleared before its answer is left."""
+        """The question under way and since when; cleared before its answer is put in the queue."""
         self._answer_queue = post
         self._inbox: SimpleQueue[deque[Question] | None] = SimpleQueue()
         self._batch = batch
@@ -422,7 +422,7 @@ class _ConditionThread:
         self._inbox.put(None)
 
     def take_rest(self) -> list[Question]:
-        """Take away all but the question under way. Should that end now, none is asked twice."""
+        """Take away all but the question under way. None is asked twice, even if that ends now."""
         rest = _drained(self._batch)
         with suppress(Empty):
             while True:
@@ -483,20 +483,20 @@ def _evaluate(question: Question) -> tuple[bool | Awaitable[Any], BaseException 
         return False, None
     try:
         return question.context.run(truth_of, question.condition), None
-    except StopIteration as error:  # as in a coroutine: no future takes it
+    except StopIteration as error:  # as in a coroutine: a future cannot hold it
         told = RuntimeError("it raised StopIteration")
         told.__cause__ = error
         return False, told
-    except BaseException as error:  # noqa: BLE001 - counted and told, whatever it is
+    except BaseException as error:  # noqa: BLE001 - counted and logged, whatever it is
         return False, _with_hint(error)
 
 
 def _with_hint(error: BaseException) -> BaseException:
-    """What a condition that needs its loop has to know."""
+    """Add what the author of a condition that needs its loop has to know."""
     if isinstance(error, RuntimeError) and str(error).lower().startswith(
         ("no running event loop", "there is no current event loop")
     ):
-        told = RuntimeError(f"{error} (a plain condition is asked in a thread: make it async)")
+        told = RuntimeError(f"{error} (a plain condition is evaluated in a thread: make it async)")
         told.__cause__ = error
         return told
     return error

@@ -1,25 +1,26 @@
-"""Whose turn it is: everything that claims a slot of this worker, counted in one place.
+"""Decides whose turn it is: everything that claims a slot of this worker is counted here.
 
 Pure: no clock, no loop, no client. Events come in as calls, with the time where it matters;
 decisions come out as values, and the worker carries them out.
 
-A contender is what may hold one slot: a claimed task on its way to its body, the body itself, or a
-call that was heard of. Resumed bodies, claimed tasks and calls stand in one line, each with the
-time since when it is ready: its place. A free slot goes to the oldest. What is left in the store
-takes part: every answer to a take says how old the oldest task there is, and while that one is
-older than the head of the line, a free slot is kept for it and asks for it (`before`).
+A contender is what may hold one slot: a claimed task that is being loaded, a body, or a call that
+has been announced. Resumed bodies, claimed tasks and calls stand in one line, each with the time
+since when it is ready: its place. A free slot goes to the oldest. Tasks in the store take part:
+every answer to a take says how old the oldest task there is, and while that one is older than the
+head of the line, a free slot is reserved for it and asks for it (`before`).
 
-Three numbers say what slots are used for: `held` by bodies and by what is on its way to one,
-`reserved` on questions whose answer may bring a task, and `ending`, bodies that are being ended
+Three numbers say what slots are used for: `held` by bodies and by tasks that are about to begin,
+`reserved` for questions whose answer may bring a task, and `ending`, bodies that are being ended
 while they hold none: their cleaning up is code that runs, so it counts, and nothing new begins
 meanwhile. What the standing take offers is not subtracted: the offer may be out of date for a
-moment, and a claim that finds its slot used stands in line. Claims are also made ahead of their
-slots while bodies are short. What has stood in line for long goes back, and keeps its place.
+moment, and a claim that finds its slot used stands in line. Tasks are also claimed ahead of their
+slots while bodies are short. A claim that stands in line for long goes back, and keeps its place.
 
 Answers may be late, lost, or overtake each other, so questions are numbered (commands reach the
-store in the order they were sent). A late answer can tell of a task but deny none. When a task
-that we had heard of is denied while an earlier question is open, that answer may be bringing it:
-until it has come, at most `slots` later ones are granted. Every question must be `answered`.
+store in the order they were sent). A late answer can add a task that is left in the store, but not
+remove one. When a task we knew of is no longer there while an earlier question is open, that answer
+may be bringing it: until it has come, at most `slots` later ones are granted. Every question must
+be `answered`.
 """
 
 from collections import deque
@@ -32,13 +33,13 @@ from msgspec import Struct
 from layby.core.model import Millis
 
 AHEAD: Final = 64
-"""Tasks claimed ahead of their slots, at most."""
+"""How many tasks are claimed ahead of their slots at most."""
 RECENT_MS: Final[Millis] = 20
-"""Ahead are claimed no more than have begun within this time: so many will begin as soon."""
+"""No more are claimed ahead than have begun within this time: as many will begin as soon."""
 IN_LINE_MS: Final[Millis] = 25
-"""A claimed task that has stood in line so long goes back: another worker may have a slot."""
+"""A claimed task that has stood in line this long goes back: another worker may have a slot."""
 COOLING: Final = 32
-"""Bodies that begin after something went back, before tasks are claimed ahead again."""
+"""How many bodies begin after a task went back before tasks are claimed ahead again."""
 
 
 class SlotState(Enum):
@@ -62,42 +63,42 @@ class Contender:
         self.has_begun = False
         """Whether its code has started."""
         self.is_ending = False
-        """It is being ended while it holds its slot: it keeps that, whatever its code does."""
+        """It is being ended while it holds its slot: it keeps the slot, whatever its code does."""
         self.is_call = is_call
-        """A call that was heard of: nothing of it is ours until it has been acquired."""
+        """A call that has been announced: it is not ours until it has been acquired."""
         self.place: Millis = 0
         """Since when it is ready."""
         self.number = 0
-        """Decides between equal places: first come, first served."""
+        """Breaks ties between equal places: first come, first served."""
         self.joined_at: Millis = 0
-        """Since when it stands in line here."""
+        """Since when it stands in this line."""
 
 
 class Ask(Struct, frozen=True):
-    """What a take may bring. The slots of `free` are kept for its answer."""
+    """What a take may bring. The slots of `free` are reserved for its answer."""
 
     free: int = 0
     ahead: int = 0
     before: Millis | None = None
     """Only what has been ready for longer than this: the place of the head of the line."""
     number: int = 0
-    """Questions are numbered: an answer that comes late knows less than one to a later question."""
+    """Questions are numbered: a late answer knows less than one to a later question."""
 
 
 class Offer(Struct, frozen=True):
-    """What the take that waits at the store says."""
+    """What the take that waits at the store offers."""
 
     free: int = 0
     in_line: bool = False
-    """Somebody stands in line: tell us what else is ready."""
+    """Somebody stands in line: we want to know what else is ready."""
 
 
 class TaskInTransit(Struct):
-    """A task that we had heard of is gone from the store: an earlier answer may carry it to us."""
+    """A task we knew of is no longer in the store: an earlier answer may be bringing it to us."""
 
     place: Millis
     number: int
-    """It is on its way in the answer to a question before this one, or in none."""
+    """It comes with the answer to a question before this one, or not at all."""
     passed: int = 0
     """Later ones that have been granted a slot meanwhile."""
 
@@ -114,23 +115,23 @@ class Credit:
         self.held = 0
         self.reserved = 0
         self.reserved_ahead = 0
-        """Of what may be claimed ahead, how much has been asked for and not been answered."""
+        """How many tasks to claim ahead have been asked for in questions not answered yet."""
         self.ending = 0
         self.parked = 0
         """Bodies that have begun and hold no slot."""
         self.oldest_left: Millis | None = None
-        """How old the oldest task is that was left in the store, as far as we have heard."""
+        """The place of the oldest task left in the store, as far as we know."""
         self._line: list[tuple[Millis, int, Contender]] = []
         self._waiting = 0
         self._claims: dict[Contender, None] = {}
-        """Claimed tasks in line, those first that have stood there longest."""
+        """Claimed tasks in line, in the order in which they joined it."""
         self._numbers = 0
         self._questions = 0
         self._open: dict[int, None] = {}
-        """The numbers of questions that may bring something and are not answered, in order."""
+        """The numbers of unanswered questions that may bring something, in order."""
         self._in_transit: list[TaskInTransit] = []
         self._told = 0
-        """Answers to questions up to this number deny nothing: something later has been heard."""
+        """Answers to questions up to this number remove nothing: something later is known."""
         self._begun: deque[Millis] = deque(maxlen=AHEAD)
         self._cooling = 0
 
@@ -138,7 +139,7 @@ class Credit:
 
     @property
     def room(self) -> int:
-        """Slots that nothing uses; below 0 while more bodies clean up than there are slots."""
+        """Unused slots; below 0 while more bodies clean up than there are slots."""
         return self.slots - self.held - self.reserved - self.ending
 
     @property
@@ -159,10 +160,10 @@ class Credit:
     def is_taking(self) -> bool:
         return self.is_open and not self.is_full
 
-    # --- events: contenders -------------------------------------------------------------------
+    # --- events: contenders --------------------------------------------------------------
 
     def join_line(self, contender: Contender, place: Millis, now: Millis) -> None:
-        """It is ready since `place` and wants a slot."""
+        """It has been ready since `place` and wants a slot."""
         if contender.slot_state in (LINE, HELD, ENDING):
             return
         self._numbers += 1
@@ -180,7 +181,7 @@ class Credit:
         self._cooling = max(0, self._cooling - 1)
 
     def park(self, contender: Contender) -> bool:
-        """It gives its slot up and will stand in line again. False when it keeps what it has."""
+        """It releases its slot, to stand in line again later. False when it keeps what it has."""
         if contender.slot_state is not HELD or contender.is_ending:
             return False
         self.held -= 1
@@ -189,7 +190,7 @@ class Credit:
         return True
 
     def step_back(self, contender: Contender) -> None:
-        """A body that stood in line, or was granted a slot, waits again."""
+        """A body that stood in line, or was just granted a slot, waits again."""
         if contender.slot_state is LINE:
             self._leave_line(contender)
             contender.slot_state = PARKED
@@ -210,7 +211,7 @@ class Credit:
             contender.slot_state = OUT
 
     def leave(self, contender: Contender) -> None:
-        """It has ended, or is no longer ours: whatever it had is free."""
+        """It has ended, or is no longer ours: whatever it held is free."""
         if contender.slot_state is LINE:
             self._leave_line(contender)
         elif contender.slot_state is HELD:
@@ -224,7 +225,7 @@ class Credit:
     # --- events: questions and answers ---------------------------------------------------
 
     def answered(self, ask: Ask) -> None:
-        """The answer is here, or will never come: the slots kept for it are free again."""
+        """The answer is here, or will never come: the slots reserved for it are free again."""
         self.reserved -= ask.free
         self.reserved_ahead -= ask.ahead
         self._open.pop(ask.number, None)
@@ -236,8 +237,8 @@ class Credit:
         """What an answer said about the tasks it left.
 
         Answers overtake each other. One to the standing take (`ask` is `NOTHING`), or to a
-        question asked before something later was heard, may be out of date: it can tell of a
-        task, but deny none.
+        question asked before something later was known, may be out of date: it can add a task,
+        but not remove one.
         """
         if ask.number > self._told:
             self._told = ask.number
@@ -249,7 +250,7 @@ class Credit:
     # --- decisions -----------------------------------------------------------------------
 
     def grants(self) -> list[Contender]:
-        """Whose turn it is: they hold their slots from now on."""
+        """Those whose turn it is; they hold their slots from now on."""
         granted: list[Contender] = []
         while self.room > 0:
             head = self._head()
@@ -267,7 +268,7 @@ class Credit:
         return granted
 
     def ask(self, most: int, now: Millis | None = None) -> Ask:
-        """What a command that leaves now may bring back, ahead too if `now` is told."""
+        """What a command sent now may bring back; tasks ahead of slots too if `now` is given."""
         free = max(0, min(most, self.room)) if self.is_taking else 0
         head = self._head()
         if head is not None and free:
@@ -277,18 +278,18 @@ class Credit:
         return self._asked(free, self._ahead(now))
 
     def older(self) -> Ask | None:
-        """A question of its own for what is older than the head, when slots wait for that."""
+        """A separate question for what is older than the head, when slots are free for that."""
         head = self._head()
         if head is None or self.room <= 0 or not self._is_older_left(head):
             return None
         return self._asked(self.room, before=head.place)
 
     def offer(self) -> Offer:
-        """What the take that waits at the store should say."""
+        """What the take that waits at the store should offer."""
         return Offer(self.free, self.is_taking and self._waiting > 0 and self.oldest_left is None)
 
     def overdue(self, now: Millis) -> list[Contender]:
-        """Claimed tasks that have stood in line for too long: they go back."""
+        """Claimed tasks that have stood in line for too long; they go back."""
         found: list[Contender] = []
         for contender in self._claims:
             if now - contender.joined_at < IN_LINE_MS:
@@ -318,14 +319,14 @@ class Credit:
         return Ask(free, ahead, before, self._questions)
 
     def _note_left(self, ready_at: Millis, *, is_news: bool) -> None:
-        """It is in the store. News: what has been asked so far may not know, and denies nothing."""
+        """A task is in the store. If news, answers to what was asked so far may not know of it."""
         if is_news:
             self._told = self._questions
         if self.oldest_left is None or ready_at < self.oldest_left:
             self.oldest_left = ready_at
 
     def _note_missing(self, before: Millis | None, after: Millis | None, ask: Ask) -> None:
-        """Only when answers overtake each other: that of an earlier question is still to come."""
+        """Only when answers overtake each other: that to an earlier question is still to come."""
         if before is None or (after is not None and after <= before):
             return
         if next(iter(self._open), ask.number) < ask.number:
@@ -337,7 +338,7 @@ class Credit:
         )
 
     def _ahead(self, now: Millis) -> int:
-        """As many as have begun within the last moment, less those in line or on their way."""
+        """As many as have begun recently, less those in line or asked for."""
         while self._begun and now - self._begun[0] >= RECENT_MS:
             self._begun.popleft()
         if self._cooling or not self.is_taking:
@@ -348,7 +349,7 @@ class Credit:
         return self.is_taking and self.oldest_left is not None and self.oldest_left < head.place
 
     def _head(self) -> Contender | None:
-        """The oldest in line; those who have left are passed over."""
+        """The oldest in line; entries of those who have left are dropped."""
         while self._line:
             _, number, contender = self._line[0]
             if contender.slot_state is LINE and contender.number == number:

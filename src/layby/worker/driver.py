@@ -1,12 +1,12 @@
-"""Drives the main coroutine of a body: it is resumed only while the body has its slot.
+"""Drives the main coroutine of a body: it is resumed only while the body holds its slot.
 
-Whatever main awaits, its resume comes through here. Without the slot the body stands in line
-first; what main was to hear (a failure of what it awaited, a cancel by `asyncio.timeout` or a
-TaskGroup) is remembered and thrown when the slot is held. Asyncio has kept its own books by then:
-`Task.cancelling()` counts each cancel, and one error is thrown for all that came meanwhile, as
-asyncio itself does between two steps of a Task. A body that is being ended hears it at once.
+Whatever main awaits, it is resumed from here. Without the slot the body stands in line first; an
+exception for main (from what it awaited, or a cancel by `asyncio.timeout` or a TaskGroup) is kept
+and thrown when the slot is held. Asyncio has done its own counting by then: `Task.cancelling()`
+counts each cancel, and one exception is thrown for all that came meanwhile, as asyncio itself does
+between two steps of a Task. A body that is being ended is resumed at once.
 
-It is an object and no coroutine: a frame more for every parked task would cost memory.
+It is an object and not a coroutine: another frame for every parked task would cost memory.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from layby.worker.shared_slot import SharedSlot, SlotFuture
 
 
 class ExitRequested(Exception):
-    """What a Task is told in place of `SystemExit`."""
+    """Raised in a Task in place of `SystemExit`, which would end the loop."""
 
 
 class BodyDriver:
-    """Awaitable once; a Task may also have it as its coroutine, after `begin` of the slot."""
+    """Can be awaited once; or be the coroutine of a Task that `set_main` is called with."""
 
     __slots__ = ("_body", "_error", "_shared", "_slot_future")
 
@@ -28,7 +28,7 @@ class BodyDriver:
         self._body = body if hasattr(body, "send") else body.__await__()
         self._shared = shared
         self._slot_future: SlotFuture | None = None
-        """What it waits for in line; then the body has not been resumed yet."""
+        """What it waits for in line, before the body is resumed."""
         self._error: BaseException | None = None
         """What is thrown when the slot is held."""
 
@@ -54,7 +54,7 @@ class BodyDriver:
     def throw(self, kind: Any, value: BaseException | None = None, _: Any = None, /) -> Any:
         error = _error_of(kind, value)
         if self._slot_future is not None and not isinstance(error, asyncio.CancelledError):
-            self._error = self._error or error  # the line itself has failed: there is no slot
+            self._error = self._error or error  # reclaiming has failed: there is no slot
             return self._resume()
         if not isinstance(self._error, asyncio.CancelledError):
             self._error = error
@@ -66,7 +66,7 @@ class BodyDriver:
         finally:
             self._shared.close()
 
-    # --- for those who look where a Task waits -------------------------------------------
+    # --- for debuggers that show where a Task waits --------------------------------------
 
     @property
     def cr_frame(self) -> Any:
@@ -76,17 +76,17 @@ class BodyDriver:
     def cr_await(self) -> Any:
         return getattr(self._body, "cr_await", None)
 
-    # --- the slow way --------------------------------------------------------------------
+    # --- the slow path -------------------------------------------------------------------
 
     def _resume_with_slot(self) -> Any:
-        """Resume the body, or wait until it has its slot."""
+        """Resume the body, or wait until it holds its slot."""
         slot_future = self._shared.slot_future_of_main()
         if slot_future is None:
             if self._slot_future is not None:
                 self._shared.abandon(self._slot_future)
             return self._resume()
         if slot_future.done():
-            self._error = self._error or slot_future.exception()  # there is no line to stand in
+            self._error = self._error or slot_future.exception()  # there is no slot to wait for
             return self._resume()
         self._slot_future = slot_future
         return next(slot_future.__await__())
@@ -101,7 +101,7 @@ class BodyDriver:
 
     def _ended(self, end: BaseException) -> None:
         self._shared.close(None if isinstance(end, StopIteration) else end)
-        if isinstance(end, SystemExit):  # a Task would let it end the loop, and all others with it
+        if isinstance(end, SystemExit):  # a Task would let it end the loop, and everything on it
             raise ExitRequested from end
 
 

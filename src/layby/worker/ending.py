@@ -1,4 +1,4 @@
-"""How a try ended, worked out of what its code did and of who ended it: a report, or silence."""
+"""How a try ended, from what its code did and why it was ended: a report, or none."""
 
 import asyncio
 from typing import Any, Literal
@@ -17,7 +17,7 @@ class Completed(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """`delay`: seconds until it is tried again; None: never."""
+    """`delay`: seconds until the next try; None if there is none."""
 
     error: BaseException
     value: Value
@@ -33,7 +33,7 @@ Ending = Completed | Failed | Literal["taken away"]
 
 
 def classify(attempt: Attempt, task: "asyncio.Task[Any] | None") -> Ending:
-    """`task` is None for a body that goes on though it must not: it is over all the same."""
+    """`task` is None for a body that goes on though it was ended: its try is over all the same."""
     if attempt.reason == "timeout":
         return failed(attempt, timeout_error(attempt))
     if attempt.reason is not None:

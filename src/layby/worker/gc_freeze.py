@@ -1,14 +1,14 @@
-"""Takes parked tasks out of the garbage collector's sight, so that its full rounds stay short.
+"""Hides parked tasks from the garbage collector (`gc.freeze`), so that full collections stay short.
 
-A full round visits every object: with ten thousand parked tasks that stops the process for a
-third of a second. Objects frozen here are still freed when nobody refers to them any more; only
-cycles among them wait until the worker stops.
+A full collection visits every object: with ten thousand parked tasks it stops the process for a
+third of a second. Frozen objects are still freed when nothing refers to them any more; only cycles
+among them are kept until the worker stops.
 """
 
 import gc
 
 EVERY = 2_500
-"""How many more tasks are parked before those that are get frozen."""
+"""How many more tasks must be parked before the next freeze."""
 
 
 class GcFreezer:
@@ -18,7 +18,7 @@ class GcFreezer:
         self._next_at = EVERY
 
     def update(self, parked: int) -> None:
-        """Freeze when many more are parked than when it last looked closely."""
+        """Freeze when many more are parked than at the last freeze."""
         if self._is_on and parked >= self._next_at:
             gc.freeze()
             self._has_frozen = True

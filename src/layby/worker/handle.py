@@ -1,14 +1,14 @@
-"""What a task body is given to wait with: every wait frees the slot and takes it again after.
+"""The handle a task body waits with: every wait releases the slot and reclaims it afterwards.
 
 The sequence is the same for all waits: `Deferred` is handed to the writer, the slot is released,
 the body waits on a bare future, the slot is reclaimed (first come, first served), `Active` is
-handed to the writer, the body goes on with its locals intact. A handle made of a slot token
-alone does all of this without a store; its waits are then not durable.
+handed to the writer, the body goes on with its locals intact. A handle made from a slot token
+alone does all of this without a store; its waits are not durable then.
 
-Waits of one body that overlap share the slot, by the rules of `strands`: it is released when all
-parts of the body wait, and whichever goes on does so with the slot. A body that somebody cancels
-from inside (`asyncio.timeout` around a wait) gets its slot back before it goes on; one that is
-ended from outside does not stand in line for a slot only to die with it.
+Overlapping waits of one body share the slot, by the rules of `strands`: it is released when all
+parts of the body wait, and whichever goes on does so with the slot. A body that is cancelled from
+inside (`asyncio.timeout` around a wait) gets its slot back before it goes on; one that is ended
+from outside does not stand in line for a slot first.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _current: ContextVar[Any] = ContextVar("layby_handle", default=None)
 
 
 class TaskHandle:
-    """Belongs to one try of one task; after the body has ended every call raises."""
+    """Belongs to one try of one task; every call raises after the body has ended."""
 
     __slots__ = ("_attempt", "_shared", "_wheel")
 
@@ -86,7 +86,7 @@ class TaskHandle:
 
     @property
     def is_leased(self) -> bool:
-        """Whether the task is certainly ours now. May be asked from any thread."""
+        """Whether the task is certainly ours now. May be called from any thread."""
         return self._attempt is None or self._attempt.is_leased
 
     def is_slot_held(self) -> bool:
@@ -108,7 +108,7 @@ class TaskHandle:
         wake: Wake | None = None,
         key: str | None = None,
     ) -> None:
-        """Wait, without a slot, until `condition()` is true; first ask it once with the slot."""
+        """Wait, without a slot, until `condition()` is true; it is first checked with the slot."""
         check_condition(condition)
         check_wake(wake)
         interval = _interval(poll_interval, poll_interval_ms)
@@ -146,7 +146,7 @@ class TaskHandle:
                 raise
 
     async def sleep(self, seconds: Seconds, *, key: str | None = None) -> None:
-        """Wait, without a slot; after a crash it ends when it would have ended."""
+        """Wait, without a slot; after a crash it ends when it would have ended anyway."""
         length = _seconds(seconds, "sleep")
         if length is None:
             raise UsageError("sleep takes seconds, got None")
@@ -176,12 +176,12 @@ class TaskHandle:
             found = await self._prepare_wait(EnsurePromise(id=promise_id), within, record_id)
             if isinstance(found, Promise):
                 return value_of(found)
-            del record_id  # thousands may be parked here, and then each text counts
+            del record_id  # thousands may be parked here, so each string counts
             reply = await self._parked(*found)
             return value_of(_promise(reply, promise_id))
 
     async def settled(self, promise_id: str, timeout: Seconds | None = None) -> Promise:  # noqa: ASYNC109
-        """Wait, without a slot, for a promise that exists; the settled promise itself."""
+        """Wait, without a slot, for a promise that exists; returns the settled promise."""
         within = _seconds(timeout, "timeout")
         with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
             found = await self._prepare_wait(GetPromise(id=promise_id), within, record_id)
@@ -190,12 +190,12 @@ class TaskHandle:
             return _promise(await self._parked(*found), promise_id)
 
     async def promise(self, name: str) -> "Token":
-        """A promise of this task's own that others settle; the same one in every try."""
+        """A promise of this task that others settle; the same one in every try."""
         attempt = self._attempt_with_store()
         self._shared.register()
         key = f"promise.{check_key(name, 'name of a promise')}"
         promise_id = attempt.replay.record_id(key, lasting=True)
-        tags = {"resonate:external": "true"}  # also strict servers let others wait for it
+        tags = {"resonate:external": "true"}  # lets others wait for it on strict servers too
         create = CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
         await attempt.fenced(FenceTask(id=attempt.id, version=attempt.version, inner=create))
         return Token(self, promise_id, key)
@@ -249,19 +249,19 @@ class TaskHandle:
             await attempt.end_checkpoint()
 
     async def may_work(self) -> None:
-        """Before something is done that lasts: with the slot, and while the task is ours."""
+        """Before work with lasting effects: hold the slot, and make sure that the task is ours."""
         await self._shared.ensure_held()
         attempt = self._attempt_with_store()
         if not attempt.is_leased:
             await attempt.hold_lease()
 
     def recalled(self, key: str, args: tuple[Any, ...]) -> Record | None:
-        """What was stored under this key before, for these arguments."""
+        """What was stored under this key before for these arguments."""
         record_id, call = self._checkpoint(key, args)
         return self._attempt_with_store().replay.found(record_id, call)
 
     async def keep(self, key: str, args: tuple[Any, ...], result: Any) -> Any:
-        """Store the result and give it back as every later life will read it."""
+        """Store the result, and return it as every later run will read it."""
         attempt = self._attempt_with_store()
         record_id, call = self._checkpoint(key, args)
         stored = checkpointed(Record(call.kind, call.digest, result), key)
@@ -271,7 +271,7 @@ class TaskHandle:
         return kept.value
 
     async def yield_slot(self) -> None:
-        """Let whoever waits for a slot go first, then go on."""
+        """Let others who wait for a slot go first, then go on."""
         self.check_open()
         wait = self._shared.begin_wait(TO_LET_OTHERS_GO, None)
         try:
@@ -281,7 +281,7 @@ class TaskHandle:
             await self._shared.end_wait(wait, is_over=self._shared.is_ending())
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
-        """Say how far the task is; shown in the run's status."""
+        """Say how far the task has got; shown in the run's status."""
         self.check_open()
         if fraction is not None and not 0 <= fraction <= 1:
             raise UsageError(f"progress takes a fraction between 0.0 and 1.0, got {fraction!r}")
@@ -294,7 +294,7 @@ class TaskHandle:
             self._attempt.check_open()
 
     def numbered(self, key: str) -> str:
-        """A key for each of several calls that belong to one name."""
+        """A separate key for each of several calls that share a name."""
         return self._attempt_with_store().replay.numbered(key)
 
     # --- the sequence every wait shares --------------------------------------------------
@@ -309,8 +309,8 @@ class TaskHandle:
     ) -> Any:
         """Wait for `future` without the slot. Errors are raised with the slot held again.
 
-        The end of a condition is recorded; that of a promise stands in the promise, so that only
-        giving up on it has to be recorded.
+        The end of a condition is recorded. That of a promise is in the promise itself, so only a
+        timeout has to be recorded.
         """
         try:
             self._check_may_park()
@@ -345,11 +345,11 @@ class TaskHandle:
     async def _prepare_wait(
         self, request: EnsurePromise | GetPromise, within: float | None, record_id: str | None
     ) -> Promise | tuple[PromiseWatch, Waiting, str | None, Record | None]:
-        """The promise, if that is settled; else what is needed to park for it."""
+        """The promise, if it is settled; else what is needed to wait for it."""
         call = Record("wait_for", digest_of(request.id))
         attempt = self._attempt_with_store()
         assert record_id is not None
-        # A timeout is raised again; a value stands in the promise.
+        # A timeout is raised again; a value is in the promise.
         await self._has_ended_before(record_id, call)
         begun = None if within is None else attempt.fixed_deadline(record_id)
         promise = _promise(await attempt.send(request), request.id)
@@ -379,7 +379,7 @@ class TaskHandle:
         return attempt.watch_until(promise_id, attempt.begin_wait(record_id, length), timeout)
 
     async def _timer(self, attempt: Attempt, record_id: str, length: float) -> Promise:
-        """The durable timer of a sleep: found as an earlier life left it, or new."""
+        """The durable timer of a sleep, from an earlier run or new."""
         call = Record("sleep", digest_of(length))
         attempt.replay.found(record_id, call)
         timer = attempt.replay.timer(record_id)
@@ -393,7 +393,7 @@ class TaskHandle:
     def _condition_deadline(
         self, record_id: str | None, within: float | None
     ) -> tuple[Millis | None, float | None]:
-        """Until when a wait for a condition lasts, and what is left if it has begun before."""
+        """The deadline of a wait for a condition; what is left if an earlier run began it."""
         length = _millis(within)
         if self._attempt is None or record_id is None or length == NEVER:
             return None, None
@@ -403,20 +403,20 @@ class TaskHandle:
         return deadline, left
 
     def _end_wait(self, record_id: str | None) -> None:
-        """A wait that somebody cancels from inside the body is over as well."""
+        """A wait that is cancelled from inside the body is over as well."""
         if self._attempt is not None and record_id is not None:
             self._attempt.end_wait(record_id)
 
     # --- small checks --------------------------------------------------------------------
 
     def _call(self, kind: str, key: str | None) -> AbstractContextManager[str | None]:
-        """Whoever calls is a strand from now on, also if the call returns at once."""
+        """The caller is a strand from now on, even if the call returns at once."""
         self.check_open()
         self._shared.register()
         return nullcontext() if self._attempt is None else self._attempt.replay.call(kind, key)
 
     async def _has_ended_before(self, record_id: str | None, call: Record) -> bool:
-        """Whether this very call has ended before; what it raised then it raises again."""
+        """Whether this call has ended in an earlier run; what it raised then, it raises again."""
         if self._attempt is None or record_id is None:
             return False
         found = self._attempt.replay.found(record_id, call)
@@ -427,12 +427,12 @@ class TaskHandle:
         return True
 
     def _record_condition_met(self, record_id: str | None) -> None:
-        """A condition that held at once: recorded, so that no later life asks it again."""
+        """It held at once; recorded, so that no later run checks it again."""
         if record_id is not None:
             self._record(record_id, _DEFER_UNTIL)
 
     def _record(self, record_id: str, record: Record) -> None:
-        """The end of a call that does not wait."""
+        """Record the end of a call that does not wait."""
         if self._attempt is not None:
             self._attempt.show(self._shared.shown, record_id, of=record)
 
@@ -454,7 +454,7 @@ class TaskHandle:
 
 
 class Token:
-    """A promise others settle: give them its id, then `await` it."""
+    """A promise that others settle: give them its id, then `await` it."""
 
     __slots__ = ("_handle", "_key", "id")
 
@@ -481,7 +481,7 @@ def current_handle() -> TaskHandle:
 
 @lru_cache(maxsize=1024)
 def _condition_sentence(condition: str) -> str:
-    """One text for all who wait for the same thing."""
+    """One string for all who wait for the same condition."""
     return f"waiting until {condition} is true"
 
 
@@ -490,7 +490,7 @@ def maybe_handle() -> TaskHandle | None:
 
 
 def enter_handle(handle: Any) -> None:
-    """Make it the current one of this context: a `TaskHandle`, in a thread its blocking form."""
+    """Make it the current handle of this context: a `TaskHandle`, or a blocking one in a thread."""
     _current.set(handle)
 
 
@@ -522,7 +522,7 @@ def _seconds(value: Any, what: str) -> float | None:
 
 
 def _millis(seconds: float | None) -> Millis:
-    """What is as good as for ever is for ever."""
+    """Anything beyond NEVER is NEVER."""
     return NEVER if seconds is None else round(min(seconds * 1000, NEVER))
 
 

@@ -1,7 +1,7 @@
-"""Heartbeats of a worker whose store is elsewhere, from a thread of their own.
+"""Heartbeats of a remote worker, from a thread of their own.
 
-User code that keeps the event loop busy does not cost the worker its leases; only when the loop
-has not turned for `max_block` seconds do they stop, so that others may take what is stuck here.
+User code that keeps the event loop busy does not cost the worker its leases. Only when the loop has
+been blocked for `max_block` seconds do heartbeats stop, so that others may take what is stuck here.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ STOP_S: Final = 2.0
 
 
 class HeartbeatThread:
-    """`connect` makes a client for the thread's own event loop; it is told how long to wait."""
+    """`connect` makes a client for the thread's own event loop, with the timeout it is given."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class HeartbeatThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """A beat that is under way is not waited for."""
+        """Does not wait for a beat that is under way."""
         self._is_stopping = True
         if self._own_loop is not None and self._beat_task is not None:
-            with suppress(RuntimeError):  # it has ended by itself
+            with suppress(RuntimeError):  # it has ended on its own
                 self._own_loop.call_soon_threadsafe(self._beat_task.cancel)
         await in_own_thread(self._thread.join, STOP_S)
 
@@ -72,7 +72,7 @@ class HeartbeatThread:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        """Who stops the heart cancels its beating, never the closing of its connection."""
+        """`stop` cancels the beating, never the closing of the connection."""
         client = self._connect(self._every / 2)
         self._beat_task = asyncio.create_task(self._beat_forever(client))
         self._own_loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ class HeartbeatThread:
             await self._beat(client)
             self._is_answered = True
         except LaybyError as failure:
-            if was_heard:  # said once, however long it lasts
+            if was_heard:  # logged once, however long it lasts
                 logger.warning("heartbeats are not answered: %s", failure)
         except Exception:
             logger.exception("a heartbeat failed")
@@ -103,20 +103,20 @@ class HeartbeatThread:
     async def _beat(self, client: Client) -> None:
         worker = self._worker
         beat = worker.heartbeat()
-        if beat.incarnation == worker.registered_as:  # one that comes too early is refused
+        if beat.incarnation == worker.registered_as:  # else it would be refused
             sent_at = worker.lease.elapsed()
             reply = await self._clock.beat(client, beat)
             if reply.is_ok:
                 worker.lease.renewed(sent_at, beat.incarnation)
             self._call_worker_loop(self._handle_reply, beat.incarnation, reply)
-        for call_beat in worker.calls.beats():  # their leases are their own
+        for call_beat in worker.calls.beats():  # calls have leases of their own
             sent_at = worker.lease.elapsed()
             if (await client.send(call_beat)).is_ok:
                 worker.calls.renewed(call_beat, sent_at)
         self._call_worker_loop(self._check_call_leases)
 
     def _is_blocked(self) -> bool:
-        """Whether the worker's loop has not turned for too long; asks it to show that it does."""
+        """Whether the worker's loop has been blocked for too long; asks for a sign of life."""
         self._call_worker_loop(self._note_loop_runs)
         blocked = monotonic() - self._loop_ran_at
         is_blocked = blocked > self._max_block
@@ -132,7 +132,7 @@ class HeartbeatThread:
         return is_blocked
 
     def _call_worker_loop(self, function: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- in the worker's loop ------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""How long this process certainly holds what the store has given to it.
+"""How long this process certainly holds what the store has given it.
 
 A lease is counted from the *sending* of what renewed it: the store cannot have begun to count
-before. The clock is one that runs while the machine is suspended, and while this process is
-stopped. Nothing here asks anybody: who finds the lease over renews it first (see `renewal`).
+earlier. The clock runs on while the machine is suspended and while this process is stopped.
+Nothing here talks to the store: whoever finds the lease expired renews it first (see `renewal`).
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ Elapsed = Callable[[], Millis]
 
 
 class LeaseTime:
-    """One lease, as its holder counts it. A `ttl` of None never ends: the store dies with us.
+    """One lease, as its holder counts it. With a `ttl` of None it never ends: the store is ours.
 
-    `of` names whose lease it is: what is heard of an earlier life of the holder renews nothing.
-    May be asked and told from any thread.
+    `of` says whose lease it is: an answer to an earlier incarnation renews nothing.
+    Thread-safe.
     """
 
     __slots__ = ("_ends_at", "_of", "_ttl", "elapsed")
@@ -36,7 +36,7 @@ class LeaseTime:
         return ends_at is not None and self.elapsed() < ends_at
 
     def renewed(self, sent_at: Millis, of: str = "") -> None:
-        """What was sent then has been accepted; an older answer shortens nothing."""
+        """What was sent then has been accepted; an older answer does not shorten the lease."""
         if self._ttl is None or of != self._of:
             return
         ends_at = sent_at + self._ttl
@@ -44,6 +44,6 @@ class LeaseTime:
             self._ends_at = ends_at
 
     def begin_anew(self, of: str) -> None:
-        """It is lost: from now on the lease of another life is counted."""
+        """It is lost: from now on the lease of a new incarnation is counted."""
         self._of = of
         self._ends_at = None

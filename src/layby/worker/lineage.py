@@ -1,4 +1,4 @@
-"""Where a call comes from, as the SDKs tell it by tags: their trees are drawn from these."""
+"""Where a call comes from, in the tags from which the SDKs draw their trees."""
 
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ class Lineage(Struct, frozen=True):
 
 
 def lineage_of(promise: Promise) -> Lineage | None:
-    """None for a task of a run: its id says it."""
+    """None for a task of a run: its id says where it belongs."""
     if f'"{ORIGIN}"' not in promise.tags:
         return None
     tags: dict[str, Any] = msgspec.json.decode(promise.tags)

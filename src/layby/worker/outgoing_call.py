@@ -1,7 +1,7 @@
-"""Making calls: each is a promise below the task that makes it.
+"""Calls of functions elsewhere: each is a promise below the task that makes it.
 
-A call that ended well stands for good, as a checkpoint does. One that did not is made again by
-the next try after a failure, under another id; within a try, and after a crash, it stands too.
+The result of a call that succeeded is kept for good, like a checkpoint. One that failed is made
+again, under another id, by the next try after a failure; within a try and after a crash it is kept.
 """
 
 from itertools import count
@@ -44,7 +44,7 @@ def check_target(target: object) -> str:
 
 
 async def make_call(attempt: Attempt, key: str, call: Call, target: str, length: Millis) -> Promise:
-    """The promise of the call: as an earlier life left it, or new."""
+    """The promise of the call, from an earlier run or new."""
     param = call.to_value()
     for number in count(1):
         call_id = attempt.replay.call_id(key, number)
@@ -53,18 +53,18 @@ async def make_call(attempt: Attempt, key: str, call: Call, target: str, length:
         attempt.replay.check(call_id, _record_of(read_call(promise)), _record_of(call))
         if not attempt.replay.must_be_repeated(promise):
             return promise
-    raise AssertionError  # there is always another making
+    raise AssertionError  # the loop never ends
 
 
 def result_of(promise: Promise, what: str) -> Any:
-    """The call's deadline is the timeout of whoever waits for it."""
+    """Its value; a call past its deadline raises as a timeout of the wait."""
     if promise.state == "rejected_timedout":
         raise DeferTimeout(f"{what} was not answered in time (promise {promise.id})")
     return value_of(promise)
 
 
 def _record_of(call: Call | None) -> Record:
-    """What must be the same in every life of the task that makes the call."""
+    """What must be the same in every try of the task that makes the call."""
     if call is None:
         return Record("something else")
     return Record("rpc", digest_of(call.func, call.version, *call.args))

@@ -1,8 +1,8 @@
-"""Promises that bodies wait for: each wait is a bare future, without a task or a coroutine.
+"""Waits of bodies for promises: each is a bare future, without a task or a coroutine.
 
-Timeouts are instants of store time. One timer of the loop serves them all; it looks now and then
-even if nothing is near, since store time may have been put forward meanwhile. Who is out of time
-asks once more: what was settled by then is no timeout, however late we hear of it.
+Deadlines are in store time. One timer of the loop serves them all; it also fires now and then when
+none is near, since store time may have been set forward meanwhile. At its deadline a watch asks
+once more: a promise settled by then has not timed out, however late we are told.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from layby.errors import DeferTimeout, StoreError
 logger = logging.getLogger(__name__)
 
 MAX_PAUSE_MS: Final[Millis] = 30_000
-"""How long nobody looks at the time at most, while somebody waits with a timeout."""
+"""The longest pause between two looks at the time, while somebody waits with a deadline."""
 
 Spawn = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class PromiseWatch(asyncio.Future[Reply], Listener):
-    """Its result is the answer that the promise is settled. Cancelling it ends the watch."""
+    """Its result is the reply with the settled promise. Cancelling it ends the watch."""
 
     __slots__ = ("asked", "owner", "promise_id")
 
@@ -52,13 +52,13 @@ class PromiseWatch(asyncio.Future[Reply], Listener):
         self.set_result(reply)
 
     def stop(self) -> None:
-        """Nobody needs to tell us any more."""
+        """The answer is not needed any more."""
         if self.asked is not None:
             self.asked.cancel()
 
 
 class TimedPromiseWatch(PromiseWatch):
-    """The same, until an instant of store time; then it raises `DeferTimeout`."""
+    """The same with a deadline in store time; then it raises `DeferTimeout`."""
 
     __slots__ = ("deadline", "number", "timeout", "until")
 
@@ -88,7 +88,7 @@ class TimedPromiseWatch(PromiseWatch):
 
 
 class WatchDeadline(Protocol):
-    """The deadline of a wait, and who wants to know that it is over."""
+    """The deadline of a wait; `ended` is called when the wait is over."""
 
     deadline: Millis
 
@@ -96,12 +96,12 @@ class WatchDeadline(Protocol):
 
 
 def is_late(promise: Promise, deadline: Millis | None) -> bool:
-    """Whether it was settled after the deadline; a tie goes to the event."""
+    """Whether it was settled after the deadline; at the deadline is in time."""
     return deadline is not None and promise.settled_at is not None and promise.settled_at > deadline
 
 
 class PromiseWatches:
-    """Of one worker. Belongs to the loop of the first watch."""
+    """All watches of one worker. Belongs to the loop of the first one."""
 
     def __init__(self, client: WatchingClient, now: Callable[[], Millis], spawn: Spawn) -> None:
         self._client = client
@@ -119,14 +119,14 @@ class PromiseWatches:
         return self._start(PromiseWatch(self, promise_id))
 
     def watch_until(self, promise_id: str, until: WatchDeadline, timeout: str) -> TimedPromiseWatch:
-        """`timeout` is what the error says."""
+        """`timeout` is the message of the error."""
         watch = TimedPromiseWatch(self, promise_id, until, timeout)
         self._start(watch)
         self.move(watch, until.deadline)
         return watch
 
     def move(self, watch: TimedPromiseWatch, deadline: Millis) -> None:
-        """The store says until when it lasts."""
+        """The store has fixed its deadline."""
         if watch.done():
             return
         self.forget(watch)
@@ -163,7 +163,7 @@ class PromiseWatches:
             watch.set_exception(answer)
 
     def _retry_later(self, watch: PromiseWatch, failure: StoreError) -> None:
-        """Asked again together with all others that were lost, after a pause."""
+        """Ask again after a pause, together with all others that were lost."""
         if not self._to_retry:
             logger.warning("the store does not answer, trying again: %s", failure)
             asyncio.get_running_loop().call_later(next(self._pauses), self._ask_again)
@@ -203,7 +203,7 @@ class PromiseWatches:
         self._arm()
 
     async def _ask_once_more(self, watch: TimedPromiseWatch) -> None:
-        """The news that it is settled may be on its way."""
+        """The message that it is settled may be on its way."""
         reply = None
         try:
             reply = known(await self._client.send(GetPromise(id=watch.promise_id)))

@@ -1,7 +1,7 @@
-"""Counts what goes on outside the event loop, for whoever must not overtake it.
+"""Counts work outside the event loop, for virtual time, which must not overtake it.
 
-A worker brackets its thread and process bodies with it. Under virtual time the count holds the
-clock still until real work has answered; in ordinary life nobody looks at it.
+A worker counts its thread and process bodies here. Under virtual time the clock stands still while
+the count is above zero; otherwise nobody reads it.
 """
 
 import threading
@@ -11,12 +11,12 @@ from contextvars import ContextVar
 
 
 class RealWork:
-    """How many bodies run in threads and processes now. Every method may be called anywhere.
+    """How many bodies run in threads and processes now. Thread-safe.
 
-    Whoever hands over counts: `begin()` on the loop before a body starts, `end()` when its result
-    is already on the way to the loop. A body that waits for the loop (a blocking handle) calls
-    `end()` once it has asked, and the loop calls `begin()` just before it lets it go on; were
-    the thread to call it, time could jump before the thread had its turn.
+    The side that hands over does the counting: `begin()` on the loop before a body starts, `end()`
+    when its result is on its way to the loop. A body that waits for the loop (a blocking handle)
+    calls `end()` after its request, and the loop calls `begin()` just before it answers; if the
+    thread called it, time could jump before the thread was scheduled.
     """
 
     def __init__(self, on_idle: Callable[[], None] = lambda: None) -> None:
@@ -51,9 +51,9 @@ class RealWork:
 current_work: ContextVar[RealWork | None] = ContextVar("layby_real_work", default=None)
 """Set by virtual time for the tasks under it."""
 
-_nobody_looks = RealWork()
+_unread = RealWork()
 
 
 def real_work() -> RealWork:
-    """Return the count of this context. Ask once, on the loop, and keep it: threads have others."""
-    return current_work.get() or _nobody_looks
+    """The count of this context. Call it once, on the loop, and keep it: threads have another."""
+    return current_work.get() or _unread

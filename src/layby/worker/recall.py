@@ -1,4 +1,4 @@
-"""What the store knows of a task that somebody has begun before: read by who goes on with it."""
+"""Reads what the store knows about a task that has been begun before."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -22,7 +22,7 @@ def is_first(claim: Claim) -> bool:
 
 
 async def recall(client: Client, claim: Claim) -> tuple[Claim, Sequence[Promise]]:
-    """The claim, with the task as our own workers see it, and the records of the task."""
+    """The claim, completed with what the protocol's claim leaves out, and the task's records."""
     if is_first(claim) or claim.task.is_root:
         return claim, NONE
     rows = await _read(client, claim.task.id)
@@ -43,7 +43,7 @@ async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None
 
 
 def _with_row(claim: Claim, row: Task | None) -> Claim:
-    """A claim by the protocol does not say how the tries before have ended."""
+    """A claim by the protocol does not say how earlier tries ended."""
     if claim.task.is_ours or row is None:
         return claim
     task = replace(

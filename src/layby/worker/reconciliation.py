@@ -1,8 +1,8 @@
-"""What a worker holds, compared with what the store believes it holds.
+"""Compares what a worker holds with what the store believes it holds.
 
-An answer that got lost on its way may have carried tasks. Such a task is handed back; one that
-the store has given to somebody else is ended here. Requests under way make the two differ for a
-moment, so only what differs twice in the same way counts; versions make a mistake harmless.
+An answer that got lost may have carried tasks. Such a task is handed back; one that the store has
+given to somebody else is ended here. Requests under way make the two differ for a moment, so only
+what differs twice in the same way counts; versions make a mistake harmless.
 """
 
 import logging
@@ -17,7 +17,7 @@ from layby.worker.worker import Worker
 logger = logging.getLogger(__name__)
 
 BEATS_BETWEEN_CHECKS: Final = 60
-"""Heartbeats after which it is looked at though both count alike: two mistakes may cancel out."""
+"""Heartbeats after which they are compared though the counts agree: mistakes may cancel out."""
 Claimed = tuple[str, int]
 """The id and version of a task."""
 
@@ -31,20 +31,20 @@ class Reconciler:
         self._beats = 0
 
     def is_due(self, *, agrees: bool) -> bool:
-        """Asked with every heartbeat."""
+        """Called with every heartbeat."""
         self._beats += 1
         is_open = bool(self._unknown or self._missing)
         return not agrees or is_open or self._beats % BEATS_BETWEEN_CHECKS == 0
 
     async def reconcile(self) -> None:
-        """Look once; a look that is under way counts for who comes meanwhile."""
+        """Compare once; does nothing while a comparison is under way."""
         if self._is_running:
             return
         self._is_running = True
         try:
             await self._compare()
         except LaybyError as failure:
-            logger.warning("the worker could not compare what it holds: %s", failure)
+            logger.warning("the worker could not compare what it holds with the store: %s", failure)
         finally:
             self._is_running = False
 
@@ -62,7 +62,8 @@ class Reconciler:
             self._unknown.discard(task)
 
     async def _hand_back(self, task_id: str, version: int) -> None:
-        logger.warning("%s was given to this worker in an answer that got lost", task_id)
+        told = "%s was given to this worker in an answer that got lost; it is handed back"
+        logger.warning(told, task_id)
         worker, task = self._worker, Released(task_id, version, begun=False)
         await worker.client.send(
             ReleaseTasks(pid=worker.config.pid, incarnation=worker.incarnation, tasks=(task,))
@@ -74,7 +75,7 @@ class Reconciler:
             query = ListHeld(pid=worker.config.pid, incarnation=worker.incarnation, cursor=cursor)
             page = (await worker.client.send(query)).data
             if not isinstance(page, TaskPage):
-                raise StoreError(f"its tasks were not listed: {page}")
+                raise StoreError(f"the tasks of this worker could not be listed: {page}")
             found |= {(task.id, task.version) for task in page.tasks}
             cursor = page.cursor
             if cursor is None:

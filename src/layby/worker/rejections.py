@@ -22,7 +22,7 @@ def value_of(promise: Promise) -> Any:
 
 
 def _name_and_message(value: object) -> tuple[str, str]:
-    """Rejections are read leniently: whoever wrote them may not be one of us."""
+    """Rejections are read leniently: they may have been written by anybody."""
     if isinstance(value, dict):
         fields: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
         return str(fields.get("name", "")), str(fields.get("message", fields))

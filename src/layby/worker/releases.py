@@ -1,8 +1,8 @@
-"""Tasks that this worker hands back, told to the store together: one command for each turn.
+"""Hands tasks back to the store together: one command for each turn of the loop.
 
-A task of a run is handed back when its body has ended, not before; for one that was halted this
-says that its body has ended. What is not held as we say is skipped by the store in silence, so
-nobody here needs to know why a task was taken away.
+A task of a run is handed back when its body has ended, not before; for a halted task this says that
+its body has ended. The store silently skips what we no longer hold, so nothing here needs to know
+why a task was taken away.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from layby.errors import EngineStopped
 logger = logging.getLogger(__name__)
 
 BATCH: Final = 500
-"""Tasks named in one command."""
+"""How many tasks one command hands back."""
 OLD_BODY_MS: Final = 1_000
-"""How long nobody takes a task that met an old body of its own process."""
+"""How long nobody takes a task while an old body of it is still running here."""
 
 
 class ReleaseHost(Protocol):
-    """What handing back needs of the worker."""
+    """What handing back needs from the worker."""
 
     client: WatchingClient
     incarnation: str
@@ -42,7 +42,7 @@ class Releases:
         self._waiting: list[Released] = []
 
     def add(self, released: Released) -> None:
-        """It leaves at the end of this turn of the loop, with all others."""
+        """It is sent at the end of this turn of the loop, with all others."""
         self._waiting.append(released)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._send_all)

@@ -1,8 +1,8 @@
-"""A heartbeat for who wants to begin something outside the worker's lease.
+"""A heartbeat before something begins when the worker's lease may have expired.
 
-A process that was stopped, or whose machine slept, cannot know whether its tasks are still its
-own. It asks before it goes on, once for all who want to know: either the lease is renewed, or the
-worker begins anew and whoever asked is ended. Nothing is dropped, however long the answer takes.
+A process that was stopped, or whose machine slept, cannot know whether its tasks are still its own.
+It asks before it goes on, once for everybody who wants to know: either the lease is renewed, or the
+worker starts over and whoever asked is ended. Nothing is dropped, however long the answer takes.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from layby.worker.lease import LeaseTime
 logger = logging.getLogger(__name__)
 
 REFUSED_S: Final = 1.0
-"""How long to wait when the store says neither yes nor that we are gone."""
+"""How long to wait when the store neither renews the lease nor says that it is lost."""
 
 
 class RenewalHost(Protocol):
-    """What a renewal needs of the worker whose lease it is."""
+    """What a renewal needs from the worker whose lease it is."""
 
     client: WatchingClient
     lease: LeaseTime
@@ -42,10 +42,10 @@ class Renewal:
         self._under_way: asyncio.Task[Any] | None = None
 
     async def renew(self) -> None:
-        """Returns when the store has answered: whoever is lost has been told so by then."""
+        """Return when the store has answered; tasks that are lost have been ended by then."""
         if self._under_way is None:
             self._under_way = self._host.spawn(self._renew())
-        await asyncio.shield(self._under_way)  # one who is ended does not end it for others
+        await asyncio.shield(self._under_way)  # for the other callers
 
     async def _renew(self) -> None:
         lease = self._host.lease
@@ -62,7 +62,7 @@ class Renewal:
 
 
 def apply_heartbeat(host: RenewalHost, incarnation: str, reply: Reply) -> None:
-    """Do what the answer to a heartbeat says: begin anew, or let go of what is lost."""
+    """Do what the answer to a heartbeat says: start over, or end what is lost."""
     if reply.status == 409:
         host.start_over(incarnation, reply)
     elif isinstance(reply.data, HeartbeatData):

@@ -1,10 +1,10 @@
 """Replay keys: what a task has durably done under which key, so that it is not done again.
 
-Every durable call has a key: the caller's, else its kind and its number of that kind in this
-body. Records are promises below the task's id; those of waits carry the number of failures,
-so that a *failed* try starts its waits anew while checkpoints stay. One key is one call: asked
-again under the same key, in this life or a later one, it answers what it answered first.
-Functions called elsewhere have promises of their own below the task's id; see `rpc`.
+Every durable call has a key: the caller's, else its kind and its number among the calls of that
+kind in this body. Records are promises below the task's id; those of waits carry the number of
+failures, so that waits start afresh after a *failed* try while checkpoints stay. One key is one
+call: called again under the same key, in this run of the body or a later one, it returns what it
+returned first. Functions called elsewhere have promises below the task's id; see `outgoing_call`.
 """
 
 import hashlib
@@ -28,10 +28,10 @@ from layby.wire import encoding
 LASTING = "c"
 """Records that survive a failed try."""
 CALLS = "x"
-"""Calls of functions elsewhere. They come last, by id: what those functions keep below is theirs,
-and who reads the records of the task may stop here."""
+"""Calls of functions elsewhere. Their ids sort last: what those functions keep below is theirs, and
+a reader of the task's records may stop here."""
 MAX_PLAIN_DIGEST = 60
-"""Arguments whose JSON is no longer than this are kept as they are, for people to read."""
+"""Arguments whose JSON is no longer than this are stored as they are, for people to read."""
 MAX_KEY_BYTES = 200
 
 _WAIT_ERRORS: dict[str, type[LaybyError]] = {
@@ -41,13 +41,13 @@ _WAIT_ERRORS: dict[str, type[LaybyError]] = {
 
 
 class Record(Struct, frozen=True):
-    """What stands in a record: which call made it, with which arguments, and what came of it."""
+    """The content of a record: which call made it, with which arguments, and its result."""
 
     kind: str
     digest: str = ""
     value: object = None
     error: str | None = None
-    """The name of what it raised; the message is its value then."""
+    """The type name of what it raised; `value` is the message then."""
 
     def raising(self, error: BaseException) -> "Record":
         return Record(self.kind, self.digest, str(error), type(error).__name__)
@@ -72,7 +72,7 @@ class Replay:
             {each.id: each for each in records} if records else None
         )
         self._calls: tuple[tuple[str, int], ...] = ()
-        """Few kinds, and thousands of tasks that are parked: a dictionary would be large."""
+        """There are few kinds, and thousands of parked tasks: a dictionary would be larger."""
         self._unkeyed: str | None = None
         self._failed_at = max(map(self._failed_try_at, records), default=0)
 
@@ -92,22 +92,22 @@ class Replay:
         return f"{self._task_id}{':' if is_root else '.'}{group}.{key}"
 
     def must_be_repeated(self, call: Promise) -> bool:
-        """Whether it went wrong in a try that has failed since: this one makes it anew."""
+        """Whether it failed in a try that has failed since: then this try makes it again."""
         is_wrong = call.settled_at is not None and call.state != "resolved"
         return is_wrong and (call.settled_at or 0) <= self._failed_at
 
     def _failed_try_at(self, record: Promise) -> Millis:
-        """A try that fails leaves a timer; 0 for everything else."""
+        """When a try failed, from the timer that it leaves; 0 for other records."""
         is_backoff = record.id.startswith(f"{self._task_id}.backoff.")
         return record.created_at if is_backoff else 0
 
     def timer(self, record_id: str) -> Promise | None:
-        """The timer of a sleep that an earlier life began."""
+        """The timer of a sleep that an earlier run of the body began."""
         found = None if self._found is None else self._found.get(record_id)
         return found if isinstance(found, Promise) and found.timer else None
 
     def found(self, record_id: str, call: Record) -> Record | None:
-        """What was left under this key before, if it was the same call."""
+        """What was stored under this key before, if it was the same call."""
         found = None if self._found is None else self._found.get(record_id)
         if found is None:
             return None
@@ -118,7 +118,7 @@ class Replay:
     def check(self, record_id: str, record: Record, call: Record) -> None:
         if (record.kind, record.digest) != (call.kind, call.digest):
             raise ReplayMismatch(
-                f"{self._task_id}: the code now calls {call} where an earlier life of this task "
+                f"{self._task_id}: the code now calls {call} where an earlier try of this task "
                 f"called {record} under '{record_id}': give changed calls a new key="
             )
 
@@ -126,11 +126,11 @@ class Replay:
         return KeyedCall(self, kind, key if key is None else _checked_key(key), self.record_id)
 
     def keyed(self, kind: str, key: str | None) -> "KeyedCall":
-        """As `call`, for who makes ids of the key: entering gives the key itself."""
+        """As `call`, for callers that build ids from the key: entering gives the key itself."""
         return KeyedCall(self, kind, key if key is None else _checked_key(key), str)
 
     def enter_unkeyed(self, kind: str) -> str:
-        """The key of a call that was given none: no other such call may be under way."""
+        """The key of a call without one: no other such call may be under way."""
         if self._unkeyed is not None:
             raise UsageError(
                 f"{self._task_id}: {kind}() was called while {self._unkeyed}() is still waiting: "
@@ -140,7 +140,7 @@ class Replay:
         return self.numbered(kind)
 
     def numbered(self, kind: str) -> str:
-        """The next key of this kind: the n-th such call of a body is the n-th in every life."""
+        """The next key of this kind: the n-th such call is the n-th in every run of the body."""
         number = next((count for each, count in self._calls if each == kind), 0) + 1
         others = (each for each in self._calls if each[0] != kind)
         self._calls = ((kind, number), *others)
@@ -151,7 +151,7 @@ class Replay:
 
 
 class KeyedCall:
-    """One durable call: entering gives the id of the record its end is kept under."""
+    """One durable call: entering gives the id of the record that its end is stored under."""
 
     __slots__ = ("_id_of", "_key", "_kind", "_replay")
 
@@ -174,14 +174,14 @@ class KeyedCall:
 
 
 def record_of(promise: Promise) -> Record:
-    """A timer carries its record from its birth, everything else is settled with it."""
+    """A timer carries its record from its creation; everything else is settled with it."""
     return msgspec.convert(
         encoding.from_text(promise.param if promise.timer else promise.value), Record
     )
 
 
 def digest_of(*arguments: object) -> str:
-    """A fingerprint of arguments, readable if short; what has no JSON form takes no part."""
+    """A fingerprint of arguments, readable if short; empty if they have no JSON form."""
     try:
         text = msgspec.json.encode(arguments)
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
@@ -195,7 +195,7 @@ def encoded(record: Record) -> Value:
 
 
 def checkpointed(record: Record, key: str) -> Value:
-    """Only what comes back as it went in is kept: what a later life reads is what this one saw."""
+    """Refuse what does not survive JSON unchanged: a later run must read what this one saw."""
     try:
         encoding.encode(record.value, "its result")
     except ContextError as error:

@@ -1,7 +1,7 @@
-"""Tells the store how tries ended, and takes the next task in the same command.
+"""Reports to the store how tries ended, and takes the next task in the same command.
 
-A report is sent until it is answered. With the last task of a run, if this worker knows how all
-others ended, it carries how the run ends as well.
+A report is sent until it is answered. That of the last task of a run also says how the run ends, if
+this worker knows how all other tasks ended.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from layby.worker.ending import Completed, Failed, failed
 logger = logging.getLogger(__name__)
 
 UNACCEPTABLE = (400, 413)
-"""Refusals of what was said, not of who says it or when."""
+"""Refusals of the content, not of the sender or the moment."""
 MAX_VERDICT_BYTES = 64 * 1024
 
 Report = FinishTask | FailTask
 
 
 class ReportHost(Protocol):
-    """What reports need of the worker."""
+    """What reports need from the worker."""
 
     client: WatchingClient
 
@@ -120,7 +120,7 @@ class Reporter:
     # --- answers -------------------------------------------------------------------------
 
     def _finished(self, attempt: Attempt, reply: Reply) -> None:
-        """What the store does not take, a result that is too large for it, is a failure."""
+        """A result that the store refuses, for instance because it is too large, is a failure."""
         if reply.status in UNACCEPTABLE:
             error = UsageError(f"the result of {attempt.id} was refused: {reply.data}")
             self._fail(attempt, failed(attempt, error))
@@ -128,7 +128,7 @@ class Reporter:
             self._call(attempt.loaded.callback(None), attempt.id, reply)
 
     def _settled(self, reply: Reply) -> None:
-        """Nobody waits to hear of it."""
+        """There is no callback."""
 
     def _call(self, then: Callback | None, task_id: str, reply: Reply) -> None:
         if then is not None and reply.is_ok:
@@ -159,7 +159,7 @@ class Reporter:
             self._host.reported(report, ask, None)
 
     async def _again(self, report: Report, ask: Ask, then: Callable[[Reply], None]) -> None:
-        """The store is away: until it answers."""
+        """The store did not answer: send the report until it does."""
         try:
             reply = await patiently(self._host.client, report)
         except BaseException:

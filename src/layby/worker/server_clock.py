@@ -1,10 +1,10 @@
-"""What time it is where the store is, for a worker whose own clock may be wrong.
+"""Estimates store time, for a worker whose own clock may be wrong.
 
-A worker sends lengths of time only; but what it tells of its tries, and how much is left of a
-wait that began elsewhere, is told in store time. Each heartbeat's answer says what that was, at
-some moment between asking and hearing. As long as the correction agrees with that it stays as it
-is: clocks that agree are left alone, and time does not waver with the network. In between, the
-estimate is carried by elapsed time: who puts the clock of this machine changes nothing.
+A worker sends only lengths of time; but what it writes about its tries, and how much is left of a
+wait that began elsewhere, is in store time. The answer to each heartbeat says what that was, at
+some moment between the request and the answer. While the correction agrees with that, it stays as
+it is: clocks that agree are left alone, and time does not jitter with the network. In between, the
+estimate is carried by elapsed time: setting the clock of this machine changes nothing.
 """
 
 from typing import Final
@@ -16,11 +16,11 @@ from layby.core.model import Millis
 from layby.core.replies import HeartbeatData, Reply
 
 DRIFT_MS: Final[Millis] = 2
-"""Clocks that run alike differ by less between two looks."""
+"""Clocks that run at the same rate differ by less between two readings."""
 
 
 class SteadyClock:
-    """The wall as it was, carried by elapsed time; it follows the wall while nobody puts it."""
+    """Wall time carried by elapsed time; it follows the wall clock unless somebody sets that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class ServerClock:
         return reply
 
     def _learn(self, asked_at: Millis, told: Millis, heard_at: Millis) -> None:
-        """Either clock may be a millisecond further than it says."""
+        """Either clock may be up to a millisecond ahead of what it shows."""
         least, most = told - heard_at - 1, told - asked_at + 1
         if not least <= self._ahead_ms <= most:
             self._ahead_ms = (least + most) // 2

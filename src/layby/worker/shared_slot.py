@@ -1,8 +1,8 @@
-"""The slot of one body, shared by its strands: given up when all wait, had before one goes on.
+"""The slot of one body, shared by its strands: released when all wait, held before one goes on.
 
-`strands` knows the rules; here they are carried out on the loop, and told to the store: `Deferred`
-before the slot is released, `Active` after it has been taken back. What is shown of several waits
-is the first that has not ended.
+`strands` has the rules; here they are carried out on the loop and written to the store: `Deferred`
+before the slot is released, `Active` after it has been reclaimed. Of several waits, the first that
+has not ended is shown.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SlotFuture = asyncio.Future[None]
 
 
 class Slot(Protocol):
-    """The right to run, as whoever gives it out keeps it."""
+    """The right to run, as its owner gives it out."""
 
     def is_held(self) -> bool: ...
 
@@ -54,10 +54,10 @@ class SharedSlot:
         self._strands = Strands(is_driven=is_driven)
         self._main: asyncio.Task[Any] | None = None
         self._callers: dict[asyncio.Task[Any] | None, Strand] | None = None
-        """Tasks that call for somebody else: for a thread that waits for them."""
+        """Tasks that make a call for a thread, which waits for them."""
         self._waits: tuple[ShownWait, ...] = ()
         self._slot_futures: tuple[SlotFuture, ...] = ()
-        """One for each strand that stands in line; the line is one for all."""
+        """One for each strand that waits for the slot; they share one reclaim."""
         self._reclaim: SlotReclaim | None = None
         self._lend_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -65,16 +65,16 @@ class SharedSlot:
     # --- whose it is ---------------------------------------------------------------------
 
     def set_main(self, main: "asyncio.Task[Any] | None" = None) -> None:
-        """This Task is the main strand: the current one unless given."""
+        """This Task is the main strand; the current one unless given."""
         self._main = main or asyncio.current_task()
 
     def set_main_thread(self) -> None:
-        """The main strand is a thread, and nobody drives it."""
+        """The main strand is a thread, which no driver resumes."""
         self._callers = {}
         self._strands.register(MAIN)
 
     def close(self, error: BaseException | None = None) -> None:
-        """The body has ended: whoever of it still stands in line has no business there."""
+        """The body has ended: none of its strands may still wait for the slot."""
         if error is not None and self._attempt is not None:
             self._attempt.error = error
         self._is_closed = True
@@ -85,7 +85,7 @@ class SharedSlot:
             self._reclaim_done(None)
 
     def begin_call(self, strand: Strand) -> None:
-        """What the current Task does with the handle, it does for a thread."""
+        """The current Task calls the handle for a thread."""
         if self._callers is not None:
             self._callers[asyncio.current_task()] = strand
 
@@ -94,7 +94,7 @@ class SharedSlot:
             self._callers.pop(asyncio.current_task(), None)
 
     def register(self) -> Strand:
-        """The strand that calls now; it is known from now on."""
+        """The strand that calls now; it is registered from now on."""
         strand = self._caller()
         if self._strands.register(strand) and isinstance(strand, asyncio.Task):
             cast("asyncio.Task[Any]", strand).add_done_callback(self._ended)
@@ -152,7 +152,7 @@ class SharedSlot:
         *,
         is_over: bool = False,
     ) -> None:
-        """The wait has ended: its strand goes on with the slot. Who is over needs none to die."""
+        """The wait has ended: its strand goes on with the slot; a body being ended needs none."""
         strand = self._caller()
         self._waits = tuple(each for each in self._waits if each is not wait)
         self._strands.end_wait(strand)
@@ -164,7 +164,7 @@ class SharedSlot:
         await self._go_on(strand, record_id, record)
 
     async def ensure_held(self) -> None:
-        """Before a strand works: one that finds the body without its slot stands in line."""
+        """Before a strand works: if the body does not hold its slot, the strand waits for it."""
         strand = self.register()
         if not self.slot.is_held():
             await self._go_on(strand)
@@ -181,7 +181,7 @@ class SharedSlot:
             raise interrupted
 
     async def _wait_for_slot(self) -> asyncio.CancelledError | None:
-        """Stand in line until the slot is held; who interrupts that is heard afterwards."""
+        """Wait until the slot is held; returns a cancellation that came meanwhile."""
         interrupted: asyncio.CancelledError | None = None
         while (place := self._reclaim_slot()) is not None:
             try:
@@ -196,7 +196,7 @@ class SharedSlot:
     # --- the main strand, as its driver asks ---------------------------------------------
 
     def slot_future_of_main(self) -> SlotFuture | None:
-        """What main has to wait for before it goes on; None when it may."""
+        """What main has to wait for before it goes on; None when it may go on."""
         if self._strands.may_main_resume or self.is_ending():
             return None
         self._strands.join_line(MAIN)
@@ -212,10 +212,10 @@ class SharedSlot:
         """Whether the body has ended or is being ended from outside: it needs no slot for that."""
         return self._is_closed or (self._attempt is not None and self._attempt.is_ending)
 
-    # --- the line ------------------------------------------------------------------------
+    # --- reclaiming it -------------------------------------------------------------------
 
     def _reclaim_slot(self) -> SlotFuture | None:
-        """A place in line; None when the slot is held."""
+        """What to wait for; None when the slot is held."""
         if self.slot.is_held():
             return None
         if self._attempt is not None and self.is_ending():
@@ -224,14 +224,14 @@ class SharedSlot:
         try:
             if self._reclaim is None and self._start_reclaim():
                 return None
-        except Exception as refusal:  # noqa: BLE001 - who waits at the place hears it
+        except Exception as refusal:  # noqa: BLE001 - raised where the future is awaited
             place.set_exception(refusal)
             return place
         self._slot_futures = (*self._slot_futures, place)
         return place
 
     def _start_reclaim(self) -> bool:
-        """Only one line for a body; True when the slot came at once."""
+        """Only one reclaim for a body; True when a slot was free."""
         line = SlotReclaim(self.slot.reclaim(), self._reclaim_done)
         if line.begin():
             return True
@@ -252,7 +252,7 @@ class SharedSlot:
                 place.set_exception(refusal)
 
     def abandon(self, place: SlotFuture) -> None:
-        """A strand stands in line no longer; the last of them gives the body's place up."""
+        """A strand no longer waits for the slot; the last one gives up the body's place in line."""
         self._slot_futures = tuple(each for each in self._slot_futures if each is not place)
         if not self._slot_futures and self._reclaim is not None:
             self._reclaim.cancel()
@@ -261,7 +261,7 @@ class SharedSlot:
     # --- giving it up --------------------------------------------------------------------
 
     def _release_if_unneeded(self) -> None:
-        """After a change: release the slot if nobody needs it; else it stays for a while."""
+        """After a change: release the slot if no strand needs it; else keep it for a while."""
         if self._callers is not None:
             self._forget_dead_threads()
         if not self._strands.is_slot_needed and self.slot.is_held() and not self.is_ending():
@@ -275,7 +275,7 @@ class SharedSlot:
         return self.slot.release()
 
     def _update_lend_timer(self) -> None:
-        """Begin the second after which the slot is lent, or end it."""
+        """Start or stop the timer after which the slot is lent."""
         is_kept = self._strands.is_lendable and self.slot.is_held() and not self.is_ending()
         if is_kept and self._lend_timer is None:
             loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
-"""A body's place in the line for slots, kept whoever of the body stops waiting for it.
+"""A body's place in the line for slots, which it keeps whichever strand stops waiting for it.
 
-Were it awaited by a strand, a cancel of that strand would give the place up. So nobody awaits it:
-the slot's own coroutine is advanced by what it waits for, as a Task would do, but from the first
-moment on, so that the place counts from now, and a slot that is free is had at once.
+If a strand awaited it, cancelling that strand would give the place up. So nobody awaits it: the
+slot's `reclaim()` coroutine is advanced whenever what it waits for is done, as a Task would do, but
+its first step runs at once, so that the place counts from now, and a free slot is held at once.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 Done = Callable[[BaseException | None], None]
-"""Told once: the slot is held, or why there is none."""
+"""Called once: the slot is held (None), or why there is none."""
 
 
 class SlotReclaim:
@@ -22,7 +22,7 @@ class SlotReclaim:
         self._done: Done | None = done
 
     def begin(self) -> bool:
-        """Stand in line; True when the slot came at once."""
+        """Stand in line; True when a slot was free."""
         try:
             self._wait_on(self._reclaiming.send(None))
         except StopIteration:
@@ -41,14 +41,14 @@ class SlotReclaim:
             return
         try:
             is_over, error = self.begin(), None
-        except BaseException as refusal:  # noqa: BLE001 - whoever wants the slot hears it
+        except BaseException as refusal:  # noqa: BLE001 - passed on to whoever wants the slot
             is_over, error = True, refusal
         if is_over:
             self._done(error)
 
     def _wait_on(self, waits_for: Any) -> None:
-        if waits_for is None:  # it let others go first
+        if waits_for is None:  # a bare yield
             asyncio.get_running_loop().call_soon(self._advance)
             return
-        waits_for._asyncio_future_blocking = False  # noqa: SLF001 - says that it was heard
+        waits_for._asyncio_future_blocking = False  # noqa: SLF001 - what a Task does with a future
         waits_for.add_done_callback(self._advance)

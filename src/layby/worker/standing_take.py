@@ -1,8 +1,8 @@
 """The one take of this worker that waits at the store.
 
 A newer one replaces it there. It is replaced at once when it offers nothing although there is
-room; other changes are told after a moment, since most of them are gone by then. A claim that
-came by an offer out of date stands in line, and goes back if that takes long.
+room; other changes are sent after a moment, since most of them are undone by then. A claim that
+came by an outdated offer stands in line, and goes back if that takes long.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ UPDATE_DELAY_S: Final = 0.005
 """How long an offer may be out of date."""
 
 Answered = Callable[[Take, Reply, bool], None]
-"""Told the take, its answer, and whether no newer one has replaced it meanwhile."""
+"""Called with the take, its answer, and whether no newer one has replaced it meanwhile."""
 
 
 class StandingTake:
-    """`send` gives None when there is nobody any more to ask."""
+    """`send` returns None when the engine has been stopped."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class StandingTake:
         self._timer: asyncio.TimerHandle | None = None
 
     def update(self) -> None:
-        """Something has changed."""
+        """Something has changed: send a new take if the offer is outdated."""
         wanted = self._credit.offer()
         if self._offer is None or (self._offer.free == 0 and wanted.free > 0):
             self.send_now()
@@ -52,14 +52,14 @@ class StandingTake:
             self._timer = loop.call_later(UPDATE_DELAY_S, self._send_if_changed)
 
     def send_now(self) -> None:
-        """Send what is true now, in place of what stands there."""
+        """Send the current offer, in place of the one that waits."""
         self._disarm()
         self._offer = self._credit.offer()
         self._take = self._take_of(self._offer)
         self._spawn(self._wait_at_store(self._take))
 
     def withdraw(self) -> None:
-        """Replace it by one that wants nothing, roots neither, and is not replaced itself."""
+        """Replace it by one that takes nothing, not even roots, and is not replaced itself."""
         self._disarm()
         if self._take is not None:
             self._offer, self._take = Offer(), replace(self._take_of(Offer()), names=())
@@ -79,7 +79,7 @@ class StandingTake:
             self._timer = None
 
     async def _wait_at_store(self, take: Take) -> None:
-        """A newer one replaces it, and then it is answered with nothing."""
+        """When a newer one replaces it, it is answered with nothing."""
         reply = await self._send(take)
         is_latest = self._take is take
         if is_latest:

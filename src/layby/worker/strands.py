@@ -1,22 +1,22 @@
-"""Who of a body waits through its handle, and what that means for the body's slot.
+"""Which strands of a body wait through its handle, and what that means for the body's slot.
 
-A body is one or more strands: its main coroutine, and every Task that has called the handle; of a
-plain `def` each thread. They share one slot. These are the rules:
+A body is one or more strands: its main coroutine, and every Task that has called the handle; for a
+plain `def`, every thread that has. They share one slot. These are the rules:
 
-1. A strand that waits through the handle needs no slot. When all do, the slot is released: in the
-   moment in which the last of them begins its wait, or in which a strand that did not wait ends.
+1. A strand that waits through the handle needs no slot. When all do, the slot is released: at the
+   moment when the last of them begins its wait, or when a strand that did not wait ends.
 2. The main coroutine counts as waiting while it is suspended, whatever it awaits: it is driven
    (see `driver`), so it cannot go on without the slot. Other strands and threads can: they keep it.
-3. What is kept so, while another strand waits through the handle, is kept for a second. Then it is
-   lent: released though a strand may go on without it, because that strand may wait for
+3. A slot kept like this while another strand waits through the handle is kept for a second. Then it
+   is lent: released though a strand may go on without it, because that strand may wait for
    something that only happens when somebody else has the slot. A slot that only main keeps is
    simply released then.
-4. A strand whose wait is over goes on with the slot: the body's, if another strand holds it, else
-   it stands in line. One that stands in line does not wait: what is granted to it is not released
-   before it has gone on.
-5. While nobody waits through the handle the slot stays, whatever else is awaited.
+4. A strand whose wait is over goes on with the slot: at once if the body still holds it, else it
+   stands in line. One that stands in line does not count as waiting: the slot granted to it is not
+   released before it has gone on.
+5. While no strand waits through the handle the slot is kept, whatever else is awaited.
 
-It only knows and answers; who holds the slot is asked of the slot, and told by whoever calls.
+This module only keeps track; whether the slot is held is up to `shared_slot`.
 """
 
 from collections.abc import Hashable, Iterator
@@ -24,7 +24,7 @@ from enum import Enum, auto
 from typing import Final
 
 LEND_AFTER_S: Final = 1.0
-"""So long a strand in a plain await keeps the slot while another waits through the handle."""
+"""How long a strand in a plain await keeps the slot while another waits through the handle."""
 
 Strand = Hashable
 MAIN: Final[Strand] = "main"
@@ -32,7 +32,7 @@ MAIN: Final[Strand] = "main"
 
 class MainState(Enum):
     PLAIN = auto()
-    """It runs, or waits for something that is not the handle's."""
+    """It runs, or awaits something without the handle."""
     WAITING = auto()
     IN_LINE = auto()
 
@@ -45,17 +45,17 @@ class Strands:
 
     def __init__(self, *, is_driven: bool) -> None:
         self._main = PLAIN if is_driven else None
-        """None when nobody drives it: then main is a strand like the others."""
+        """None without a driver: then main is a strand like the others."""
         self._others: dict[Strand, bool] | None = None
-        """Whether each of them waits through the handle. Most bodies have none."""
+        """Whether each of them waits through the handle. Most bodies have no others."""
         self._waiting = 0
         self._not_waiting = 0
-        """How many others are not in a wait."""
+        """How many others do not wait."""
 
     # --- what happens --------------------------------------------------------------------
 
     def register(self, strand: Strand) -> bool:
-        """It calls the handle; True when that is news."""
+        """It calls the handle; True when it is new."""
         if self._is_driven(strand):
             return False
         if self._others is None:
@@ -84,7 +84,7 @@ class Strands:
             self._set_waiting(strand, waits=False)
 
     def join_line(self, strand: Strand) -> None:
-        """It would go on after something else, but the body has no slot."""
+        """It would go on after a plain await, but the body has no slot."""
         if self._is_driven(strand):
             self._main = IN_LINE
         else:
@@ -95,7 +95,7 @@ class Strands:
             self._main = PLAIN
 
     def end(self, strand: Strand) -> None:
-        """Its Task or thread is over."""
+        """Its Task or thread has ended."""
         if self._others is not None and strand in self._others:
             self._set_waiting(strand, waits=False)
             del self._others[strand]
@@ -114,19 +114,19 @@ class Strands:
 
     @property
     def is_slot_needed(self) -> bool:
-        """Whether a strand may go on at any time, or nobody waits; else the slot is released."""
+        """Whether a strand may go on at any time, or none waits; else the slot is released."""
         return self._waiting == 0 or self._not_waiting > 0 or self._main is IN_LINE
 
     @property
     def is_lendable(self) -> bool:
-        """Whether the slot may be kept for a second only: somebody waits through the handle."""
+        """Whether the slot may be kept for only a second: some strand waits through the handle."""
         return self._waiting > 0
 
     @property
     def may_main_resume(self) -> bool:
-        """Whether main may be resumed without the slot: inside a wait its handle minds the slot."""
+        """Whether main may be resumed without the slot: in a wait, the handle reclaims the slot."""
         return self._main is WAITING
 
     def __iter__(self) -> Iterator[Strand]:
-        """All but a main that is driven."""
+        """All strands except a main with a driver."""
         return iter(self._others or ())

@@ -1,4 +1,4 @@
-"""From a claim to something that can run: what the store knows of the task, and its code."""
+"""From a claim to something that can run: what the store knows about the task, and its code."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ class TaskLoader:
         self._program = program
 
     def load_now(self, claim: Claim) -> Loaded | None:
-        """None when something has to be read for it first. What cannot be loaded fails."""
+        """None when something has to be read first. A task that cannot be loaded fails."""
         if not (is_first(claim) or claim.task.is_root):
             return None
         try:
@@ -35,7 +35,7 @@ class TaskLoader:
             return _failed(claim, error)
 
     async def load(self, claim: Claim) -> Loaded | None:
-        """None when the engine has been stopped; what cannot be loaded fails."""
+        """None when the engine has been stopped. A task that cannot be loaded fails."""
         for pause in pauses():
             try:
                 claim, records = await recall(self._client, claim)

@@ -1,4 +1,4 @@
-"""User code that a thread calls for an event loop, and what must not stand behind it."""
+"""Calls of user code in threads on behalf of an event loop."""
 
 import asyncio
 import threading
@@ -10,8 +10,8 @@ _thread_state = threading.local()
 
 
 def thread_call(call: Callable[..., Any], *args: Any) -> Any:
-    """A future takes no StopIteration, and who awaits it would wait for ever: as in a coroutine,
-    it becomes a RuntimeError.
+    """Call it, turning StopIteration into a RuntimeError, as a coroutine does: a future cannot
+    hold a StopIteration, and whoever awaits it would wait for ever.
     """
     try:
         return call(*args)
@@ -20,12 +20,12 @@ def thread_call(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def set_loop_of_thread(loop: asyncio.AbstractEventLoop) -> None:
-    """From now on this thread asks conditions for that loop."""
+    """From now on this thread evaluates conditions for that loop."""
     _thread_state.loop = loop
 
 
 def on_loop(call: Callable[[], object]) -> None:
-    """Call it now, or, in a thread that asks conditions, soon and on the loop it asks for."""
+    """Call it now, or, in a thread that evaluates conditions, soon and on its loop."""
     loop: asyncio.AbstractEventLoop | None = getattr(_thread_state, "loop", None)
     if loop is None:
         call()
@@ -34,7 +34,7 @@ def on_loop(call: Callable[[], object]) -> None:
 
 
 async def in_own_thread(call: Callable[..., object], *args: Any) -> None:
-    """The loop's own threads may all be held by user code that does not end."""
+    """In a new thread: the loop's own may all be held by user code that does not end."""
     thread = ThreadPoolExecutor(1)
     try:
         await asyncio.wrap_future(thread.submit(call, *args))

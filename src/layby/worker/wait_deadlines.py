@@ -1,7 +1,7 @@
-"""Until when the waits of one task last: fixed by the store when each of them first begins.
+"""The deadlines of the waits of one task: fixed by the store when each wait first begins.
 
-The worker says how long, together with `Deferred`, and goes by its own estimate until the answer
-says until when. Whatever the store has not acknowledged is told again with the next annotation.
+The worker sends the length together with `Deferred`, and uses its own estimate until the answer
+gives the deadline. What the store has not acknowledged is sent again with the next annotation.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from layby.core.model import Millis
 
 
 class WaitDeadline:
-    """Of one wait. `moved` is called when the store says something else than we believed."""
+    """Of one wait. `moved` is called when the store's deadline differs from our estimate."""
 
     __slots__ = ("_end", "deadline", "moved", "record_id")
 
@@ -25,7 +25,7 @@ class WaitDeadline:
 
 
 class WaitDeadlines:
-    """`tell_soon` is called when there is something that no annotation has carried yet."""
+    """`send_soon` is called when there is something that no annotation has carried yet."""
 
     __slots__ = ("_begun", "_ended", "_fixed", "_send_soon", "has_unsent")
 
@@ -40,7 +40,7 @@ class WaitDeadlines:
         return self._fixed.get(record_id)
 
     def begin(self, record_id: str, estimate: Millis, end: Callable[[str], None]) -> WaitDeadline:
-        """A wait begins, or goes on that an earlier life began."""
+        """A wait begins, or continues if an earlier run of the body began it."""
         fixed = self._fixed.get(record_id)
         deadline = WaitDeadline(record_id, estimate if fixed is None else fixed, end)
         if fixed is None:
@@ -56,14 +56,14 @@ class WaitDeadlines:
             self._changed()
 
     def begun(self, now: Millis) -> dict[str, Millis]:
-        """How much is left of what the store does not know yet."""
+        """What is left of each wait that the store does not know yet."""
         return {key: max(0, each.deadline - now) for key, each in self._begun.items()}
 
     def ended(self) -> tuple[str, ...]:
         return self._ended
 
     def acknowledge(self, stored: Mapping[str, Millis], ended: tuple[str, ...]) -> None:
-        """What an annotation has carried is known there now."""
+        """The store knows now what an annotation has carried."""
         for record_id, at in stored.items():
             begun = self._begun.pop(record_id, None)
             if begun is None:

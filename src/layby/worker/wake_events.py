@@ -1,16 +1,16 @@
-"""Events that make a wheel look at once, watched without a thread each.
+"""Events that make a wheel poll at once, watched without a thread for each.
 
-An `asyncio.Event` is awaited without a task: we begin its `wait()` ourselves, which puts a future
-in its line at once, and listen to that future. However many polls share it, that is one future.
+An `asyncio.Event` is awaited without a task: we start its `wait()` ourselves, which adds a future
+to its waiters at once, and watch that future. However many polls share the event, it is one future.
 
 A `threading.Event` offers only a blocking wait, which would cost a thread each. Its `set()`
-releases one lock per waiter, in the thread that sets it; we stand in that line with an object
-whose `release()` calls the loop. That is private to `threading` (`_cond`, `_waiters`, the same
-in every Python 3 so far) and tested on each version we support; hooking `event.set` instead
-would miss whoever took the bound method before, as `threading.Timer(1, event.set)` does.
+releases one lock per waiter, in the thread that sets it; we add an object to its waiters whose
+`release()` calls the loop. That is private to `threading` (`_cond`, `_waiters`, the same in every
+Python 3 so far) and tested on each version we support; patching `event.set` instead would miss
+whoever took the bound method before, as `threading.Timer(1, event.set)` does.
 
-An event rings once each time it goes from clear to set. One that stays set rings once and is
-watched again after the first look that finds it clear.
+Listeners are told once each time an event goes from clear to set. One that stays set is watched
+again after the first poll that finds it clear.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Wake = asyncio.Event | threading.Event
 
 
 class WakeEvents(Generic[T]):
-    """Which listeners are to be told of which event."""
+    """Which listeners to call for which event."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[T], None]) -> None:
         self._loop = loop
@@ -48,7 +48,7 @@ class WakeEvents(Generic[T]):
             del self._watched[id(event)]
 
     def rearm(self, event: Wake) -> None:
-        """Somebody has just looked: if the event is clear by now it may ring again."""
+        """Called after a poll: if the event is clear by now, watch it again."""
         if bell := self._watched.get(id(event)):
             bell.listen()
 

@@ -1,13 +1,13 @@
 """One timer for all parked conditions of a worker, so that a wait costs a future and no coroutine.
 
-Polls lie in buckets by the millisecond they are due at; a heap knows the earliest bucket, and one
-loop timer waits for it. What is due is asked in slices of a few milliseconds, with a turn of the
-loop in between, so that a hundred thousand conditions due at once do not stop anything else.
-In a crowd, long intervals are rounded up to ten milliseconds: fewer buckets, fewer wake-ups.
+Polls are in buckets by the millisecond they are due at; a heap knows the earliest bucket, and one
+loop timer waits for it. What is due is evaluated in slices of a few milliseconds, with a turn of
+the loop in between, so that a hundred thousand conditions due at once do not stop anything else.
+With many polls, long intervals are rounded up to ten milliseconds: fewer buckets, fewer wake-ups.
 
-A poll is in one of three places: parked in a bucket, ready to be asked, or being asked (an async
-condition in a task, a plain one in a thread: see `askers.py`). While it is being asked and has a
-deadline it also lies in a bucket, as a guard.
+A poll is in one of three states: parked in a bucket, ready, or being evaluated (an async condition
+in a task, a plain one in a thread: see `condition_threads.py`). While it is being evaluated and has
+a deadline it is also in a bucket, as a guard.
 The next pause begins when the answer has come, so that slow conditions never overlap themselves.
 """
 
@@ -45,7 +45,7 @@ __all__ = ["Condition", "Poll", "Wake", "Wheel"]
 logger = logging.getLogger(__name__)
 
 LAST_CHECK_S = 10.0
-"""Seconds that a question under way at the deadline still has to be answered."""
+"""How many seconds a question that is under way at the deadline may still take."""
 
 _MANY_POLLS = 1_000
 _LONG_PAUSE_S = 10.0
@@ -73,7 +73,7 @@ class Wheel:
 
     @property
     def parked(self) -> int:
-        """How many it watches. Not `len()`: an empty wheel is still a wheel, and true."""
+        """How many it watches. Not `len()`: an empty wheel must not be falsy."""
         return len(self._polls)
 
     def __iter__(self) -> Iterator[Poll]:
@@ -93,13 +93,13 @@ class Wheel:
         wake: Wake | None = None,
         first: FirstCheck | None = None,
     ) -> Poll:
-        """Ask the condition every `interval` seconds until it is true: then the future has None.
+        """Poll the condition every `interval` seconds until it is true; then the future is done.
 
-        A `first` check that is still under way is its first question.
+        A `first` check that is still under way is its first poll.
 
-        It raises `DeferTimeout` after a last question at the deadline, `ConditionError` when the
-        condition has raised more than `max_errors` times in a row. Cancel the future to withdraw.
-        `left` is what is left of the timeout, when the wait has begun in an earlier life.
+        The future raises `DeferTimeout` after a last poll at the deadline, and `ConditionError`
+        when the condition has raised more than `max_errors` times in a row. Cancel it to withdraw.
+        `left` is what is left of the timeout if an earlier run of the body began the wait.
         """
         check_condition(condition)
         check_wake(wake)
@@ -120,7 +120,7 @@ class Wheel:
         return poll
 
     async def first_check(self, condition: Condition, task: str | None = None) -> FirstCheck:
-        """Ask once. It comes back after 50 ms at the latest, then to be adopted by `watch`."""
+        """Evaluate it once. Returns after 50 ms at the latest; `watch` then adopts the check."""
         check = FirstCheck(condition, task, self._running_loop().time())
         if check.lane != "async":
             await self._answer_in_thread(check)
@@ -142,7 +142,7 @@ class Wheel:
             raise
 
     def close(self) -> None:
-        """Cancel every future and let go of timer, events and threads."""
+        """Cancel every future, and release the timer, events and threads."""
         self._is_closed = True
         for poll in self:
             self._withdraw(poll)
@@ -208,7 +208,7 @@ class Wheel:
     # --- buckets -------------------------------------------------------------------------
 
     def _now(self) -> Tick:
-        """The last millisecond that is over; a hair of float error does not hold it back."""
+        """The last full millisecond, with some tolerance for float errors."""
         assert self._loop is not None
         return math.floor((self._loop.time() - self._origin) * 1000 + 0.01)
 
@@ -217,7 +217,7 @@ class Wheel:
         return math.ceil((self._loop.time() - self._origin + seconds) * 1000 - 0.01)
 
     def _park(self, poll: Poll) -> None:
-        """Let it lie until its next question, which is at its deadline at the latest."""
+        """Put it in a bucket until its next poll, which is at its deadline at the latest."""
         pause = poll.next_pause(self._random)
         tick = self._tick_in(pause)
         if pause >= _LONG_PAUSE_S and len(self._polls) > _MANY_POLLS:
@@ -257,7 +257,7 @@ class Wheel:
     # --- the one timer -------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Wait for the earliest bucket, or for the next turn when somebody is ready."""
+        """Wait for the earliest bucket, or for the next turn when a poll is ready."""
         if self._is_turning or self._loop is None:
             return
         self._disarm()
@@ -322,7 +322,7 @@ class Wheel:
             self._arm()
 
     def _woken(self, poll: Poll) -> None:
-        """Its event has been set: look at once, or once more after the question under way."""
+        """Its event has been set: poll at once, or once more after the poll under way."""
         if poll.asking is not None:
             poll.is_woken = True
         elif not poll.is_ready:
@@ -344,7 +344,7 @@ class Wheel:
     def _ask_here(self, poll: Poll) -> None:
         try:
             answer = poll.context.run(truth_of, poll.condition)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and told
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and logged
             self._raised(poll, error)
         else:
             self._answered(poll, answer)
@@ -371,7 +371,7 @@ class Wheel:
         self._end_question(poll)
         try:
             answer = truth(asked.result())
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and told
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and logged
             self._raised(poll, error)
         else:
             self._answered(poll, answer)
@@ -382,7 +382,7 @@ class Wheel:
         answer: bool | Awaitable[Any],  # noqa: FBT001
         error: BaseException | None,
     ) -> None:
-        """An asker has the answer; whoever waited for it may be gone."""
+        """A thread has the answer; whoever waited for it may be gone."""
         if isinstance(question, FirstCheck):
             question.take_answer(answer, error)
         poll = question.poll if isinstance(question, FirstCheck) else question
@@ -449,7 +449,7 @@ def _mark_late(question: Question) -> None:
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:
-    """A future may be somebody else's: it is not cancelled with us."""
+    """A future may belong to somebody else, so it is not cancelled with the poll."""
     return await (asyncio.shield(answer) if asyncio.isfuture(answer) else answer)
 
 

@@ -1,8 +1,8 @@
-"""Takes by credit, runs bodies, reports how they end.
+"""Takes tasks by credit, runs their bodies, and reports how they end.
 
 The pipeline of one claim: take → load → run → classify → report, each in a file of its own:
-`standing_take`, `loading`, `body` and `bodies`, `ending`, `reporting`. Who may run is decided by
-`credit` alone; the worker tells it what happens and carries out what it decides.
+`standing_take`, `task_loading`, `body` and `body_runner`, `ending`, `reporting`. `credit` alone
+decides who may run; the worker tells it what happens and carries out what it decides.
 """
 
 import asyncio
@@ -61,13 +61,13 @@ logger = logging.getLogger(__name__)
 
 FOREVER_MS = 3_600_000
 WAIT_MS = 30_000
-"""How long a take waits at a server: what lies in between may lose the answer, and say nothing."""
+"""How long a take waits at a server; a proxy in between may silently lose a later answer."""
 LEAVE_S = 3.0
-"""How long a worker that stops tries to say so; later its tasks are taken over anyway."""
+"""How long a worker that stops tries to say so; after that its tasks are taken over anyway."""
 CALLBACKS_S = 1.0
-"""How long callbacks of what has ended may take when the worker stops."""
+"""How long callbacks may still take when the worker stops."""
 REFUSED_S = 5.0
-"""How long a worker that is refused waits before it asks for tasks again."""
+"""How long a worker that was refused waits before it asks for tasks again."""
 
 
 class WorkerConfig(Struct, frozen=True):
@@ -81,7 +81,7 @@ class WorkerConfig(Struct, frozen=True):
     max_threads: int = 32
     processes: int = 2
     freeze_parked: bool = True
-    """Whether parked tasks are taken out of the garbage collector's sight (`gc.freeze`)."""
+    """Whether parked tasks are hidden from the garbage collector (`gc.freeze`)."""
 
 
 class Worker:
@@ -107,24 +107,24 @@ class Worker:
             self._wheel, config.max_threads, config.processes, self.give_up
         )
         self._context = copy_context()
-        """What bodies start in: nothing that one of them sets reaches another."""
+        """The context that each body starts with a copy of: what one body sets, no other sees."""
         self.incarnation = config.incarnation
         self.lease = LeaseTime(None if config.embedded else config.ttl, elapsed, config.incarnation)
         self._renewal = Renewal(self)
         self.registered_as = ""
-        """The incarnation that the store is known to know."""
+        """The incarnation that the store has confirmed."""
         self.on_new_incarnation: Callable[[], None] = lambda: None
-        """For whoever has told the store who this worker is."""
+        """Set by the link that has registered this worker."""
         self._arriving: dict[str, Body] = {}
         """Claimed, and not begun yet."""
         self._begun_ahead: dict[str, int] = {}
-        """Versions of tasks that were claimed ahead and have begun: the store does not know."""
+        """Versions of tasks that were claimed ahead and have begun; the store does not know."""
         self.holds: dict[str, int] = {}
-        """Versions of the tasks it has been given and not given back, as far as it knows."""
+        """Versions of the tasks that it was given and has not handed back, as far as it knows."""
         self._running: set[Body] = set()
         self._stuck: dict[Body, str] = {}
         self.slots_lent = 0
-        """How often a slot was lent, so that its body did not wait for itself."""
+        """How often a slot was lent so that a body did not wait for itself."""
         self._background: set[asyncio.Task[Any]] = set()
         self._callbacks = Callbacks()
         self._loader = TaskLoader(self, client, program)
@@ -138,10 +138,10 @@ class Worker:
         )
         self._is_ask_scheduled = False
         self._loop_sentinel: asyncio.Task[None] | None = None
-        """Only lives: whoever cancels it ends the event loop under us."""
+        """Does nothing: when it is cancelled, somebody is ending the event loop."""
         self._overdue_timer: asyncio.TimerHandle | None = None
         self.stopping: WorkerStop | None = None
-        """Who ends the bodies, from when the worker is asked to stop."""
+        """Ends the bodies; set when the worker is asked to stop."""
         self.has_left = False
         self.overlaps = 0
         """Tasks that were handed back though their bodies went on."""
@@ -155,14 +155,14 @@ class Worker:
         self.dispatch()
 
     async def stop(self, grace: float = 1.0) -> None:
-        """Hand every task back when its body has ended; at most `grace` seconds are waited for."""
+        """Hand every task back when its body has ended, waiting for at most `grace` seconds."""
         self.stopping = WorkerStop(self, grace)
         self.credit.is_open = False
         self._standing.withdraw()
         self.calls.close()
         for body in list(self._arriving.values()):
             self._hand_back_unbegun(body)
-        await asyncio.sleep(0)  # reports of bodies that have just ended leave first
+        await asyncio.sleep(0)  # reports of bodies that have just ended are sent first
         try:
             await self.stopping.end_bodies()
         finally:
@@ -171,7 +171,7 @@ class Worker:
             self.close()
 
     def close(self) -> None:
-        """Let go of threads, timers and whatever still runs."""
+        """Release threads and timers, and cancel whatever still runs."""
         self._wheel.close()
         self.watches.close()
         self._body_runner.close()
@@ -212,7 +212,7 @@ class Worker:
             self._releases.add(Released(task_id, version, begun=arriving is None))
 
     def _drop(self, body: Body) -> None:
-        """It has not begun, and will not."""
+        """It has not begun, and never will."""
         del self._arriving[body.id]
         self.credit.leave(body)
 
@@ -222,12 +222,12 @@ class Worker:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether nothing more is to come from the store."""
+        """Whether nothing more is expected from the store."""
         return self.has_left or (self.is_stopping and not self.attempts and self.holds_nothing)
 
     @property
     def running(self) -> "list[str]":
-        """Tasks whose bodies hold a slot now. May be asked from any thread."""
+        """Tasks whose bodies hold a slot now. May be called from any thread."""
         return [each.id for each in list(self.attempts.values()) if not each.is_parked]
 
     @property
@@ -237,13 +237,13 @@ class Worker:
 
     @property
     def threads(self) -> int:
-        """How many plain `def` bodies have a thread now, those that wait in it too."""
+        """How many plain `def` bodies have a thread now, including those that wait in it."""
         return self._body_runner.threads
 
     # --- what credit decides -------------------------------------------------------------
 
     def dispatch(self) -> None:
-        """Something has changed: let those go on whose turn it is, and ask for more."""
+        """Something has changed: start or resume those whose turn it is, and ask for more."""
         for contender in self.credit.grants():
             assert isinstance(contender, Body)
             self._use_slot(contender)
@@ -262,7 +262,7 @@ class Worker:
             self._begin(body)
 
     def _ask_for_more(self) -> None:
-        """Once for all that happens in a turn of the loop, after its reports have left."""
+        """Once per turn of the loop, after its reports have been sent."""
         self._is_ask_scheduled = False
         self._gc_freezer.update(self.credit.parked)
         if self.is_stopping or not self._program.names:
@@ -285,7 +285,7 @@ class Worker:
             self.dispatch()
 
     async def let_others_in(self) -> None:
-        """Room was made: let what is ready in the store stand in line before this goes on."""
+        """A slot was released: let what is ready in the store stand in line before this goes on."""
         self.dispatch()
         if not self._program.names:
             return
@@ -294,7 +294,7 @@ class Worker:
             await self._take_now(ask)
 
     def why_not_park(self) -> str | None:
-        """Why no task may be parked or taken now; None when one may."""
+        """Why no task may be parked or taken now; None when one may be."""
         if not self.credit.is_full:
             self._was_full = False
             return None
@@ -305,7 +305,7 @@ class Worker:
         return reason
 
     def code_changed(self) -> None:
-        """The program knows more names now: ask for those too."""
+        """The program may have code for more workflows now: ask for those too."""
         self.calls.code_changed()
         if self._program.names and self.stopping is None:
             self._standing.send_now()
@@ -352,14 +352,14 @@ class Worker:
         return replace(self.take(NOTHING), names=())
 
     def heartbeat(self) -> HeartbeatWorker:
-        """May be asked for from any thread."""
+        """May be called from any thread."""
         return HeartbeatWorker(
             pid=self.config.pid, incarnation=self.incarnation, held=len(self.holds)
         )
 
     def _standing_take_answered(self, take: Take, reply: Reply, is_latest: bool) -> None:  # noqa: FBT001
         if isinstance(reply.data, TakeData):
-            if is_latest or reply.data.claims:  # one that was replaced knows nothing of the rest
+            if is_latest or reply.data.claims:  # one that was replaced does not know what is left
                 self._accept_tasks(reply, NOTHING)
         elif is_latest and reply.status != 409:
             self._retry_after_refusal(reply)
@@ -369,15 +369,15 @@ class Worker:
         self.dispatch()
 
     def _retry_after_refusal(self, reply: Reply) -> None:
-        """Asking again at once would be refused again, and again."""
-        logger.error("this worker is given no tasks, and asks again later: %s", reply.data)
+        """Asking again at once would only be refused again."""
+        logger.error("the store gives this worker no tasks; it asks again later: %s", reply.data)
         asyncio.get_running_loop().call_later(REFUSED_S, self.dispatch)
 
     def start_over(self, incarnation: str, reply: Reply) -> None:
         """The store gave this worker up: everything it held belongs to others now."""
         if incarnation != self.incarnation or self.has_left:
             return  # told before, or expected
-        logger.error("the worker lost its lease and begins anew: %s", reply.data)
+        logger.error("the worker lost its lease and starts over: %s", reply.data)
         self.incarnation = uuid.uuid4().hex
         self.lease.begin_anew(self.incarnation)
         held, self.holds = self.holds, {}
@@ -391,7 +391,7 @@ class Worker:
         self.dispatch()
 
     async def start_run(self, command: StartRun) -> Reply:
-        """Start a run and, with room for it, its first tasks in the same command."""
+        """Start a run and, if there is room, take its first tasks in the same command."""
         ask = NOTHING
         if command.name in self._program.names and self.stopping is None:
             first = sum(not node.after for node in command.nodes)
@@ -410,7 +410,7 @@ class Worker:
         return reply
 
     def _accept_tasks(self, reply: Reply | None, ask: Ask) -> None:
-        """What an answer brings, and what it says of what it leaves."""
+        """Accept the tasks that an answer brings, and note what it leaves in the store."""
         data = None if reply is None else reply.data
         taken = data.taken if isinstance(data, FinishData | FailData | RunData) else data
         if isinstance(taken, TakeData):
@@ -431,7 +431,7 @@ class Worker:
     # --- load ----------------------------------------------------------------------------
 
     def arrive(self, claims: Iterable[Claim]) -> None:
-        """Tasks that are ours now: they stand in line while they are loaded."""
+        """Tasks that are ours now; they stand in line while they are loaded."""
         for claim in claims:
             body = Body(self, claim)
             if claim.task.is_ours:
@@ -448,15 +448,15 @@ class Worker:
             self._hand_back_unbegun(body, delay=OLD_BODY_MS)
             return
         if (older := self._arriving.get(claim.task.id)) is not None:
-            self._drop(older)  # it was lost, and we have not heard so
+            self._drop(older)  # it was lost, and we have not been told
         self._arriving[claim.task.id] = body
         self.credit.join_line(body, claim.ready_at, self.lease.elapsed())
         self._load(body)
 
     def _end_older_attempt(self, claim: Claim) -> bool:
-        """A claim tells that an earlier one of ours is over, whether we have heard so or not.
+        """A claim means that an earlier one of ours is over, whether we have been told or not.
 
-        True while the body of that one has not ended: there are never two of one task here.
+        True while the body of that one has not ended: a task never has two bodies here.
         """
         older = self.attempts.get(claim.task.id)
         if older is not None and older.version < claim.task.version:
@@ -467,7 +467,7 @@ class Worker:
         return task_id in self.attempts
 
     def _hand_back_unbegun(self, body: Body, delay: Millis = 0) -> None:
-        """It keeps its place, and was no try."""
+        """It keeps its place, and does not count as a try."""
         if self._arriving.get(body.id) is body:
             self._drop(body)
         if body.is_call:
@@ -479,7 +479,7 @@ class Worker:
         )
 
     def new_call(self, call: Execute) -> Body:
-        """A call that we could serve: it stands in line, with the time of its first hearing."""
+        """A call that we could serve: it stands in line from now on."""
         body = Body(self, call=call)
         self.join_line(body)
         return body
@@ -516,7 +516,7 @@ class Worker:
         claim = body.claim
         assert claim is not None
         if not claim.task.is_root and self._arriving.get(claim.task.id) is not body:
-            return  # taken away, or given back meanwhile
+            return  # taken away, or handed back meanwhile
         if isinstance(loaded, Verdict):
             self._settle(body, claim, loaded)
             return
@@ -534,7 +534,7 @@ class Worker:
     # --- run -----------------------------------------------------------------------------
 
     def _begin(self, body: Body) -> None:
-        """It has its slot: outside the lease nothing begins before that is renewed."""
+        """It has its slot; if the lease may have expired, it is renewed first."""
         attempt = body.attempt
         assert attempt is not None
         if self.is_leased(attempt):
@@ -552,7 +552,7 @@ class Worker:
     def _run(self, body: Body, attempt: Attempt) -> None:
         if body.claim is not None and body.claim.task.ahead:
             self._begun_ahead[attempt.id] = attempt.version
-        body.claim = body.call = None  # a body may be parked for long
+        body.claim = body.call = None  # frees memory: a body may be parked for long
         del self._arriving[attempt.id]
         self.attempts[attempt.id] = attempt
         self._running.add(body)
@@ -584,8 +584,8 @@ class Worker:
         self.dispatch()
 
     def give_up(self, attempt: Attempt) -> None:
-        """The body goes on though it must not, and keeps its slot. Only that it took too long is
-        reported now; else its task is held until it ends.
+        """The body goes on though it was ended, and keeps its slot. A timeout is reported now;
+        otherwise its task is held until the body ends.
         """
         body = attempt.body
         if body is None or body in self._stuck or attempt.reason == "shutdown":
@@ -615,7 +615,7 @@ class Worker:
         self.dispatch()
         self._report(attempt, body.task)
         if body.task is not None and not body.task.cancelled():
-            body.task.exception()  # told in the report
+            body.task.exception()  # it is in the report
 
     # --- report --------------------------------------------------------------------------
 
@@ -631,8 +631,8 @@ class Worker:
             self._reporter.report(attempt, ending)
 
     def _is_loop_ending(self) -> bool:
-        """Whether somebody ends the loop without closing the Runner: bodies that are cancelled
-        then have not failed. They go on elsewhere, as if the process had died.
+        """Whether somebody ends the loop without closing the Runner: bodies cancelled by that have
+        not failed. Their tasks go on elsewhere, as if the process had died.
         """
         is_ending = (
             self._loop_sentinel is not None
@@ -643,12 +643,12 @@ class Worker:
             self.credit.is_open = False
             logger.error(
                 "the event loop ends though the Runner is open: its tasks are taken over when it "
-                "is opened again, or its lease is over. Use `async with Runner(...)`"
+                "is opened again, or when its lease is over. Use `async with Runner(...)`"
             )
         return is_ending
 
     def hand_back(self, attempt: Attempt) -> None:
-        """Its body has ended, or is waited for no longer: others may begin it."""
+        """Its body has ended, or is no longer waited for: others may begin it."""
         if attempt.is_reported:
             return
         attempt.is_reported = True
@@ -658,7 +658,7 @@ class Worker:
             self._releases.add(attempt.released())
 
     async def _release_call(self, attempt: Attempt) -> None:
-        """The protocol's release takes no history: that is told before."""
+        """The protocol's release takes no history, which is written before."""
         if attempt.has_begun and attempt.reason != "lost":
             await self._patiently(attempt.final_annotation())
         await self._release(attempt.id, attempt.version)
@@ -691,7 +691,7 @@ class Worker:
         if self.holds.get(task_id) == version:
             del self.holds[task_id]
 
-    # --- giving back ---------------------------------------------------------------------
+    # --- overdue claims ------------------------------------------------------------------
 
     def _arm_overdue_timer(self) -> None:
         due = self.credit.overdue_at
@@ -710,12 +710,12 @@ class Worker:
     # --- leases --------------------------------------------------------------------------
 
     def is_leased(self, attempt: Attempt) -> bool:
-        """Whether its task is certainly ours now. May be asked from any thread."""
+        """Whether its task is certainly ours now. May be called from any thread."""
         own = self.calls.lease_of(attempt.id, attempt.version)
         return (self.lease if own is None else own).is_held()
 
     async def renew_lease(self, attempt: Attempt) -> None:
-        """Returns when it is known; an attempt that is lost has been ended by then."""
+        """Return when it is known; an attempt that is lost has been ended by then."""
         if self.calls.lease_of(attempt.id, attempt.version) is None:
             await self._renewal.renew()
         else:
@@ -752,7 +752,7 @@ class Worker:
         if task.cancelled() or task.exception() is None:
             return
         if not isinstance(task.exception(), EngineStopped):
-            logger.error("a bug in the worker", exc_info=task.exception())
+            logger.error("a bug in the worker: a background task failed", exc_info=task.exception())
 
 
 async def _run_until_cancelled() -> None:

@@ -1,9 +1,9 @@
 """How a worker stops: each task is handed back when its body has ended, and not before.
 
-Coroutines are cancelled, a running checkpoint's function first ends. A plain `def` and a body in
-a process of its own cannot be asked: they go on, with their leases, and their results count,
-until `grace` is over. Then processes are killed. What still runs after that is handed back though
-it runs, and that is told and counted: somebody else may begin it beside the old body.
+Coroutines are cancelled, after the function of a running checkpoint has ended. A plain `def` and a
+body in a process of its own cannot be asked: they go on, with their leases, and their results
+count, until `grace` is over. Then processes are killed. What still runs after that is handed back
+anyway, and that is logged and counted: somebody else may begin it beside the old body.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from typing import Final, Protocol
 from layby.worker.attempt import Attempt
 
 END_S: Final = 1.0
-"""How long bodies that have been ended hard may take to end."""
+"""How long bodies may take to end after `end_hard`."""
 REPORT_S: Final = 3.0
-"""How long what has ended may take to be reported; later it is taken over anyway."""
+"""How long reports may take; tasks not reported by then are taken over anyway."""
 LISTED: Final = 5
-"""Tasks named in a line; the rest is counted."""
+"""How many tasks a log line names; the rest are counted."""
 
 
 class StopHost(Protocol):
-    """What stopping needs of the worker."""
+    """What stopping needs from the worker."""
 
     attempts: dict[str, Attempt]
 
@@ -34,7 +34,7 @@ class StopHost(Protocol):
 
 
 class WorkerStop:
-    """`changed` is to be called whenever a body has ended, or something was reported."""
+    """Call `changed` whenever a body has ended or something was reported."""
 
     def __init__(self, host: StopHost, grace: float) -> None:
         self._host = host
@@ -57,7 +57,7 @@ class WorkerStop:
         self._changed.set()
 
     async def end_bodies(self) -> None:
-        """Returns when every body has ended and is reported, or nothing more can be done."""
+        """Return when every body has ended and is reported, or nothing more can be done."""
         self._ends_at = asyncio.get_running_loop().time() + self._grace
         for attempt in list(self._host.attempts.values()):
             attempt.ask_to_stop()
@@ -93,6 +93,6 @@ class WorkerStop:
 
 
 def named(tasks: tuple[str, ...]) -> str:
-    """For a line that people read."""
+    """Their ids, for a log line."""
     shown = ", ".join(tasks[:LISTED])
     return shown if len(tasks) <= LISTED else f"{shown} and {len(tasks) - LISTED} more"
