@@ -439,7 +439,7 @@ def test_threads_end_after_a_rest(monkeypatch):
 
 
 def test_closing_ends_the_threads_and_waits_for_none():
-    """Idle askers end; one that hangs ends when its question does."""
+    """Idle threads end; one that hangs ends when its question does."""
 
     async def main():
         with hanging() as condition:
@@ -531,9 +531,13 @@ def test_nobody_is_lost_or_asked_twice_at_a_time(seed):
 
         async with asyncio.timeout(60):
             await asyncio.gather(*(one() for _ in range(60)))
-            askers = wheel._threads
-            await until(lambda: askers._asked == 0)
-            assert (askers.dedicated_count, len(askers._slow_queue), len(askers._first_checks)) == (
+            threads = wheel._threads
+            await until(lambda: threads._asked == 0)
+            assert (
+                threads.dedicated_count,
+                len(threads._slow_queue),
+                len(threads._first_checks),
+            ) == (
                 0,
                 0,
                 0,

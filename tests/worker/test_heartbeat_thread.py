@@ -308,7 +308,7 @@ def test_a_heart_stops_though_nobody_answers(elsewhere: Elsewhere, trouble: str)
         began = time.monotonic()
         await runner.close()
         assert time.monotonic() - began < 20
-        assert not [each for each in threading.enumerate() if each.name == "layby-heart"]
+        assert not [each for each in threading.enumerate() if each.name == "layby-heartbeat"]
 
     play(scene)
 

@@ -169,7 +169,7 @@ def test_there_are_no_false_alarms_under_load(elsewhere: Elsewhere):
 
 
 class Holding:
-    """A worker and its store, as far as taking stock knows them."""
+    """A worker and its store, as far as taking reconciler knows them."""
 
     def __init__(self, here: dict[str, int], store: dict[str, int]) -> None:
         self.holds = here
@@ -202,15 +202,15 @@ class Holding:
         self.gone.append((task_id, version))
 
 
-def take_stock(holding: Any, *changes: Callable[[], None]) -> None:
+def reconcile(holding: Any, *changes: Callable[[], None]) -> None:
     """Once, and once more after each change."""
-    stock = Reconciler(holding)
+    reconciler = Reconciler(holding)
 
     async def run() -> None:
-        await stock.reconcile()
+        await reconciler.reconcile()
         for change in changes:
             change()
-            await stock.reconcile()
+            await reconciler.reconcile()
 
     asyncio.run(run())
 
@@ -222,7 +222,7 @@ def nothing() -> None:
 def test_what_differs_twice_in_the_same_way_counts():
     """Strangers are handed back, what is missing is given up; the rest is left alone."""
     holding = Holding({"a": 1, "b": 2, "c": 1}, {"a": 1, "b": 3, "d": 4, "e": 1})
-    take_stock(holding, nothing)
+    reconcile(holding, nothing)
     assert holding.released == [("b", 3), ("d", 4), ("e", 1)]
     assert sorted(holding.gone) == [("b", 2), ("c", 1)]
 
@@ -237,7 +237,7 @@ def test_what_differs_once_is_only_under_way():
     def goes_on() -> None:
         holding.store = {"b": 1, "d": 1, "e": 1}
 
-    take_stock(holding, arrives, goes_on)
+    reconcile(holding, arrives, goes_on)
     assert (holding.released, holding.gone) == ([], [])
 
 
@@ -254,17 +254,17 @@ def test_a_list_that_cannot_be_had_proves_nothing(answer: Reply | Exception):
         return answer
 
     holding.answer = fails
-    take_stock(holding, nothing, nothing)
+    reconcile(holding, nothing, nothing)
     assert (holding.released, holding.gone) == ([], [])
 
 
 def test_now_and_then_it_is_looked_at_anyway():
     """Two differences may cancel each other out, so that both sides count alike."""
     holding: Any = Holding({"a": 1}, {"b": 1})
-    stock = Reconciler(holding)
-    assert not stock.is_due(agrees=True)
-    assert sum(stock.is_due(agrees=True) for _ in range(3 * BEATS_BETWEEN_CHECKS)) == 3
-    assert stock.is_due(agrees=False)
+    reconciler = Reconciler(holding)
+    assert not reconciler.is_due(agrees=True)
+    assert sum(reconciler.is_due(agrees=True) for _ in range(3 * BEATS_BETWEEN_CHECKS)) == 3
+    assert reconciler.is_due(agrees=False)
 
 
 def test_looking_while_it_looks_is_no_second_look():
@@ -273,14 +273,14 @@ def test_looking_while_it_looks_is_no_second_look():
     asked = asyncio.Event()
 
     async def run() -> None:
-        stock: Any = Reconciler(holding)  # type: ignore[arg-type]
+        reconciler: Any = Reconciler(holding)  # type: ignore[arg-type]
 
         async def slowly(query: q.ListHeld) -> Reply:
             await asked.wait()
             return await holding.page(query)
 
         holding.answer = slowly
-        looks = [asyncio.ensure_future(stock.reconcile()) for _ in range(3)]
+        looks = [asyncio.ensure_future(reconciler.reconcile()) for _ in range(3)]
         await asyncio.sleep(0)
         asked.set()
         await asyncio.gather(*looks)
@@ -297,5 +297,5 @@ def test_a_task_that_cannot_be_handed_back_now_is_handed_back_later():
     def back() -> None:
         holding.release_failure = None
 
-    take_stock(holding, nothing, back, nothing)
+    reconcile(holding, nothing, back, nothing)
     assert holding.released == [("a", 1)]

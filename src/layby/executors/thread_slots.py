@@ -23,12 +23,12 @@ class ThreadSlotToken(SlotClaim):
         deadline = Deadline(timeout)
         while not self.ledger.request(self, waker):
             try:
-                heard = waker.wait(deadline.remaining())
+                woken = waker.wait(deadline.remaining())
             except BaseException:
                 if not self.ledger.withdraw(self):
                     self.release()
                 raise
-            if not heard:
+            if not woken:
                 # Out of time, but the slot may have been granted at the last moment.
                 return not self.ledger.withdraw(self) and self.held
         return True

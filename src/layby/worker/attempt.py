@@ -363,8 +363,8 @@ class Attempt:
         self.show(still and still.with_slot(), record_id, of=record)
 
     def progress(self, fraction: float | None, text: str) -> None:
-        told = {"fraction": fraction, "text": text, "at": self.now()}
-        self._progress = msgspec.json.encode(told).decode()
+        progress = {"fraction": fraction, "text": text, "at": self.now()}
+        self._progress = msgspec.json.encode(progress).decode()
         on_loop(self._annotate)  # a plain condition may call this in its thread
 
     async def let_others_in(self) -> None:

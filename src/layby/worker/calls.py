@@ -129,7 +129,7 @@ class Calls:
         self._has_declined_for_room = False
         self._is_closed = False
 
-    # --- life ----------------------------------------------------------------------------
+    # --- starting and stopping -----------------------------------------------------------
 
     def code_changed(self) -> None:
         """There may be more functions now: ask again for what was declined before."""

@@ -129,9 +129,9 @@ class ConditionThreads:
         """Let the threads end; one that hangs ends when its condition does."""
         if self._watch is not None:
             self._watch.cancel()
-        askers = [*self._idle, *self._dedicated.values()]
-        for asker in askers if self._quick is None else [*askers, self._quick]:
-            asker.end()
+        threads = [*self._idle, *self._dedicated.values()]
+        for thread in threads if self._quick is None else [*threads, self._quick]:
+            thread.end()
 
     def _enqueue(self, question: Question) -> None:
         if self._is_slow(question):
@@ -165,11 +165,11 @@ class ConditionThreads:
         while self._slow_queue and len(self._dedicated) < self._max_threads // 2:
             question = next(iter(self._slow_queue))
             del self._slow_queue[question]
-            asker = self._begin(deque((question,))) if self._is_slow(question) else None
-            if asker is None:
+            thread = self._begin(deque((question,))) if self._is_slow(question) else None
+            if thread is None:
                 self._give_quick(deque((question,)))
             else:
-                self._dedicated[question] = asker
+                self._dedicated[question] = thread
         if self._slow_queue:
             self._warn_full("slow conditions wait for each other")
         else:
@@ -189,9 +189,9 @@ class ConditionThreads:
     def _begin(self, batch: deque[Question]) -> "_ConditionThread | None":
         """A thread that evaluates these; None when the system refuses a new one."""
         while self._idle:
-            asker = self._idle.pop()
-            if asker.give(batch):
-                return asker
+            thread = self._idle.pop()
+            if thread.give(batch):
+                return thread
         try:
             return _ConditionThread(self._answer_queue, batch)
         except RuntimeError as error:
@@ -229,26 +229,28 @@ class ConditionThreads:
     def _find_slow(self) -> bool:
         """Dedicate threads to questions that take too long; whether there were any."""
         limit = perf_counter() - self._slow_after
-        askers = self._idle if self._quick is None else [*self._idle, self._quick]
-        lost = [(asker, asked) for asker in askers if (asked := asker.asked) and asked[1] < limit]
-        for asker, (question, begun) in lost:
-            self._dedicate(asker, question, perf_counter() - begun)
+        threads = self._idle if self._quick is None else [*self._idle, self._quick]
+        lost = [
+            (thread, asked) for thread in threads if (asked := thread.asked) and asked[1] < limit
+        ]
+        for thread, (question, begun) in lost:
+            self._dedicate(thread, question, perf_counter() - begun)
         for question in [each for each, since in self._first_checks.items() if since < limit]:
             del self._first_checks[question]
             self._late(question)
         return bool(lost)
 
-    def _dedicate(self, asker: "_ConditionThread", question: Question, took: float) -> None:
+    def _dedicate(self, thread: "_ConditionThread", question: Question, took: float) -> None:
         self._mark_slow(question, took)
         if self._has_no_spare_thread():
             self._warn_full("all conditions wait")
             return
-        self._dedicated[question] = asker
-        if asker is self._quick:
+        self._dedicated[question] = thread
+        if thread is self._quick:
             self._quick = None
-        elif asker in self._idle:
-            self._idle.remove(asker)
-        for each in asker.take_rest():
+        elif thread in self._idle:
+            self._idle.remove(thread)
+        for each in thread.take_rest():
             self._enqueue(each)
         self._hand_batch_over()
 
@@ -305,23 +307,23 @@ class ConditionThreads:
         self._asked -= 1
         if self._first_checks:
             self._first_checks.pop(question, None)
-        if self._dedicated and (asker := self._dedicated.pop(question, None)) is not None:
-            self._thread_returned(asker, question, took)
+        if self._dedicated and (thread := self._dedicated.pop(question, None)) is not None:
+            self._thread_returned(thread, question, took)
         elif question.lane is None:
             question.lane = "quick"
         self._heard(question, answer, error)
         self._uncount(question)
 
-    def _thread_returned(self, asker: "_ConditionThread", question: Question, took: float) -> None:
+    def _thread_returned(self, thread: "_ConditionThread", question: Question, took: float) -> None:
         if took > self._slow_after:
             self._mark_slow(question, took)
         elif question.lane is None:
             question.lane = "quick"
             self._was_quick(question)
-        if (asked := asker.asked) is not None:
-            self._dedicated[asked[0]] = asker  # it began one more while the rest was taken away
+        if (asked := thread.asked) is not None:
+            self._dedicated[asked[0]] = thread  # it began one more while the rest was taken away
         else:
-            self._idle.append(asker)
+            self._idle.append(thread)
         self._serve_slow_queue()
 
     # --- virtual time --------------------------------------------------------------------
@@ -375,10 +377,10 @@ class _AnswerQueue:
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, told: Callable[[], None], context: Context
+        self, loop: asyncio.AbstractEventLoop, on_answers: Callable[[], None], context: Context
     ) -> None:
         self.loop = loop
-        self._on_answers = told
+        self._on_answers = on_answers
         self._context = context
         self.answers: deque[Answer | Question] = deque()
         self.is_notified = False
@@ -447,7 +449,7 @@ class _ConditionThread:
 
     def _ask_all(self, batch: deque[Question]) -> None:
         answers = self._answer_queue.answers
-        begun = told = perf_counter()
+        begun = notified_at = perf_counter()
         while True:
             try:
                 question = batch.popleft()
@@ -463,9 +465,9 @@ class _ConditionThread:
             else:
                 answers.append((question, answer, error, now - begun))
             begun = now
-            if now - told > SLICE_S:
+            if now - notified_at > SLICE_S:
                 self._answer_queue.notify()
-                told = now
+                notified_at = now
         self._answer_queue.notify()
 
 
@@ -484,9 +486,9 @@ def _evaluate(question: Question) -> tuple[bool | Awaitable[Any], BaseException 
     try:
         return question.context.run(truth_of, question.condition), None
     except StopIteration as error:  # as in a coroutine: a future cannot hold it
-        told = RuntimeError("it raised StopIteration")
-        told.__cause__ = error
-        return False, told
+        explained = RuntimeError("it raised StopIteration")
+        explained.__cause__ = error
+        return False, explained
     except BaseException as error:  # noqa: BLE001 - counted and logged, whatever it is
         return False, _with_hint(error)
 
@@ -496,7 +498,9 @@ def _with_hint(error: BaseException) -> BaseException:
     if isinstance(error, RuntimeError) and str(error).lower().startswith(
         ("no running event loop", "there is no current event loop")
     ):
-        told = RuntimeError(f"{error} (a plain condition is evaluated in a thread: make it async)")
-        told.__cause__ = error
-        return told
+        explained = RuntimeError(
+            f"{error} (a plain condition is evaluated in a thread: make it async)"
+        )
+        explained.__cause__ = error
+        return explained
     return error

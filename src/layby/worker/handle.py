@@ -278,7 +278,7 @@ class TaskHandle:
             if self._attempt is not None and not self.is_slot_held():
                 await self._attempt.let_others_in()
         finally:
-            await self._shared.end_wait(wait, is_over=self._shared.is_ending())
+            await self._shared.end_wait(wait, is_ending=self._shared.is_ending())
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
         """Say how far the task has got; shown in the run's status."""
@@ -322,7 +322,7 @@ class TaskHandle:
             result = await future
         except asyncio.CancelledError:
             future.cancel()
-            await self._shared.end_wait(wait, is_over=self._shared.is_ending())
+            await self._shared.end_wait(wait, is_ending=self._shared.is_ending())
             raise
         except (DeferTimeout, ConditionError) as error:
             await self._shared.end_wait(wait, record_id, call and call.raising(error))

@@ -53,7 +53,7 @@ class HeartbeatThread:
         self._is_stopping = False
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._beat_task: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._run, name="layby-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="layby-heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -208,8 +208,8 @@ class PromiseWatches:
         try:
             reply = known(await self._client.send(GetPromise(id=watch.promise_id)))
         except StoreError as failure:
-            told = "the wait for promise %s is over, and the store does not answer: %s"
-            logger.warning(told, watch.promise_id, failure)
+            message = "the wait for promise %s is over, and the store does not answer: %s"
+            logger.warning(message, watch.promise_id, failure)
         if watch.done():
             return
         if reply is None or _is_pending(reply):

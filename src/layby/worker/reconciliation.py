@@ -62,8 +62,8 @@ class Reconciler:
             self._unknown.discard(task)
 
     async def _hand_back(self, task_id: str, version: int) -> None:
-        told = "%s was given to this worker in an answer that got lost; it is handed back"
-        logger.warning(told, task_id)
+        message = "%s was given to this worker in an answer that got lost; it is handed back"
+        logger.warning(message, task_id)
         worker, task = self._worker, Released(task_id, version, begun=False)
         await worker.client.send(
             ReleaseTasks(pid=worker.config.pid, incarnation=worker.incarnation, tasks=(task,))

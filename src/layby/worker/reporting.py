@@ -94,8 +94,8 @@ class Reporter:
         history = attempt.loaded.history
         history.failed(now, failure.text, None if retry_in is None else now + retry_in)
         again = "" if delay is None else f"; it is tried again in {delay:.1f} s"
-        told = (attempt.id, attempt.try_number, failure.text, again)
-        logger.info("%s failed in try %d: %s%s", *told)
+        details = (attempt.id, attempt.try_number, failure.text, again)
+        logger.info("%s failed in try %d: %s%s", *details)
         ask, take = self._host.ask()
         fail = FailTask(
             id=attempt.id,

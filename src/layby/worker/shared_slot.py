@@ -150,13 +150,13 @@ class SharedSlot:
         record_id: str | None = None,
         record: Record | None = None,
         *,
-        is_over: bool = False,
+        is_ending: bool = False,
     ) -> None:
         """The wait has ended: its strand goes on with the slot; a body being ended needs none."""
         strand = self._caller()
         self._waits = tuple(each for each in self._waits if each is not wait)
         self._strands.end_wait(strand)
-        if is_over:
+        if is_ending:
             self._strands.resume(strand)
             if self._attempt is not None and self._waits:
                 self._attempt.show(self.shown)
@@ -183,12 +183,12 @@ class SharedSlot:
     async def _wait_for_slot(self) -> asyncio.CancelledError | None:
         """Wait until the slot is held; returns a cancellation that came meanwhile."""
         interrupted: asyncio.CancelledError | None = None
-        while (place := self._reclaim_slot()) is not None:
+        while (slot_future := self._reclaim_slot()) is not None:
             try:
-                await place
+                await slot_future
             except asyncio.CancelledError as error:
                 if self._attempt is None or self._attempt.is_ending:
-                    self.abandon(place)
+                    self.abandon(slot_future)
                     raise
                 interrupted = error
         return interrupted
@@ -200,13 +200,13 @@ class SharedSlot:
         if self._strands.may_main_resume or self.is_ending():
             return None
         self._strands.join_line(MAIN)
-        place = self._reclaim_slot()
-        if place is None:
+        slot_future = self._reclaim_slot()
+        if slot_future is None:
             self._strands.resume(MAIN)
             if self._attempt is not None and self._attempt.is_parked:
                 self._attempt.resume(still=self._first)
             self._update_lend_timer()
-        return place
+        return slot_future
 
     def is_ending(self) -> bool:
         """Whether the body has ended or is being ended from outside: it needs no slot for that."""
@@ -220,45 +220,45 @@ class SharedSlot:
             return None
         if self._attempt is not None and self.is_ending():
             self._attempt.check_open()
-        place: SlotFuture = asyncio.get_running_loop().create_future()
+        slot_future: SlotFuture = asyncio.get_running_loop().create_future()
         try:
             if self._reclaim is None and self._start_reclaim():
                 return None
         except Exception as refusal:  # noqa: BLE001 - raised where the future is awaited
-            place.set_exception(refusal)
-            return place
-        self._slot_futures = (*self._slot_futures, place)
-        return place
+            slot_future.set_exception(refusal)
+            return slot_future
+        self._slot_futures = (*self._slot_futures, slot_future)
+        return slot_future
 
     def _start_reclaim(self) -> bool:
         """Only one reclaim for a body; True when a slot was free."""
-        line = SlotReclaim(self.slot.reclaim(), self._reclaim_done)
-        if line.begin():
+        reclaim = SlotReclaim(self.slot.reclaim(), self._reclaim_done)
+        if reclaim.begin():
             return True
-        self._reclaim = line
+        self._reclaim = reclaim
         if self._attempt is not None:
             self._attempt.show_waiting(FOR_A_SLOT)
         return False
 
     def _reclaim_done(self, refusal: BaseException | None) -> None:
         self._reclaim = None
-        places, self._slot_futures = self._slot_futures, ()
-        for place in places:
-            if place.done():
+        slot_futures, self._slot_futures = self._slot_futures, ()
+        for slot_future in slot_futures:
+            if slot_future.done():
                 continue
             if refusal is None:
-                place.set_result(None)
+                slot_future.set_result(None)
             else:
-                place.set_exception(refusal)
+                slot_future.set_exception(refusal)
 
-    def abandon(self, place: SlotFuture) -> None:
+    def abandon(self, slot_future: SlotFuture) -> None:
         """A strand no longer waits for the slot; the last one gives up the body's place in line."""
-        self._slot_futures = tuple(each for each in self._slot_futures if each is not place)
+        self._slot_futures = tuple(each for each in self._slot_futures if each is not slot_future)
         if not self._slot_futures and self._reclaim is not None:
             self._reclaim.cancel()
             self._reclaim = None
 
-    # --- giving it up --------------------------------------------------------------------
+    # --- releasing it ---------------------------------------------------------------------
 
     def _release_if_unneeded(self) -> None:
         """After a change: release the slot if no strand needs it; else keep it for a while."""

@@ -32,30 +32,30 @@ class WakeEvents(Generic[T]):
         self._watched: dict[int, _WatchedEvent[T]] = {}
 
     def add(self, event: Wake, listener: T) -> None:
-        bell = self._watched.get(id(event)) or self._watch(event)
-        bell.listeners[listener] = None
+        watched = self._watched.get(id(event)) or self._watch(event)
+        watched.listeners[listener] = None
         if event.is_set():
             self._tell(listener)
-        bell.listen()
+        watched.listen()
 
     def remove(self, event: Wake, listener: T) -> None:
-        bell = self._watched.get(id(event))
-        if bell is None:
+        watched = self._watched.get(id(event))
+        if watched is None:
             return
-        bell.listeners.pop(listener, None)
-        if not bell.listeners:
-            bell.stop_listening()
+        watched.listeners.pop(listener, None)
+        if not watched.listeners:
+            watched.stop_listening()
             del self._watched[id(event)]
 
     def rearm(self, event: Wake) -> None:
         """Called after a poll: if the event is clear by now, watch it again."""
-        if bell := self._watched.get(id(event)):
-            bell.listen()
+        if watched := self._watched.get(id(event)):
+            watched.listen()
 
     def _watch(self, event: Wake) -> "_WatchedEvent[T]":
-        bell = _WatchedEvent(event, _waiter_for(event, self._loop), self._tell)
-        self._watched[id(event)] = bell
-        return bell
+        watched = _WatchedEvent(event, _waiter_for(event, self._loop), self._tell)
+        self._watched[id(event)] = watched
+        return watched
 
 
 def check_wake(event: object) -> None:

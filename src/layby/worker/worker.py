@@ -149,7 +149,7 @@ class Worker:
         self._was_full = False
         self.calls = Calls(self, program, config.pid, config.ttl, beats=config.embedded)
 
-    # --- life ----------------------------------------------------------------------------
+    # --- starting and stopping -----------------------------------------------------------
 
     def start(self) -> None:
         self.dispatch()
@@ -404,9 +404,8 @@ class Worker:
             self.dispatch()
             raise
         self.credit.answered(ask)
-        self._handle_reply(
-            reply, NOTHING if take is None else ask
-        )  # who did not ask is told nothing
+        # Without a take, the answer says nothing about what is left in the store.
+        self._handle_reply(reply, NOTHING if take is None else ask)
         return reply
 
     def _accept_tasks(self, reply: Reply | None, ask: Ask) -> None:
@@ -592,9 +591,9 @@ class Worker:
             return
         self._stuck[body] = attempt.id
         held = "and keeps its slot" if body.slot_state is HELD else "without a slot"
-        told = f"{attempt.id} goes on after '{attempt.reason}' {held}"
-        logger.warning(told)
-        self._emit_health("stuck", told)
+        message = f"{attempt.id} goes on after '{attempt.reason}' {held}"
+        logger.warning(message)
+        self._emit_health("stuck", message)
         if attempt.reason == "timeout":
             self._report(attempt, None)
 
@@ -672,9 +671,9 @@ class Worker:
         if attempt.is_reported or attempt.reason == "lost":
             return
         self.overlaps += 1
-        told = f"{attempt.id} is handed back though its body goes on: two may run at once"
-        logger.warning(told)
-        self._emit_health("overlap", told)
+        message = f"{attempt.id} is handed back though its body goes on: two may run at once"
+        logger.warning(message)
+        self._emit_health("overlap", message)
 
     @property
     def holds_nothing(self) -> bool:
