@@ -14,7 +14,7 @@ from layby.executors import (
 )
 from layby.worker.attempt import Attempt
 from layby.worker.blocking_handle import BlockingHandle
-from layby.worker.driver import BodyDriver, ExitRequested
+from layby.worker.body_driver import BodyDriver, ExitRequested
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
 from layby.worker.shared_slot import SharedSlot, Slot

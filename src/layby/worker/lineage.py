@@ -15,23 +15,23 @@ PREFIX: Final = "resonate:prefix"
 SCOPE: Final = "resonate:scope"
 
 
-class Lineage(Struct, frozen=True):
+class CallLineage(Struct, frozen=True):
     """The call that everything began with, and what detached ids begin with."""
 
     origin: str
     prefix: str
 
 
-def lineage_of(promise: Promise) -> Lineage | None:
+def lineage_of(promise: Promise) -> CallLineage | None:
     """None for a task of a run: its id says where it belongs."""
     if f'"{ORIGIN}"' not in promise.tags:
         return None
     tags: dict[str, Any] = msgspec.json.decode(promise.tags)
     origin = tags.get(ORIGIN) or root_of(promise.id)
-    return Lineage(origin, tags.get(PREFIX) or origin)
+    return CallLineage(origin, tags.get(PREFIX) or origin)
 
 
-def tags_below(parent_id: str, lineage: Lineage | None, call_id: str, target: str) -> Tags:
+def tags_below(parent_id: str, lineage: CallLineage | None, call_id: str, target: str) -> Tags:
     """As an SDK tags the call of one function by another."""
     root = root_of(parent_id)
     return {

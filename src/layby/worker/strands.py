@@ -5,8 +5,9 @@ plain `def`, every thread that has. They share one slot. These are the rules:
 
 1. A strand that waits through the handle needs no slot. When all do, the slot is released: at the
    moment when the last of them begins its wait, or when a strand that did not wait ends.
-2. The main coroutine counts as waiting while it is suspended, whatever it awaits: it is driven
-   (see `driver`), so it cannot go on without the slot. Other strands and threads can: they keep it.
+2. The main coroutine counts as waiting while it is suspended, whatever it awaits: it has a driver
+   (see `body_driver`), so it cannot go on without the slot. Other strands and threads can, so they
+   keep it.
 3. A slot kept like this while another strand waits through the handle is kept for a second. Then it
    is lent: released though a strand may go on without it, because that strand may wait for
    something that only happens when somebody else has the slot. A slot that only main keeps is

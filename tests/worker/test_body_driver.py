@@ -12,7 +12,7 @@ from layby import Runner, task
 from layby.executors import PoolClosed, SlotPool
 from layby.testing import SlotWatch, run_virtual, virtual_test
 from layby.testing.deadlock import describe_tasks
-from layby.worker.driver import BodyDriver
+from layby.worker.body_driver import BodyDriver
 from layby.worker.shared_slot import SharedSlot
 from tests.worker.world import flow_of, settled_down
 
