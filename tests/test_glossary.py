@@ -5,6 +5,7 @@ Only words that mean nothing else here are searched for, and only in names; pros
 
 import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,34 @@ import pytest
 import layby
 
 PACKAGE = Path(layby.__file__).parent
-LAYERS = ["core", "clock", "store", "engine", "client", "local", "delivery", "wire", "graph", "cli"]
-MEANS_SOMETHING_ELSE = {"graph": {"epoch"}}
-"""Words that the glossary gives another meaning in one layer."""
+LAYERS = [
+    "core",
+    "clock",
+    "store",
+    "engine",
+    "client",
+    "local",
+    "delivery",
+    "wire",
+    "graph",
+    "executors",
+    "worker",
+    "program",
+    "testing",
+    "cli",
+]
+MEANS_SOMETHING_ELSE = {
+    "graph": {"epoch"},
+    "worker": {"attempt"},  # `try` cannot be a name, and `TaskHandle(attempt=)` is public
+    "executors": {"job"},  # `AsyncTaskExecutor.park(job)` and its like are public
+}
+"""Words that may be used in one layer, because they have another meaning there or are public."""
+NAMED_ONCE = ["executors", "worker", "testing"]
+"""Packages whose modules and classes have names that nothing else in layby has."""
+SHARED = {
+    "Wait",  # public in layby.testing, a row in core
+    "worker",  # the worker itself, and the command that runs one
+}
 BANNED = {
     "job": "task",
     "attempt": "try",
@@ -62,9 +88,29 @@ def test_names_use_the_words_of_the_glossary(layer):
         for word in words_of(name)
         if word in BANNED
         and word not in MEANS_SOMETHING_ELSE.get(layer, ())
-        and name != "_attempt"  # to try a step: a verb, no try of a task
+        and name != "_attempt"  # to try a step: a verb, not a try of a task
     ]
     assert wrong == []
+
+
+def test_a_module_or_class_name_occurs_once():
+    """Whoever reads a name knows which one is meant."""
+    places: defaultdict[str, set[str]] = defaultdict(set)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = str(path.relative_to(PACKAGE))
+        if path.stem != "__init__":
+            places[path.stem].add(place)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].add(place)
+    twice = {
+        name: sorted(found)
+        for name, found in places.items()
+        if len(found) > 1
+        if name not in SHARED
+        if any(place.startswith(f"{layer}/") for place in found for layer in NAMED_ONCE)
+    }
+    assert twice == {}
 
 
 def test_the_search_finds_a_banned_word():
