@@ -36,16 +36,16 @@ class BlockingHandle:
     def defer_until(
         self, condition: Condition, poll_interval: Seconds | None = None, **options: Any
     ) -> None:
-        self._wait(self._handle.defer_until(condition, poll_interval, **options))
+        self.wait(self._handle.defer_until(condition, poll_interval, **options))
 
     def sleep(self, seconds: Seconds, **options: Any) -> None:
-        self._wait(self._handle.sleep(seconds, **options))
+        self.wait(self._handle.sleep(seconds, **options))
 
     def wait_for(self, promise_id: str, timeout: Seconds | None = None, **options: Any) -> Any:
-        return self._wait(self._handle.wait_for(promise_id, timeout, **options))
+        return self.wait(self._handle.wait_for(promise_id, timeout, **options))
 
     def rpc(self, func: str, *args: Any, **options: Any) -> Any:
-        return self._wait(self._handle.rpc(func, *args, **options))
+        return self.wait(self._handle.rpc(func, *args, **options))
 
     def promise(self, name: str) -> "BlockingToken":
         return BlockingToken(self, self._call(self._handle.promise(name)))
@@ -99,9 +99,6 @@ class BlockingHandle:
             answering.cancel()
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self._wait(coroutine)
-
-    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """A wait: here the body can be ended when the worker stops."""
         return self._call(coroutine, is_wait=True)
 
