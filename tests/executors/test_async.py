@@ -595,6 +595,28 @@ def test_submit_async_waits_for_room():
     run(scenario)
 
 
+def test_who_waits_is_called_where_the_oldest_gives_way():
+    """Room for two that wait; the third is admitted too, in the place of the oldest."""
+
+    async def scenario():
+        config = AsyncTaskExecutorConfig(max_inflight=2, queue_capacity=2, overflow="drop_oldest")
+        executor = AsyncTaskExecutor(config, keep_completions=True)
+        for _ in range(4):  # a backlog that nobody drains lets nobody in
+            executor.submit(lambda: 1)
+            await settled()
+        gate = asyncio.Event()
+        waiting = [asyncio.create_task(executor.submit_async(gate.wait)) for _ in range(4)]
+        await settled()
+        executor.run_ready(3)
+        await settled()
+        assert [each.done() for each in waiting] == [True] * 4
+        assert executor.metrics().cancelled_count == 1
+        gate.set()
+        await executor.shutdown()
+
+    asyncio.run(scenario())
+
+
 def test_submit_async_is_refused_by_shutdown_and_by_fail_fast():
     """Waiting would be for nothing."""
 

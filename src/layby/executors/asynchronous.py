@@ -109,7 +109,7 @@ class AsyncTaskExecutor:
         if submission.accepted:
             self._jobs[job.task_id] = job
             self.seek_slot(job)
-        if state.notices:
+        if state.notices or (self._waiting_for_room and state.is_giving_way()):
             self._settle()
         return submission
 
@@ -365,7 +365,7 @@ class AsyncTaskExecutor:
         """Wake everyone the change affects, and send the notices."""
         state = self._state
         if self._waiting_for_room:
-            self._waiting_for_room.wake(state.room())
+            self._waiting_for_room.wake(state.openings())
             if state.closing:
                 self._waiting_for_room.wake_all()
         if self._waiting_for_idle and state.is_idle():

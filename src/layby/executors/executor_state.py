@@ -107,8 +107,15 @@ class ExecutorState(Generic[T]):
     def load(self) -> Load:
         return Load(len(self.pending), self.active, len(self.undrained))
 
-    def room(self) -> int:
-        return self.capacity - self.load().outstanding
+    def openings(self) -> int:
+        """How many who wait for room may try again; where the oldest gives way, the next one."""
+        return max(self.capacity - self.load().outstanding, 1 if self.is_giving_way() else 0)
+
+    def is_giving_way(self) -> bool:
+        """Whether it is full, and the oldest is dropped for whoever comes next."""
+        load = self.load()
+        is_full = load.outstanding >= self.capacity
+        return is_full and not decide(self.overflow, self.capacity, load).reason
 
     def refuse(self, reason: str) -> TaskSubmission:
         self.rejected += 1

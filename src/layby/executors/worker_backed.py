@@ -300,7 +300,7 @@ class WorkerBackedExecutor:
         elif self._idle_workers and state.pending:
             self._idle_workers.pop().wake()
         if self._waiting_for_room:
-            self._waiting_for_room.wake(state.room())
+            self._waiting_for_room.wake(state.openings())
         if self._waiting_for_idle and state.is_idle():
             self._waiting_for_idle.wake_all()
         notices = state.take_notices() if state.notices else None
