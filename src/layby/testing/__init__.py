@@ -4,6 +4,7 @@ All public names are imported here; none is defined here.
 """
 
 from layby.testing.deadlock import VirtualDeadlock
+from layby.testing.open_waits import Wait, settle, waits
 from layby.testing.slot_watch import SlotWatch
 from layby.testing.virtual import (
     VirtualTime,
@@ -14,7 +15,6 @@ from layby.testing.virtual import (
     virtual_time,
 )
 from layby.testing.virtual_clock import VirtualClock
-from layby.testing.waits import Wait, settle, waits
 from layby.worker.real_work import RealWork, real_work
 
 __all__ = [
