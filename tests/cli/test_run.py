@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from layby.cli.run import drawn, read_context
+from layby.core.waits import WaitingOn
 from layby.errors import UsageError
 from layby.workflow.status import RunStatus, TaskExecution, TaskStatus
-from layby.workflow.waiting import WaitingOn
 from tests.cli.desk import heed_interrupts, typed
 
 FLOWS = Path(__file__).with_name("flows.py")

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import layby
 from layby.core import commands as c
 from layby.core.stats import StatsData
+from layby.core.waits import WaitKind
 from layby.delivery.routing import Router
 from layby.engine.engine import Engine
 from layby.engine.items import Item
@@ -30,7 +31,6 @@ from layby.server.metrics import LIVE, Metrics
 from layby.server.series import Histogram
 from layby.server.server import Server
 from layby.wire.decode import VERSION
-from layby.workflow.waiting import WaitKind
 from tests.clocks import ManualClock
 from tests.core import requests as r
 from tests.worlds import new_store, resolve

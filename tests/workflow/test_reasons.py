@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from layby.core import values
 from layby.core.model import NEVER, Holder, Promise, Task
 from layby.core.replies import Explanation
+from layby.core.waits import WaitingOn
 from layby.wire.call_format import Call
 from layby.wire.encoding import error_value, text_of
 from layby.workflow.history import TaskHistory
 from layby.workflow.outcome import encode_skipped
 from layby.workflow.reasons import reason_of, short_id, subject_of
 from layby.workflow.rules import Skip
-from layby.workflow.waiting import WaitingOn
 
 NOW = 100_000
 OURS = "poll://any@layby.default"

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from layby.core import values
 from layby.core.model import NEVER, Promise, Task
+from layby.core.waits import read_waiting_on
 from layby.wire.encoding import error_value, text_of
 from layby.workflow.history import TaskHistory
 from layby.workflow.merge import Conflict, Delta, Merge, View
@@ -21,7 +22,6 @@ from layby.workflow.status import (
     task_execution,
 )
 from layby.workflow.task import task
-from layby.workflow.waiting import read_waiting_on
 from layby.workflow.workflow import Workflow
 
 TARGET = "poll://any@layby.default"

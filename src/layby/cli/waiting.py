@@ -11,10 +11,10 @@ from layby.cli.options import DURATION, as_json, limited, reaching
 from layby.clock import SystemClock
 from layby.core.model import Millis
 from layby.core.queries import ListWaiting
+from layby.core.waits import WaitKind
 from layby.wire import durations
 from layby.workflow.moments import span
 from layby.workflow.reasons import Reason, reason_of, short_id
-from layby.workflow.waiting import WaitKind
 
 KINDS = [kind for kind in get_args(WaitKind) if kind != "dependency"]
 

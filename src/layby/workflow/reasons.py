@@ -12,13 +12,13 @@ from msgspec import Struct
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.search import waits_since
+from layby.core.waits import WaitingOn, WaitKind, read_waiting_on
 from layby.wire import encoding
 from layby.wire.call_format import read_call
 from layby.workflow import plan
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import moment, read
-from layby.workflow.waiting import WaitingOn, WaitKind, read_waiting_on
 
 ReasonKind = WaitKind | Literal["running", "settled", "circle"]
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.model import NEVER, Millis, Promise, Task
+from layby.core.waits import Polling, WaitingOn, WaitKind, read_waiting_on
 from layby.wire import encoding
 from layby.workflow import outcome
 from layby.workflow.history import (
@@ -23,7 +24,6 @@ from layby.workflow.history import (
 from layby.workflow.merge import Conflict
 from layby.workflow.outcome import moment
 from layby.workflow.plan import parse_node_id, parse_root_id, read_root_param
-from layby.workflow.waiting import Polling, WaitingOn, WaitKind, read_waiting_on
 
 __all__ = [
     "History",
