@@ -23,12 +23,13 @@ WaitKind = Literal[
 ]
 
 
-class WaitingOn(Struct, frozen=True, omit_defaults=True):
+class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     """The worker stores this; polls are added from its memory when asked for."""
 
     kind: WaitKind
     sentence: str
-    since: Millis
+    since: Millis = 0
+    """Set when the wait begins."""
     deadline: Millis | None = None
     polls: int | None = None
     next_poll_at: Millis | None = None

@@ -26,12 +26,13 @@ from layby.core.commands import (
 from layby.core.model import Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, PromiseData, Reply
+from layby.core.waits import WaitingOn
 from layby.errors import StoreError, UsageError
 from layby.program import LoadedTask
+from layby.worker import tell
 from layby.worker.lineage import lineage_of
 from layby.worker.promise_watches import PromiseWatch, PromiseWatches
 from layby.worker.replay import Record, Replay, encoded
-from layby.worker.tell import Waiting
 from layby.worker.thread_call import on_loop
 from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
 
@@ -81,17 +82,17 @@ class PollState(Protocol):
 class ShownWait(msgspec.Struct, frozen=True):
     """What status shows of one wait."""
 
-    waiting: Waiting
+    waiting: WaitingOn
     sub_status: str | None
     poll: PollState | None
 
     def with_slot(self, note: str = "") -> "ShownWait":
         """As shown for a body that holds its slot."""
-        return ShownWait(self.waiting.with_aside(note), None, self.poll)
+        return ShownWait(tell.with_aside(self.waiting, note), None, self.poll)
 
     def with_note(self, note: str) -> "ShownWait":
         """With a remark for the reader."""
-        return ShownWait(self.waiting.with_aside(note), self.sub_status, self.poll)
+        return ShownWait(tell.with_aside(self.waiting, note), self.sub_status, self.poll)
 
 
 class Attempt:
@@ -163,7 +164,7 @@ class Attempt:
         return self.reason is not None
 
     @property
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> WaitingOn | None:
         return None if self._shown is None else self._shown.waiting
 
     @property
@@ -313,9 +314,9 @@ class Attempt:
 
     # --- parking -------------------------------------------------------------------------
 
-    def new_wait(self, waiting: Waiting, poll: PollState | None) -> ShownWait:
+    def new_wait(self, waiting: WaitingOn, poll: PollState | None) -> ShownWait:
         """A wait that begins now, as shown for a body without a slot."""
-        return ShownWait(waiting.begun(self.now()), "Deferred", poll)
+        return ShownWait(tell.begun(waiting, self.now()), "Deferred", poll)
 
     def park(self, shown: ShownWait) -> bool:
         """Write `Deferred` before the slot is released. False when the slot must be kept."""
@@ -343,9 +344,9 @@ class Attempt:
         self._shown = shown
         self._annotate(record_id, of)
 
-    def show_waiting(self, waiting: Waiting) -> None:
+    def show_waiting(self, waiting: WaitingOn) -> None:
         """It still has no slot, but what it waits for has changed."""
-        self.show(ShownWait(waiting.begun(self.now()), "Deferred", None))
+        self.show(ShownWait(tell.begun(waiting, self.now()), "Deferred", None))
 
     def resume(
         self,
@@ -475,7 +476,7 @@ class Attempt:
             id=self.id,
             version=self.version,
             sub_status=None if shown is None else shown.sub_status,
-            waiting_on=None if shown is None else shown.waiting.told(),
+            waiting_on=None if shown is None else tell.told(shown.waiting),
             progress=self._progress,
             history=self.loaded.history.text,
             record_id=record_id,

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetPromise
 from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
+from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.worker.attempt import Attempt
 from layby.worker.condition_poll import check_condition, check_pace, count_first, name_of
@@ -33,7 +34,7 @@ from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch, is_lat
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
 from layby.worker.shared_slot import SharedSlot, Slot
-from layby.worker.tell import TO_LET_OTHERS_GO, Waiting
+from layby.worker.tell import TO_LET_OTHERS_GO
 from layby.worker.wake_events import check_wake
 from layby.worker.wheel import Poll, Wake, Wheel
 
@@ -136,7 +137,7 @@ class TaskHandle:
                 first=first,
             )
             count_first(poll, first.error)
-            waiting = Waiting(
+            waiting = WaitingOn(
                 "condition", _condition_sentence(name_of(condition)), deadline=deadline
             )
             try:
@@ -151,7 +152,7 @@ class TaskHandle:
         if length is None:
             raise UsageError("sleep takes seconds, got None")
         with self._call("sleep", key) as record_id:
-            waiting = Waiting("sleep", f"sleeping {length:g} s")
+            waiting = WaitingOn("sleep", f"sleeping {length:g} s")
             if self._attempt is None or record_id is None:
                 await self._parked(asyncio.ensure_future(asyncio.sleep(length)), waiting)
                 return
@@ -218,7 +219,7 @@ class TaskHandle:
             promise = await make_call(attempt, name, call, place, _millis(within))
             if promise.is_pending:
                 deadline = None if promise.timeout_at == NEVER else promise.timeout_at
-                waiting = Waiting(
+                waiting = WaitingOn(
                     "rpc",
                     f"waiting for {func}() at {place}",
                     deadline=deadline,
@@ -302,7 +303,7 @@ class TaskHandle:
     async def _parked(
         self,
         future: "asyncio.Future[Any]",
-        waiting: Waiting,
+        waiting: WaitingOn,
         record_id: str | None = None,
         call: Record | None = None,
         poll: Poll | None = None,
@@ -344,7 +345,7 @@ class TaskHandle:
 
     async def _prepare_wait(
         self, request: EnsurePromise | GetPromise, within: float | None, record_id: str | None
-    ) -> Promise | tuple[PromiseWatch, Waiting, str | None, Record | None]:
+    ) -> Promise | tuple[PromiseWatch, WaitingOn, str | None, Record | None]:
         """The promise, if it is settled; else what is needed to wait for it."""
         call = Record("wait_for", digest_of(request.id))
         attempt = self._attempt_with_store()
@@ -364,7 +365,7 @@ class TaskHandle:
             return promise
         watch = self._watch(attempt, promise.id, within, record_id)
         deadline = watch.deadline if isinstance(watch, TimedPromiseWatch) else None
-        waiting = Waiting("promise", "", deadline=deadline, awaited=request.id)
+        waiting = WaitingOn("promise", "", deadline=deadline, awaited=request.id)
         return (
             (watch, waiting, None, None) if deadline is None else (watch, waiting, record_id, call)
         )

@@ -9,11 +9,12 @@ import asyncio
 import threading
 from typing import Any, Protocol, cast
 
+from layby.core.waits import WaitingOn
 from layby.worker.attempt import Attempt, PollState, ShownWait
 from layby.worker.replay import Record
 from layby.worker.slot_reclaim import SlotReclaim
 from layby.worker.strands import LEND_AFTER_S, MAIN, Strand, Strands
-from layby.worker.tell import FOR_A_SLOT, Waiting
+from layby.worker.tell import FOR_A_SLOT
 
 PLAIN_AWAIT = (
     f"its slot is lent, because another part of it waits for more than {LEND_AFTER_S:g} s "
@@ -128,7 +129,7 @@ class SharedSlot:
 
     # --- waits through the handle --------------------------------------------------------
 
-    def begin_wait(self, waiting: Waiting, poll: PollState | None) -> ShownWait:
+    def begin_wait(self, waiting: WaitingOn, poll: PollState | None) -> ShownWait:
         """The calling strand begins to wait; the slot is released if nobody needs it."""
         self._strands.begin_wait(self.register())
         attempt = self._attempt
