@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from timeit import repeat
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from msgspec import json
@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 import layby
 from layby.core import commands as c
 from layby.core.stats import StatsData
-from layby.core.waits import WaitKind
 from layby.delivery.routing import Router
 from layby.engine.engine import Engine
 from layby.engine.items import Item
@@ -384,11 +383,6 @@ def test_the_process_itself_is_told():
     told = samples(Metrics())
     assert {"process_resident_memory_bytes", "process_cpu_seconds_total"} <= {n for n, _ in told}
     assert told["layby_info", (("version", layby.__version__),)] == 1
-
-
-def test_kinds_of_waits_are_those_workers_write():
-    """A new kind must not end up among the others by accident."""
-    assert set(get_args(WaitKind)) == metrics.WAIT_KINDS
 
 
 def test_a_histogram_has_its_bounds_inside():

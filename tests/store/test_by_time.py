@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core.model import FAR, Promise, Task
+from layby.core.model import FAR
 from layby.core.replies import Explanation
-from layby.core.search import wait_kind, waits_since
 from layby.core.settings import Settings
+from layby.core.waits import waiting_of, waits_since
 from layby.store import by_time
 from layby.store.sql import SqlStore
 from tests.core import requests as r
@@ -59,8 +59,19 @@ def ours(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
     yield c.AnnotateTask(id=key, version=1, sub_status="Deferred", waiting_on=TOLD), at
     if chance.random() < 0.3:
         yield c.AnnotateTask(id=key, version=1, progress="{}"), at
-    if chance.random() < 0.3:
-        yield r.fail(key, 1, retry_in=NOW + 5), at
+    match chance.randrange(4):
+        case 0:
+            yield r.fail(key, 1, retry_in=NOW + 5), at
+        case 1:
+            yield from waiting_after_a_failure(key, at)
+
+
+def waiting_after_a_failure(key: str, at: int) -> Iterator[Timed]:
+    """Failed once, tried again, suspended on a promise: it does not back off any more."""
+    yield r.fail(key, 1, retry_in=0), at
+    yield r.take(1, pid="p", names=(f"n{key}",)), at
+    yield r.promise(f"{key}.x"), at
+    yield r.suspend(key, 2, f"{key}.x"), at
 
 
 def suspended(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
@@ -128,14 +139,15 @@ def expected(world: World, query: q.ListWaiting) -> list[str]:
     awaited = {awaited for awaited, _ in state.waits} | {each.awaited for each in state.listeners}
     for key, stored in state.promises.items():
         promise, task = stored.at(NOW), state.tasks.get(key)
-        kind = wait_kind(promise, task, NOW)
-        if kind is None or query.wait_kind not in (None, kind):
+        waiting = waiting_of(promise, task, NOW)
+        if waiting is None or not waiting.is_listed:
+            continue
+        if query.wait_kind not in (None, waiting.kind):
             continue
         if task is None and key not in awaited:
             continue
-        since = waits_since(promise, task)
-        if since <= (FAR if query.until is None else query.until):
-            wanted.append((since, key))
+        if waiting.since <= (FAR if query.until is None else query.until):
+            wanted.append((waits_since(promise, task), key))
     return [key for _, key in sorted(wanted) if key.startswith(query.prefix or "")]
 
 
@@ -368,27 +380,3 @@ def test_every_list_reads_a_range_of_its_index(source, arguments, index) -> None
     assert f"SEARCH promises USING INDEX {index}" in told or f"COVERING INDEX {index}" in told
     assert "TEMP B-TREE" not in told
     assert "SCAN" not in told
-
-
-def test_the_kind_of_a_wait() -> None:
-    """Worked out from the row alone, for the filter."""
-    promise = Promise("x", "x", "{}", "{}", 10**9, 0)
-    task = Task("x", "poll://any@layby.g", "g", "n", "node", ready_at=5, waiting_since=0)
-    suspended = replace(task, state="suspended", ready_at=None)
-    for about, expected_kind in (
-        ((promise, None), "promise"),
-        ((replace(promise, timer=True), None), None),
-        ((replace(promise, timer=True), task), None),
-        ((promise.timed_out(), task.fulfilled()), None),
-        ((promise, task), "worker"),
-        ((promise, replace(task, ready_at=6)), "sleep"),
-        ((promise, replace(task, state="halted")), "manual"),
-        ((promise, replace(task, state="acquired")), None),
-        ((promise, replace(task, state="acquired", waiting_on=TOLD)), "condition"),
-        ((promise, replace(task, state="acquired", waiting_on="{}")), "trigger"),
-        ((promise, suspended), "trigger"),
-        ((promise, replace(suspended, failures=1)), "backoff"),
-        ((promise, replace(suspended, group=None)), "promise"),
-        ((promise, replace(suspended, waits_left=1)), None),
-    ):
-        assert wait_kind(*about, now=5) == expected_kind, about

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from layby.core.commands import (
+    AcquireTask,
     AnnotateTask,
     CreatePromise,
     RegisterCallback,
@@ -303,10 +304,12 @@ def test_task_executions_lists_tasks_only(looking):
     ]
 
 
-def test_a_task_suspended_by_the_protocol_is_just_suspended(looking):
-    """Only what says what it waits for is shown as deferred."""
+def test_a_task_of_an_sdk_that_is_suspended_is_just_suspended(looking):
+    """Sub-statuses are those of our own tasks."""
     engine, look = looking
-    taken(engine, "a")
+    elsewhere = {"resonate:target": "poll://any@elsewhere"}
+    engine.call(CreatePromise(id="a", timeout_at=NEVER, tags=elsewhere))
+    engine.call(AcquireTask(id="a", version=0, pid="sdk", ttl=1_000))
     engine.call(CreatePromise(id="p", timeout_at=NEVER))
     wait = RegisterCallback(awaited="p", awaiter="a")
     action = SuspendAction(kind=wait.kind, head={}, data=wait)
@@ -314,13 +317,12 @@ def test_a_task_suspended_by_the_protocol_is_just_suspended(looking):
     assert look("SELECT state, sub_status FROM task_executions") == [("suspended", None)]
 
 
-def test_a_task_suspended_by_defer_is_deferred(looking, file):
-    """Its row says what it waits for; a node whose dependencies are open is not deferred."""
-    _, look = looking
-    engine = looking[0]
+def test_a_task_whose_body_waits_in_the_store_is_deferred(looking):
+    """Whether or not it says for what; a node whose dependencies are open is not deferred."""
+    engine, look = looking
     taken(engine, "by-defer", "node")
     look(
-        "UPDATE promises SET task_state = 'suspended', task_waiting_on = '{}',"
+        "UPDATE promises SET task_state = 'suspended',"
         " task_waits_left = CASE id WHEN 'node' THEN 1 ELSE 0 END"
     )
     assert look("SELECT id, state, sub_status FROM task_executions ORDER BY id") == [

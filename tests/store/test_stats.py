@@ -53,7 +53,10 @@ def test_the_oldest_wait_of_each_kind_is_told(world: World) -> None:
     world.send(r.run(a=""), 9)
     world.send(r.take(), 10)
     parked = c.AnnotateTask(
-        id="run/a:a", version=1, sub_status="Deferred", waiting_on='{"kind":"condition"}'
+        id="run/a:a",
+        version=1,
+        sub_status="Deferred",
+        waiting_on='{"kind":"condition","sentence":""}',
     )
     assert world.send(parked, 11).is_ok
     told = world.send(GetStats(), 20).data.oldest_waits

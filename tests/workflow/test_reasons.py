@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from layby.core import values
+from layby.core import values, waits
 from layby.core.model import NEVER, Holder, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import WaitingOn
@@ -224,7 +224,7 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "whoever continues it: layby continue r:t",
     ),
     "halted by somebody": (
-        explained(replace(NODE, state="halted", waiting_on=values.halted("anna", "look", 5))),
+        explained(replace(NODE, state="halted", waiting_on=waits.halted("anna", "look", 5))),
         "is halted by anna (look) until somebody continues it",
         "whoever continues it: layby continue r:t",
     ),
@@ -233,17 +233,23 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
             replace(NODE, state="suspended", waits_left=1, waiting_since=None),
             awaited=[(promise("run/r:a"), NODE)],
         ),
-        "waits for 1 task: 'a'",
+        "waits for 'a'",
         "the tasks before it",
     ),
     "a run": (
         explained(ROOT, awaited=[(promise(f"run/r:{key}"), NODE) for key in "abcde"]),
-        "waits for 2 tasks: 'a', 'b', 'c' and 2 others",
+        "waits for 'a', 'b', 'c' and 2 others",
         "the tasks before it",
     ),
     "backing off": (
         explained(
-            replace(NODE, state="suspended", failures=2, error=FAILED),
+            replace(
+                NODE,
+                state="suspended",
+                failures=2,
+                error=FAILED,
+                waiting_on=waits.backing_off(2, 105_000, 40_000),
+            ),
             awaited=[(promise("run/r:t.backoff.3", timer=True, timeout_at=105_000), None)],
         ),
         "backs off after failure 2: ValueError: bad; it is tried again in 5 s",

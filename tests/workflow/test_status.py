@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from layby.core import values
+from layby.core import values, waits
 from layby.core.model import NEVER, Promise, Task
 from layby.core.waits import read_waiting_on
 from layby.wire.encoding import error_value, text_of
@@ -35,10 +35,10 @@ def promise(**fields: Any) -> Promise:
 
 
 def execution(promise_: Promise | None = None, unsettled=(), **fields: Any):
-    row_fields = {name: fields.pop(name) for name in ("polling", "retry_at") if name in fields}
+    row_fields = {name: fields.pop(name) for name in ("polling",) if name in fields}
     fields.setdefault("tries", fields.get("version", 0))
     row = NodeRow(promise_ or promise(), replace(NODE, **fields), **row_fields)
-    return task_execution(row, NOW, unsettled)
+    return task_execution(row, NOW, [node(each) for each in unsettled])
 
 
 def history(version: int = 1, *, outcome: str | None = None, **ended: Any) -> str:
@@ -84,7 +84,10 @@ WAITING = WaitingOn("condition", "waits for the job", 5_000, 9_000)
             {"state": "acquired", "version": 1, "sub_status": "Deferred", "waiting_on": "nonsense"},
             ("Running", "Deferred", "memory", None),
         ),
-        ({"state": "suspended", "version": 1, "failures": 1}, ("Pending", None, None, "backoff")),
+        (
+            {"state": "suspended", "version": 1, "waiting_on": waits.backing_off(1, 60_000, 3_000)},
+            ("Pending", None, None, "backoff"),
+        ),
         (
             {
                 "state": "suspended",
@@ -92,9 +95,9 @@ WAITING = WaitingOn("condition", "waits for the job", 5_000, 9_000)
                 "failures": 1,
                 "history": history(2, outcome="Suspended"),
             },
-            ("Running", "Deferred", "store", "trigger"),
+            ("Running", "Deferred", "store", "promise"),
         ),
-        ({"state": "suspended", "version": 1}, ("Running", "Deferred", "store", "trigger")),
+        ({"state": "suspended", "version": 1}, ("Running", "Deferred", "store", "promise")),
         ({"state": "halted", "version": 1}, ("Halted", None, None, "manual")),
         ({"state": "halted", "waits_left": 1}, ("Halted", None, None, "manual")),
     ],
@@ -151,8 +154,8 @@ def test_conflicts_are_shown():
     [
         (["a"], "waits for 'a'"),
         (["a", "b"], "waits for 'a', 'b'"),
-        (list("abcdefg"), "waits for 'a', 'b', 'c', 'd', 'e' and 2 more"),
-        ([], "waits for 3 dependencies"),
+        (list("abcdefg"), "waits for 'a', 'b', 'c' and 4 others"),
+        ([], "waits for 3 tasks"),
     ],
 )
 def test_what_a_pending_task_waits_for(unsettled, sentence):
@@ -161,12 +164,10 @@ def test_what_a_pending_task_waits_for(unsettled, sentence):
 
 
 def test_backing_off_says_until_when_and_after_what():
-    told = history(outcome="Failed", error="ValueError: bad", retry_at=60_000)
-    found = execution(state="suspended", version=1, failures=1, error=FAILED, history=told)
-    sentence = "backs off until 1970-01-01 00:01:00 UTC after failure 1: ValueError: bad"
-    assert found.waiting_on == WaitingOn("backoff", sentence, 3_000, 60_000)
-    looked_up = execution(state="suspended", version=1, failures=1, error=FAILED, retry_at=60_000)
-    assert looked_up.waiting_on == WaitingOn("backoff", sentence, 1_000, 60_000)
+    told = waits.backing_off(1, 160_000, 3_000)
+    found = execution(state="suspended", error=FAILED, waiting_on=told, waiting_since=3_000)
+    sentence = "backs off after failure 1: ValueError: bad; it is tried again in 1 min"
+    assert found.waiting_on == WaitingOn("backoff", sentence, 3_000, 160_000)
 
 
 def test_ready_names_the_group_and_the_code():
@@ -178,8 +179,7 @@ def test_ready_names_the_group_and_the_code():
 
 
 def test_halted_says_what_helps_and_since_when():
-    told = history(outcome="Halted")
-    waiting_on = execution(state="halted", version=1, history=told).waiting_on
+    waiting_on = execution(state="halted", version=1, waiting_since=3_000).waiting_on
     assert waiting_on == WaitingOn("manual", "is halted until somebody continues it", 3_000)
 
 

@@ -1,6 +1,6 @@
 """`layby waiting`: what waits now, and for what, the longest first."""
 
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -11,12 +11,12 @@ from layby.cli.options import DURATION, as_json, limited, reaching
 from layby.clock import SystemClock
 from layby.core.model import Millis
 from layby.core.queries import ListWaiting
-from layby.core.waits import WaitKind
+from layby.core.waits import WAIT_KINDS
 from layby.wire import durations
 from layby.workflow.moments import span
 from layby.workflow.reasons import Reason, reason_of, short_id
 
-KINDS = [kind for kind in get_args(WaitKind) if kind != "dependency"]
+KINDS = [kind for kind in WAIT_KINDS if kind != "dependency"]
 
 
 @click.command(

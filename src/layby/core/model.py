@@ -231,8 +231,8 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         kept = replace(self._unheld(), pid=self.pid, holder=self.holder)
         return replace(kept, state="pending", wake_at=NEVER)
 
-    def suspended(self) -> "Task":
-        return replace(self._unheld(), state="suspended", resumes=())
+    def suspended(self, why: str | None = None) -> "Task":
+        return replace(self._unheld(), state="suspended", resumes=(), waiting_on=why)
 
     def halted(self, why: str | None = None) -> "Task":
         """A holder of ours keeps it until its body has ended: one ahead may have begun."""

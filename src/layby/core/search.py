@@ -13,19 +13,12 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
+from layby.core.waits import waiting_of
 
 TimedKey = tuple[Millis, str]
 """Where a list that is ordered by time goes on: an instant, and an id of that instant."""
 
 
-class _Told(msgspec.Struct):
-    """Of what a worker says about a wait, all that is looked at here."""
-
-    kind: str
-    awaited: str | None = None
-
-
-_read_told = msgspec.json.Decoder(_Told).decode
 _read_instant = msgspec.json.Decoder(Int64).decode
 
 
@@ -52,40 +45,14 @@ def matches_run(query: ListRuns, promise: Promise, task: Task | None) -> bool:
 
 def matches_waiting(query: ListWaiting, promise: Promise, task: Task | None, now: Millis) -> bool:
     """Of the projected row. Whether somebody waits for a promise without a task is not asked."""
-    kind = wait_kind(promise, task, now)
+    waiting = waiting_of(promise, task, now)
     return (
-        kind is not None
-        and query.wait_kind in (None, kind)
+        waiting is not None
+        and waiting.is_listed
+        and query.wait_kind in (None, waiting.kind)
         and (query.prefix is None or promise.id.startswith(query.prefix))
-        and (query.until is None or waits_since(promise, task) <= query.until)
+        and (query.until is None or waiting.since <= query.until)
     )
-
-
-def wait_kind(promise: Promise, task: Task | None, now: Millis) -> str | None:
-    """What sort of thing a row waits for; None when it does not wait, or only for its deadline."""
-    if not promise.is_pending or promise.timer:
-        return None
-    if task is None:
-        return "promise"
-    if not task.is_waiting:
-        return None
-    if task.state == "halted":
-        return "manual"
-    if task.state == "pending":
-        return "worker" if task.ready_at is None or task.ready_at <= now else "sleep"
-    told = _told(task.waiting_on)
-    return _kind_of_suspension(task) if told is None else told.kind
-
-
-def waits_since(promise: Promise, task: Task | None) -> Millis:
-    since = None if task is None else task.waiting_since
-    return promise.created_at if since is None else since
-
-
-def awaited_in_memory(task: Task) -> str | None:
-    """The promise a parked body waits for: there is no row for that, only what its worker says."""
-    told = _told(task.waiting_on)
-    return None if told is None else told.awaited
 
 
 def timed_key(cursor: str) -> TimedKey | None:
@@ -124,17 +91,3 @@ def _matches(query: Search, promise: Promise, task: Task | None) -> bool:
         and (query.group is None or (task is not None and task.group == query.group))
         and has_tags(promise.tags, query.tags)
     )
-
-
-def _told(waiting_on: str | None) -> _Told | None:
-    try:
-        return _read_told(waiting_on) if waiting_on else None
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-
-
-def _kind_of_suspension(task: Task) -> str:
-    """A body of ours that waits says for what; one that failed was made to wait."""
-    if not task.is_ours:
-        return "promise"
-    return "backoff" if task.failures > 0 else "trigger"

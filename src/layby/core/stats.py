@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from layby.core.model import Millis, Promise, Task, TaskState
 from layby.core.queries import Query
-from layby.core.search import projected, wait_kind, waits_since
+from layby.core.search import projected
+from layby.core.waits import waiting_of
 
 COUNTED: Final = 250_000
 """Counting stops here, so that a huge store does not hold up the writer: that many, or more."""
@@ -37,11 +38,9 @@ class StatsData(Struct, frozen=True, rename="camel"):
 
 
 def oldest_waits(longest: Iterable[tuple[Promise, Task | None]], now: Millis) -> dict[str, Millis]:
-    """`longest` comes in the order of time."""
     oldest: dict[str, Millis] = {}
     for row in longest:
-        promise, task = projected(*row, now)
-        kind = wait_kind(promise, task, now)
-        if kind is not None:
-            oldest.setdefault(kind, waits_since(promise, task))
+        waiting = waiting_of(*projected(*row, now), now)
+        if waiting is not None and waiting.is_listed:
+            oldest[waiting.kind] = min(waiting.since, oldest.get(waiting.kind, waiting.since))
     return oldest

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from layby.core import birth, promises, values
+from layby.core import birth, promises, waits
 from layby.core.commands import (
     AcquireTask,
     ContinueTask,
@@ -145,7 +145,7 @@ def halt(d: Draft, c: HaltTask) -> Reply:
     if task.state != "halted":
         leave_ready(d, task)
         tell_holder(d, task)
-        d.put_task(task.halted(values.halted(c.by, c.reason, d.now)))
+        d.put_task(task.halted(waits.halted(c.by, c.reason, d.now)))
     return OK
 
 

@@ -21,16 +21,6 @@ def cancelled(by: str, reason: str) -> str:
     return error("Cancelled", f"cancelled{who}{why}", by=by, reason=reason)
 
 
-def halted(by: str, reason: str, now: int) -> str | None:
-    """What a halted task waits for, if anybody said who halted it or why."""
-    if not by and not reason:
-        return None
-    who = f" by {by}" if by else ""
-    why = f" ({reason})" if reason else ""
-    sentence = f"is halted{who}{why} until somebody continues it"
-    return msgspec.json.encode({"kind": "manual", "sentence": sentence, "since": now}).decode()
-
-
 def worker_lost(task_id: str, crashes: int) -> str:
     message = f"task {task_id} lost its worker {crashes} times while it held a slot"
     return error("WorkerLost", message, crashes=crashes)

@@ -1,17 +1,22 @@
-"""What a task waits for, as people and programs read it."""
+"""What a promise or its task waits for: decided here, and nowhere else.
 
-from typing import Literal
+Lists, statuses, sentences and gauges ask `waiting_of`. SQL cannot, so a test compares the view
+`task_executions` with it on random stores. A wait in memory is known only to the worker, which
+tells it (`WaitingOn`); a back-off and a halt are told by core itself when they begin.
+"""
+
+from typing import Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.model import Millis
+from layby.core.model import Millis, Promise, Task
 
 WaitKind = Literal[
     "condition",  # parked in defer_until
     "sleep",  # parked in sleep, or not due yet
-    "promise",  # parked in wait_for, or in the result of another run
+    "promise",  # parked in wait_for or in the result of another run, or suspended on promises
     "rpc",  # parked in rpc: a function elsewhere has to answer
     "slot",  # woken, and waiting for a slot of its worker
     "trigger",  # suspended by defer
@@ -21,12 +26,42 @@ WaitKind = Literal[
     "worker",  # ready, and nobody has taken it yet
     "manual",  # halted: somebody has to continue it
 ]
+WAIT_KINDS: Final[tuple[str, ...]] = get_args(WaitKind)
+
+Form = Literal[
+    "timer",  # time itself settles the promise
+    "open",  # a promise without a task
+    "dependency",  # not before other tasks of the run have settled
+    "delayed",  # pending, but not due yet
+    "untaken",  # ready
+    "kept",  # continued, while its holder has not told the end of the halted body
+    "in_slot",  # its body waits, and keeps the slot
+    "parked",  # its body waits in memory
+    "suspended",  # its body waits in the store
+    "backoff",  # it failed
+    "halted",
+]
+"""Where something waits: each form has one kind unless a worker tells another."""
+
+_KINDS: Final[dict[Form, WaitKind]] = {
+    "timer": "sleep",
+    "open": "promise",
+    "dependency": "dependency",
+    "delayed": "sleep",
+    "untaken": "worker",
+    "kept": "worker",
+    "suspended": "promise",
+    "halted": "manual",
+}
 
 
 class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The worker stores this; polls are added from its memory when asked for."""
+    """The JSON of a wait. The worker stores this; polls are added from its memory when asked for.
 
-    kind: WaitKind
+    `kind` is one of `WaitKind`, or what a newer worker knows.
+    """
+
+    kind: str
     sentence: str
     since: Millis = 0
     """Set when the wait begins."""
@@ -63,12 +98,108 @@ class Polling(Struct, frozen=True, omit_defaults=True):
     asked_since: Millis | None = None
 
 
+class Waiting(Struct, frozen=True):
+    """How something waits now: in which form, for what kind of thing, since when, until when."""
+
+    form: Form
+    kind: str
+    since: Millis
+    until: Millis | None = None
+    """When the wait ends by itself; None when it does not."""
+    told: WaitingOn | None = None
+
+    @property
+    def is_listed(self) -> bool:
+        """Timers need nobody, and what others of the run hold up is shown by those others."""
+        return self.form not in ("timer", "dependency")
+
+    @property
+    def is_held(self) -> bool:
+        """Its body waits in the memory of a worker."""
+        return self.form in ("in_slot", "parked")
+
+    @property
+    def has_awaited(self) -> bool:
+        """What it waits for may have a reason of its own not to have settled."""
+        return self.is_held or self.form in ("suspended", "dependency")
+
+
 _decoder = msgspec.json.Decoder(WaitingOn)
 
 
+def waiting_of(promise: Promise, task: Task | None, now: Millis) -> Waiting | None:
+    """Of rows as they stand at `now`; None when the promise has settled or the body runs."""
+    if not promise.is_pending:
+        return None
+    if promise.timer:  # SDKs give their sleeps a task, which nobody has to take
+        return _waiting("timer", promise.created_at, promise.timeout_at)
+    if task is None:
+        return _waiting("open", promise.created_at)
+    since = waits_since(promise, task)
+    if task.state in ("acquired", "halted"):
+        return _told(task, since)
+    if task.waits_left > 0:
+        return _waiting("dependency", promise.created_at)
+    if task.state == "suspended":
+        return _told(task, since)
+    if task.is_kept:
+        return _waiting("kept", since)
+    ready_at = task.ready_at or 0
+    if ready_at > now:
+        return _waiting("delayed", since, ready_at)
+    return _waiting("untaken", max(since, ready_at))
+
+
+def waits_since(promise: Promise, task: Task | None) -> Millis:
+    """As the store orders what waits."""
+    since = None if task is None else task.waiting_since
+    return promise.created_at if since is None else since
+
+
+def awaited_in_memory(task: Task) -> str | None:
+    """The promise a parked body waits for: there is no row for that, only what its worker says."""
+    told = read_waiting_on(task.waiting_on)
+    return None if told is None else told.awaited
+
+
 def read_waiting_on(text: str | None) -> WaitingOn | None:
-    """What a worker wrote; None for nothing, and for what another version wrote."""
+    """What a worker wrote; None for nothing, and for what cannot be read."""
     try:
         return _decoder.decode(text) if text else None
     except (msgspec.MsgspecError, UnicodeError):
         return None
+
+
+def backing_off(failures: int, retry_at: Millis, now: Millis) -> str:
+    """What a task waits for that failed and is tried again."""
+    return WaitingOn("backoff", f"backs off after failure {failures}", now, retry_at).to_text()
+
+
+def halted(by: str, reason: str, now: Millis) -> str | None:
+    """What a halted task waits for, if anybody said who halted it or why."""
+    if not by and not reason:
+        return None
+    who = f" by {by}" if by else ""
+    why = f" ({reason})" if reason else ""
+    return WaitingOn("manual", f"is halted{who}{why} until somebody continues it", now).to_text()
+
+
+def _told(task: Task, since: Millis) -> Waiting | None:
+    """Of a wait that its worker, or core, may have told."""
+    told = read_waiting_on(task.waiting_on)
+    if task.state == "halted":
+        return _waiting("halted", since, told=told)
+    if task.state == "suspended":
+        form: Form = "backoff" if told is not None and told.kind == "backoff" else "suspended"
+        return _waiting(form, since, told=told)
+    if told is None:
+        return None
+    return _waiting("parked" if task.sub_status == "Deferred" else "in_slot", since, told=told)
+
+
+def _waiting(
+    form: Form, since: Millis, until: Millis | None = None, told: WaitingOn | None = None
+) -> Waiting:
+    if told is None:
+        return Waiting(form, _KINDS[form], since, until)
+    return Waiting(form, told.kind, since, told.deadline, told)

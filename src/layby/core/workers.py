@@ -4,7 +4,7 @@ A holder is one worker process with one lease for everything it has taken. A pid
 one living incarnation: a new one puts an end to the old, whose tasks are then freed.
 """
 
-from layby.core import birth, promises
+from layby.core import birth, promises, waits
 from layby.core.address import inbox_of
 from layby.core.commands import (
     AnnotateTask,
@@ -185,6 +185,6 @@ def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:
     timer = d.promise(timer_id)
     if timer is not None and timer.is_armed:
         add_wait(d, timer_id, task.id)
-        d.put_task(task.suspended())
+        d.put_task(task.suspended(waits.backing_off(task.failures, timer.timeout_at, d.now)))
     else:
         make_ready(d, task)

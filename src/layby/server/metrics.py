@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from layby.core.replies import Claim, TakeData
 from layby.core.stats import COUNTED, LONGEST, StatsData
 from layby.core.ticks import FireSchedule
+from layby.core.waits import WAIT_KINDS
 from layby.engine.observer import Commit
 from layby.errors import LaybyError
 from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, Spread
@@ -41,12 +42,6 @@ ReadStats = Callable[[], Awaitable[StatsData]]
 Live = Literal[
     "poll_connections", "backlog_requests", "free_slots", "pushes_under_way", "store_time_ahead"
 ]
-WAIT_KINDS: Final = frozenset(
-    (
-        *("condition", "sleep", "promise", "rpc", "slot", "trigger", "approval"),
-        *("backoff", "dependency", "worker", "manual"),
-    )
-)
 
 REQUESTS: Final = Family(
     "resonate_request_total", "Requests answered, by kind and status", ("kind", "status")

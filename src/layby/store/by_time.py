@@ -20,8 +20,8 @@ from layby.core.search import (
     projected,
     timed_cursor,
     timed_key,
-    waits_since,
 )
+from layby.core.waits import waits_since
 from layby.store import indexed_tags
 from layby.store.neighbours import Neighbours, Pair, explained
 from layby.store.statements import LAST

@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from layby.core.model import Holder, Millis, Promise, Task, Wait
 from layby.core.replies import Explanation
-from layby.core.search import awaited_in_memory, projected
+from layby.core.search import projected
 from layby.core.state import State
+from layby.core.waits import awaited_in_memory
 from layby.store.statements import LAST, Statements
 from layby.store.tables import HOLDERS, WAITS, encode
 

@@ -5,14 +5,13 @@ A reason begins where its subject ends: "task 'pay' of run 'o-7'" + "is halted u
 """
 
 import re
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
-from layby.core.search import waits_since
-from layby.core.waits import WaitingOn, WaitKind, read_waiting_on
+from layby.core.waits import Waiting, WaitingOn, waiting_of
 from layby.wire import encoding
 from layby.wire.call_format import read_call
 from layby.workflow import plan
@@ -20,10 +19,7 @@ from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import moment, read
 
-ReasonKind = WaitKind | Literal["running", "settled", "circle"]
-
 LISTED: Final = 3
-_BACKOFF: Final = re.compile(r"\.backoff\.\d+$")
 _SETTLED: Final = {
     "resolved": "resolved",
     "rejected": "rejected",
@@ -37,7 +33,8 @@ class Reason(Struct, frozen=True, kw_only=True):
 
     id: str
     subject: str
-    kind: ReasonKind
+    kind: str
+    """Of the wait; or `running`, `settled` or `circle`."""
     sentence: str
     aside: str = ""
     """Who would notice, where that is known."""
@@ -62,20 +59,57 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 def reason_of(about: Explanation, now: Millis) -> Reason:
     """`about` shows rows as they stand at `now`."""
-    promise, task = about.promise, about.task
-    if not promise.is_pending:
+    if not about.promise.is_pending:
         return _settled(about, now)
-    if promise.timer:  # SDKs give their sleeps a task, which nobody has to take
-        return _timer(about, now)
-    if task is None:
-        return _open(about)
-    if task.state == "acquired":
-        return _held(about, now)
-    if task.state == "halted":
-        return _halted(about)
-    if task.state == "suspended":
-        return _suspended(about, task, now)
-    return _ready(about, task, now)
+    waiting = waiting_of(about.promise, about.task, now)
+    is_held = waiting is None or waiting.is_held
+    if is_held and about.holder is not None and not about.holder.is_alive:
+        return _lost(about, waiting)
+    if waiting is None:
+        return _running(about, now)
+    return _reason(
+        about,
+        waiting.kind,
+        sentence_of(about, waiting, now),
+        aside=_awaited_by(about) if waiting.form == "open" else "",
+        since=waiting.since,
+        deadline=waiting.until or _ends_at(about, waiting),
+        unblock=_unblock(about, waiting),
+        command=_command(about, waiting),
+        awaited=_awaited_ids(about) if waiting.has_awaited else (),
+    )
+
+
+def sentence_of(
+    about: Explanation, waiting: Waiting, now: Millis, *, knows_workers: bool = True
+) -> str:
+    """`knows_workers`: whether `about` says who could run it."""
+    told, until = waiting.told, waiting.until or 0
+    match waiting.form:
+        case "timer":
+            return f"settles by itself {ahead(until, now)} ({moment(until)})"
+        case "open":
+            return "has not been settled by anybody"
+        case "dependency":
+            return f"waits for {_listed(about) or _count(_task(about).waits_left, 'task')}"
+        case "delayed":
+            return f"is due {ahead(until, now)} ({moment(until)})"
+        case "untaken":
+            return _untaken(about, knows_workers=knows_workers)
+        case "kept":
+            return f"goes on when worker {_task(about).pid} has ended the body that was halted"
+        case "in_slot":
+            return f"keeps its slot, {_said(told)}"
+        case "parked":
+            return f"is parked, {_said(told)}"
+        case "suspended":
+            on = _listed(about) or "a promise"
+            return f"is suspended on {on}" if told is None else f"is suspended, {told.sentence}"
+        case "backoff":
+            why = _error(_task(about).error) or "unknown"
+            return f"{_said(told)}: {why}; it is tried again {ahead(until, now)}"
+        case "halted":
+            return "is halted until somebody continues it" if told is None else told.sentence
 
 
 def subject_of(promise: Promise, task: Task | None) -> str:
@@ -93,7 +127,7 @@ def subject_of(promise: Promise, task: Task | None) -> str:
     return f"task {promise.id}" if call is None else f"call {promise.id} of {call.func}()"
 
 
-# --- one function for each way to be ------------------------------------------------------
+# --- what is no wait ------------------------------------------------------------------------
 
 
 def _settled(about: Explanation, now: Millis) -> Reason:
@@ -108,145 +142,73 @@ def _settled(about: Explanation, now: Millis) -> Reason:
     return _reason(about, "settled", sentence, since=promise.settled_at)
 
 
-def _timer(about: Explanation, now: Millis) -> Reason:
-    until = about.promise.timeout_at
-    sentence = f"settles by itself {ahead(until, now)} ({moment(until)})"
-    return _reason(about, "sleep", sentence, deadline=until)
-
-
-def _open(about: Explanation) -> Reason:
-    return _reason(
-        about,
-        "promise",
-        "has not been settled by anybody",
-        aside=_awaited_by(about),
-        unblock="whoever settles it",
-        command=_resolve(about.promise),
-    )
-
-
-def _held(about: Explanation, now: Millis) -> Reason:
-    task = about.task
-    assert task is not None
-    told = read_waiting_on(task.waiting_on)
-    if about.holder is not None and not about.holder.is_alive:
-        sentence = f"was held by worker {task.pid}, which is gone: it is given to another one"
-        return _reason(about, "worker", sentence, unblock="a worker of its group")
-    if told is not None:
-        return _parked(about, told)
+def _running(about: Explanation, now: Millis) -> Reason:
+    task = _task(about)
     sentence = f"is running on worker {task.pid}" + _lease(about, task, now)
-    return _reason(
-        about, "running", sentence, unblock=f"worker {task.pid}", since=_running_since(task)
-    )
+    since, unblock = _running_since(task), f"worker {task.pid}"
+    return _reason(about, "running", sentence, unblock=unblock, since=since)
 
 
-def _parked(about: Explanation, told: WaitingOn) -> Reason:
-    assert about.task is not None
-    is_parked = about.task.sub_status == "Deferred"
-    sentence = f"is parked, {told.sentence}" if is_parked else f"keeps its slot, {told.sentence}"
-    worker = f"worker {about.task.pid}"
-    return _reason(
-        about,
-        told.kind,
-        sentence,
-        deadline=told.deadline,
-        unblock={
-            "condition": f"the outside world ({worker} keeps looking)",
-            "sleep": "",
-            "promise": "whoever settles that promise",
-            "rpc": "whoever serves that function",
-            "slot": f"a slot of {worker}",
-        }.get(told.kind, worker),
-        command=_settling(about),
-        awaited=_awaited_ids(about),
-    )
+def _lost(about: Explanation, waiting: Waiting | None) -> Reason:
+    sentence = f"was held by worker {_task(about).pid}, which is gone: it is given to another one"
+    since = None if waiting is None else waiting.since
+    return _reason(about, "worker", sentence, unblock="a worker of its group", since=since)
 
 
-def _halted(about: Explanation) -> Reason:
-    assert about.task is not None
-    told = read_waiting_on(about.task.waiting_on)
-    return _reason(
-        about,
-        "manual",
-        "is halted until somebody continues it" if told is None else told.sentence,
-        unblock="whoever continues it",
-        command=f"layby continue {_quoted(short_id(about.promise.id))}",
-    )
+# --- who can do what about a wait -------------------------------------------------------------
 
 
-def _suspended(about: Explanation, task: Task, now: Millis) -> Reason:
-    if task.waits_left > 0:
-        return _behind(about, task)
-    backoff = [promise for promise, _ in about.awaited if _BACKOFF.search(promise.id)]
-    if backoff:
-        return _backing_off(about, task, backoff[0], now)
-    told = read_waiting_on(task.waiting_on)
-    sentence = f"is suspended, {told.sentence}" if told else f"is suspended on {_listed(about)}"
-    ends_at = _ends_at(about)
-    return _reason(
-        about,
-        told.kind if told else "promise",
-        sentence,
-        deadline=told.deadline if told else ends_at,
-        unblock="whoever settles that" if ends_at is None else "",
-        command=_settling(about),
-        awaited=_awaited_ids(about),
-    )
+def _unblock(about: Explanation, waiting: Waiting) -> str:
+    worker = "" if about.task is None else f"worker {about.task.pid}"
+    match waiting.form:
+        case "open":
+            return "whoever settles it"
+        case "dependency":
+            return "the tasks before it"
+        case "untaken":
+            return _who_takes_it(about)
+        case "kept":
+            return worker
+        case "in_slot" | "parked":
+            return {
+                "condition": f"the outside world ({worker} keeps looking)",
+                "sleep": "",
+                "promise": "whoever settles that promise",
+                "rpc": "whoever serves that function",
+                "slot": f"a slot of {worker}",
+            }.get(waiting.kind, worker)
+        case "suspended":
+            return "whoever settles that" if _ends_at(about, waiting) is None else ""
+        case "halted":
+            return "whoever continues it"
+        case "timer" | "delayed" | "backoff":
+            return ""
 
 
-def _ends_at(about: Explanation) -> Millis | None:
-    """When a wait for nothing but timers is over; None for any other wait."""
-    if about.more_awaited or not all(promise.timer for promise, _ in about.awaited):
+def _command(about: Explanation, waiting: Waiting) -> str | None:
+    """What they would type."""
+    if waiting.form == "open":
+        return _resolve(about.promise)
+    if waiting.form == "halted":
+        return f"layby continue {_quoted(short_id(about.promise.id))}"
+    if waiting.form == "untaken" and _task(about).is_ours and not about.able_workers:
+        return f"layby worker MODULE --group {_quoted(_task(about).group or 'default')}"
+    return _settling(about) if waiting.is_held or waiting.form == "suspended" else None
+
+
+def _ends_at(about: Explanation, waiting: Waiting) -> Millis | None:
+    """When a suspension on nothing but timers is over; None for any other wait."""
+    is_timed = all(promise.timer for promise, _ in about.awaited) and not about.more_awaited
+    if waiting.form != "suspended" or not is_timed:
         return None
     return min((promise.timeout_at for promise, _ in about.awaited), default=None)
 
 
-def _behind(about: Explanation, task: Task) -> Reason:
-    others = "task" if task.waits_left == 1 else "tasks"
-    sentence = f"waits for {task.waits_left} {others}: {_listed(about)}"
-    return _reason(
-        about,
-        "dependency",
-        sentence,
-        since=about.promise.created_at,
-        unblock="the tasks before it",
-        awaited=_awaited_ids(about),
-    )
-
-
-def _backing_off(about: Explanation, task: Task, timer: Promise, now: Millis) -> Reason:
-    until = timer.timeout_at
-    why = f" after failure {task.failures}: {_error(task.error) or 'unknown'}"
-    sentence = f"backs off{why}; it is tried again {ahead(until, now)}"
-    return _reason(about, "backoff", sentence, deadline=until)
-
-
-def _ready(about: Explanation, task: Task, now: Millis) -> Reason:
-    if task.ready_at is not None and task.ready_at > now:
-        sentence = f"is due {ahead(task.ready_at, now)} ({moment(task.ready_at)})"
-        return _reason(about, "sleep", sentence, deadline=task.ready_at)
-    if task.ready_at is None and about.holder is not None:
-        worker = f"worker {about.holder.pid}"
-        sentence = f"goes on when {worker} has ended the body that was halted"
-        return _reason(about, "worker", sentence, unblock=worker)
+def _who_takes_it(about: Explanation) -> str:
+    task = _task(about)
     if not task.is_ours:
-        again = f" again, after {_count(task.tries, 'try', 'tries')}" if task.tries else ""
-        sentence = f"is ready{again}, and no worker at {task.target} has taken it yet"
-        return _reason(about, "worker", sentence, unblock=f"a worker at {task.target}")
-    if about.able_workers:
-        return _reason(about, "worker", _queued(about), unblock="a free slot of such a worker")
-    sentence = (
-        f"is ready, but no worker of group '{task.group}' with the code of '{task.name}' "
-        f"is connected"
-    )
-    others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
-    return _reason(
-        about,
-        "worker",
-        sentence + others,
-        unblock="a worker with its code",
-        command=f"layby worker MODULE --group {_quoted(task.group or 'default')}",
-    )
+        return f"a worker at {task.target}"
+    return "a free slot of such a worker" if about.able_workers else "a worker with its code"
 
 
 # --- words --------------------------------------------------------------------------------
@@ -254,7 +216,7 @@ def _ready(about: Explanation, task: Task, now: Millis) -> Reason:
 
 def _reason(
     about: Explanation,
-    kind: ReasonKind,
+    kind: str,
     sentence: str,
     *,
     aside: str = "",
@@ -264,14 +226,12 @@ def _reason(
     command: str | None = None,
     awaited: tuple[str, ...] = (),
 ) -> Reason:
-    promise, task = about.promise, about.task
-    if since is None and promise.is_pending and (task is None or task.is_waiting):
-        since = waits_since(promise, task)
+    promise = about.promise
     if deadline is None and promise.is_pending and promise.timeout_at < FOREVER:
         deadline = promise.timeout_at
     return Reason(
         id=promise.id,
-        subject=subject_of(promise, task),
+        subject=subject_of(promise, about.task),
         kind=kind,
         sentence=sentence,
         aside=aside,
@@ -284,13 +244,29 @@ def _reason(
     )
 
 
-def _queued(about: Explanation) -> str:
+def _task(about: Explanation) -> Task:
     assert about.task is not None
-    able = _count(about.able_workers, "worker")
-    has = "has" if about.able_workers == 1 else "have"
-    return (
-        f"is ready, and waits for a free slot: {able} of group '{about.task.group}' {has} its code"
-    )
+    return about.task
+
+
+def _said(told: WaitingOn | None) -> str:
+    assert told is not None
+    return told.sentence
+
+
+def _untaken(about: Explanation, *, knows_workers: bool) -> str:
+    task, able = _task(about), about.able_workers
+    if not task.is_ours:
+        again = f" again, after {_count(task.tries, 'try', 'tries')}" if task.tries else ""
+        return f"is ready{again}, and no worker at {task.target} has taken it yet"
+    if able:
+        has = f"{_count(able, 'worker')} of group '{task.group}' {'has' if able == 1 else 'have'}"
+        return f"is ready, and waits for a free slot: {has} its code"
+    worker = f"no worker of group '{task.group}' with the code of '{task.name}'"
+    if not knows_workers:
+        return f"is ready: {worker} had a free slot yet"
+    others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
+    return f"is ready, but {worker} is connected{others}"
 
 
 def _awaited_by(about: Explanation) -> str:
@@ -306,12 +282,12 @@ def _awaited_by(about: Explanation) -> str:
 
 
 def _listed(about: Explanation) -> str:
-    """What it waits for, the first few by name."""
+    """What it waits for, the first few by name; empty when that is not known."""
     names = [_name_beside(about.promise, *row) for row in about.awaited[:LISTED]]
     known = len(about.awaited)
     left = known - LISTED
     more = f" and {left}{' or more' if about.more_awaited else ''} others" if left > 0 else ""
-    return (", ".join(names) + more) or "something"
+    return ", ".join(names) + more
 
 
 def _name_beside(waiting: Promise, promise: Promise, task: Task | None) -> str:

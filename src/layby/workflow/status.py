@@ -1,14 +1,22 @@
 """What people see of a run and its tasks, worked out from rows; it decides nothing."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.model import NEVER, Millis, Promise, Task
-from layby.core.waits import Polling, WaitingOn, WaitKind, read_waiting_on
+from layby.core.replies import Explanation
+from layby.core.waits import (
+    Form,
+    Polling,
+    Waiting,
+    WaitingOn,
+    WaitKind,
+    waiting_of,
+)
 from layby.wire import encoding
 from layby.workflow import outcome
 from layby.workflow.history import (
@@ -22,8 +30,8 @@ from layby.workflow.history import (
     without_gap,
 )
 from layby.workflow.merge import Conflict
-from layby.workflow.outcome import moment
 from layby.workflow.plan import parse_node_id, parse_root_id, read_root_param
+from layby.workflow.reasons import sentence_of
 
 __all__ = [
     "History",
@@ -47,7 +55,14 @@ TaskStatus = Literal[
 SubStatus = Literal["Active", "Deferred"]
 ParkedIn = Literal["memory", "store"]
 RunStateName = Literal["Pending", "Running", "Completed", "Failed", "Cancelled", "Halted"]
-LISTED_DEPENDENCIES = 5
+_STATUS: Final[dict[Form, TaskStatus]] = {
+    "in_slot": "Running",
+    "parked": "Running",
+    "suspended": "Running",
+    "untaken": "Ready",
+    "halted": "Halted",
+}
+"""Of what waits in another form: Pending."""
 
 
 class Progress(Struct, frozen=True):
@@ -104,8 +119,6 @@ class NodeRow(Struct, frozen=True):
     promise: Promise
     task: Task
     polling: Polling | None = None
-    retry_at: Millis | None = None
-    """When its back-off ends, if the caller has looked that up."""
     stuck: bool = False
     """Whether this process runs a body of it that should have ended."""
 
@@ -130,35 +143,46 @@ def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Mi
     )
 
 
-def task_execution(row: NodeRow, now: Millis, unsettled: Sequence[str] = ()) -> TaskExecution:
-    """`unsettled`: task ids of dependencies that have not settled, as far as they are known."""
-    promise = row.promise.at(now)
+def task_execution(row: NodeRow, now: Millis, before: Sequence[NodeRow] = ()) -> TaskExecution:
+    """`before`: dependencies that have not settled, as far as they are known."""
+    promise, task = row.promise.at(now), row.task
     if not promise.is_pending:
         return _settled(row, promise)
-    task = row.task
+    waiting = waiting_of(promise, task, now)
     if task.state == "acquired":
-        return _running(row)
-    if task.state == "halted":
-        return _waiting(row, "Halted", _halted(row))
-    if task.waits_left > 0:
-        return _waiting(row, "Pending", _behind(row, unsettled))
-    if task.state == "suspended":
-        return _suspended(row)
-    if task.is_kept:
-        return _waiting(row, "Pending", _old_body(row))
-    if task.ready_at is not None and task.ready_at > now:
-        return _waiting(row, "Pending", _not_due(row, task.ready_at))
-    return _waiting(row, "Ready", _untaken(row))
+        parked_in: ParkedIn | None = "memory" if task.sub_status == "Deferred" else None
+        sub_status: SubStatus | None = "Active" if parked_in is None else "Deferred"
+    else:
+        parked_in = "store" if waiting is not None and waiting.form == "suspended" else None
+        sub_status = None if parked_in is None else "Deferred"
+    return replace(
+        _shown(row, "Running" if waiting is None else _STATUS.get(waiting.form, "Pending")),
+        sub_status=sub_status,
+        parked_in=parked_in,
+        waiting_on=waiting and _waiting_on(row, waiting, before, now),
+    )
+
+
+def _waiting_on(
+    row: NodeRow, waiting: Waiting, before: Sequence[NodeRow], now: Millis
+) -> WaitingOn:
+    """As the worker told it, unless it is a wait that only the store knows."""
+    if waiting.told is not None and waiting.form != "backoff":
+        return waiting.told.polled(row.polling)
+    awaited = [(each.promise, each.task) for each in before]
+    about = Explanation(row.promise, row.task, awaited)
+    sentence = sentence_of(about, waiting, now, knows_workers=False)
+    return WaitingOn(waiting.kind, sentence, waiting.since, waiting.until)
 
 
 def _executions(
     nodes: Sequence[NodeRow], after: Mapping[str, tuple[str, ...]], now: Millis
 ) -> dict[str, TaskExecution]:
     rows = {_task_id(row): row for row in nodes}
-    settled = {each for each, row in rows.items() if not row.promise.at(now).is_pending}
+    unsettled = {each: row for each, row in rows.items() if row.promise.at(now).is_pending}
     return {
         each: task_execution(
-            rows[each], now, [before for before in dependencies if before not in settled]
+            rows[each], now, [unsettled[one] for one in dependencies if one in unsettled]
         )
         for each, dependencies in after.items()
         if each in rows
@@ -184,7 +208,7 @@ def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
         history = without_gap(ended(history, settled_at, "Lost"), row.task.tries + 1)
     history = ended(history, settled_at, told.status, told.error)
     return replace(
-        _waiting(row, told.status, None),
+        _shown(row, told.status),
         tries=history.tries,
         error=told.error,
         reason=told.reason,
@@ -193,29 +217,7 @@ def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
     )
 
 
-def _running(row: NodeRow) -> TaskExecution:
-    deferred = row.task.sub_status == "Deferred"
-    waiting_on = read_waiting_on(row.task.waiting_on)  # without a parking place: not Deferred
-    return replace(
-        _waiting(row, "Running", waiting_on and waiting_on.polled(row.polling)),
-        sub_status="Deferred" if deferred else "Active",
-        parked_in="memory" if deferred else None,
-    )
-
-
-def _suspended(row: NodeRow) -> TaskExecution:
-    """After a failure it backs off; otherwise its body asked to be woken by a trigger."""
-    last = read_history(row.task.history).last
-    failed = row.task.failures > 0 if last is None else last.outcome == "Failed"
-    if failed:
-        return _waiting(row, "Pending", _backing_off(row, last))
-    since = _last_change(row)
-    stored = read_waiting_on(row.task.waiting_on)
-    waiting_on = stored or WaitingOn("trigger", "waits in the store for its trigger", since)
-    return replace(_waiting(row, "Running", waiting_on), sub_status="Deferred", parked_in="store")
-
-
-def _waiting(row: NodeRow, status: TaskStatus, waiting_on: WaitingOn | None) -> TaskExecution:
+def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
     task = row.task
     return TaskExecution(
         id=_task_id(row),
@@ -225,7 +227,6 @@ def _waiting(row: NodeRow, status: TaskStatus, waiting_on: WaitingOn | None) -> 
         failures=task.failures,
         crashes=task.crashes,
         tries=_tries(task),
-        waiting_on=waiting_on,
         error=_last_error(task),
         progress=_progress(task),
         worker=task.pid if task.state == "acquired" else None,
@@ -249,53 +250,6 @@ def _tries(task: Task) -> tuple[Try, ...]:
         return history.tries
     lost = ended(history, task.waiting_since or 0, "Lost")
     return without_gap(lost, task.tries + 1).tries
-
-
-def _halted(row: NodeRow) -> WaitingOn:
-    told = read_waiting_on(row.task.waiting_on)
-    sentence = "is halted until somebody continues it"
-    return told or WaitingOn("manual", sentence, _last_change(row))
-
-
-def _old_body(row: NodeRow) -> WaitingOn:
-    sentence = f"goes on when worker {row.task.pid} has ended the body that was halted"
-    return WaitingOn("worker", sentence, row.task.waiting_since or row.promise.created_at)
-
-
-def _behind(row: NodeRow, unsettled: Sequence[str]) -> WaitingOn:
-    names = ", ".join(f"'{each}'" for each in unsettled[:LISTED_DEPENDENCIES])
-    more = len(unsettled) - LISTED_DEPENDENCIES
-    told = names + (f" and {more} more" if more > 0 else "")
-    sentence = f"waits for {told or f'{row.task.waits_left} dependencies'}"
-    return WaitingOn("dependency", sentence, row.promise.created_at)
-
-
-def _backing_off(row: NodeRow, last: Try | None) -> WaitingOn:
-    until = row.retry_at or (last and last.retry_at)
-    when = "backs off" if until is None else f"backs off until {moment(until)}"
-    sentence = f"{when} after failure {row.task.failures}: {_last_error(row.task) or 'unknown'}"
-    return WaitingOn("backoff", sentence, _last_change(row), until)
-
-
-def _not_due(row: NodeRow, ready_at: Millis) -> WaitingOn:
-    since = row.promise.created_at
-    return WaitingOn("sleep", f"is due at {moment(ready_at)}", since, ready_at)
-
-
-def _untaken(row: NodeRow) -> WaitingOn:
-    task = row.task
-    sentence = (
-        f"is ready: no worker of group '{task.group}' that has the code of '{task.name}' "
-        "had a free slot yet"
-    )
-    return WaitingOn("worker", sentence, task.ready_at or row.promise.created_at)
-
-
-def _last_change(row: NodeRow) -> Millis:
-    """When its last try ended, as far as that is known."""
-    last = read_history(row.task.history).last
-    end = last.spans[-1].end if last is not None and last.spans else None
-    return row.promise.created_at if end is None else end
 
 
 def _progress(task: Task) -> Progress | None:

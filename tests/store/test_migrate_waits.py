@@ -1,0 +1,47 @@
+"""Files from before a task that backs off said so: what it waited for is found out once."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from layby.core.waits import backing_off
+from layby.store import migrate
+from layby.store.dialect import SqliteDialect
+from tests.store.test_migrate_turns import CELLS, TASK
+
+WAITS = 8
+SUSPENDED = {"task_state": "suspended", "task_pid": None, "task_ttl": None, "task_wake_at": None}
+NEW = {"task_tries": 3, "task_ahead": 0, "task_waiting_since": 5}
+TIMER = {"id": "x.backoff.3", "timer": 1, "timeout_at": 7_000, "tags": "{}"}
+
+
+@pytest.fixture
+def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connection:
+    """Written by the layby before: one task that backs off, one that waits for something else."""
+    older = [each for each in migrate.known() if each.version < WAITS]
+    connection = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
+    with monkeypatch.context() as patched:
+        patched.setattr(migrate, "known", lambda: older)
+        migrate.migrate(connection, SqliteDialect())
+    task = CELLS | TASK | SUSPENDED | NEW
+    for row in ({"id": "x"} | task, {"id": "y"} | task, CELLS | TIMER):
+        names, marks = ", ".join(row), ", ".join("?" for _ in row)
+        statement = f"INSERT INTO promises ({names}) VALUES ({marks})"
+        connection.execute(statement, tuple(row.values()))
+    waits = [("x.backoff.3", "x", "any"), ("p", "y", "any")]
+    connection.executemany("INSERT INTO waits VALUES (?, ?, ?)", waits)
+    migrate.migrate(connection, SqliteDialect())
+    return connection
+
+
+def test_what_backs_off_says_so(connection: sqlite3.Connection) -> None:
+    """In the words of today, with its end; what waits for something else is left alone."""
+    found = dict(connection.execute("SELECT id, waiting_on FROM task_executions").fetchall())
+    assert found == {"x": backing_off(1, 7_000, 5), "y": None}
+
+
+def test_only_what_waits_for_something_else_is_deferred(connection: sqlite3.Connection) -> None:
+    """As `run.status()` has it."""
+    query = "SELECT id, state FROM task_executions ORDER BY id"
+    assert connection.execute(query).fetchall() == [("x", "suspended"), ("y", "deferred")]
