@@ -9,7 +9,12 @@ from layby.core.model import Promise, Task
 from layby.core.replies import Claim
 from layby.wire.call_format import Call
 from layby.wire.encoding import text_of
-from layby.workflow.functions import Functions, answer_in_process, answer_of, context_of
+from layby.workflow.functions import (
+    FunctionJob,
+    Functions,
+    answer_of,
+    context_of,
+)
 from layby.workflow.workflow import AnyTask
 
 
@@ -64,8 +69,8 @@ def test_the_same_rules_hold_in_a_process_of_its_own():
     def sets(context):
         context["n"] = context["n"] + 1
 
-    assert answer_in_process(task(sets), {"n": 1, "m": 2}) == {"n": 2}
-    assert answer_in_process(task(id="idle")(lambda context: None), {"n": 1}) is None
+    assert FunctionJob.in_process(task(sets), {"n": 1, "m": 2}) == {"n": 2}
+    assert FunctionJob.in_process(task(id="idle")(lambda context: None), {"n": 1}) is None
 
 
 def serving(name: str, answer: object = None) -> AnyTask:

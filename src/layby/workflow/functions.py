@@ -6,17 +6,15 @@ nothing it is what the function has set in the context, or null.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, cast
 
 from layby.core.commands import Value
 from layby.core.replies import Claim
 from layby.errors import UsageError
-from layby.program import Failure, Mode
 from layby.wire import encoding
 from layby.wire.call_format import Call, read_call
 from layby.workflow.context import Context
-from layby.workflow.history import ClaimHistory
+from layby.workflow.job import TaskJob
 from layby.workflow.merge import View
 from layby.workflow.sameness import is_same_task
 from layby.workflow.task import TaskDefinition
@@ -59,49 +57,22 @@ class Functions:
         call = read_call(claim.promise)
         if call is None or not self.serves(call):
             raise UsageError(f"{claim.task.id} is no call of a function that is served here")
-        return FunctionJob(self._by_name[call.func], call, claim, self._random)
+        return FunctionJob(self._by_name[call.func], context_of(call), claim, self._random)
 
 
-class FunctionJob:
+class FunctionJob(TaskJob):
     """A call ready to run."""
 
-    __slots__ = ("_context", "_definition", "_random", "history")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        definition: TaskDefinition[..., Any],
-        call: Call,
-        claim: Claim,
-        random: Callable[[], float],
-    ) -> None:
-        self._definition = definition
-        self._context = context_of(call)
-        self._random = random
-        self.history = ClaimHistory(claim.task, claim.ready_at or None)
-
-    @property
-    def mode(self) -> Mode:
-        return self._definition.mode
-
-    @property
-    def timeout(self) -> float | None:
-        return self._definition.timeout
-
-    def body(self, handle: Any) -> Callable[[], Any]:
-        if self._definition.process:
-            return partial(answer_in_process, self._definition, self._context.to_dict())
-        return partial(self._definition.call, self._context, handle)
+    @staticmethod
+    def in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> object:
+        context = _given(values)
+        return answer_of(definition.call(context), context)
 
     def completed(self, result: Any) -> Value:
         answer = result if self._definition.process else answer_of(result, self._context)
         return encoding.to_value(answer, f"the result of '{self._definition.rpc}'")
-
-    def failed(self, error: BaseException, failures: int) -> Failure:
-        delay = self._definition.retry.next_delay(failures, error, self._random)
-        return Failure(encoding.error_value(error), delay)
-
-    def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
-        return self._definition.callback(self._context, error)
 
 
 def context_of(call: Call) -> Context:
@@ -120,12 +91,6 @@ def answer_of(returned: object, context: Context) -> object:
         return returned
     changed = context.changes().changed
     return {key: encoding.decode(value) for key, value in changed.items()} or None
-
-
-def answer_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> object:
-    """In the child."""
-    context = _given(values)
-    return answer_of(definition.call(context), context)
 
 
 def _given(values: dict[str, Any]) -> Context:

@@ -6,7 +6,6 @@ just written; whatever is missing (another process ran it) is read from the stor
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from layby.client.api import Client
@@ -15,13 +14,14 @@ from layby.core.commands import GetPromise, Value
 from layby.core.model import Promise, PromiseState
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
-from layby.program import Failure, LoadedTask, Mode, Verdict
+from layby.program import LoadedTask, Verdict
 from layby.wire import encoding
 from layby.wire.call_format import Call
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
 from layby.workflow.functions import Functions
-from layby.workflow.history import ClaimHistory
+from layby.workflow.job import TaskJob
+from layby.workflow.merge import Merge
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
 from layby.workflow.sameness import is_same_code
@@ -156,7 +156,7 @@ class FlowProgram:
             return Verdict("rejected", encoding.error_value(error))
         if isinstance(decision, Skip):
             return Verdict("resolved", outcome.encode_skipped(decision))
-        return FlowJob(definition, context, claim, merged.conflicts, self._random)
+        return FlowJob(definition, merged, context, claim, self._random)
 
     def started(self, root: Promise) -> None:
         if plan.parse_root_id(root.id) is not None:
@@ -200,41 +200,28 @@ class FlowProgram:
         return reply.data.promise
 
 
-class FlowJob:
+class FlowJob(TaskJob):
     """A node ready to run, with the context it starts from."""
 
-    __slots__ = ("_conflicts", "_context", "_definition", "_random", "history")
+    __slots__ = ("_conflicts",)
 
     def __init__(
         self,
         definition: TaskDefinition[..., Any],
+        merged: Merge,
         context: Context,
         claim: Claim,
-        conflicts: tuple[Any, ...],
         random: Callable[[], float],
     ) -> None:
-        self._definition = definition
-        self._context = context
-        self._conflicts = conflicts
-        self._random = random
-        self.history = ClaimHistory(claim.task, claim.ready_at)
+        super().__init__(definition, context, claim, random)
+        self._conflicts = merged.conflicts
 
-    @property
-    def name(self) -> str:
-        return self._definition.id
-
-    @property
-    def mode(self) -> Mode:
-        return self._definition.mode
-
-    @property
-    def timeout(self) -> float | None:
-        return self._definition.timeout
-
-    def body(self, handle: Any) -> Callable[[], Any]:
-        if self._definition.process:
-            return partial(run_in_process, self._definition, self._context.to_dict())
-        return partial(self._definition.call, self._context, handle)
+    @staticmethod
+    def in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+        """The context as the function left it."""
+        context = Context(values)
+        context.absorb(definition.call(context))
+        return context.to_dict()
 
     def completed(self, result: Any) -> Value:
         if self._definition.process:
@@ -243,25 +230,11 @@ class FlowJob:
             self._context.absorb(result)
         return outcome.encode_completed(self._context.changes(), self._conflicts)
 
-    def failed(self, error: BaseException, failures: int) -> Failure:
-        delay = self._definition.retry.next_delay(failures, error, self._random)
-        return Failure(encoding.error_value(error), delay)
-
-    def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
-        return self._definition.callback(self._context, error)
-
     def _adopt(self, after: dict[str, Any]) -> None:
         """The context as the child process left it."""
         for key in [key for key in self._context if key not in after]:
             del self._context[key]
         self._context.update(after)
-
-
-def run_in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> dict[str, Any]:
-    """In the child: the context as the function left it."""
-    context = Context(values)
-    context.absorb(definition.call(context))
-    return context.to_dict()
 
 
 def _before(memory: RunMemory, node: "plan.NodeId | None") -> tuple[str, ...]:
