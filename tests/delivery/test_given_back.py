@@ -1,6 +1,6 @@
 """Who gives a task back is asked last; when all have, they are asked less and less often."""
 
-from layby.delivery.given_back import LONGEST_PAUSE, REMEMBERED, GivenBack
+from layby.delivery.given_back import PAUSES, REMEMBERED, GivenBack
 
 
 def given_back(*workers: str, since: int = 0) -> GivenBack:
@@ -23,8 +23,8 @@ def test_the_pause_grows_up_to_a_second():
     """And in the next round everybody is asked again."""
     known = given_back("a")
     pauses = [known.next_round("t") for _ in range(5_000)]
-    assert pauses[:8] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, LONGEST_PAUSE]
-    assert pauses[-1] == LONGEST_PAUSE
+    assert pauses[:8] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, PAUSES.longest]
+    assert pauses[-1] == PAUSES.longest
     assert known.tried("t", 1) == set()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from layby import Workflow, task
 from layby.client import inbox, patience
+from layby.core.pauses import Pauses
 from layby.core.replies import Reply
 from layby.errors import UsageError
 from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate
@@ -37,7 +38,7 @@ class Rights:
 @pytest.fixture
 def rights(monkeypatch: pytest.MonkeyPatch) -> Rights:
     monkeypatch.setattr(worker, "REFUSED_S", 0.1)
-    monkeypatch.setattr(patience, "PAUSES_S", (0.05,))
+    monkeypatch.setattr(patience, "PAUSES", Pauses(0.05, 0.05))
     monkeypatch.setattr(inbox, "AGAIN_S", 0.1)
     return Rights(monkeypatch)
 

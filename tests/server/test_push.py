@@ -13,7 +13,7 @@ from layby.core.model import Message, Promise
 from layby.engine.outbox import Outgoing
 from layby.errors import UsageError
 from layby.server.config import PushConfig
-from layby.server.push import LONGEST_PAUSE, Pusher, pause_after
+from layby.server.push import PAUSES, Pusher, pause_after
 from layby.server.secret import Secret
 from tests.server.receivers import (
     BREAK_OFF,
@@ -130,7 +130,7 @@ async def test_an_answer_that_says_not_this_one_is_tried_again_late(status):
         pusher.push(execute(receiver.url))
         await told.delivered.until(1)
         assert len(receiver.seen) == 2
-        assert pause_after(told.failures[0]) >= LONGEST_PAUSE / 2
+        assert pause_after(told.failures[0]) >= PAUSES.longest / 2
 
 
 def test_pauses_double_and_stay_apart():

@@ -1,11 +1,13 @@
 """Waits for promises as bare futures: answers, refusals, outages, timeouts."""
 
 import asyncio
+from itertools import islice
 from typing import Any, cast
 
 import pytest
 
 from layby.client.api import Listener, WatchingClient
+from layby.client.patience import PAUSES
 from layby.core.model import Promise
 from layby.core.replies import PromiseData, Reply, ok, refuse
 from layby.errors import DeferTimeout, EngineStopped, StoreUnavailable
@@ -79,14 +81,14 @@ async def test_what_an_outage_has_lost_is_asked_again_in_one_go():
     watches = watching(store)
     waits = [watches.watch("p") for _ in range(100)]
     waits[0].cancel()
-    for pause in (0.1, 0.5, 1.0):
+    for pause in islice(PAUSES, 3):
         store.tell(StoreUnavailable("out"))
         await asyncio.sleep(pause - 0.01)
         assert store.asked == []
         await asyncio.sleep(0.02)
         assert len(store.asked) == 99
     store.tell(refuse(401, "who are you?"))  # a token that is not known for the moment
-    await asyncio.sleep(2.1)
+    await asyncio.sleep(PAUSES.longest)
     store.tell(settled(1))
     assert len(await asyncio.gather(*waits[1:])) == 99
     with pytest.raises(asyncio.CancelledError):

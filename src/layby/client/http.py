@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, repeat
 from typing import Final
 
 from layby.client.api import Listener, Watching
@@ -22,6 +21,7 @@ from layby.client.doubt import resolved
 from layby.client.inbox import Inbox
 from layby.client.transport import Transport, Unreachable
 from layby.core.commands import Command, Take, WatchPromise
+from layby.core.pauses import Pauses
 from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
 from layby.errors import EngineStopped, LaybyError, StoreUnavailable, WireError
@@ -32,7 +32,7 @@ PATIENCE_S: Final = 30.0
 """How long a request is sent again before its sender hears that nobody answers."""
 ANSWER_S: Final = 30.0
 """How long one answer may take, beyond what its request asked to wait."""
-PAUSES_S: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
+PAUSES: Final = Pauses(0.02, longest=1.0)
 BATCH: Final = 500
 BATCH_BYTES: Final = 1_000_000
 LAST_S: Final = 1.0
@@ -261,7 +261,7 @@ def _pauses(patience: float) -> Iterator[float]:
     """Ever longer, from the first failure until the patience ends; what hangs uses it up, too."""
     now = asyncio.get_running_loop().time
     began = now()
-    for pause in chain(PAUSES_S, repeat(PAUSES_S[-1])):
+    for pause in PAUSES:
         if now() - began >= patience:
             return
         yield pause

@@ -2,23 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from itertools import chain, repeat
 
 from layby.client.api import Client
 from layby.core.commands import Command
+from layby.core.pauses import Pauses
 from layby.core.queries import Query
 from layby.core.replies import Reply
 from layby.errors import StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
-
-
-def pauses() -> Iterator[float]:
-    """Seconds between tries; the last one repeats."""
-    return chain(PAUSES_S, repeat(PAUSES_S[-1]))
+PAUSES = Pauses(0.1, longest=5.0)
+"""Between tries."""
 
 
 def known(reply: Reply) -> Reply:
@@ -30,7 +25,7 @@ def known(reply: Reply) -> Reply:
 
 async def patiently(client: Client, request: Command | Query) -> Reply:
     """Send until the store answers. A failed batch wrote nothing, so it may be sent again."""
-    for pause in pauses():
+    for pause in PAUSES:
         try:
             return known(await client.send(request))
         except StoreError as failure:

@@ -5,14 +5,14 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
+from layby.core.pauses import Pauses
 from layby.errors import EngineStopped, LaybyError, WireError
 from layby.wire import answers
 from layby.wire.answers import MessageEnvelope
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 2.0
+PAUSES: Final = Pauses(0.05, longest=2.0)
 
 
 async def listen(
@@ -22,14 +22,14 @@ async def listen(
     closed: Callable[[], None] = lambda: None,
 ) -> None:
     """Until it is cancelled. `events` opens a stream, whose first event is empty."""
-    pause, told = FIRST_PAUSE_S, ""
+    pauses, told = iter(PAUSES), ""
     while True:
         try:
             async for event in events():
                 if event:
                     _read(event, hear)
                 else:
-                    pause, told = FIRST_PAUSE_S, ""
+                    pauses, told = iter(PAUSES), ""
                     opened()
         except EngineStopped:
             return
@@ -40,8 +40,7 @@ async def listen(
         except Exception:
             logger.exception("the stream of messages is down")
         closed()
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_S)
+        await asyncio.sleep(next(pauses))
 
 
 def _read(event: bytes, hear: Callable[[MessageEnvelope], None]) -> None:

@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 
 from msgspec import Struct, field
 
-FIRST_PAUSE: Final = 0.01
-LONGEST_PAUSE: Final = 1.0
-MOST_DOUBLINGS: Final = 10
+from layby.core.pauses import Pauses
+
+PAUSES: Final = Pauses(0.01, longest=1.0)
 REMEMBERED: Final = 10_000
 
 T = TypeVar("T")
@@ -53,9 +53,8 @@ class GivenBack:
         """Everybody may be asked again, after so many seconds."""
         returns = self._returns[task_id]
         returns.tried.clear()
-        doublings = min(returns.rounds, MOST_DOUBLINGS)
         returns.rounds += 1
-        return min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE)
+        return PAUSES.after(returns.rounds)
 
 
 def _remember(known: dict[str, T], task_id: str, what: T) -> None:

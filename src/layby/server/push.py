@@ -19,6 +19,7 @@ from yarl import URL
 
 from layby.client.outbound import Lookup, look_up
 from layby.core.model import Message, MessageKey, MessageKind
+from layby.core.pauses import Pauses
 from layby.engine.outbox import Outgoing
 from layby.server.config import PushConfig
 from layby.server.push_post import Outcome, Poster
@@ -28,8 +29,7 @@ logger = logging.getLogger(__name__)
 
 Status = Literal["success", "error", "dropped"]
 
-FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 30.0
+PAUSES: Final = Pauses(0.2, longest=30.0)
 RESEND_AFTER: Final = 25.0
 """A message offered again is sent again if the first has had no answer for so long."""
 _REFUSED: Final = 100  # as if it had failed so often: the longest pause
@@ -38,8 +38,7 @@ _MAX_TOLD: Final = 1_000
 
 def pause_after(failures: int) -> float:
     """Seconds until the next try; between half and all of it, so that a crowd spreads out."""
-    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
-    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
+    return PAUSES.after(failures) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
 
 
 class Pusher:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from layby.client.api import WatchingClient
-from layby.client.patience import known, patiently, pauses
+from layby.client.patience import PAUSES, known, patiently
 from layby.core.commands import (
     NOTHING,
     AnnotateTask,
@@ -457,7 +457,7 @@ class Attempt:
     ) -> None:
         """Send it again while the store does not answer, unless something newer was sent."""
         command = self._annotation(record_id, value)
-        for pause in pauses():
+        for pause in PAUSES:
             try:
                 reply = known(await self._host.client.send(command))
                 self._check_fence(reply)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Literal
 
+from layby.core.pauses import spread
 from layby.errors import ConditionError, DeferTimeout, UsageError
 from layby.wire.encoding import error_text
 from layby.worker.wake_events import Wake
@@ -110,8 +111,7 @@ class Poll:
         """Seconds until the next poll; they grow unless the wake event was set."""
         if self.grows:
             self.interval = self._capped(self.interval * self.backoff)
-        spread = 1 + self.jitter * (2 * random() - 1) if self.jitter else 1
-        return self._capped(self.interval * spread)
+        return self._capped(spread(self.interval, self.jitter, random))
 
     def timed_out(self) -> DeferTimeout:
         error = f", last error {self.last_error}" if self.last_error else ""

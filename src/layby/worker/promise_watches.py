@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
 from layby.client.api import Listener, Watching, WatchingClient
-from layby.client.patience import known, pauses
+from layby.client.patience import PAUSES, known
 from layby.core.commands import GetPromise
 from layby.core.model import Millis, Promise
 from layby.core.replies import PromiseData, Reply
@@ -113,7 +113,7 @@ class PromiseWatches:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: Millis = 0
         self._to_retry: list[PromiseWatch] = []
-        self._pauses = pauses()
+        self._pauses = iter(PAUSES)
 
     def watch(self, promise_id: str) -> PromiseWatch:
         return self._start(PromiseWatch(self, promise_id))
@@ -154,7 +154,7 @@ class PromiseWatches:
         except StoreError as failure:
             reply, answer = None, failure
         if reply is not None:
-            self._pauses = pauses()
+            self._pauses = iter(PAUSES)
             watch.deliver(reply)
         elif isinstance(answer, StoreError):
             self._retry_later(watch, answer)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from layby.client.api import Client
-from layby.client.patience import pauses
+from layby.client.patience import PAUSES
 from layby.core.model import Promise
 from layby.core.replies import Claim
 from layby.errors import EngineStopped, StoreError
@@ -36,7 +36,7 @@ class TaskLoader:
 
     async def load(self, claim: Claim) -> Loaded | None:
         """None when the engine has been stopped. A task that cannot be loaded fails."""
-        for pause in pauses():
+        for pause in PAUSES:
             try:
                 claim, records = await recall(self._client, claim)
                 return self._loaded(claim, await self._program.load(claim), records)

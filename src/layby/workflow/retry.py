@@ -6,6 +6,7 @@ from typing import Any, Literal, cast, get_args
 
 from msgspec import Struct
 
+from layby.core.pauses import Pauses, spread
 from layby.errors import WorkflowError
 from layby.workflow.durations import Duration, nonnegative_seconds
 
@@ -55,16 +56,15 @@ class RetryPolicy(Struct, frozen=True):
         """Seconds until the next attempt after so many failures; None when it was the last."""
         if failures >= self.max_attempts or not self._is_worth_retrying(error):
             return None
-        delay = min(self.first_delay * self._factor(failures), self.longest_delay)
-        spread = delay * self.jitter * (2 * random() - 1)
-        return min(delay + spread, self.longest_delay)
-
-    def _factor(self, failures: int) -> float:
-        if self.backoff == "fixed":
-            return 1
-        if self.backoff == "linear":
-            return failures
-        return 2.0 ** min(failures - 1, 1000)  # beyond that no float can hold it
+        first, longest = self.first_delay, self.longest_delay
+        match self.backoff:
+            case "exponential":
+                delay = Pauses(first, longest).after(failures)
+            case "linear":
+                delay = min(first * failures, longest)
+            case "fixed":
+                delay = first
+        return min(spread(delay, self.jitter, random), longest)
 
     def _is_worth_retrying(self, error: BaseException) -> bool:
         retry_on: Any = self.retry_on
