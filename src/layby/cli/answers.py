@@ -6,24 +6,27 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from layby.cli.refusals import NotAllowed, Refused
+from layby.client import paging
 from layby.client.api import Client
 from layby.core.commands import GetPromise
-from layby.core.model import Promise
+from layby.core.model import FAR, Promise, Task
 from layby.core.queries import (
     ExplainPromise,
+    GetRun,
     ListRuns,
     ListWaiting,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
 )
-from layby.core.replies import Explanation, PromiseData, PromisePage, Reply
+from layby.core.replies import Explanation, PromiseData, PromisePage, Reply, RowPage
 from layby.errors import LaybyError
 from layby.workflow.names import close_match
 from layby.workflow.plan import ROOT_PREFIX
 from layby.workflow.reasons import short_id
 
 T = TypeVar("T")
+Row = tuple[Promise, Task | None]
 Paged = ListRuns | ListWaiting | SearchPromises | SearchTasks | SearchSchedules
 
 PAGE = 500
@@ -78,21 +81,31 @@ async def unknown(client: Client, asked: str, what: str = "run, task or promise"
     return Refused(f"there is no {what} '{asked}'{hint}")
 
 
+async def run_rows(client: Client, root_id: str) -> list[Row]:
+    """Every row of a run."""
+
+    async def ask(query: GetRun) -> RowPage:
+        return expect(await client.send(query), RowPage, root_id)
+
+    return [row async for page in paging.pages(ask, GetRun(id=root_id)) for row in page.rows]
+
+
 async def pages(
     client: Client, query: Paged, limit: int
 ) -> AsyncIterator[tuple[Sequence[Any], bool]]:
     """Pages of what is listed, at most `limit` in all (0: all), and whether there are more."""
-    left = limit or None
-    while True:
-        asked = replace(query, limit=PAGE if left is None else min(PAGE, left))
-        reply = await client.send(asked)
-        page: Any = expect(reply, object, "the list")
+    left = limit or FAR
+
+    async def ask(query: Paged) -> Any:
+        reply = await client.send(replace(query, limit=min(PAGE, left)))
+        return expect(reply, object, "the list")
+
+    async for page in paging.pages(ask, query):
         rows: Sequence[Any] = getattr(page, page.__struct_fields__[0])
-        left = None if left is None else left - len(rows)
+        left -= len(rows)
         yield rows, page.cursor is not None
-        if page.cursor is None or left == 0:
+        if left == 0:
             return
-        query = replace(query, cursor=page.cursor)
 
 
 async def _like(client: Client, asked: str) -> list[str]:

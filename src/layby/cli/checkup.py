@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import aiohttp
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Struct
 import layby
 from layby.cli.answers import PAGE
 from layby.cli.snapshots import SEEN, Snapshot, state_of, state_of_entries
+from layby.client.paging import P, pages
 from layby.client.transport import Transport
 from layby.clock import SystemClock
 from layby.core import invariants
@@ -176,27 +177,24 @@ class _Patient:
 
     async def _asked(self, progress: Progress) -> AsyncIterator[Violation]:
         looked_at = 0
-        async for page in self._pages(SearchPromises(limit=PAGE)):
-            assert isinstance(page, PromisePage)
+        async for page in self._pages(SearchPromises(limit=PAGE), PromisePage):
             looked_at += len(page.promises)
             progress(looked_at)
             state = State(promises={each.id: each for each in page.promises})
             for violation in _check(state, self._now(), ASKED):
                 yield violation
-        async for page in self._pages(ListWaiting(limit=PAGE)):
-            assert isinstance(page, WaitingPage)
+        async for page in self._pages(ListWaiting(limit=PAGE), WaitingPage):
             for violation in _check(state_of_entries(page.entries), self._now(), WAITING):
                 yield violation
 
-    async def _pages(self, query: Query) -> AsyncIterator[Any]:
-        while True:
-            page: Any = (await self._send(query)).data
-            if isinstance(page, str):
-                return  # a token that may not search
-            yield page
-            if page.cursor is None:
-                return
-            query = msgspec.structs.replace(query, cursor=page.cursor)
+    def _pages(self, query: Query, kind: Callable[[Sequence[Any]], P]) -> AsyncIterator[P]:
+        """A token that may not search finds nothing."""
+
+        async def ask(query: Query) -> P:
+            reply = await self._send(query)
+            return cast("P", reply.data) if reply.is_ok else kind([])
+
+        return pages(ask, query)
 
     def _now(self) -> Millis:
         return SystemClock().now() + self._skew

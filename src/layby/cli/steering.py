@@ -7,7 +7,7 @@ import click
 from msgspec.structs import replace
 
 from layby.cli import records, showing
-from layby.cli.answers import expect, found
+from layby.cli.answers import expect, found, run_rows
 from layby.cli.connection import Place, ask
 from layby.cli.options import JSON, as_json, reaching
 from layby.cli.refusals import Refused
@@ -22,8 +22,7 @@ from layby.core.commands import (
     Value,
 )
 from layby.core.model import Promise
-from layby.core.queries import GetRun
-from layby.core.replies import PromiseData, Reply, RowPage
+from layby.core.replies import PromiseData, Reply
 from layby.wire import encoding
 from layby.workflow import plan
 from layby.workflow.reasons import short_id
@@ -208,15 +207,8 @@ async def _steered(client: Client, promise_id: str, command: Command) -> list[st
     wanted = (
         ("halted",) if isinstance(command, ContinueTask) else ("pending", "acquired", "suspended")
     )
-    ids: list[str] = []
-    cursor: str | None = None
-    while True:
-        reply = await client.send(GetRun(id=promise_id, cursor=cursor))
-        page = expect(reply, RowPage, promise_id)
-        ids += [t.id for _, t in page.rows if t is not None and t.kind and t.state in wanted]
-        cursor = page.cursor
-        if cursor is None:
-            return ids
+    rows = await run_rows(client, promise_id)
+    return [t.id for _, t in rows if t is not None and t.kind and t.state in wanted]
 
 
 def _signed(value: Value, by: str, reason: str) -> Value:

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from layby.cli import showing
-from layby.cli.answers import expect, explained, pages
+from layby.cli.answers import Row, explained, pages, run_rows
 from layby.cli.connection import Place, ask
 from layby.cli.options import as_json, reaching
 from layby.client.api import Client
@@ -19,8 +19,8 @@ from layby.clock import SystemClock
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
 from layby.core.model import Millis, Promise, Task
-from layby.core.queries import GetRun, SearchPromises
-from layby.core.replies import Explanation, RowPage
+from layby.core.queries import SearchPromises
+from layby.core.replies import Explanation
 from layby.wire import encoding
 from layby.workflow import plan
 from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
@@ -28,7 +28,6 @@ from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
 ORIGIN = "resonate:origin"
 PARENT = "resonate:parent"
 SCOPE = "resonate:scope"
-Row = tuple[Promise, Task | None]
 
 _tags = msgspec.json.Decoder(Tags).decode
 
@@ -67,24 +66,13 @@ async def _drawn(client: Client, asked: str, *, everything: bool) -> Branch:
     node = plan.parse_node_id(about.promise.id)
     run_id = plan.parse_root_id(about.promise.id) or (node and node.run_id)
     if run_id is not None and about.task is not None and about.task.is_ours:
-        rows = await _run_rows(client, plan.root_id(run_id))
+        rows = await run_rows(client, plan.root_id(run_id))
         found = run_branches(rows, SystemClock().now(), everything=everything)
         return found[about.promise.id]
     return await _calls(client, about)
 
 
 # --- a run -------------------------------------------------------------------------------
-
-
-async def _run_rows(client: Client, root_id: str) -> list[Row]:
-    found: list[Row] = []
-    cursor: str | None = None
-    while True:
-        page = expect(await client.send(GetRun(id=root_id, cursor=cursor)), RowPage, root_id)
-        found += page.rows
-        cursor = page.cursor
-        if cursor is None:
-            return found
 
 
 def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[str, Branch]:

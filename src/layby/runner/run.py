@@ -1,8 +1,10 @@
 """One execution of a workflow, as whoever started it (or looks it up) sees it."""
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
+from layby.client.paging import pages
 from layby.core.commands import WatchPromise
 from layby.core.model import Promise, Task
 from layby.core.queries import GetRun
@@ -93,15 +95,8 @@ class Run:
         raise UsageError(f"run '{self.id}'{why}")
 
     async def _rows(self) -> list[tuple[Promise, Task | None]]:
-        found: list[tuple[Promise, Task | None]] = []
-        cursor: str | None = None
-        while True:
-            query = GetRun(id=self.promise_id, cursor=cursor)
-            page = await self._runner.page(query, RowPage)
-            found += page.rows
-            cursor = page.cursor
-            if cursor is None:
-                break
+        ask, query = partial(self._runner.page, kind=RowPage), GetRun(id=self.promise_id)
+        found = [row async for page in pages(ask, query) for row in page.rows]
         if not found:
             raise UsageError(f"run '{self.id}'{UNKNOWN}")
         return found

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from layby.client.paging import pages
 from layby.core.address import OWN_GROUP
 from layby.core.commands import (
     CancelPromise,
@@ -417,14 +418,11 @@ class Runner:
         self, state: PromiseState | None, flow: str | None, limit: int
     ) -> "list[str]":
         found: list[str] = []
-        cursor: str | None = None
-        while len(found) < limit:
-            query = ListRuns(state=state, name=flow, limit=min(limit, PAGE), cursor=cursor)
-            page = await self.page(query, RowPage)
+        query = ListRuns(state=state, name=flow, limit=min(limit, PAGE))
+        async for page in pages(partial(self.page, kind=RowPage), query):
             ids = (plan.parse_root_id(promise.id) for promise, _ in page.rows)
             found += [run_id for run_id in ids if run_id is not None]
-            cursor = page.cursor
-            if cursor is None:
+            if len(found) >= limit:
                 break
         return found
 

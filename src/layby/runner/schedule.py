@@ -1,11 +1,11 @@
 """A schedule of a workflow, as whoever made it (or looks it up) sees it."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from msgspec.structs import replace
-
+from layby.client.paging import pages
 from layby.core import model
 from layby.core.commands import CreateRunSchedule, DeleteSchedule
 from layby.core.model import NEVER, Millis
@@ -68,12 +68,10 @@ class Schedule:
         at_least_one(limit, "limit")
         query = ListRuns(schedule=self.id, newest_first=True, limit=min(limit, PAGE))
         found: list[str] = []
-        while len(found) < limit:
-            page = await self._runner.page(query, RowPage)
+        async for page in pages(partial(self._runner.page, kind=RowPage), query):
             found += [root.id for root, _ in page.rows]
-            if page.cursor is None:
+            if len(found) >= limit:
                 break
-            query = replace(query, cursor=page.cursor)
         ids = (plan.parse_root_id(each) for each in found[:limit])
         return [Run(self._runner, each) for each in ids if each is not None]
 
@@ -96,14 +94,13 @@ async def create(runner: "Runner", command: CreateRunSchedule) -> Schedule:
 
 async def every(runner: "Runner") -> list[Schedule]:
     """By id. Schedules of the protocol, which create single promises, are not among them."""
-    found: list[model.Schedule] = []
-    query = SearchSchedules(limit=PAGE)
-    while True:
-        page = await runner.page(query, SchedulePage)
-        found += [each for each in page.schedules if each.flow is not None]
-        if page.cursor is None:
-            return [Schedule(runner, each) for each in found]
-        query = replace(query, cursor=page.cursor)
+    ask = partial(runner.page, kind=SchedulePage)
+    return [
+        Schedule(runner, each)
+        async for page in pages(ask, SearchSchedules(limit=PAGE))
+        for each in page.schedules
+        if each.flow is not None
+    ]
 
 
 async def delete(runner: "Runner", schedule_id: str) -> None:

@@ -1,10 +1,11 @@
 """Which tasks of a Runner wait, for what, and how a test ends a wait."""
 
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from layby.client.paging import pages
 from layby.clock import virtual_clock
 from layby.core.queries import ListRuns
 from layby.core.replies import RowPage
@@ -52,12 +53,6 @@ async def settle(
 
 
 async def _unsettled(runner: Runner) -> list[str]:
-    ids: list[str] = []
-    query = ListRuns(state="pending", limit=1_000)
-    while True:
-        page = (await runner.client.send(query)).data
-        assert isinstance(page, RowPage)
-        ids += [parse_root_id(promise.id) or promise.id for promise, _ in page.rows]
-        if page.cursor is None:
-            return ids
-        query = replace(query, cursor=page.cursor)
+    ask, query = partial(runner.page, kind=RowPage), ListRuns(state="pending", limit=1_000)
+    roots = [promise.id async for page in pages(ask, query) for promise, _ in page.rows]
+    return [parse_root_id(each) or each for each in roots]

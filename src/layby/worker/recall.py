@@ -6,6 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from layby.client.api import Client
+from layby.client.paging import pages
 from layby.client.patience import known
 from layby.core.model import Promise, Task
 from layby.core.queries import GetRecords
@@ -30,16 +31,18 @@ async def recall(client: Client, claim: Claim) -> tuple[Claim, Sequence[Promise]
 
 
 async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None]]:
-    found: list[tuple[Promise, Task | None]] = []
-    cursor: str | None = None
-    while True:
-        page = known(await client.send(GetRecords(id=task_id, cursor=cursor))).data
+    async def ask(query: GetRecords) -> RowPage:
+        page = known(await client.send(query)).data
         if not isinstance(page, RowPage):
             raise UsageError(f"the records of {task_id} cannot be read: {page}")
+        return page
+
+    found: list[tuple[Promise, Task | None]] = []
+    async for page in pages(ask, GetRecords(id=task_id)):
         found += page.rows
-        cursor = page.cursor
-        if cursor is None or cursor > f"{task_id}.{CALLS}":
-            return found
+        if (page.cursor or "") > f"{task_id}.{CALLS}":
+            break
+    return found
 
 
 def _with_row(claim: Claim, row: Task | None) -> Claim:

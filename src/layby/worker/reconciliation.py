@@ -8,6 +8,7 @@ what differs twice in the same way counts; versions make a mistake harmless.
 import logging
 from typing import Final
 
+from layby.client.paging import pages
 from layby.core.commands import Released, ReleaseTasks
 from layby.core.queries import ListHeld
 from layby.core.replies import TaskPage
@@ -70,13 +71,13 @@ class Reconciler:
         )
 
     async def _listed(self) -> set[Claimed]:
-        worker, found, cursor = self._worker, set[Claimed](), None
-        while True:
-            query = ListHeld(pid=worker.config.pid, incarnation=worker.incarnation, cursor=cursor)
-            page = (await worker.client.send(query)).data
-            if not isinstance(page, TaskPage):
-                raise StoreError(f"the tasks of this worker could not be listed: {page}")
-            found |= {(task.id, task.version) for task in page.tasks}
-            cursor = page.cursor
-            if cursor is None:
-                return found
+        worker = self._worker
+        query = ListHeld(pid=worker.config.pid, incarnation=worker.incarnation)
+        found = pages(self._page, query)
+        return {(task.id, task.version) async for page in found for task in page.tasks}
+
+    async def _page(self, query: ListHeld) -> TaskPage:
+        page = (await self._worker.client.send(query)).data
+        if not isinstance(page, TaskPage):
+            raise StoreError(f"the tasks of this worker could not be listed: {page}")
+        return page
