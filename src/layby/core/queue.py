@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from layby.core.model import HeldKey, Millis
+from layby.core.model import HeldKey, Millis, Task
 
 Entry = tuple[Millis, str]
 """Since when a task is ready, and its id."""
@@ -13,6 +13,20 @@ TakeKey = tuple[str, tuple[str, ...], str]
 
 Offer = tuple[HeldKey, TakeKey, int]
 """A take that waits in the engine: whose it is, for what, and how many slots it has free."""
+
+
+def is_for(key: TakeKey, task: Task) -> bool:
+    """Whether takes of this key may be handed the task when it is ready.
+
+    The stores find the same by their indexes: a test compares them with this.
+    """
+    group, names, prefix = key
+    return task.group == group and task.name in names and task.id.startswith(prefix)
+
+
+def is_early(ready_at: Millis, before: Millis | None) -> bool:
+    """Whether a take that asks for what was ready `before` may have it in a free slot."""
+    return before is None or ready_at < before
 
 
 class Queue:

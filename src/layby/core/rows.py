@@ -21,7 +21,7 @@ from layby.core.model import (
     Wait,
     root_of,
 )
-from layby.core.queue import Offer, Ready, TakeKey
+from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.settings import Calendar, Settings
 
 
@@ -157,8 +157,8 @@ class Rows:
         """Queue a task that became ready within this batch."""
         if task.ready_at is None:
             return
-        for (group, names, prefix), ready in self.ready.items():
-            if task.group == group and task.name in names and task.id.startswith(prefix):
+        for key, ready in self.ready.items():
+            if is_for(key, task):
                 queue = ready.roots if task.is_root else ready.nodes
                 queue.add((task.ready_at, task.id))
 

@@ -10,7 +10,7 @@ from typing import Final
 from layby.core.commands import Take, TaskVersion
 from layby.core.draft import Draft
 from layby.core.model import HeldKey, Holder, Millis, Promise, Task, root_of
-from layby.core.queue import Entry, Queue
+from layby.core.queue import Entry, Queue, is_early, is_for
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
 
 MAX_ROOT_PARAM: Final = 4_096
@@ -73,7 +73,7 @@ class _Hand:
         free, ahead = self._c.free, 0 if self._c.before is not None else self._c.ahead
         queue = self._ready.nodes
         for ready_at, task, promise in self._usable(queue, is_root=False):
-            if free > 0 and (self._c.before is None or ready_at < self._c.before):
+            if free > 0 and is_early(ready_at, self._c.before):
                 free -= 1
                 self._give(ready_at, task, promise)
                 continue
@@ -130,12 +130,11 @@ class _Hand:
 
     def _own_entries(self, *, is_root: bool) -> Sequence[Entry]:
         """What this very step made ready and is for this take."""
-        c = self._c
+        key = self._c.key
         return [
             (task.ready_at or 0, task.id)
             for task in self._own
-            if task.is_root == is_root and task.group == c.group and task.name in c.names
-            if task.id.startswith(c.prefix)
+            if task.is_root == is_root and is_for(key, task)
         ]
 
 

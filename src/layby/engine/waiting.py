@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
 from layby.core.model import FAR, Millis, Task
-from layby.core.queue import Offer
+from layby.core.queue import Offer, is_early, is_for
 from layby.core.replies import PromiseData, Reply, ok
 from layby.engine.items import Item
 
@@ -73,7 +73,7 @@ class WaitingTakes:
                     del ready[task.id]
         for item in self._until if ready else ():
             take = _take(item)
-            if take.in_line and any(_is_for(take, task) for task in ready.values()):
+            if take.in_line and any(is_for(take.key, task) for task in ready.values()):
                 woken[item] = None
         return self._remove(list(woken))
 
@@ -151,14 +151,10 @@ def _ahead(take: Take) -> int:
 def _served(take: Take, room: int, ready: Iterable[Task]) -> Iterator[Task]:
     """What this take would get of the ready tasks; roots need no room."""
     for task in ready:
-        if not _is_for(take, task):
+        if not is_for(take.key, task):
             continue
         if task.is_root:
             yield task
-        elif room > 0 and (take.before is None or (task.ready_at or 0) < take.before):
+        elif room > 0 and is_early(task.ready_at or 0, take.before):
             room -= 1
             yield task
-
-
-def _is_for(take: Take, task: Task) -> bool:
-    return task.group == take.group and task.name in take.names and task.id.startswith(take.prefix)

@@ -44,16 +44,19 @@ class Dialect(Protocol):
         ...
 
 
-_IN_SIGHT = "(:prefix = '' OR substr(id, 1, length(:prefix)) = :prefix)"
+_READY = """
+    task_state = 'pending' AND task_group = :group AND task_kind = '{kind}'
+        AND task_ready_at <= :now AND timeout_at > :since
+        AND (:prefix = '' OR substr(id, 1, length(:prefix)) = :prefix)
+"""
+"""What takes may be handed, whatever its name (see `core.queue.is_for`)."""
 
 
 def _front(kind: str, look: str) -> str:
     """The oldest ready tasks of a group, whatever their names."""
     return f"""
         SELECT json_group_array(json_array(task_ready_at, id, task_name)) FROM (
-            SELECT task_ready_at, id, task_name FROM promises
-            WHERE task_state = 'pending' AND task_kind = '{kind}' AND task_group = :group
-                AND task_ready_at <= :now AND timeout_at > :since AND {_IN_SIGHT}
+            SELECT task_ready_at, id, task_name FROM promises WHERE {_READY.format(kind=kind)}
             ORDER BY task_ready_at, id LIMIT {look})
     """
 
@@ -63,10 +66,7 @@ def _by_name(kind: str, limit: str) -> str:
     return f"""
         SELECT json_group_array(json_array(q.task_ready_at, q.id, q.task_name))
         FROM json_each(:names) AS n JOIN promises AS q ON q.rowid IN (
-            SELECT rowid FROM promises
-            WHERE task_state = 'pending' AND task_group = :group AND task_name = n.value
-                AND task_kind = '{kind}' AND task_ready_at <= :now AND timeout_at > :since
-                AND {_IN_SIGHT}
+            SELECT rowid FROM promises WHERE task_name = n.value AND {_READY.format(kind=kind)}
             ORDER BY task_ready_at, id LIMIT {limit})
     """
 

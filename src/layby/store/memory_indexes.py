@@ -140,7 +140,7 @@ class Indexes:
         for row, is_new in ((before, False), (after, True)):
             if row is None:
                 continue
-            if row.group is not None and row.state == "pending" and row.ready_at is not None:
+            if row.group is not None and row.ready_at is not None and row.is_ready:
                 queue = self.ready[row.group, row.name, row.is_root]
                 _place(queue, (row.ready_at, row.id), is_new=is_new)
             if row.wake_at is not None and row.wake_at < NEVER:
