@@ -41,9 +41,19 @@ def test_a_value_comes_back_as_it_went(value):
     assert from_text(text_of(to_value(value))) == value
 
 
+def of_an_sdk(payload: object) -> str:
+    """As the SDKs write it."""
+    data = base64.b64encode(json.dumps(payload).encode()).decode()
+    return json.dumps({"headers": {}, "data": data})
+
+
 @given(JSON)
-def test_it_is_the_encoding_core_writes(value):
-    assert text_of(to_value(value)) == values.wrapped(value)
+def test_what_the_sdks_write_is_read(value):
+    assert from_text(of_an_sdk(value)) == value
+
+
+def test_the_envelope_is_that_of_the_sdks():
+    assert text_of(to_value("x")) == '{"headers":{},"data":"Ingi"}'
 
 
 @pytest.mark.parametrize(
@@ -156,10 +166,10 @@ def test_strange_errors_are_told_and_kept_short(error, message):
     ("text", "name", "message", "details"),
     [
         (values.error("WorkerLost", "gone", crashes=5), "WorkerLost", "gone", {"crashes": 5}),
-        (values.wrapped({"message": "no name"}), "Error", "no name", {}),
-        (values.wrapped({"code": 7}), "Error", '{"code":7}', {"code": 7}),
-        (values.wrapped("just text"), "Error", "just text", {}),
-        (values.wrapped(None), "Error", "", {}),
+        (of_an_sdk({"message": "no name"}), "Error", "no name", {}),
+        (of_an_sdk({"code": 7}), "Error", '{"code":7}', {"code": 7}),
+        (of_an_sdk("just text"), "Error", "just text", {}),
+        (of_an_sdk(None), "Error", "", {}),
         ('{"data":"raw"}', "Error", "raw", {}),
         ("{}", "Error", "", {}),
         (None, "Error", "", {}),

@@ -16,7 +16,6 @@ from layby.workflow.reasons import short_id
 Fields = Iterator[tuple[str, RenderableType]]
 
 _tags = msgspec.json.Decoder(Tags).decode
-_headers = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def promise_json(promise: Promise) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def promise_json(promise: Promise) -> dict[str, Any]:
         "state": promise.state,
         "param": encoding.from_text(promise.param),
         "value": encoding.from_text(promise.value),
-        "headers": headers_of(promise.value),
+        "headers": encoding.headers_of(promise.value),
         "tags": _tags(promise.tags),
         **showing.times(
             created=promise.created_at, timeout=promise.timeout_at, settled=promise.settled_at
@@ -46,7 +45,7 @@ def promise_fields(promise: Promise, now: Millis) -> Fields:
     yield "value", showing.plain(showing.value(promise.value))
     if stack := showing.stack(promise.value):
         yield "stack", showing.plain(stack)
-    for name, text in headers_of(promise.value).items():
+    for name, text in encoding.headers_of(promise.value).items():
         yield name, showing.plain(text)
 
 
@@ -110,15 +109,6 @@ def made_by(schedule: Schedule) -> str:
 
 def _bounded(timeout: Millis) -> Millis | None:
     return timeout if timeout < FOREVER else None
-
-
-def headers_of(text: str) -> dict[str, str]:
-    """The headers of a param or value: who settled it, and why, stands there."""
-    try:
-        found = _headers(text).get("headers", {})
-        return {str(key): str(each) for key, each in found.items()}
-    except (msgspec.MsgspecError, AttributeError):
-        return {}
 
 
 def _tag_fields(text: str) -> Fields:

@@ -1,18 +1,30 @@
-"""Values that core itself has to write, in the form the SDKs write theirs."""
+"""The envelope of values, and those that core itself has to write, as the SDKs write theirs."""
 
 import base64
 
 import msgspec
 
+from layby.core.commands import Value
 
-def wrapped(payload: object) -> str:
-    """JSON of `{"headers":{},"data":base64(JSON)}`: the one encoding layby writes."""
-    data = base64.b64encode(msgspec.json.encode(payload)).decode()
-    return msgspec.json.encode({"headers": {}, "data": data}).decode()
+
+def wrap(encoded: bytes) -> Value:
+    """`{"headers":{},"data":base64(JSON)}`: the one form of a value that layby writes."""
+    return Value(headers={}, data=base64.b64encode(encoded).decode())
+
+
+def text_of(value: Value) -> str:
+    """The value as a promise stores it."""
+    return msgspec.json.encode(value).decode()
+
+
+def error_value(name: str, message: str, **details: object) -> Value:
+    return wrap(
+        msgspec.json.encode({"__type": "error", "name": name, "message": message, **details})
+    )
 
 
 def error(name: str, message: str, **details: object) -> str:
-    return wrapped({"__type": "error", "name": name, "message": message, **details})
+    return text_of(error_value(name, message, **details))
 
 
 def cancelled(by: str, reason: str) -> str:

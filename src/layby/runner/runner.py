@@ -39,6 +39,7 @@ from layby.runner.run import Run
 from layby.runner.schedule import Schedule
 from layby.store.sqlite import Durability
 from layby.wire import encoding
+from layby.wire.durations import millis_of
 from layby.worker.worker import Worker, WorkerConfig
 from layby.workflow import plan
 from layby.workflow.context import Context
@@ -472,7 +473,7 @@ def _length(deadline: Duration | None) -> Millis:
     """How long a run may take: what time it is then, only the store knows."""
     if deadline is None:
         return NEVER
-    return max(1, min(round(positive_seconds(deadline, "deadline of a run") * 1000), NEVER))
+    return max(1, millis_of(positive_seconds(deadline, "deadline of a run")))
 
 
 def _id(run_id: str, task: str | None) -> str:

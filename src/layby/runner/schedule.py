@@ -14,6 +14,7 @@ from layby.core.replies import RowPage, ScheduleData, SchedulePage
 from layby.errors import UsageError
 from layby.runner.counts import at_least_one
 from layby.runner.run import Run
+from layby.wire.durations import millis_of
 from layby.workflow import plan
 from layby.workflow.durations import Duration, positive_seconds
 from layby.workflow.names import check_schedule_id, close_match
@@ -153,8 +154,7 @@ def _name(timezone: object) -> object:
 def _timeout(deadline: Duration | None) -> Millis:
     if deadline is None:
         return NEVER
-    seconds = positive_seconds(deadline, "deadline of a scheduled run")
-    return min(max(1, round(seconds * 1000)), NEVER)
+    return max(1, millis_of(positive_seconds(deadline, "deadline of a scheduled run")))
 
 
 def _text(given: object, what: str, such_as: str) -> str:

@@ -1,9 +1,14 @@
-"""Durations as people write them: `1m30s`. The command line and configuration share this."""
+"""Durations as people give them.
 
+On the command line and in configuration as texts: `1m30s`. In Python as seconds or a `timedelta`.
+"""
+
+import math
 import re
+from datetime import timedelta
 from typing import Final
 
-from layby.core.model import FAR, Millis
+from layby.core.model import FAR, NEVER, Millis
 from layby.errors import UsageError
 
 UNITS: Final[dict[str, Millis]] = {
@@ -37,3 +42,28 @@ def shown(duration_ms: Millis) -> str:
         count, rest = divmod(rest, size)
         parts += [f"{count}{unit}"] if count else []
     return "".join(parts) or "0s"
+
+
+def seconds_of(
+    duration: object,
+    what: str,
+    refusal: type[UsageError] = UsageError,
+    *,
+    finite: bool = False,
+    positive: bool = False,
+) -> float:
+    """Of what code was given; `what` and `refusal` are for whoever gave something else."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise refusal(f"{what} must be seconds or a timedelta, got {duration!r}")
+    if math.isnan(seconds) or (finite and math.isinf(seconds)):
+        raise refusal(f"{what} must be a finite number of seconds, got {duration!r}")
+    if seconds < 0 or (positive and seconds == 0):
+        wanted = "be above 0 seconds" if positive else "not be negative"
+        raise refusal(f"{what} must {wanted}, got {duration!r}")
+    return seconds
+
+
+def millis_of(seconds: float | None) -> Millis:
+    """Anything beyond NEVER is NEVER."""
+    return NEVER if seconds is None else round(min(seconds * 1000, NEVER))

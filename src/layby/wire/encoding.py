@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from layby.core import values
 from layby.core.commands import Value
 from layby.errors import ContextError
 
@@ -25,6 +26,9 @@ _LONG_NUMBER = re.compile(rb"\d{19}")
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 _value_decoder = msgspec.json.Decoder(Value)
+
+
+text_of, wrap = values.text_of, values.wrap
 
 
 class ErrorText(msgspec.Struct, frozen=True):
@@ -54,15 +58,6 @@ def to_value(value: object, where: str = "value") -> Value:
     return wrap(encode(value, where))
 
 
-def wrap(encoded: bytes) -> Value:
-    return Value(headers={}, data=base64.b64encode(encoded).decode())
-
-
-def text_of(value: Value) -> str:
-    """The value as a promise stores it."""
-    return _encoder.encode(value).decode()
-
-
 def from_text(text: str) -> Any:
     """The Python value behind an encoded `Value`; what is not JSON comes as the raw string."""
     data = data_of(text)
@@ -85,6 +80,14 @@ def data_of(text: str) -> str:
         return text
 
 
+def headers_of(text: str) -> dict[str, str]:
+    """The `headers` of an encoded `Value`: who settled it, and why, stands there."""
+    try:
+        return _value_decoder.decode(text).headers or {}
+    except (msgspec.MsgspecError, UnicodeError):
+        return {}
+
+
 def error_value(error: BaseException) -> Value:
     """The error in the form the SDKs write theirs, with the end of its traceback."""
     stack = "".join(traceback.format_exception(error))
@@ -97,8 +100,7 @@ def error_text(error: BaseException) -> str:
 
 
 def named_error_value(name: str, message: str, **details: Any) -> Value:
-    told = {"__type": "error", "name": _clean(name), "message": _clean(message), **details}
-    return wrap(_encoder.encode(told))
+    return values.error_value(_clean(name), _clean(message), **details)
 
 
 def read_error(text: str | None) -> ErrorText:

@@ -27,6 +27,7 @@ from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, DeferTimeout, UsageError
+from layby.wire.durations import millis_of, seconds_of
 from layby.worker.attempt import Attempt
 from layby.worker.condition_poll import check_condition, check_pace, count_first, name_of
 from layby.worker.outgoing_call import DEFAULT_TARGET, check_target, make_call, new_call, result_of
@@ -216,7 +217,7 @@ class TaskHandle:
         attempt = self._attempt_with_store()
         self._shared.register()
         with attempt.replay.keyed("rpc", key) as name:
-            promise = await make_call(attempt, name, call, place, _millis(within))
+            promise = await make_call(attempt, name, call, place, millis_of(within))
             if promise.is_pending:
                 deadline = None if promise.timeout_at == NEVER else promise.timeout_at
                 waiting = WaitingOn(
@@ -373,7 +374,7 @@ class TaskHandle:
     def _watch(
         self, attempt: Attempt, promise_id: str, within: float | None, record_id: str
     ) -> PromiseWatch:
-        length = _millis(within)
+        length = millis_of(within)
         if length == NEVER:
             return attempt.watch(promise_id)
         timeout = _timeout_message(attempt.id, promise_id, within)
@@ -387,7 +388,7 @@ class TaskHandle:
         if timer is not None:
             return timer.at(attempt.now())
         tags = {"resonate:timer": "true"}
-        created = await attempt.create(record_id, _millis(length), encoded(call), tags)
+        created = await attempt.create(record_id, millis_of(length), encoded(call), tags)
         attempt.replay.check(record_id, record_of(created), call)
         return created
 
@@ -395,7 +396,7 @@ class TaskHandle:
         self, record_id: str | None, within: float | None
     ) -> tuple[Millis | None, float | None]:
         """The deadline of a wait for a condition; what is left if an earlier run began it."""
-        length = _millis(within)
+        length = millis_of(within)
         if self._attempt is None or record_id is None or length == NEVER:
             return None, None
         is_new = self._attempt.fixed_deadline(record_id) is None
@@ -511,20 +512,7 @@ def _interval(seconds: Seconds | None, milliseconds: float | None) -> float:
 
 
 def _seconds(value: Any, what: str) -> float | None:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{what} takes seconds or a timedelta, got {value!r}")
-    if not value >= 0:
-        raise UsageError(f"{what} must not be negative, got {value!r}")
-    return value
-
-
-def _millis(seconds: float | None) -> Millis:
-    """Anything beyond NEVER is NEVER."""
-    return NEVER if seconds is None else round(min(seconds * 1000, NEVER))
+    return None if value is None else seconds_of(value, what)
 
 
 def _timeout_message(task_id: str, promise_id: str, within: float | None) -> str:
