@@ -156,10 +156,10 @@ def waits_since(promise: Promise, task: Task | None) -> Millis:
     return promise.created_at if since is None else since
 
 
-def awaited_in_memory(task: Task) -> str | None:
-    """The promise a parked body waits for: there is no row for that, only what its worker says."""
+def awaited_in_memory(task: Task) -> tuple[str, ...]:
+    """What a parked body waits for: there is no row for that, only what its worker says."""
     told = read_waiting_on(task.waiting_on)
-    return None if told is None else told.awaited
+    return () if told is None or told.awaited is None else (told.awaited,)
 
 
 def read_waiting_on(text: str | None) -> WaitingOn | None:

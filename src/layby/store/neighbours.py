@@ -64,7 +64,7 @@ def _look_around(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis)
     tasks = [task for _, task in rows if task is not None]
     ids = [promise.id for promise, _ in rows]
     stored = ((w.awaiter, w.awaited) for w in look.waits_of([t.id for t in tasks], each))
-    in_memory = ((t.id, awaited) for t in tasks if (awaited := awaited_in_memory(t)) is not None)
+    in_memory = ((t.id, awaited) for t in tasks for awaited in awaited_in_memory(t))
     waits_of = _grouped((*stored, *in_memory))
     awaited = {key for keys in waits_of.values() for key in keys[:each]}
     return _Around(

@@ -173,10 +173,9 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
             return {
                 "condition": f"the outside world ({worker} keeps looking)",
                 "sleep": "",
-                "promise": "whoever settles that promise",
                 "rpc": "whoever serves that function",
                 "slot": f"a slot of {worker}",
-            }.get(waiting.kind, worker)
+            }.get(waiting.kind, "whoever settles that promise" if about.awaited else worker)
         case "suspended":
             return "whoever settles that" if _ends_at(about, waiting) is None else ""
         case "halted":

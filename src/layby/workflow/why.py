@@ -23,19 +23,15 @@ MAX_ASKED: Final = 1_000
 SHOWN: Final = 4
 """Of a longer chain only the ends are told."""
 _URGENCY: Final = {
-    "circle": 0,
-    "manual": 0,
-    "worker": 0,
-    "promise": 0,
-    "approval": 0,
     "condition": 1,
     "trigger": 1,
     "slot": 2,
     "running": 2,
     "backoff": 3,
     "sleep": 3,
+    "settled": 4,
 }
-"""What somebody could do something about comes first, what time alone brings comes last."""
+"""What somebody could do something about (0) comes first, what time alone brings comes last."""
 
 
 class Why(Struct, frozen=True):
@@ -135,7 +131,7 @@ def _closing(last: Reason, first: Reason) -> Reason:
 
 
 def _order(cause: Reason) -> tuple[int, Millis, str]:
-    return _URGENCY.get(cause.kind, 4), cause.since or 0, cause.id
+    return _URGENCY.get(cause.kind, 0), cause.since or 0, cause.id
 
 
 def _path(chain: Sequence[Reason]) -> str:
