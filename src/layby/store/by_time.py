@@ -5,9 +5,9 @@ number of rows, so that a rare match in a large store does not hold up the write
 back short, with a cursor to go on from.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Final
+from typing import Final, TypeVar
 
 from layby.core.birth import SCHEDULE
 from layby.core.model import FAR, Millis, Promise, Task
@@ -26,6 +26,7 @@ from layby.store import indexed_tags
 from layby.store.neighbours import Neighbours, Pair, explained
 from layby.store.statements import LAST
 
+T = TypeVar("T")
 Read = Callable[[str, Sequence[object], int], list[Pair]]
 """Reads pairs by a FROM/WHERE text, its arguments and a limit."""
 Next = Callable[[TimedKey, Millis, int], list[Pair]]
@@ -63,19 +64,22 @@ NEWEST_OF_SCHEDULE: Final = f"""
 
 
 def waiting(rows_after: Next, look: Neighbours, query: ListWaiting, now: Millis) -> WaitingPage:
-    key = timed_key(query.cursor or "") or (-1, "")
     until = FAR if query.until is None else query.until
-    found: list[Explanation] = []
-    for chunk in _chunks(query.limit):
-        rows = rows_after(key, until, chunk)
-        found += _matching(look, query, rows, now)
-        if len(found) > query.limit:
-            last = found[query.limit - 1]
-            return WaitingPage(found[: query.limit], timed_cursor(_key(last.promise, last.task)))
-        if len(rows) < chunk:
-            return WaitingPage(found)
-        key = _key(*rows[-1])
-    return WaitingPage(found, timed_cursor(key))
+
+    def matching(rows: Sequence[Pair]) -> Iterable[Explanation]:
+        shown = [row for row in _projected(rows, now) if matches_waiting(query, *row, now)]
+        return (each for each in explained(look, shown, LISTED, now) if _is_awaited(each))
+
+    return WaitingPage(
+        *_page(
+            query,
+            (-1, ""),
+            read=lambda key, limit: rows_after(key, until, limit),
+            key_of=lambda row: _key(*row),
+            matching=matching,
+            key_of_match=lambda entry: _key(entry.promise, entry.task),
+        )
+    )
 
 
 def explanation(look: Neighbours, query: ExplainPromise, now: Millis) -> Explanation | None:
@@ -114,13 +118,6 @@ def _can_wait(promise: Promise, task: Task | None) -> bool:
     return promise.settled_at is None and not promise.timer and not promise.internal
 
 
-def _matching(
-    look: Neighbours, query: ListWaiting, rows: Sequence[Pair], now: Millis
-) -> Iterator[Explanation]:
-    shown = [row for row in _projected(rows, now) if matches_waiting(query, *row, now)]
-    return (each for each in explained(look, shown, LISTED, now) if _is_awaited(each))
-
-
 def _is_awaited(entry: Explanation) -> bool:
     """A promise without a task that nobody waits for is not waiting: it is just there.
 
@@ -137,17 +134,19 @@ def _key(promise: Promise, task: Task | None) -> TimedKey:
 
 
 def newest_runs(rows_before: Next, query: ListRuns, now: Millis) -> RowPage:
-    key = timed_key(query.cursor or "") or (FAR, LAST)
-    found: list[Pair] = []
-    for chunk in _chunks(query.limit):
-        rows = rows_before(key, 0, chunk)
-        found += [row for row in _projected(rows, now) if matches_run(query, *row)]
-        if len(found) > query.limit:
-            return RowPage(found[: query.limit], timed_cursor(_birth(found[query.limit - 1])))
-        if len(rows) < chunk:
-            return RowPage(found)
-        key = _birth(rows[-1])
-    return RowPage(found, timed_cursor(key))
+    def matching(rows: Sequence[Pair]) -> Iterable[Pair]:
+        return (row for row in _projected(rows, now) if matches_run(query, *row))
+
+    return RowPage(
+        *_page(
+            query,
+            (FAR, LAST),
+            read=lambda key, limit: rows_before(key, 0, limit),
+            key_of=_birth,
+            matching=matching,
+            key_of_match=_birth,
+        )
+    )
 
 
 def newest_by_index(read: Read, schedule: str | None) -> Next:
@@ -172,6 +171,30 @@ def _birth(row: Pair) -> TimedKey:
 
 
 # --- both --------------------------------------------------------------------------------
+
+
+def _page(
+    query: ListWaiting | ListRuns,
+    start: TimedKey,
+    *,
+    read: Callable[[TimedKey, int], list[Pair]],
+    key_of: Callable[[Pair], TimedKey],
+    matching: Callable[[Sequence[Pair]], Iterable[T]],
+    key_of_match: Callable[[T], TimedKey],
+) -> tuple[list[T], str | None]:
+    """What matches behind the cursor, chunk by chunk, and where to go on."""
+    key = timed_key(query.cursor or "") or start
+    found: list[T] = []
+    for chunk in _chunks(query.limit):
+        rows = read(key, chunk)
+        found += matching(rows)
+        if len(found) > query.limit:
+            page = found[: query.limit]
+            return page, timed_cursor(key_of_match(page[-1]))
+        if len(rows) < chunk:
+            return found, None
+        key = key_of(rows[-1])
+    return found, timed_cursor(key)
 
 
 def _chunks(limit: int) -> Iterator[int]:
