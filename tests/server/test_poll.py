@@ -118,7 +118,7 @@ async def test_there_is_room_for_so_many_messages() -> None:
     router = new_router(Outbox())
     reader = Reader(router, buffer=3)
     await settled()
-    router._take([work(number) for number in range(5)], [])
+    router._accept([work(number) for number in range(5)], [])
     assert not reader.poll.has_room
     await settled()
     assert reader.told == ["t0", "t1", "t2"]
@@ -132,7 +132,7 @@ async def test_there_is_room_for_so_much() -> None:
     router = new_router(Outbox())
     reader = Reader(router)
     await settled()
-    router._take([large(number, MAX_CHARS // 4) for number in range(10)], [])
+    router._accept([large(number, MAX_CHARS // 4) for number in range(10)], [])
     assert not reader.poll.has_room
     await settled()
     assert reader.told == ["p0", "p1", "p2", "p3"]
@@ -201,8 +201,8 @@ async def test_what_was_withdrawn_meanwhile_is_not_told() -> None:
     router = new_router(Outbox())
     reader = Reader(router)
     await settled()
-    router._take([work(0), work(1)], [])
-    router._take([], [work(0).key])
+    router._accept([work(0), work(1)], [])
+    router._accept([], [work(0).key])
     await settled()
     assert reader.told == ["t1"]
     await reader.end()
@@ -213,8 +213,8 @@ async def test_of_two_messages_about_one_task_the_newer_is_told() -> None:
     router = new_router(Outbox())
     reader = Reader(router)
     await settled()
-    router._take([Outgoing(Message("t", "execute", "poll://any@g", 1))], [])
-    router._take([Outgoing(Message("t", "execute", "poll://any@g", 2))], [])
+    router._accept([Outgoing(Message("t", "execute", "poll://any@g", 1))], [])
+    router._accept([Outgoing(Message("t", "execute", "poll://any@g", 2))], [])
     await settled()
     assert reader.told == ["t"]
     assert b'"version":2' in reader.chunks[0]
@@ -236,7 +236,7 @@ def test_a_stream_that_is_cancelled_leaves_its_messages(message: Outgoing) -> No
         reader.stream.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reader.stream
-        assert message.key not in router._under_way
+        assert message.key not in router._assignments
         following = Reader(router)
         router.offered([message])
         await settled()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from layby.core.queries import OfferMessages
-from layby.delivery.under_way import Receiver
+from layby.delivery.assignments import Receiver
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
 
@@ -31,10 +31,10 @@ class Offering:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
-    def is_over(self) -> bool:
+    def is_done(self) -> bool:
         return self._task.done()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """The receiver has room again; before, something may have passed it by."""
         self._times_full += 1
         self._made_room.set()

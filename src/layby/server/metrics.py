@@ -161,7 +161,7 @@ class Metrics(Collector):
                 made = commit.changes.born | commit.changes.adopted
                 self._scheduled += sum(promise_id in made for _, promise_id in command.occurrences)
 
-    def woke(self, seconds: float) -> None:
+    def observe_wake(self, seconds: float) -> None:
         self._wakes.add(seconds)
 
     def watch(self, name: Live, read: Callable[[], float]) -> None:

@@ -100,7 +100,7 @@ class Rpc:
                 self._router.decline(each.id, each.version, each.target, body.pid)
             return OK
         if isinstance(body, ReleaseTask):
-            self._router.give_back(body.id, body.version)
+            self._router.note_hand_back(body.id, body.version)
         if isinstance(body, Command | Query):
             now = request.debug_time if self._debug else None
             return self._client.ask(self._gate.bounded(who, body), now)

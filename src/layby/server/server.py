@@ -62,7 +62,9 @@ class Server:
         config = self.config
         self._metrics = Metrics(self._stats)
         self._pusher = self._new_pusher()
-        self.router = Router(self._pusher, self._metrics.delivery, woke=self._metrics.woke)
+        self.router = Router(
+            self._pusher, self._metrics.delivery, observe_wake=self._metrics.observe_wake
+        )
         store = _open_store(config)
         engine_config = EngineConfig(debug=config.debug)
         self.engine = Engine(store, SystemClock(), self.router, engine_config, self._metrics)

@@ -1,27 +1,27 @@
 """Who gives a task back is asked last; when all have, they are asked less and less often."""
 
-from layby.delivery.given_back import LONGEST_PAUSE, REMEMBERED, GivenBack
+from layby.delivery.hand_backs import LONGEST_PAUSE, REMEMBERED, HandBacks
 
 
-def given_back(*workers: str, since: int = 0) -> GivenBack:
+def hand_backs(*workers: str, since: int = 0) -> HandBacks:
     """By these, one after the other; the first who took it made it the version after `since`."""
-    known = GivenBack()
+    known = HandBacks()
     for version, worker in enumerate(workers, since + 1):
-        known.took("t", worker)
+        known.note_taken("t", worker)
         known.note("t", version)
     return known
 
 
 def test_who_has_given_it_back_is_known():
     """For the message that follows, and for no other."""
-    known = given_back("a", "b")
+    known = hand_backs("a", "b")
     assert known.tried("t", 2) == {"a", "b"}
     assert known.tried("t", 1) == known.tried("t", 3) == known.tried("u", 2) == set()
 
 
 def test_the_pause_grows_up_to_a_second():
     """And in the next round everybody is asked again."""
-    known = given_back("a")
+    known = hand_backs("a")
     pauses = [known.next_round("t") for _ in range(5_000)]
     assert pauses[:8] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, LONGEST_PAUSE]
     assert pauses[-1] == LONGEST_PAUSE
@@ -30,9 +30,9 @@ def test_the_pause_grows_up_to_a_second():
 
 def test_a_round_ends_where_the_next_begins():
     """The pauses go on from the last one."""
-    known = given_back("a")
+    known = hand_backs("a")
     known.next_round("t")
-    known.took("t", "b")
+    known.note_taken("t", "b")
     known.note("t", 2)
     assert known.tried("t", 2) == {"b"}
     assert known.next_round("t") == 0.02
@@ -40,9 +40,9 @@ def test_a_round_ends_where_the_next_begins():
 
 def test_a_task_that_has_waited_begins_anew():
     """It was taken more than once since it was given back, so it got on."""
-    known = given_back("a", "b")
+    known = hand_backs("a", "b")
     known.next_round("t")
-    known.took("t", "c")
+    known.note_taken("t", "c")
     known.note("t", 4)
     assert known.tried("t", 4) == {"c"}
     assert known.next_round("t") == 0.01
@@ -50,16 +50,16 @@ def test_a_task_that_has_waited_begins_anew():
 
 def test_who_took_it_may_be_unknown():
     """Then at least it is known that somebody did."""
-    known = GivenBack()
+    known = HandBacks()
     known.note("t", 1)
     assert known.tried("t", 1) == {""}
 
 
 def test_what_is_remembered_is_bounded():
     """Whoever came last is known."""
-    known = GivenBack()
+    known = HandBacks()
     for number in range(REMEMBERED + 1):
-        known.took(f"t{number}", "a")
+        known.note_taken(f"t{number}", "a")
         known.note(f"t{number}", 1)
     assert known.tried("t0", 1) == set()
     assert known.tried("t1", 1) == known.tried(f"t{REMEMBERED}", 1) == {"a"}

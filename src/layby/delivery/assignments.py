@@ -19,37 +19,37 @@ class Receiver(Protocol):
         ...
 
 
-class Under(NamedTuple):
+class Assignment(NamedTuple):
     outgoing: Outgoing
     receiver: Receiver
 
 
-class UnderWay:
+class Assignments:
     """One receiver at a time for each message; those of one receiver are found together."""
 
     def __init__(self) -> None:
-        self._by_key: dict[MessageKey, Under] = {}
+        self._by_key: dict[MessageKey, Assignment] = {}
         self._keys_of: dict[Receiver, set[MessageKey]] = {}
 
     def __contains__(self, key: MessageKey) -> bool:
         return key in self._by_key
 
-    def get(self, key: MessageKey) -> Under | None:
+    def get(self, key: MessageKey) -> Assignment | None:
         return self._by_key.get(key)
 
     def put(self, outgoing: Outgoing, receiver: Receiver) -> None:
         self.drop(outgoing.key)
-        self._by_key[outgoing.key] = Under(outgoing, receiver)
+        self._by_key[outgoing.key] = Assignment(outgoing, receiver)
         self._keys_of.setdefault(receiver, set()).add(outgoing.key)
 
     def drop(self, key: MessageKey) -> None:
-        under = self._by_key.pop(key, None)
-        if under is None:
+        assignment = self._by_key.pop(key, None)
+        if assignment is None:
             return
-        keys = self._keys_of[under.receiver]
+        keys = self._keys_of[assignment.receiver]
         keys.discard(key)
         if not keys:
-            del self._keys_of[under.receiver]
+            del self._keys_of[assignment.receiver]
 
     def drop_all_to(self, receiver: Receiver) -> Sequence[Outgoing]:
         """What it leaves behind."""

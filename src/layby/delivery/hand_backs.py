@@ -16,7 +16,7 @@ REMEMBERED: Final = 10_000
 T = TypeVar("T")
 
 
-class Returns(Struct):
+class TaskHandBacks(Struct):
     """Of one task."""
 
     version: int
@@ -25,36 +25,36 @@ class Returns(Struct):
     """Who has given it back in this round."""
 
 
-class GivenBack:
+class HandBacks:
     """The oldest are forgotten: then somebody is asked once too often, or too soon."""
 
     def __init__(self) -> None:
         self._takers: dict[str, str] = {}
-        self._returns: dict[str, Returns] = {}
+        self._by_task: dict[str, TaskHandBacks] = {}
 
-    def took(self, task_id: str, worker: str) -> None:
+    def note_taken(self, task_id: str, worker: str) -> None:
         _remember(self._takers, task_id, worker)
 
     def note(self, task_id: str, version: int) -> None:
         """In a row when it was taken only once since, so that it cannot have waited meanwhile."""
-        returns = self._returns.get(task_id)
-        if returns is None or returns.version not in (version, version - 1):
-            returns = Returns(version)
-        returns.version = version
-        returns.tried.add(self._takers.pop(task_id, ""))
-        _remember(self._returns, task_id, returns)
+        hand_backs = self._by_task.get(task_id)
+        if hand_backs is None or hand_backs.version not in (version, version - 1):
+            hand_backs = TaskHandBacks(version)
+        hand_backs.version = version
+        hand_backs.tried.add(self._takers.pop(task_id, ""))
+        _remember(self._by_task, task_id, hand_backs)
 
     def tried(self, task_id: str, version: int) -> set[str]:
         """Who need not be asked; empty when it was not given back at this version."""
-        returns = self._returns.get(task_id)
-        return set() if returns is None or returns.version != version else returns.tried
+        hand_backs = self._by_task.get(task_id)
+        return set() if hand_backs is None or hand_backs.version != version else hand_backs.tried
 
     def next_round(self, task_id: str) -> float:
         """Everybody may be asked again, after so many seconds."""
-        returns = self._returns[task_id]
-        returns.tried.clear()
-        doublings = min(returns.rounds, MOST_DOUBLINGS)
-        returns.rounds += 1
+        hand_backs = self._by_task[task_id]
+        hand_backs.tried.clear()
+        doublings = min(hand_backs.rounds, MOST_DOUBLINGS)
+        hand_backs.rounds += 1
         return min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE)
 
 
