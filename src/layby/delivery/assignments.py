@@ -1,4 +1,4 @@
-"""Messages that have a receiver and are still in the outbox."""
+"""Messages that have been assigned to a receiver and are still in the outbox."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -15,7 +15,7 @@ class Receiver(Protocol):
     def has_room(self) -> bool: ...
 
     def receive(self, outgoing: Outgoing) -> None:
-        """Must not block. Once it has arrived, `Router.arrived` is told."""
+        """Must not block. Call `Router.arrived` once the message has arrived."""
         ...
 
 
@@ -25,7 +25,7 @@ class Assignment(NamedTuple):
 
 
 class Assignments:
-    """One receiver at a time for each message; those of one receiver are found together."""
+    """At most one receiver per message; indexed by message and by receiver."""
 
     def __init__(self) -> None:
         self._by_key: dict[MessageKey, Assignment] = {}
@@ -52,6 +52,6 @@ class Assignments:
             del self._keys_of[assignment.receiver]
 
     def drop_all_to(self, receiver: Receiver) -> Sequence[Outgoing]:
-        """What it leaves behind."""
+        """Returns the messages that have no receiver now."""
         keys = self._keys_of.pop(receiver, ())
         return [self._by_key.pop(key).outgoing for key in keys]

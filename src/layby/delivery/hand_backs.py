@@ -1,7 +1,7 @@
-"""Tasks that workers take and give back: SDKs do when they have no such function, for example.
+"""Tasks that workers take and hand back, as SDKs do when they do not have the function.
 
-Everybody else in the group is asked first. When all have given it back they are asked again, after
-a pause: told at once, a lone worker would do nothing else, hundreds of times a second.
+The other workers of the group are asked first. Once all of them have handed the task back they are
+asked again, after a pause: without one, a single worker would be asked hundreds of times a second.
 """
 
 from typing import Final, TypeVar
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 class TaskHandBacks(Struct):
-    """Of one task."""
+    """The hand-backs of one task."""
 
     version: int
     rounds: int = 0
     tried: set[str] = field(default_factory=set)
-    """Who has given it back in this round."""
+    """The workers that have handed it back in this round."""
 
 
 class HandBacks:
-    """The oldest are forgotten: then somebody is asked once too often, or too soon."""
+    """Forgets the oldest entries: then a worker is asked once too often, or too soon."""
 
     def __init__(self) -> None:
         self._takers: dict[str, str] = {}
@@ -36,7 +36,7 @@ class HandBacks:
         _remember(self._takers, task_id, worker)
 
     def note(self, task_id: str, version: int) -> None:
-        """In a row when it was taken only once since, so that it cannot have waited meanwhile."""
+        """Continues a series if the task was taken only once since, so it cannot have waited."""
         hand_backs = self._by_task.get(task_id)
         if hand_backs is None or hand_backs.version not in (version, version - 1):
             hand_backs = TaskHandBacks(version)
@@ -45,12 +45,12 @@ class HandBacks:
         _remember(self._by_task, task_id, hand_backs)
 
     def tried(self, task_id: str, version: int) -> set[str]:
-        """Who need not be asked; empty when it was not given back at this version."""
+        """The workers not to ask; empty if the task was not handed back at this version."""
         hand_backs = self._by_task.get(task_id)
         return set() if hand_backs is None or hand_backs.version != version else hand_backs.tried
 
     def next_round(self, task_id: str) -> float:
-        """Everybody may be asked again, after so many seconds."""
+        """Start a new round; returns the seconds to wait before it."""
         hand_backs = self._by_task[task_id]
         hand_backs.tried.clear()
         doublings = min(hand_backs.rounds, MOST_DOUBLINGS)
@@ -58,8 +58,8 @@ class HandBacks:
         return min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE)
 
 
-def _remember(known: dict[str, T], task_id: str, what: T) -> None:
+def _remember(known: dict[str, T], task_id: str, value: T) -> None:
     known.pop(task_id, None)
-    known[task_id] = what
+    known[task_id] = value
     if len(known) > REMEMBERED:
         del known[next(iter(known))]
