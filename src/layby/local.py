@@ -24,9 +24,9 @@ from layby.engine.items import Answer, Item
 
 Answers = Sequence[tuple[Item, Answer]]
 
-PORTION: Final = 25
+DELIVERED_AT_ONCE: Final = 25
 """Woken coroutines that run in one turn of the loop, when there are many."""
-BACKLOG: Final = 100
+MAX_BACKLOG: Final = 100
 """Requests the engine may be behind before more are woken."""
 PAUSE_S: Final = 0.001
 
@@ -37,9 +37,9 @@ class LocalClient:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._leaving: list[Item] = []
+        self._outgoing: list[Item] = []
         self._alarm: asyncio.TimerHandle | None = None
-        self._crowd: deque[tuple[Item, Answer]] = deque()
+        self._watch_answers: deque[tuple[Item, Answer]] = deque()
         self._sink = self._receive if engine.is_inline else self._receive_from_thread
 
     async def send(self, request: Command | Query, now: Millis | None = None) -> Reply:
@@ -68,19 +68,19 @@ class LocalClient:
 
     async def close(self) -> None:
         """Let go of requests that have not left yet."""
-        self._ship()
+        self._submit()
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _post(self, item: Item) -> None:
-        if not self._leaving:
-            self._loop.call_soon(self._ship)
-        self._leaving.append(item)
+        if not self._outgoing:
+            self._loop.call_soon(self._submit)
+        self._outgoing.append(item)
 
-    def _ship(self) -> None:
-        leaving, self._leaving = self._leaving, []
-        if leaving:
-            self._engine.submit(leaving)
+    def _submit(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if outgoing:
+            self._engine.submit(outgoing)
         if self._engine.is_inline:
             self._pump()
 
@@ -98,25 +98,30 @@ class LocalClient:
             return
 
     def _receive(self, answers: Answers) -> None:
-        if len(answers) <= PORTION:
-            self._hand_out(answers)
+        if len(answers) <= DELIVERED_AT_ONCE:
+            self._deliver(answers)
             return
-        self._hand_out([each for each in answers if not _is_watch(each[0])])
-        if not self._crowd:
-            self._loop.call_soon(self._let_go)
-        self._crowd.extend(each for each in answers if _is_watch(each[0]))
+        self._deliver([each for each in answers if not _is_watch(each[0])])
+        if not self._watch_answers:
+            self._loop.call_soon(self._notify_next)
+        self._watch_answers.extend(each for each in answers if _is_watch(each[0]))
 
-    def _let_go(self) -> None:
+    def _notify_next(self) -> None:
         """The next portion of a crowd, or a pause when the engine is behind."""
-        is_behind = self._engine.backlog > BACKLOG
+        is_behind = self._engine.backlog > MAX_BACKLOG
         if not is_behind:
-            self._hand_out([self._crowd.popleft() for _ in range(min(PORTION, len(self._crowd)))])
-        if self._crowd and is_behind:
-            self._loop.call_later(PAUSE_S, self._let_go)
-        elif self._crowd:
-            self._loop.call_soon(self._let_go)
+            self._deliver(
+                [
+                    self._watch_answers.popleft()
+                    for _ in range(min(DELIVERED_AT_ONCE, len(self._watch_answers)))
+                ]
+            )
+        if self._watch_answers and is_behind:
+            self._loop.call_later(PAUSE_S, self._notify_next)
+        elif self._watch_answers:
+            self._loop.call_soon(self._notify_next)
 
-    def _hand_out(self, answers: Answers) -> None:
+    def _deliver(self, answers: Answers) -> None:
         for item, answer in answers:
             if isinstance(item.token, Listener):
                 item.token.heard(answer)

@@ -16,7 +16,7 @@ from layby.wire.answers import MessageEnvelope
 
 logger = logging.getLogger(__name__)
 
-PORTION: Final = 500
+DECLINED_AT_ONCE: Final = 500
 
 
 class ExecuteStream:
@@ -58,7 +58,7 @@ class ExecuteStream:
 
     async def _decline(self) -> None:
         while self._declined:
-            count = min(len(self._declined), PORTION)
+            count = min(len(self._declined), DECLINED_AT_ONCE)
             tasks = tuple(self._declined.popleft() for _ in range(count))
             try:
                 await self._send(DeclineTasks(pid=self._pid, tasks=tasks))

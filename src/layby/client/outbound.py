@@ -25,7 +25,7 @@ Lookup = Callable[[str], Iterable[Found]]
 LOOKUP_THREADS: Final = 32
 _UNICAST: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
-_NOT_PUBLIC_EITHER: Final[tuple[Network, ...]] = (
+_ALSO_NOT_PUBLIC: Final[tuple[Network, ...]] = (
     IPv4Network("168.63.129.16/32"),  # metadata of a cloud, on an address that counts as public
     IPv4Network("192.0.0.0/24"),  # such a service too; Pythons disagree about this network
     IPv6Network("3fff::/20"),  # for documents, newer than Python 3.11
@@ -46,10 +46,10 @@ class OutboundRules:
             self._add(each)
 
     def permits(self, host: str, address: str) -> bool:
-        if _plain(host) in self._hosts:
+        if _normalized(host) in self._hosts:
             return True
-        meant = _meant(ip_address(address))
-        return _is_public(meant) or any(meant in network for network in self._networks)
+        judged = _embedded_ipv4(ip_address(address))
+        return _is_public(judged) or any(judged in network for network in self._networks)
 
     def check_literal(self, host: str) -> None:
         """Raise for a host that is an address by itself: nobody looks such a host up."""
@@ -66,7 +66,7 @@ class OutboundRules:
         try:
             self._networks.append(ip_network(allowed, strict=False))
         except ValueError:
-            self._hosts.add(_plain(allowed))
+            self._hosts.add(_normalized(allowed))
 
 
 def look_up(host: str) -> list[Found]:
@@ -97,8 +97,8 @@ class OutboundResolver(AbstractResolver):
             raise OutboundRefused(f"{host[:100]} is no name of a host") from error
         permitted = [each for each in found if self._rules.permits(host, each[1])]
         if not permitted:
-            places = ", ".join(sorted({address for _, address in found})) or "nowhere"
-            raise OutboundRefused(f"{host} leads to {places}, which is not public")
+            found_at = ", ".join(sorted({address for _, address in found})) or "nowhere"
+            raise OutboundRefused(f"{host} leads to {found_at}, which is not public")
         return [_result(host, port, *each) for each in permitted]
 
     async def close(self) -> None:
@@ -112,7 +112,7 @@ def _result(host: str, port: int, family: socket.AddressFamily, address: str) ->
     )
 
 
-def _plain(host: str) -> str:
+def _normalized(host: str) -> str:
     return host.lower().rstrip(".")
 
 
@@ -121,12 +121,12 @@ def _is_numeric(host: str) -> bool:
 
 
 def _is_public(address: Address) -> bool:
-    if address.is_multicast or any(address in network for network in _NOT_PUBLIC_EITHER):
+    if address.is_multicast or any(address in network for network in _ALSO_NOT_PUBLIC):
         return False
     return address.is_global and (address.version == 4 or address in _UNICAST)
 
 
-def _meant(address: Address) -> Address:
+def _embedded_ipv4(address: Address) -> Address:
     """The IPv4 address that an IPv6 address stands for, where it does; else itself."""
     if isinstance(address, IPv4Address):
         return address

@@ -17,10 +17,10 @@ KEEP_ALIVE_S: Final = 60.0
 """Shorter than the server's, so that it is never the server who closes an idle connection first."""
 LARGE_BYTES: Final = 1 << 20
 """Bodies above this size are written piece by piece."""
-SILENCE_S: Final = 45.0
+MAX_SILENCE_S: Final = 45.0
 """A stream carries a comment every 15 s; one that is silent for so long is dead."""
 EVENT: Final = b"data:"
-WATCH_PEER: Final = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+KEEPALIVE_OPTIONS: Final = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """A peer that vanished without a word is noticed in half a minute, also by who waits for long."""
 
 
@@ -57,7 +57,9 @@ class Transport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=within)
         data = body if len(body) <= LARGE_BYTES else io.BytesIO(body)
         try:
-            async with self._open().post(f"{self._base}/", data=data, timeout=timeout) as answer:
+            async with self._open_session().post(
+                f"{self._base}/", data=data, timeout=timeout
+            ) as answer:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from None
@@ -68,12 +70,12 @@ class Transport:
 
     async def events(self, group: str, pid: str, incarnation: str) -> AsyncGenerator[bytes]:
         """The messages of a stream; first an empty one, when it is open."""
-        place = f"{self._base}/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        url = f"{self._base}/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=MAX_SILENCE_S)
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         headers |= {ask.INCARNATION: incarnation} if incarnation else {}
         try:
-            async with self._open().get(place, timeout=timeout, headers=headers) as answer:
+            async with self._open_session().get(url, timeout=timeout, headers=headers) as answer:
                 if answer.status != 200:
                     raise StreamRefused(answer.status, await answer.text())
                 yield b""
@@ -90,7 +92,7 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._is_closed:
             raise aiohttp.ClientConnectionError("closed")
         if self._session is None:
@@ -103,7 +105,7 @@ class Transport:
                 self.url.removeprefix("unix:"), limit=0, keepalive_timeout=KEEP_ALIVE_S
             )
         return aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_watching_socket
+            limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_keepalive_socket
         )
 
     def _proxy(self) -> str | None:
@@ -128,9 +130,9 @@ def check_url(url: str) -> str:
     return url
 
 
-def _watching_socket(place: tuple[Any, ...]) -> socket.socket:
-    made = socket.socket(*place[:3])
-    for name, value in WATCH_PEER:
+def _keepalive_socket(address_info: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(*address_info[:3])
+    for name, value in KEEPALIVE_OPTIONS:
         if (option := getattr(socket, name, None)) is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made

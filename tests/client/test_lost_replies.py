@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from layby.client.doubt import resolved
+from layby.client.lost_replies import recovered_reply
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.replies import Reply
@@ -59,7 +59,7 @@ def doubted(before: Script, request: c.Command, between: Script, *, applied: boo
             reply = world.send(asked)
             return Reply(reply.status, reply.data)
 
-        return asyncio.run(resolved(read, request, Reply(refusal.status, refusal.data)))
+        return asyncio.run(recovered_reply(read, request, Reply(refusal.status, refusal.data)))
 
 
 def play(world: World, script: Script) -> None:

@@ -39,7 +39,7 @@ from layby.core.replies import (
 Read = Callable[[Command | Query], Awaitable[Reply]]
 
 
-async def resolved(read: Read, request: Command | Query, refusal: Reply) -> Reply:
+async def recovered_reply(read: Read, request: Command | Query, refusal: Reply) -> Reply:
     """The answer the lost one must have been, or the refusal when it was not our doing."""
     match request:
         case FinishTask(id=task_id, state=state, value=value):
