@@ -1,10 +1,10 @@
 """The client of an engine in the same process: no bytes, no copies, same semantics.
 
-Requests of one turn of the event loop leave together and answers of one batch return together,
-so that a crowd of coroutines costs one wake-up of each thread instead of one each.
+Requests made in one turn of the event loop are submitted together, and answers of one batch come
+back together, so that many coroutines cost each thread one wake-up instead of one each.
 
-One settled promise may wake thousands at once. They are let go in portions, and no faster than
-the engine takes in what they send, so that everybody else is still served in between.
+One settled promise may wake thousands of coroutines. They are woken in portions, no faster than
+the engine accepts what they send, so that everything else is still served in between.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from layby.engine.items import Answer, Item
 Answers = Sequence[tuple[Item, Answer]]
 
 DELIVERED_AT_ONCE: Final = 25
-"""Woken coroutines that run in one turn of the loop, when there are many."""
+"""Waiting coroutines that are woken in one turn of the loop."""
 MAX_BACKLOG: Final = 100
-"""Requests the engine may be behind before more are woken."""
+"""Requests the engine may be behind before we wake more."""
 PAUSE_S: Final = 0.001
 
 
 class LocalClient:
-    """Belongs to the event loop it is created in."""
+    """Use it in the event loop it is created in."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -48,7 +48,7 @@ class LocalClient:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                # It was answered, and cancelled before it could go on.
+                # It was answered, then cancelled before it could continue.
                 self._hand_back(request, future.result())
             raise
 
@@ -58,7 +58,7 @@ class LocalClient:
         return item
 
     def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
-        """Post it in the order of the calls; `now` is for who may say what time it is."""
+        """Requests keep the order of the calls; `now` sets the time, for debugging and tests."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         item = Item(request, self._sink, future, now)
         if isinstance(request, Take | WatchPromise):
@@ -67,7 +67,7 @@ class LocalClient:
         return future
 
     async def close(self) -> None:
-        """Let go of requests that have not left yet."""
+        """Submits requests that have not been submitted yet."""
         self._submit()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -85,7 +85,7 @@ class LocalClient:
             self._pump()
 
     def _pump(self) -> None:
-        """An inline engine has no thread: the loop does its work, now and when something is due."""
+        """An inline engine has no thread: the loop does its work, now and when a timer is due."""
         self._engine.pump()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -94,7 +94,7 @@ class LocalClient:
     def _receive_from_thread(self, answers: Answers) -> None:
         try:
             self._loop.call_soon_threadsafe(self._receive, answers)
-        except RuntimeError:  # the loop is closed: nobody is there to hear it
+        except RuntimeError:  # the loop is closed: nobody waits for it
             return
 
     def _receive(self, answers: Answers) -> None:
@@ -107,7 +107,7 @@ class LocalClient:
         self._watch_answers.extend(each for each in answers if _is_watch(each[0]))
 
     def _notify_next(self) -> None:
-        """The next portion of a crowd, or a pause when the engine is behind."""
+        """Wake the next portion, or pause while the engine is behind."""
         is_behind = self._engine.backlog > MAX_BACKLOG
         if not is_behind:
             self._deliver(
@@ -135,13 +135,13 @@ class LocalClient:
                 future.set_exception(answer)
 
     def _hand_back(self, request: Command | Query, answer: Answer) -> None:
-        """The caller was cancelled: tasks claimed for it are released, never forgotten."""
+        """The caller was cancelled: release the tasks claimed for it."""
         for release in releases(request, answer):
             self._post(Item(release, _ignore, None))
 
 
 def _abandon(item: Item, future: "asyncio.Future[Reply]") -> None:
-    """Nobody waits for the answer any more: a request that is only waiting is dropped."""
+    """Nobody waits for the answer any more: drop a request that only waits."""
     if future.cancelled():
         item.is_abandoned = True
 
@@ -151,4 +151,4 @@ def _is_watch(item: Item) -> bool:
 
 
 def _ignore(_: Answers) -> None:
-    """A release that is refused was not needed."""
+    """If a release is refused, it was not needed."""

@@ -20,12 +20,12 @@ class LineClient(Client, Protocol):
     """A client whose commands apply in the order in which they were handed over."""
 
     def ask(self, request: Command | Query) -> "asyncio.Future[Reply]":
-        """As `send`, for who does not wait: the request stands in line when this returns."""
+        """Like `send`, without waiting: the request is queued when this returns."""
         ...
 
 
 class Listener:
-    """Who waits for a promise; a base class, so that it is told from a future that is one too."""
+    """Waits for a promise. A base class, so that `isinstance` tells it from a future."""
 
     __slots__ = ()
 
@@ -38,8 +38,8 @@ class Watching(Protocol):
 
 
 class WatchingClient(LineClient, Protocol):
-    """What a worker needs: many thousands may wait for promises at once, so a wait is no future."""
+    """What a worker needs. It may watch thousands of promises, so a watch is not a future."""
 
     def watch(self, promise_id: str, listener: Listener) -> Watching:
-        """The listener hears, in the loop of the client, when the promise is settled."""
+        """Call `listener.heard`, in the client's event loop, when the promise is settled."""
         ...

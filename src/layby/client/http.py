@@ -1,11 +1,11 @@
-"""The client of a server: the same answers as from an engine in this process.
+"""A client for a server. It gives the same answers as an engine in this process.
 
-Commands of one process apply in the order in which they were sent: they leave in line, one batch
-at a time, and whatever is sent while a batch is under way goes with the next. Requests that wait
-on the server, and reads that may take long, have a connection each.
+Commands of one process apply in the order in which they were sent: they are queued and sent one
+batch at a time; requests made while a batch is under way go with the next one. Requests that wait
+on the server, and reads that may take long, get a connection each.
 
-A request without an answer is sent again. If an earlier copy of it may have arrived and it is
-then refused, reading shows whether that was our own doing (`lost_replies`).
+A request without an answer is sent again. If it is then refused and an earlier copy may have
+arrived, `lost_replies` reads the store to find out whether that copy succeeded.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from layby.wire import answers
 from layby.wire.ask import ask, ask_all
 
 PATIENCE_S: Final = 30.0
-"""How long a request is sent again before its sender hears that nobody answers."""
+"""How long a request is sent again before the caller gets an error."""
 ANSWER_S: Final = 30.0
-"""How long one answer may take, beyond what its request asked to wait."""
+"""How long one answer may take, on top of the time its request asked to wait."""
 PAUSES_S: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
 BATCH: Final = 500
 BATCH_BYTES: Final = 1_000_000
 CLOSING_S: Final = 1.0
-"""How long a client that is closed lets its line move on."""
+"""How long `close` lets the queue be sent."""
 DAY_MS: Final = 86_400_000
 NOT_UNICODE: Final = refuse(400, "Invalid request: a text in it is not valid Unicode")
 
 
 class PendingRequest:
-    """A request on its way."""
+    """A request that is queued or under way."""
 
     __slots__ = ("answer", "body", "may_have_arrived", "request")
 
@@ -55,9 +55,9 @@ class PendingRequest:
 
     @property
     def reply(self) -> Reply | None:
-        """What its sender was told, if it was told anything."""
-        is_told = self.answer.done() and not self.answer.cancelled()
-        return self.answer.result() if is_told and self.answer.exception() is None else None
+        """The reply its caller got, if any."""
+        is_answered = self.answer.done() and not self.answer.cancelled()
+        return self.answer.result() if is_answered and self.answer.exception() is None else None
 
     def answer_with(self, reply: Reply | BaseException) -> None:
         if self.answer.done():
@@ -69,7 +69,7 @@ class PendingRequest:
 
 
 class HttpClient:
-    """Belongs to the event loop it is created in. `url`: `http://host:port` or `unix:/a.sock`."""
+    """Use it in the event loop it is created in. `url`: `http://host:port` or `unix:/a.sock`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class HttpClient:
     ) -> None:
         self.transport = Transport(url, token)
         self.inbox: Inbox | None = None
-        """Who has one hears of settled promises there; others let a request wait for each."""
+        """If set, it reports settled promises; otherwise each watch is a request that waits."""
         self._token = token
         self._patience = patience
         self._answer_within = answer_within
@@ -107,13 +107,13 @@ class HttpClient:
             raise
 
     def ask(self, request: Command | Query) -> "asyncio.Future[Reply]":
-        """As `send`, for who does not wait: it stands in line when this returns."""
+        """Like `send`, without waiting: the request is queued when this returns."""
         if self._closed.is_set() or isinstance(request, Query) or _server_wait_ms(request):
             return asyncio.ensure_future(self.send(request))
         try:
             pending = PendingRequest(request, self._token)
         except UnicodeEncodeError:
-            return asyncio.ensure_future(self.send(request))  # which says so
+            return asyncio.ensure_future(self.send(request))  # which returns the refusal
         self._enqueue(pending)
         return pending.answer
 
@@ -125,7 +125,7 @@ class HttpClient:
         return asked
 
     async def close(self) -> None:
-        """What is in line leaves first, if that takes no time."""
+        """Sends what is queued first, if that takes no longer than a second."""
         self._closed.set()
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=CLOSING_S)
@@ -133,7 +133,7 @@ class HttpClient:
             await asyncio.wait([self._sending])
         await self.transport.close()
 
-    # --- in line -------------------------------------------------------------------------
+    # --- the queue -----------------------------------------------------------------------
 
     def _enqueue(self, pending: PendingRequest) -> None:
         self._queue.append(pending)
@@ -150,7 +150,7 @@ class HttpClient:
     async def _send_batch(self, batch: Sequence[PendingRequest]) -> None:
         try:
             await self._deliver(batch)
-        except Exception as failure:  # noqa: BLE001 - whatever it was, whoever asked is answered
+        except Exception as failure:  # noqa: BLE001 - whatever it was, the callers are told
             _fail_all(batch, failure)
         finally:
             _fail_all(batch, _stopped())
@@ -164,20 +164,20 @@ class HttpClient:
         return batch
 
     def _hand_back(self, request: Command | Query, reply: Reply | None) -> None:
-        """Its sender is gone: tasks that came with the answer are released, never forgotten."""
+        """The caller is gone: release the tasks that came with the answer."""
         for release in releases(request, reply):
             pending = PendingRequest(release, self._token)
             pending.answer.add_done_callback(_retrieve_exception)
             self._enqueue(pending)
 
-    # --- alone or together ---------------------------------------------------------------
+    # --- sending -------------------------------------------------------------------------
 
     async def _send_alone(self, pending: PendingRequest) -> Reply:
         await self._deliver([pending])
         return await pending.answer
 
     async def _deliver(self, batch: Sequence[PendingRequest]) -> None:
-        """Until each has its answer; those that could not be served are sent again, in order."""
+        """Send until each has its answer; those that could not be served again, in order."""
         unanswered, pauses = batch, _pauses(self._patience)
         while True:
             began = asyncio.get_running_loop().time()
@@ -185,7 +185,7 @@ class HttpClient:
             if not unanswered:
                 return
             if _server_wait_ms(batch[0].request) and asyncio.get_running_loop().time() > began + 1:
-                pauses = _pauses(self._patience)  # the server was there, and let it wait
+                pauses = _pauses(self._patience)  # the server was up, and let the request wait
             pause = next(pauses, None)
             if pause is None or self._closed.is_set():
                 _fail_all(unanswered, _stopped() if self._closed.is_set() else failure)
@@ -195,7 +195,7 @@ class HttpClient:
     async def _try(
         self, batch: Sequence[PendingRequest]
     ) -> tuple[Sequence[PendingRequest], LaybyError]:
-        """Those that are left without an answer, and why."""
+        """Returns the requests that have no answer yet, and why."""
         try:
             replies = await self._exchange(batch)
         except Unreachable as failure:
@@ -255,14 +255,14 @@ def _replies(batch: Sequence[PendingRequest], answer: bytes) -> list[Reply]:
 
 
 def _server_wait_ms(request: Command | Query) -> int:
-    """How long a request may wait on the server."""
+    """How long the request may wait on the server."""
     if isinstance(request, WatchPromise):
         return DAY_MS
     return request.wait_ms if isinstance(request, Take) else 0
 
 
 def _pauses(patience: float) -> Iterator[float]:
-    """Ever longer, from the first failure until the patience ends; what hangs uses it up, too."""
+    """Increasing pauses until `patience` seconds have passed, hanging requests included."""
     now = asyncio.get_running_loop().time
     began = now()
     for pause in chain(PAUSES_S, repeat(PAUSES_S[-1])):
@@ -277,7 +277,7 @@ def _notify(listener: Listener, answer: "asyncio.Future[Reply]") -> None:
 
 
 def _fail_all(requests: Iterable[PendingRequest], failure: BaseException) -> None:
-    """Those that have not been told anything yet."""
+    """Fail those that have no answer yet."""
     for each in requests:
         each.answer_with(failure)
 
@@ -287,6 +287,6 @@ def _stopped() -> EngineStopped:
 
 
 def _retrieve_exception(answer: "asyncio.Future[Reply]") -> None:
-    """Nobody waits for it; what went wrong with it is no secret of the garbage collector."""
+    """Nobody awaits it: keep asyncio from logging its exception as never retrieved."""
     if not answer.cancelled():
         answer.exception()

@@ -1,8 +1,8 @@
-"""What the server has to tell this process, over one stream: settled promises, lost tasks.
+"""What the server tells this process over one stream: settled promises and lost tasks.
 
-There is one listener for each promise and process; all who wait for it here share it. Listeners
-are registered again whenever the stream is opened anew, and now and then in between, so that
-nothing that happened while nobody listened is missed.
+There is one listener per promise and process, shared by everything here that waits for it.
+Listeners are registered again whenever the stream is reopened, and regularly in between, so that
+nothing that happened while the stream was down is missed.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ Lost = Callable[[str, int], None]
 
 RENEW_EVERY_S: Final = 60.0
 RENEWED_AT_ONCE: Final = 250
-"""Listeners registered again at a time."""
+"""Listeners that are registered again at a time."""
 NOTIFIED_AT_ONCE: Final = 25
-"""Waiting coroutines woken in one turn of the loop, when there are many."""
+"""Waiting coroutines that are woken in one turn of the loop."""
 
 
 class PromiseWatch:
-    """Somebody here who waits for a promise."""
+    """Something in this process waits for a promise."""
 
     __slots__ = ("_inbox", "listener", "promise_id")
 
@@ -56,7 +56,7 @@ class PromiseWatch:
 
 
 class _FutureListener(Listener):
-    """A coroutine that waits for one."""
+    """For a coroutine that waits for a promise."""
 
     __slots__ = ("future",)
 
@@ -73,7 +73,7 @@ class _FutureListener(Listener):
 
 
 class Inbox:
-    """`register` makes this process known to the server; its incarnation is the key."""
+    """`register` makes this process known to the server and returns its incarnation."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Inbox:
         self._register = register
         self._lost = lost
         self._watches: dict[str, PromiseWatch | dict[PromiseWatch, None]] = {}
-        """Mostly one waits for a promise, and then it is not worth a dictionary of its own."""
+        """A dict only where several wait for the same promise, which is rare."""
         self._listening: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,7 +105,7 @@ class Inbox:
         self._spawn(self._renew_regularly())
 
     def reopen(self) -> None:
-        """This process is known to the server as another one now: nothing it asked for counts."""
+        """The process has a new incarnation, so the server has forgotten its listeners."""
         if self._listening is not None and not self._is_closed:
             self._listening.cancel()
             self._closed()
@@ -130,7 +130,7 @@ class Inbox:
     # --- waiting for promises ------------------------------------------------------------
 
     async def watch(self, promise_id: str) -> Reply:
-        """Returns when the promise is settled (at once if it is, or is refused)."""
+        """Returns when the promise is settled: at once if it already is, or on a refusal."""
         if self._is_closed:
             raise _stopped()
         listener = _FutureListener(asyncio.get_running_loop().create_future())
@@ -163,7 +163,7 @@ class Inbox:
             self._watches.pop(watch.promise_id, None)
 
     async def _renew(self) -> None:
-        """Register every listener again, in portions: whatever else is asked goes in between."""
+        """Register every listener again, in portions, so that other requests get through."""
         promise_ids = list(self._watches)
         for first in range(0, len(promise_ids), RENEWED_AT_ONCE):
             portion = promise_ids[first : first + RENEWED_AT_ONCE]
@@ -176,11 +176,11 @@ class Inbox:
             reply = await self._send(RegisterListener(awaited=promise_id, address=self._address))
         except EngineStopped:
             return
-        except LaybyError as failure:  # tried again when the stream is opened anew
-            logger.warning("nobody hears of promise %s yet: %s", promise_id, failure)
+        except LaybyError as failure:  # tried again when the stream is reopened
+            logger.warning("promise %s is not watched yet: %s", promise_id, failure)
             return
-        if reply.status == 401:  # as if nobody answered: the token may be known again
-            logger.warning("nobody hears of promise %s yet: %s", promise_id, reply.data)
+        if reply.status == 401:  # like an outage: the server may accept the token again
+            logger.warning("promise %s is not watched yet: %s", promise_id, reply.data)
         elif not isinstance(reply.data, PromiseData) or not reply.data.promise.is_pending:
             self._notify(promise_id, reply)
 
@@ -189,7 +189,7 @@ class Inbox:
         self._notify_next(iter([watches] if isinstance(watches, PromiseWatch) else watches), reply)
 
     def _notify_next(self, watches: "Iterator[PromiseWatch]", reply: Reply | BaseException) -> None:
-        """A crowd is let go in portions, so that everybody else is served in between."""
+        """In portions, so that everything else is served in between."""
         portion = list(islice(watches, NOTIFIED_AT_ONCE))
         for watch in portion:
             watch.listener.heard(reply)

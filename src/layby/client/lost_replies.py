@@ -1,4 +1,4 @@
-"""Refused, though an earlier copy of the request may have arrived: was it that one?
+"""A request was sent twice and refused: did the first copy succeed and only its reply get lost?
 
 A task that is settled with our value, or acquired for our pid at the next version, is our doing.
 """
@@ -40,7 +40,7 @@ Read = Callable[[Command | Query], Awaitable[Reply]]
 
 
 async def recovered_reply(read: Read, request: Command | Query, refusal: Reply) -> Reply:
-    """The answer the lost one must have been, or the refusal when it was not our doing."""
+    """The reply that was lost, or the refusal if this was not our doing."""
     match request:
         case FinishTask(id=task_id, state=state, value=value):
             promise = await _settled(read, task_id, state, value)
@@ -61,13 +61,13 @@ async def recovered_reply(read: Read, request: Command | Query, refusal: Reply) 
             task = await _task(read, request.id)
             return OK if task is not None and _has_moved(task, request) else refusal
         case DeleteSchedule():
-            return OK  # whoever it was: it is not there
+            return OK  # whoever deleted it, it is gone
         case _:
             return refusal
 
 
 def _has_moved(task: Task, request: ReleaseTask | SuspendTask | ContinueTask) -> bool:
-    """Whether the task is where the request was to bring it, or further on its way from there."""
+    """Whether the task is in the state the request asked for, or has moved on from there."""
     if isinstance(request, ContinueTask):
         return task.state in ("pending", "acquired")
     if isinstance(request, SuspendTask):
@@ -77,7 +77,7 @@ def _has_moved(task: Task, request: ReleaseTask | SuspendTask | ContinueTask) ->
 
 
 async def _failed(read: Read, fail: FailTask) -> Reply | None:
-    """Back-off leaves a timer that only this very try can have made."""
+    """Back-off leaves a timer that only this try can have created."""
     promise, task = await _promise(read, fail.id), await _task(read, fail.id)
     if promise is None or task is None:
         return None
@@ -92,7 +92,7 @@ async def _failed(read: Read, fail: FailTask) -> Reply | None:
 
 
 async def _root(read: Read, command: FinishTask | FailTask) -> Promise | None:
-    """The root of the run, if it stands there as the verdict that came along says."""
+    """The root of the run, if it is settled as the verdict in the command says."""
     verdict = command.root
     if verdict is None:
         return None
@@ -100,7 +100,7 @@ async def _root(read: Read, command: FinishTask | FailTask) -> Promise | None:
 
 
 async def _settled(read: Read, promise_id: str, state: str, value: Value) -> Promise | None:
-    """The promise, if it stands there as we would have settled it."""
+    """The promise, if it is settled as we would have settled it."""
     promise = await _promise(read, promise_id)
     return promise if promise is not None and _is(promise, state, value) else None
 
@@ -123,5 +123,5 @@ async def _task(read: Read, task_id: str) -> Task | None:
 
 
 def _is(promise: Promise, state: str, value: Value) -> bool:
-    told: Any = msgspec.json.decode(promise.value)
-    return promise.state == state and told == msgspec.to_builtins(value)
+    stored: Any = msgspec.json.decode(promise.value)
+    return promise.state == state and stored == msgspec.to_builtins(value)

@@ -1,4 +1,4 @@
-"""Listening to a server for as long as there is something to hear, however often it breaks off."""
+"""Listens to a server's stream of messages and reconnects whenever it breaks off."""
 
 import asyncio
 import logging
@@ -21,22 +21,22 @@ async def listen(
     opened: Callable[[], None] = lambda: None,
     closed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until it is cancelled. `events` opens a stream, whose first event is empty."""
-    pause, told = FIRST_PAUSE_S, ""
+    """Runs until cancelled. `events` opens a stream, whose first event is empty."""
+    pause, logged = FIRST_PAUSE_S, ""
     while True:
         try:
             async for event in events():
                 if event:
                     _read(event, hear)
                 else:
-                    pause, told = FIRST_PAUSE_S, ""
+                    pause, logged = FIRST_PAUSE_S, ""
                     opened()
         except EngineStopped:
             return
         except LaybyError as failure:
-            if str(failure) != told:  # said once, however long it lasts
+            if str(failure) != logged:  # logged once, however long it lasts
                 logger.warning("the stream of messages is down: %s", failure)
-            told = str(failure)
+            logged = str(failure)
         except Exception:
             logger.exception("the stream of messages is down")
         closed()
