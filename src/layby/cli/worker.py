@@ -14,7 +14,7 @@ from layby.cli.options import Duration, graced, slotted
 from layby.cli.stopping import closed, end_soon
 from layby.client.api import Client
 from layby.errors import StoreUnavailable, UsageError
-from layby.runner.runner import Runner, serving
+from layby.runner.runner import Runner, check_can_serve
 from layby.server.signals import asked_to_stop
 from layby.workflow.program import FlowProgram
 
@@ -87,7 +87,7 @@ class Code:
         for flow in self.flows:
             program.register(flow)
         for call in self.calls:
-            program.register_function(serving(call, group))
+            program.register_function(check_can_serve(call, group))
 
     def __str__(self) -> str:
         told = [f"workflow {flow.name}" for flow in self.flows]

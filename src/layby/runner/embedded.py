@@ -11,8 +11,8 @@ from layby.engine.engine import Engine
 from layby.engine.opening import is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.local import LocalClient
-from layby.runner import switching
-from layby.runner.private import PrivateSocket
+from layby.runner.private_socket import PrivateSocket
+from layby.runner.switch_interval import lower_switch_interval, restore_switch_interval
 from layby.store.sqlite import Durability
 from layby.worker.thread_call import in_own_thread
 from layby.worker.worker import Worker
@@ -71,7 +71,7 @@ class EmbeddedLink:
             await in_own_thread(self.engine.stop)
         finally:
             if self._switch_interval is not None:
-                switching.restore(self._switch_interval)
+                restore_switch_interval(self._switch_interval)
 
     def _start(self, *, inline: bool) -> None:
         if inline:
@@ -79,7 +79,7 @@ class EmbeddedLink:
             return
         self.engine.start()
         if self._switch_interval is not None:
-            switching.lower(self._switch_interval)
+            lower_switch_interval(self._switch_interval)
 
 
 class WorkerInbox:

@@ -34,7 +34,7 @@ class RemoteLink:
     async def join(self, worker: Worker) -> None:
         """Make this worker known to the server, listen to it, and keep its leases."""
         await self._register(worker)
-        await self._first_beat(worker)
+        await self._first_heartbeat(worker)
         config = worker.config
         self._inbox = Inbox(
             self.client.transport,
@@ -64,7 +64,7 @@ class RemoteLink:
             await self._inbox.close()
         await self.client.close()
 
-    async def _first_beat(self, worker: Worker) -> None:
+    async def _first_heartbeat(self, worker: Worker) -> None:
         sent_at, beat = worker.lease.elapsed(), worker.heartbeat()
         if (await self._clock.beat(self.client, beat)).is_ok:
             worker.lease.renewed(sent_at, beat.incarnation)

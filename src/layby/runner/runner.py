@@ -33,7 +33,7 @@ from layby.errors import EngineStopped, UsageError, WorkflowError
 from layby.runner import schedule as scheduling
 from layby.runner.counts import at_least_one
 from layby.runner.embedded import EmbeddedLink
-from layby.runner.private import own_or_visit
+from layby.runner.private_socket import open_or_join
 from layby.runner.run import Run
 from layby.runner.schedule import Schedule
 from layby.store.sqlite import Durability
@@ -109,7 +109,7 @@ class Runner:
         grace: Duration | None = None,
     ) -> None:
         self._address = check_address(address)
-        self._durability: Durability = _checked_durability(durability)
+        self._durability: Durability = _check_durability(durability)
         self._settings = Settings(max_crashes=at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
         self._token = token
@@ -146,13 +146,13 @@ class Runner:
 
     async def _open_link(self) -> "EmbeddedLink | RemoteLink":
         if is_url(self._address):
-            return _remote(self._address, self._token)
+            return _remote_link(self._address, self._token)
         if not is_file(self._address):
-            return self._own()
+            return self._open_file()
         file = path_of(self._address)
-        return await own_or_visit(file, self._own, may_visit=self._socket)
+        return await open_or_join(file, self._open_file, may_join=self._socket)
 
-    def _own(self) -> EmbeddedLink:
+    def _open_file(self) -> EmbeddedLink:
         return EmbeddedLink(
             self._address,
             self._durability,
@@ -218,7 +218,7 @@ class Runner:
         """Start a run and return at once. The same id is the same run, also after a restart."""
         self._register_flow(flow)
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
-        command = plan.plan(flow, run_id, context, self._config.group, _length(deadline))
+        command = plan.plan(flow, run_id, context, self._config.group, _duration_ms(deadline))
         started = await self._started(command, run_id)
         if not started.created:
             self._check_flow(started.promise, flow, run_id)
@@ -246,7 +246,7 @@ class Runner:
             self._register_flow(code)
             return
         self._check_open()
-        if self._program.register_function(serving(code, self._config.group)):
+        if self._program.register_function(check_can_serve(code, self._config.group)):
             self.worker.code_changed()
 
     def _register_flow(self, flow: Workflow) -> None:
@@ -257,7 +257,7 @@ class Runner:
             )
         for definition in flow.tasks.values():
             if definition.rpc is not None:
-                serving(definition, self._config.group)
+                check_can_serve(definition, self._config.group)
         if self._program.register(flow):
             self.worker.code_changed()
 
@@ -280,7 +280,7 @@ class Runner:
         self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
     ) -> None:
         """Cancel a run, or one task of it: running, parked or pending, at once."""
-        cancel = CancelPromise(id=_id(run_id, task), by=by, reason=reason)
+        cancel = CancelPromise(id=_promise_id(run_id, task), by=by, reason=reason)
         reply = await self.send(cancel)
         if not reply.is_ok:
             raise await self._unknown(run_id, task)
@@ -328,7 +328,7 @@ class Runner:
 
     async def schedules(self) -> "list[Schedule]":
         """Every schedule of a workflow, by id."""
-        return await scheduling.every(self)
+        return await scheduling.list_all(self)
 
     async def unschedule(self, schedule_id: str) -> None:
         """Delete a schedule. Runs it has started go on."""
@@ -354,9 +354,9 @@ class Runner:
         now = self.now()
         return Polling(
             poll.polls,
-            _millis(poll.next_poll_at, self._loop, now),
+            _to_millis(poll.next_poll_at, self._loop, now),
             poll.last_error,
-            _millis(poll.asked_at, self._loop, now),
+            _to_millis(poll.asked_at, self._loop, now),
         )
 
     def is_stuck(self, task_execution_id: str) -> bool:
@@ -407,7 +407,7 @@ class Runner:
             run = await self.get(run_id)
             await asyncio.gather(*(self.send(kind(id=each)) for each in await run.unsettled()))
             return
-        reply = await self.send(kind(id=_id(run_id, task)))
+        reply = await self.send(kind(id=_promise_id(run_id, task)))
         if reply.status == 404:
             raise await self._unknown(run_id, task)
         if not reply.is_ok:
@@ -449,13 +449,13 @@ class Runner:
             raise UsageError("this Runner is not open: use it inside `async with Runner(...)`")
 
 
-def _remote(url: str, token: str | None) -> "RemoteLink":
+def _remote_link(url: str, token: str | None) -> "RemoteLink":
     from layby.runner.remote import RemoteLink  # noqa: PLC0415 - an HTTP client is slow to load
 
     return RemoteLink(url, token)
 
 
-def serving(definition: AnyTask, group: str) -> AnyTask:
+def check_can_serve(definition: AnyTask, group: str) -> AnyTask:
     """A task that can serve calls in this group."""
     if definition.rpc is None:
         raise UsageError(
@@ -470,14 +470,14 @@ def serving(definition: AnyTask, group: str) -> AnyTask:
     return definition
 
 
-def _length(deadline: Duration | None) -> Millis:
+def _duration_ms(deadline: Duration | None) -> Millis:
     """How long a run may take: what time it is then, only the store knows."""
     if deadline is None:
         return NEVER
     return max(1, min(round(positive_seconds(deadline, "deadline of a run") * 1000), NEVER))
 
 
-def _id(run_id: str, task: str | None) -> str:
+def _promise_id(run_id: str, task: str | None) -> str:
     check_run_id(run_id)
     return plan.root_id(run_id) if task is None else plan.node_id(run_id, task)
 
@@ -489,12 +489,14 @@ def _states(state: RunFilter) -> tuple[PromiseState, ...]:
     return _STATES[state]
 
 
-def _checked_durability(durability: Durability) -> Durability:
+def _check_durability(durability: Durability) -> Durability:
     if durability not in get_args(Durability):
         names = ", ".join(map(repr, get_args(Durability)))
         raise UsageError(f"durability must be one of {names}, got {durability!r}")
     return durability
 
 
-def _millis(loop_time: float | None, loop: asyncio.AbstractEventLoop, now: Millis) -> Millis | None:
+def _to_millis(
+    loop_time: float | None, loop: asyncio.AbstractEventLoop, now: Millis
+) -> Millis | None:
     return None if loop_time is None else now + round((loop_time - loop.time()) * 1000)

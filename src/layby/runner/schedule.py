@@ -94,7 +94,7 @@ async def create(runner: "Runner", command: CreateRunSchedule) -> Schedule:
     raise UsageError(f"{reply.data}{remedy}")
 
 
-async def every(runner: "Runner") -> list[Schedule]:
+async def list_all(runner: "Runner") -> list[Schedule]:
     """By id. Schedules of the protocol, which create single promises, are not among them."""
     found: list[model.Schedule] = []
     query = SearchSchedules(limit=PAGE)
@@ -109,7 +109,7 @@ async def every(runner: "Runner") -> list[Schedule]:
 async def delete(runner: "Runner", schedule_id: str) -> None:
     reply = await runner.send(DeleteSchedule(id=check_schedule_id(schedule_id)))
     if reply.status == 404:
-        known = tuple(each.id for each in await every(runner))
+        known = tuple(each.id for each in await list_all(runner))
         hint = close_match(schedule_id, known) or "; runner.schedules() lists what there is"
         raise UsageError(f"there is no schedule '{schedule_id}'{hint}")
     if not reply.is_ok:
@@ -130,17 +130,17 @@ def command_for(
     """The command, checked as far as that needs no store and no calendar."""
     return plan.schedule(
         flow,
-        _checked_id(schedule_id, flow),
-        _text(cron, "cron", "'0 9 * * mon-fri'"),
+        _schedule_id(schedule_id, flow),
+        _check_text(cron, "cron", "'0 9 * * mon-fri'"),
         context,
         group,
-        _timeout(deadline),
-        _text(_name(timezone), "timezone", "'Europe/Berlin'"),
-        catch_up=_flag(catch_up),
+        _timeout_ms(deadline),
+        _check_text(_zone_name(timezone), "timezone", "'Europe/Berlin'"),
+        catch_up=_check_flag(catch_up),
     )
 
 
-def _checked_id(schedule_id: str | None, flow: Workflow) -> str:
+def _schedule_id(schedule_id: str | None, flow: Workflow) -> str:
     if schedule_id is not None:
         return check_schedule_id(schedule_id)
     try:
@@ -149,24 +149,24 @@ def _checked_id(schedule_id: str | None, flow: Workflow) -> str:
         raise UsageError(f"give schedule() an id: as the workflow's name, {error}") from None
 
 
-def _name(timezone: object) -> object:
+def _zone_name(timezone: object) -> object:
     return timezone.key if isinstance(timezone, ZoneInfo) else timezone
 
 
-def _timeout(deadline: Duration | None) -> Millis:
+def _timeout_ms(deadline: Duration | None) -> Millis:
     if deadline is None:
         return NEVER
     seconds = positive_seconds(deadline, "deadline of a scheduled run")
     return min(max(1, round(seconds * 1000)), NEVER)
 
 
-def _text(given: object, what: str, such_as: str) -> str:
+def _check_text(given: object, what: str, example: str) -> str:
     if not isinstance(given, str):
-        raise UsageError(f"{what} must be a text such as {such_as}, got {given!r}")
+        raise UsageError(f"{what} must be a text such as {example}, got {given!r}")
     return given
 
 
-def _flag(catch_up: object) -> bool:
+def _check_flag(catch_up: object) -> bool:
     if not isinstance(catch_up, bool):
         raise UsageError(f"catch_up must be True or False, got {catch_up!r}")
     return catch_up

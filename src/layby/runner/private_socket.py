@@ -15,7 +15,7 @@ from layby.store.ownership import is_served, socket_of
 
 if TYPE_CHECKING:
     from layby.runner.embedded import EmbeddedLink
-    from layby.runner.guest import GuestLink
+    from layby.runner.shared_file import SharedFileLink
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,9 @@ class PrivateSocket:
             logger.warning("other processes cannot reach this one: %s: %s", self.path, error)
 
 
-async def own_or_visit(
-    file: Path, own: "Callable[[], EmbeddedLink]", *, may_visit: bool
-) -> "EmbeddedLink | GuestLink":
+async def open_or_join(
+    file: Path, open_file: "Callable[[], EmbeddedLink]", *, may_join: bool
+) -> "EmbeddedLink | SharedFileLink":
     """This process owns the file, or speaks to the one that does.
 
     An owner that has just opened the file needs a moment until it listens, and may be gone by then.
@@ -67,12 +67,12 @@ async def own_or_visit(
     until = loop.time() + PATIENCE_S
     while True:
         try:
-            return own()
+            return open_file()
         except StoreOwned as owned:
-            if not may_visit or isinstance(owned, StoreOpenHere) or loop.time() > until:
+            if not may_join or isinstance(owned, StoreOpenHere) or loop.time() > until:
                 raise
         if is_served(file):
-            from layby.runner.guest import GuestLink  # noqa: PLC0415 - HTTP is slow to load
+            from layby.runner.shared_file import SharedFileLink  # noqa: PLC0415 - HTTP is slow to load
 
-            return GuestLink(file, own)
+            return SharedFileLink(file, open_file)
         await asyncio.sleep(LOOK_EVERY_S)

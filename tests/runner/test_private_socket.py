@@ -14,7 +14,7 @@ import pytest
 
 from layby import Runner
 from layby.errors import StoreOwned
-from layby.runner import private
+from layby.runner import private_socket
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.remote import RemoteLink
 from layby.store.ownership import is_served, socket_of
@@ -170,7 +170,7 @@ def test_a_socket_that_a_killed_owner_left_is_replaced(file: Path):
 
 def test_an_owner_that_lets_nobody_in_is_named(file: Path, monkeypatch: pytest.MonkeyPatch):
     """With what to do about it."""
-    monkeypatch.setattr(private, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(private_socket, "PATIENCE_S", 0.2)
 
     async def scene() -> None:
         with pytest.raises(StoreOwned) as refused:
@@ -187,7 +187,7 @@ def test_an_owner_that_lets_nobody_in_is_named(file: Path, monkeypatch: pytest.M
 
 def test_who_lets_nobody_in_is_nobodys_guest(file: Path, monkeypatch: pytest.MonkeyPatch):
     """`socket=False` means: this process or none; it is told at once."""
-    monkeypatch.setattr(private, "PATIENCE_S", 20)
+    monkeypatch.setattr(private_socket, "PATIENCE_S", 20)
 
     async def scene() -> None:
         began = time.monotonic()

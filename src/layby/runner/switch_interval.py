@@ -12,8 +12,8 @@ _open: list[float] = []
 _before = 0.0
 
 
-def lower(seconds: float) -> None:
-    """Switch threads at least this often, until `restore` is called as often as this."""
+def lower_switch_interval(seconds: float) -> None:
+    """Switch threads at least this often, until the setting is restored."""
     global _before  # noqa: PLW0603 - the setting is the interpreter's, so is the memory of it
     with _lock:
         if not _open:
@@ -22,7 +22,7 @@ def lower(seconds: float) -> None:
         sys.setswitchinterval(min(seconds, sys.getswitchinterval()))
 
 
-def restore(seconds: float) -> None:
+def restore_switch_interval(seconds: float) -> None:
     with _lock:
         ours = min(_open)
         _open.remove(seconds)

@@ -23,18 +23,18 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.1
 
 
-class GuestLink(RemoteLink):
-    """`own` opens the file, if nobody else has it."""
+class SharedFileLink(RemoteLink):
+    """`open_file` opens the file, if nobody else has it."""
 
-    def __init__(self, file: Path, own: Callable[[], EmbeddedLink]) -> None:
+    def __init__(self, file: Path, open_file: Callable[[], EmbeddedLink]) -> None:
         super().__init__(f"unix:{socket_of(file)}", None)
         self._file = file
-        self._own = own
-        self._estate: EmbeddedLink | None = None
+        self._open_file = open_file
+        self._owned_link: EmbeddedLink | None = None
         self._waiting: asyncio.Task[None] | None = None
 
     async def join(self, worker: Worker) -> None:
-        self._waiting = asyncio.create_task(self._succeed())
+        self._waiting = asyncio.create_task(self._take_over())
         await super().join(worker)
 
     async def close(self) -> None:
@@ -42,23 +42,23 @@ class GuestLink(RemoteLink):
             self._waiting.cancel()
             await asyncio.wait([self._waiting])
         await super().close()
-        if self._estate is not None:
-            await self._estate.close()
+        if self._owned_link is not None:
+            await self._owned_link.close()
 
-    async def _succeed(self) -> None:
+    async def _take_over(self) -> None:
         """Only while nothing is heard of the owner can the file be free."""
         is_server = is_owned_by_server(self._file)
-        while self._estate is None:
+        while self._owned_link is None:
             if self._inbox is not None and self._inbox.is_open.is_set():
                 is_server = is_owned_by_server(self._file)
                 await self._inbox.is_down.wait()
             await asyncio.sleep(LOOK_EVERY_S)
             if not is_server and not is_served(self._file):
-                self._try_to_own()
+                self._try_to_take_over()
 
-    def _try_to_own(self) -> None:
+    def _try_to_take_over(self) -> None:
         try:
-            self._estate = self._own()
+            self._owned_link = self._open_file()
         except StoreOwned:
             return  # it has not let go yet, or another guest was faster
         except LaybyError as failure:
