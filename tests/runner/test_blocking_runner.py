@@ -71,7 +71,7 @@ def test_it_is_open_only_inside_with(tmp_path: Path):
         assert runner.list() == []
     with pytest.raises(UsageError, match="inside `with BlockingRunner"):
         runner.list()
-    with pytest.raises(UsageError, match="entered once"), runner:
+    with pytest.raises(UsageError, match="entered only once"), runner:
         pass
 
 

@@ -1,4 +1,4 @@
-"""What users hold: a Runner that starts runs and works on them, and the runs it gives out."""
+"""What users hold: a Runner that starts runs and executes them, and the runs it returns."""
 
 from layby.runner.blocking_runner import BlockingRunner, run
 from layby.runner.run import Run

@@ -36,13 +36,13 @@ def run(
     _refuse_inside_a_loop()
     if address is not None:
         return asyncio.run(execute(address))
-    options.setdefault("grace", MEMORY_GRACE_S)  # nobody takes up what is not kept
+    options.setdefault("grace", MEMORY_GRACE_S)  # nothing is kept, so nobody resumes it
     with tempfile.TemporaryDirectory(prefix="layby-") as folder:
         return asyncio.run(execute(f"sqlite:{Path(folder) / 'layby.db'}"))
 
 
 class BlockingRunner:
-    """A Runner on a loop of its own thread; the same verbs, each blocking until it is done."""
+    """A Runner on an event loop in its own thread. The same methods, but they block."""
 
     def __init__(self, address: str = "sqlite:layby.db", **options: Any) -> None:
         self._runner = Runner(address, **options)
@@ -51,7 +51,7 @@ class BlockingRunner:
 
     def __enter__(self) -> Self:
         if self._thread.ident is not None:
-            raise UsageError("a BlockingRunner is entered once: make another one")
+            raise UsageError("a BlockingRunner can be entered only once: create another one")
         self._thread.start()
         try:
             self.wait(self._runner.__aenter__())
@@ -129,7 +129,7 @@ class BlockingRunner:
         try:
             return asked.result()
         except BaseException:
-            asked.cancel()  # an interrupt: nobody waits for it any more
+            asked.cancel()  # interrupted: nobody waits for it any more
             raise
 
     def _check_can_wait(self, coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -150,7 +150,7 @@ class BlockingRunner:
 
 
 class BlockingRun:
-    """A run, as code without an event loop holds it."""
+    """A run, for code without an event loop."""
 
     def __init__(self, runner: BlockingRunner, inner: Run) -> None:
         self._runner = runner
@@ -177,7 +177,7 @@ class BlockingRun:
 
 
 class BlockingSchedule:
-    """A schedule, as code without an event loop holds it."""
+    """A schedule, for code without an event loop."""
 
     def __init__(self, runner: BlockingRunner, inner: Schedule) -> None:
         self._runner = runner

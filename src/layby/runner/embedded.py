@@ -1,4 +1,4 @@
-"""A Runner's own engine on its own store."""
+"""The link of a Runner that runs the engine in its own process."""
 
 from layby.client.patience import patiently
 from layby.clock import SystemClock, virtual_clock
@@ -19,7 +19,7 @@ from layby.worker.worker import Worker
 
 
 class EmbeddedLink:
-    """Opens in the event loop it is used in."""
+    """Create it in the event loop it is used in."""
 
     is_embedded = True
 
@@ -56,7 +56,7 @@ class EmbeddedLink:
         return self._clock.elapsed()
 
     async def join(self, worker: Worker) -> None:
-        """From now on this worker is told what it no longer holds."""
+        """From now on the worker is told when it loses a task."""
         self.router.connect(WorkerInbox(worker, self.router))
         worker.calls.source = CallInbox(worker, self.router)
 
@@ -83,7 +83,7 @@ class EmbeddedLink:
 
 
 class WorkerInbox:
-    """A `Receiver` in this process: always there, always with room."""
+    """A `Receiver` in this process: always connected, always with room."""
 
     has_room = True
 
@@ -100,7 +100,7 @@ class WorkerInbox:
 
 
 class CallInbox:
-    """The `Receiver` of executes for the functions that this process serves, while it is open."""
+    """While open, the `Receiver` of executes for the functions this process serves."""
 
     has_room = True
 
@@ -111,7 +111,7 @@ class CallInbox:
         self._router = router
 
     def open(self) -> None:
-        """As a holder: whoever opens the file next knows by that that this process is dead."""
+        """Registers as a holder, so that the next owner of the file can tell that it is dead."""
         worker = self._worker
         worker.spawn(patiently(worker.client, worker.registration()))
         self._router.connect(self)

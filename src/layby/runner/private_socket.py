@@ -25,7 +25,7 @@ LOOK_EVERY_S: Final = 0.05
 
 
 class PrivateSocket:
-    """Opens in the background: nobody's first task waits for it."""
+    """Opens in the background, so that the first task does not wait for it."""
 
     def __init__(self, database: Path, client: LocalClient, router: Router) -> None:
         self.path = socket_of(database)
@@ -39,11 +39,11 @@ class PrivateSocket:
         await asyncio.wait([self._opening])
         if self._front is not None:
             await self._front.close(GRACE_S)
-            with suppress(OSError):  # what is in its way was there before
+            with suppress(OSError):  # somebody else's file is in its place
                 self.path.unlink(missing_ok=True)
 
     async def _open(self) -> None:
-        """What serves HTTP is slow to load, so a thread does that."""
+        """Loads the HTTP server in a thread, since that is slow."""
         loop = asyncio.get_running_loop()
         try:
             module = await loop.run_in_executor(None, importlib.import_module, "layby.server.front")
@@ -53,15 +53,15 @@ class PrivateSocket:
             needed = "other processes can use this file only with layby[server] installed"
             logger.info("%s (%s)", needed, error)
         except OSError as error:
-            logger.warning("other processes cannot reach this one: %s: %s", self.path, error)
+            logger.warning("other processes cannot reach this one through %s: %s", self.path, error)
 
 
 async def open_or_join(
     file: Path, open_file: "Callable[[], EmbeddedLink]", *, may_join: bool
 ) -> "EmbeddedLink | SharedFileLink":
-    """This process owns the file, or speaks to the one that does.
+    """Open the file, or talk to the process that owns it.
 
-    An owner that has just opened the file needs a moment until it listens, and may be gone by then.
+    An owner that has just opened the file needs a moment until it listens, and may end before that.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE_S

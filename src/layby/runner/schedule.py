@@ -1,4 +1,4 @@
-"""A schedule of a workflow, as whoever made it (or looks it up) sees it."""
+"""A schedule of a workflow, for code that created it or looked it up."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ PAGE = 1_000
 
 
 class Schedule:
-    """As it was when it was read; `runner.schedules()` reads it again."""
+    """A snapshot of when it was read; `runner.schedules()` reads it again."""
 
     def __init__(self, runner: "Runner", row: model.Schedule) -> None:
         self._runner = runner
@@ -55,7 +55,7 @@ class Schedule:
 
     @property
     def next_run_at(self) -> Millis | None:
-        """Milliseconds since 1970; None when its rule comes no more."""
+        """Milliseconds since 1970; None if its rule has no further occurrence."""
         return None if self._row.next_run_at >= NEVER else self._row.next_run_at
 
     @property
@@ -64,7 +64,7 @@ class Schedule:
         return self._row.last_run_at
 
     async def runs(self, limit: int = 100) -> list[Run]:
-        """The runs it has started, newest first; also after it was deleted."""
+        """The runs it has started, newest first; works after it was deleted, too."""
         at_least_one(limit, "limit")
         query = ListRuns(schedule=self.id, newest_first=True, limit=min(limit, PAGE))
         found: list[str] = []
@@ -78,7 +78,7 @@ class Schedule:
         return [Run(self._runner, each) for each in ids if each is not None]
 
     async def delete(self) -> None:
-        """Start no more runs. Those that were started go on."""
+        """Start no more runs. Those that were started continue."""
         await self._runner.unschedule(self.id)
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ async def create(runner: "Runner", command: CreateRunSchedule) -> Schedule:
 
 
 async def list_all(runner: "Runner") -> list[Schedule]:
-    """By id. Schedules of the protocol, which create single promises, are not among them."""
+    """Sorted by id, without schedules of the protocol, which create single promises."""
     found: list[model.Schedule] = []
     query = SearchSchedules(limit=PAGE)
     while True:
@@ -127,7 +127,7 @@ def command_for(
     catch_up: bool,
     deadline: Duration | None,
 ) -> CreateRunSchedule:
-    """The command, checked as far as that needs no store and no calendar."""
+    """The command, with every check that needs neither the store nor a calendar."""
     return plan.schedule(
         flow,
         _schedule_id(schedule_id, flow),
@@ -146,7 +146,9 @@ def _schedule_id(schedule_id: str | None, flow: Workflow) -> str:
     try:
         return check_schedule_id(flow.name)
     except UsageError as error:
-        raise UsageError(f"give schedule() an id: as the workflow's name, {error}") from None
+        raise UsageError(
+            f"pass id= to schedule(), since the workflow's name cannot be one: {error}"
+        ) from None
 
 
 def _zone_name(timezone: object) -> object:
@@ -162,7 +164,7 @@ def _timeout_ms(deadline: Duration | None) -> Millis:
 
 def _check_text(given: object, what: str, example: str) -> str:
     if not isinstance(given, str):
-        raise UsageError(f"{what} must be a text such as {example}, got {given!r}")
+        raise UsageError(f"{what} must be a string such as {example}, got {given!r}")
     return given
 
 

@@ -1,9 +1,9 @@
-"""A Runner whose file another process owns: it speaks to that one, and succeeds it.
+"""The link of a Runner whose file another process owns: it talks to the owner, and may take over.
 
-Whoever starts first owns the file, and nobody knows who will end first. When the owner is gone
-one of its guests opens the file and listens where it did. All of them, the new owner's own worker
-too, find it there by themselves: they only see a server that was away for a moment. A real server
-has no successor: it will be back, and must find its file free.
+The process that starts first owns the file, and any of them may end first. When the owner is gone,
+one of the others opens the file and listens on the same socket. All of them, including the new
+owner's own worker, reconnect there: to them it looks like a server that was away for a moment.
+Nobody takes over from a real server: it will be back, and needs its file.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ LOOK_EVERY_S: Final = 0.1
 
 
 class SharedFileLink(RemoteLink):
-    """`open_file` opens the file, if nobody else has it."""
+    """`open_file` opens the file if no other process owns it."""
 
     def __init__(self, file: Path, open_file: Callable[[], EmbeddedLink]) -> None:
         super().__init__(f"unix:{socket_of(file)}", None)
@@ -46,7 +46,7 @@ class SharedFileLink(RemoteLink):
             await self._owned_link.close()
 
     async def _take_over(self) -> None:
-        """Only while nothing is heard of the owner can the file be free."""
+        """Wait until the owner is gone. The file can only be free while the stream is down."""
         is_server = is_owned_by_server(self._file)
         while self._owned_link is None:
             if self._inbox is not None and self._inbox.is_open.is_set():
@@ -60,8 +60,8 @@ class SharedFileLink(RemoteLink):
         try:
             self._owned_link = self._open_file()
         except StoreOwned:
-            return  # it has not let go yet, or another guest was faster
+            return  # the owner still has it, or another process was faster
         except LaybyError as failure:
-            logger.warning("nobody owns %s, and it cannot be opened: %s", self._file, failure)
+            logger.warning("no process owns %s, but it cannot be opened: %s", self._file, failure)
         else:
             logger.info("the owner of %s is gone: this process owns it now", self._file)

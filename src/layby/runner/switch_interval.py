@@ -1,7 +1,7 @@
-"""The interpreter's switch interval while Runners are open; it belongs to the whole process.
+"""The interpreter's switch interval, which the whole process shares, while Runners are open.
 
-The first Runner to ask lowers it, the last one to close puts back what was there before. Whoever
-sets it meanwhile has spoken last: what is no longer ours is left alone.
+The first Runner to ask lowers it, and the last one to close restores the earlier value. If other
+code has set it in the meantime, that value stays.
 """
 
 import sys
@@ -14,7 +14,7 @@ _before = 0.0
 
 def lower_switch_interval(seconds: float) -> None:
     """Switch threads at least this often, until the setting is restored."""
-    global _before  # noqa: PLW0603 - the setting is the interpreter's, so is the memory of it
+    global _before  # noqa: PLW0603 - the setting is global, so is its earlier value
     with _lock:
         if not _open:
             _before = sys.getswitchinterval()
