@@ -19,7 +19,7 @@ from layby.engine.outbox import Outgoing
 from layby.errors import StoreBusy
 from layby.local import LocalClient
 from layby.server.front import Front
-from layby.server.poll import PollConnection
+from layby.server.poll_stream import PollConnection
 from tests.clocks import ManualClock
 from tests.server.receivers import Seen, on_loop
 from tests.worlds import BACKENDS, Backend, World

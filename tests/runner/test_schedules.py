@@ -319,7 +319,10 @@ async def test_a_rule_that_has_ended_says_so() -> None:
         ({"context": {"x": object()}}, r'context\["x"\]'),
         ({"context": 5}, "context must be a dict"),
         ({"flow": note}, "is not a Workflow"),
-        ({"flow": flow_of(note, name="v1.0")}, r"pass id= to schedule\(\), since the workflow's name"),
+        (
+            {"flow": flow_of(note, name="v1.0")},
+            r"pass id= to schedule\(\), since the workflow's name",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_at_the_call(given: dict[str, Any], why: str) -> None:

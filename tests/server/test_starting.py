@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from layby.errors import UsageError
-from layby.server.config import HttpConfig, ServerConfig
 from layby.server.server import Server
+from layby.server.server_config import HttpConfig, ServerConfig
 
 
 def refusal(config: ServerConfig) -> str:

@@ -12,9 +12,9 @@ from layby.cli.serve import tell
 from layby.cli.stopping import end_soon
 from layby.cli.worker import Code, work
 from layby.runner import Runner
-from layby.server import config, logs
-from layby.server.config import ServerConfig
+from layby.server import logs, server_config
 from layby.server.server import Server, serve
+from layby.server.server_config import ServerConfig
 
 EPILOG = """
 \b
@@ -45,7 +45,7 @@ def dev(
     """Serve on this machine and, with MODULE, work as well: one process, nothing to set up."""
     given = {"db": db, "server.port": port}
     flags = {name: value for name, value in given.items() if value is not None}
-    loaded = config.load(flags, os.environ, file)
+    loaded = server_config.load(flags, os.environ, file)
     logs.configure(loaded.log)
     code = None if module is None else Code(load_module(module), module)
     asyncio.run(serve(loaded, tell) if code is None else _dev(loaded, code, slots, grace))

@@ -26,7 +26,7 @@ from layby.core.replies import PromiseData
 from layby.errors import RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
 from layby.runner.runner import Runner
-from layby.server.signals import asked_to_stop
+from layby.server.signals import stop_requested
 from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.status import RunStatus, TaskExecution
@@ -132,7 +132,7 @@ async def _executed(
 ) -> Context:
     running = asyncio.current_task()
     assert running is not None
-    asked_to_stop(running.cancel)
+    stop_requested(running.cancel)
     await runner.__aenter__()
     try:
         started = await runner.start(flow, context, run_id=run_id, deadline=deadline)

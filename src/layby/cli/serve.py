@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from layby.server import config, logs, server
-from layby.server.config import KEYS
+from layby.server import logs, server, server_config
+from layby.server.server_config import KEYS
 
 EPILOG = """
 \b
@@ -48,7 +48,7 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
 def serve(file: Path | None, **given: Any) -> None:
     """Serve the Resonate protocol and layby's own over HTTP."""
     flags = {name.replace("__", "."): value for name, value in given.items() if value is not None}
-    loaded = config.load(flags, os.environ, file)
+    loaded = server_config.load(flags, os.environ, file)
     logs.configure(loaded.log)
     _run(server.serve(loaded, tell))
 

@@ -15,7 +15,7 @@ from layby.cli.stopping import closed, end_soon
 from layby.client.api import Client
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner.runner import Runner, check_can_serve
-from layby.server.signals import asked_to_stop
+from layby.server.signals import stop_requested
 from layby.workflow.program import FlowProgram
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def _checked(url: str) -> str:
 
 async def work(runner: Runner, code: Code, where: str) -> None:
     """Until a signal says stop; a second one ends it at once."""
-    stop = asked_to_stop(
+    stop = stop_requested(
         lambda: click.echo("layby stops: its tasks are handed back as they end", err=True)
     )
     working = asyncio.ensure_future(_work(runner, code, where))

@@ -1,4 +1,4 @@
-"""The HTTP surface: which path answers what. Requests themselves are `Rpc`'s business."""
+"""The HTTP surface: which path answers what. `RequestHandler` answers the requests themselves."""
 
 import asyncio
 import logging
@@ -20,10 +20,10 @@ from layby.delivery.routing import Router
 from layby.errors import LaybyError
 from layby.local import LocalClient
 from layby.server.auth import Gate, Identity, bearer
-from layby.server.bodies import Bodies, header
-from layby.server.pages import STRANGER, is_stranger
-from layby.server.poll import PollConnection
-from layby.server.rpc import Rpc
+from layby.server.cross_origin import ORIGIN_REFUSED, is_cross_origin
+from layby.server.poll_stream import PollConnection
+from layby.server.request_bodies import BodyReader, header
+from layby.server.request_handler import RequestHandler
 from layby.wire.ask import INCARNATION
 from layby.wire.encode import encode
 
@@ -43,7 +43,7 @@ ALLOWED: Final = {"/": ("POST",)} | dict.fromkeys(PROBES, ("GET", "HEAD"))
 GONE: Final = "This endpoint is no longer supported. Please update to the latest SDK."
 
 
-class Surface(Struct, frozen=True):
+class HttpSettings(Struct, frozen=True):
     """What of the configuration shows on the HTTP surface."""
 
     max_body: int = 8 * 1024 * 1024
@@ -61,17 +61,17 @@ class Application:
         self,
         client: LocalClient,
         router: Router,
-        rpc: Rpc,
+        handler: RequestHandler,
         gate: Gate,
-        surface: Surface,
+        settings: HttpSettings,
         metrics: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
         self._client = client
         self._router = router
-        self._rpc = rpc
+        self._handler = handler
         self._gate = gate
-        self._surface = surface
-        self._bodies = Bodies(surface.max_body)
+        self._settings = settings
+        self._body_reader = BodyReader(settings.max_body)
         self._metrics = metrics
         self._draining = asyncio.Event()
         self.url = ""
@@ -83,14 +83,14 @@ class Application:
         if path == "/" and method == "POST":
             await self._answer(scope, receive, send)
             return
-        place = _poll_place(scope)
+        place = _poll_path(scope)
         allowed = ("GET",) if place else ALLOWED.get(path, ())
         if path.removeprefix("/").split("/")[0] in LEGACY:
-            await _tell(send, 410, GONE)
+            await _respond_error(send, 410, GONE)
         elif not allowed:
-            await _tell(send, 404, f"There is nothing at {path}")
+            await _respond_error(send, 404, f"There is nothing at {path}")
         elif method not in allowed:
-            await _tell(send, 405, f"{method} is not for {path}", allow=", ".join(allowed))
+            await _respond_error(send, 405, f"{method} is not for {path}", allow=", ".join(allowed))
         elif place:
             await self._poll(scope, receive, send, *place)
         else:
@@ -107,17 +107,17 @@ class Application:
     # --- requests ------------------------------------------------------------------------
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._refused_page(scope) or await self._bodies.read(scope, receive)
+        body = self._refused_origin(scope) or await self._body_reader.read(scope, receive)
         if isinstance(body, Reply):
             # Who still sends is listened to, or would not hear this; who waits to be asked is not.
             more = () if header(scope, b"expect") is None else ((b"connection", b"close"),)
             await _respond(send, body.status, encode("unknown", "0", body), JSON, *more)
             return
         token = bearer(header(scope, b"authorization"))
-        answer = await self._rpc.answer(body, token, lambda: self._gone(receive))
+        answer = await self._handler.answer(body, token, lambda: self._disconnected(receive))
         await _respond_in_pieces(send, answer.status, iter(answer.body))
 
-    async def _gone(self, receive: Receive) -> None:
+    async def _disconnected(self, receive: Receive) -> None:
         """Returns when the peer has hung up, or the server is about to."""
         draining = asyncio.ensure_future(self._draining.wait())
         hung_up = asyncio.ensure_future(_hung_up(receive))
@@ -136,7 +136,9 @@ class Application:
         if isinstance(who, Reply):
             await _respond(send, who.status, str(who.data).encode(), TEXT)
             return
-        poll = PollConnection(group, receiver_id, self._router, self.url, self._surface.poll_buffer)
+        poll = PollConnection(
+            group, receiver_id, self._router, self.url, self._settings.poll_buffer
+        )
         self.polls.add(poll)
         hung_up = asyncio.ensure_future(_hung_up(receive))
         hung_up.add_done_callback(lambda _: poll.close())
@@ -155,32 +157,32 @@ class Application:
         transport: asyncio.Transport,
         hung_up: Awaitable[None],
     ) -> None:
-        surface = self._surface
-        _let_unread_be_few(transport)
+        settings = self._settings
+        _limit_unread(transport)
         await send(_start(200, *STREAM))
         write = _writer(send, transport)
-        if await poll.stream(write, surface.ping_every, surface.poll_patience):
+        if await poll.stream(write, settings.ping_every, settings.poll_patience):
             await send({"type": "http.response.body", "body": b""})
         else:
             _hang_up(transport)
             await hung_up
 
-    def _refused_page(self, scope: Scope) -> Reply | None:
+    def _refused_origin(self, scope: Scope) -> Reply | None:
         """Who needs a token to be let in needs nothing else."""
         if not self._gate.is_open:
             return None
-        is_refused = is_stranger(scope["headers"], self._surface.origins, self.url)
-        return refuse(403, STRANGER) if is_refused else None
+        is_refused = is_cross_origin(scope["headers"], self._settings.origins, self.url)
+        return refuse(403, ORIGIN_REFUSED) if is_refused else None
 
     async def _admitted(self, scope: Scope, group: str, receiver_id: str) -> Identity | Reply:
-        if (stranger := self._refused_page(scope)) is not None:
-            return stranger
+        if (refused_origin := self._refused_origin(scope)) is not None:
+            return refused_origin
         who = self._gate.identify(bearer(header(scope, b"authorization")))
         if isinstance(who, Reply):
             return who
         refused = self._gate.permit_poll(who, group)
         refused = refused or await self._refused_holder(scope, group, receiver_id)
-        if self._draining.is_set() or len(self.polls) >= self._surface.max_polls:
+        if self._draining.is_set() or len(self.polls) >= self._settings.max_polls:
             return refused or refuse(503, "Poll registration at capacity")
         return refused or who
 
@@ -203,7 +205,7 @@ class Application:
         if path == "/metrics" and self._metrics is not None:
             await _respond(send, 200, await self._metrics(), TEXT)
         elif path == "/metrics":
-            await _tell(send, 404, "Metrics are not on")
+            await _respond_error(send, 404, "Metrics are not on")
         elif path == "/ready" and not await self._is_ready():
             await _respond(send, 503, b"", TEXT)
         else:
@@ -220,7 +222,7 @@ class Application:
             return False
 
 
-def _poll_place(scope: Scope) -> tuple[str, str] | None:
+def _poll_path(scope: Scope) -> tuple[str, str] | None:
     """Group and id, each decoded by itself: an id may contain a slash, encoded or not.
 
     Whoever was given our URL with a slash at its end asks for `//poll/…`.
@@ -237,7 +239,7 @@ async def _hung_up(receive: Receive) -> None:
         pass
 
 
-def _let_unread_be_few(transport: asyncio.Transport) -> None:
+def _limit_unread(transport: asyncio.Transport) -> None:
     """The kernel would take megabytes for a reader that does not read, and hide that from us."""
     _set_option(transport, socket.SO_SNDBUF, UNREAD_BYTES)
 
@@ -268,7 +270,7 @@ def _start(status: int, *headers: tuple[bytes, bytes]) -> MutableMapping[str, An
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
-async def _tell(send: Send, status: int, why: str, allow: str = "") -> None:
+async def _respond_error(send: Send, status: int, why: str, allow: str = "") -> None:
     more = ((b"allow", allow.encode()),) if allow else ()
     await _respond(send, status, msgspec.json.encode({"error": why}), JSON, *more)
 

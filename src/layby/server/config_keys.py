@@ -11,14 +11,14 @@ from typing import Any, get_type_hints
 from msgspec import Struct
 from msgspec.structs import fields
 
-from layby.server.config_values import Environ, Sort
+from layby.server.config_values import Environ, ValueType
 
 
 class Setting(Struct, frozen=True):
     """Stands in the annotation of a field: what can be given, and what it is for."""
 
-    sort: Any
-    """A `Sort`; a protocol is not for msgspec to check."""
+    value_type: Any
+    """A `ValueType`; a protocol is not for msgspec to check."""
     description: str
 
 
@@ -29,8 +29,8 @@ class Key(Struct, frozen=True):
     default: Any
 
     @property
-    def sort(self) -> Sort:
-        return self.setting.sort
+    def value_type(self) -> ValueType:
+        return self.setting.value_type
 
     @property
     def description(self) -> str:
@@ -38,7 +38,7 @@ class Key(Struct, frozen=True):
 
     @property
     def allowed(self) -> str:
-        return self.sort.allowed
+        return self.value_type.allowed
 
     @property
     def variable(self) -> str:
@@ -52,30 +52,30 @@ class Key(Struct, frozen=True):
     @property
     def is_hidden(self) -> bool:
         """What is given may be a secret: no message repeats it."""
-        return getattr(self.sort, "is_hidden", False)
+        return getattr(self.value_type, "is_hidden", False)
 
     def read(self, raw: object, environ: Environ) -> object:
-        return self.sort.read(raw, environ)
+        return self.value_type.read(raw, environ)
 
     def shown(self, value: Any) -> str:
         """As it would be written, without secrets; empty for nothing."""
-        return "" if value is None or value == () else self.sort.shown(value)
+        return "" if value is None or value == () else self.value_type.shown(value)
 
 
-def keys_of(struct: type[Struct], undescribed: Mapping[str, Setting]) -> Iterator[Key]:
-    """Every setting, in the order of the structs; `undescribed` speaks for bare annotations."""
-    yield from _keys(struct, "", undescribed)
+def keys_of(struct: type[Struct], others: Mapping[str, Setting]) -> Iterator[Key]:
+    """Every setting, in the order of the structs; `others` speaks for bare annotations."""
+    yield from _keys(struct, "", others)
 
 
-def _keys(struct: type[Struct], prefix: str, undescribed: Mapping[str, Setting]) -> Iterator[Key]:
+def _keys(struct: type[Struct], prefix: str, others: Mapping[str, Setting]) -> Iterator[Key]:
     hints = get_type_hints(struct, include_extras=True)
     for field in fields(struct):
         name = prefix + field.name
         hint = hints[field.name]
         if isinstance(hint, type) and issubclass(hint, Struct):
-            yield from _keys(hint, f"{name}.", undescribed)
+            yield from _keys(hint, f"{name}.", others)
         else:
-            yield Key(name, _setting(hint) or undescribed[name], field.default)
+            yield Key(name, _setting(hint) or others[name], field.default)
 
 
 def _setting(hint: Any) -> Setting | None:

@@ -9,19 +9,19 @@ from msgspec import Struct
 
 from layby.errors import UsageError
 from layby.server.config_keys import Key, closest
-from layby.server.config_values import Environ, NotAllowed
+from layby.server.config_values import Environ, InvalidValue
 
 NAME: Final = "layby.toml"
 _PREFIX: Final = "LAYBY_"
-_ELSEWHERE: Final = ("LAYBY_URL", "LAYBY_TOKEN", "LAYBY_PORT_", "LAYBY_SERVICE_")
+_OTHER_VARIABLES: Final = ("LAYBY_URL", "LAYBY_TOKEN", "LAYBY_PORT_", "LAYBY_SERVICE_")
 """Variables of clients, and those Kubernetes makes for a service that is called layby."""
 
 Keys = Mapping[str, Key]
-Found = Iterator["Given | UsageError"]
+Found = Iterator["GivenSetting | UsageError"]
 """Names that are no settings come as errors, so that all of them can be told at once."""
 
 
-class Given(Struct, frozen=True):
+class GivenSetting(Struct, frozen=True):
     """A setting somebody gave; `where` is how that place calls it."""
 
     key: Key
@@ -34,7 +34,7 @@ class Given(Struct, frozen=True):
             return self.key.read(self.raw, environ)
         except UsageError as error:
             return UsageError(f"{self.where}: {self.key.name}: {error}")
-        except NotAllowed:
+        except InvalidValue:
             shown = "what is given" if self.key.is_hidden else repr(self.raw)
             why = f"{self.key.name} cannot be {shown}"
             return UsageError(f"{self.where}: {why}: give {self.key.allowed}")
@@ -52,10 +52,10 @@ def from_environment(environ: Environ, keys: Keys) -> Found:
     by_variable = {key.variable: key for key in keys.values()}
     for variable, raw in sorted(environ.items()):
         if variable in by_variable:
-            yield Given(by_variable[variable], raw, variable)
+            yield GivenSetting(by_variable[variable], raw, variable)
         elif variable.startswith(_PREFIX) and "__" in variable:
-            meant = _meant(variable, keys)
-            hint = _or_is_it(meant and meant.variable)
+            meant = _closest(variable, keys)
+            hint = _did_you_mean(meant and meant.variable)
             yield UsageError(f"{variable}: there is no such setting{hint}")
 
 
@@ -65,10 +65,10 @@ def from_flags(flags: Mapping[str, object], keys: Keys) -> Found:
         if name not in keys:
             yield UsageError(f"there is no setting {name}{_hint(name, keys)}")
         elif raw is not None and raw not in ((), []):
-            yield Given(keys[name], raw, keys[name].flag)
+            yield GivenSetting(keys[name], raw, keys[name].flag)
 
 
-def overlooked(environ: Environ, keys: Keys) -> Iterator[str]:
+def ignored_variables(environ: Environ, keys: Keys) -> Iterator[str]:
     """Warnings for variables that look like settings and are none.
 
     Only names with `__` are refused: the others may be somebody else's (Kubernetes sets
@@ -78,21 +78,21 @@ def overlooked(environ: Environ, keys: Keys) -> Iterator[str]:
     for variable in sorted(environ):
         if not variable.startswith(_PREFIX) or "__" in variable or variable in known:
             continue
-        meant = _meant(variable, keys)
-        if meant is not None and not variable.startswith(_ELSEWHERE):
+        meant = _closest(variable, keys)
+        if meant is not None and not variable.startswith(_OTHER_VARIABLES):
             yield f"{variable} is no setting and was ignored: did you mean {meant.variable}?"
 
 
-def _meant(variable: str, keys: Keys) -> Key | None:
+def _closest(variable: str, keys: Keys) -> Key | None:
     return closest(variable.removeprefix(_PREFIX).lower().replace("__", "."), keys)
 
 
 def _hint(name: str, keys: Keys) -> str:
     meant = closest(name, keys)
-    return _or_is_it(meant and meant.name)
+    return _did_you_mean(meant and meant.name)
 
 
-def _or_is_it(meant: str | None) -> str:
+def _did_you_mean(meant: str | None) -> str:
     return f": did you mean {meant}?" if meant else ""
 
 
@@ -110,7 +110,7 @@ def _flattened(table: dict[str, Any], prefix: str, where: str, keys: Keys) -> Fo
     for field, raw in table.items():
         name = prefix + field
         if name in keys:
-            yield Given(keys[name], raw, where)
+            yield GivenSetting(keys[name], raw, where)
         elif isinstance(raw, dict) and raw:
             yield from _flattened(cast("dict[str, Any]", raw), f"{name}.", where, keys)
         elif name in sections and raw != {}:

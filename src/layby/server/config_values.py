@@ -35,11 +35,11 @@ _YES_NO: Final = {
 }
 
 
-class NotAllowed(Exception):
+class InvalidValue(Exception):
     """This cannot be a value of that sort."""
 
 
-class Sort(Protocol):
+class ValueType(Protocol):
     @property
     def allowed(self) -> str: ...
 
@@ -58,7 +58,7 @@ class Text(Struct, frozen=True):
 
     def read(self, raw: object, _: Environ) -> str:
         if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw):
-            raise NotAllowed
+            raise InvalidValue
         return raw
 
     def shown(self, value: str) -> str:
@@ -71,7 +71,7 @@ class Url(Struct, frozen=True):
     def read(self, raw: object, _: Environ) -> str:
         parts = urlsplit(raw if isinstance(raw, str) else "")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise NotAllowed
+            raise InvalidValue
         return cast("str", raw).rstrip("/")
 
     def shown(self, value: str) -> str:
@@ -85,7 +85,7 @@ class YesNo(Struct, frozen=True):
         if isinstance(raw, str) and raw.lower() in _YES_NO:
             return _YES_NO[raw.lower()]
         if not isinstance(raw, bool):
-            raise NotAllowed
+            raise InvalidValue
         return raw
 
     def shown(self, value: bool) -> str:  # noqa: FBT001 - it is the value
@@ -101,7 +101,7 @@ class Choice(Struct, frozen=True):
 
     def read(self, raw: object, _: Environ) -> str:
         if raw not in self.options:
-            raise NotAllowed
+            raise InvalidValue
         return cast("str", raw)
 
     def shown(self, value: str) -> str:
@@ -123,7 +123,7 @@ class Number(Struct, frozen=True):
         return str(value)
 
 
-class Duration(Struct, frozen=True):
+class DurationValue(Struct, frozen=True):
     """Seconds, once read. A number alone is seconds."""
 
     least_ms: int = 1
@@ -156,7 +156,7 @@ class Size(Struct, frozen=True):
             return _within(_whole(raw), self.least, self.most)
         found = _SIZE.fullmatch(raw)
         if found is None:
-            raise NotAllowed
+            raise InvalidValue
         return _within(int(found[1]) * _SIZES[found[2] or "B"], self.least, self.most)
 
     def shown(self, value: int) -> str:
@@ -178,14 +178,14 @@ class Texts(Struct, frozen=True):
     def read(self, raw: object, _: Environ) -> tuple[str, ...]:
         parts = raw.split(",") if isinstance(raw, str) else raw
         if not isinstance(parts, list | tuple):
-            raise NotAllowed
+            raise InvalidValue
         texts = [
             each.strip() if isinstance(each, str) else "" for each in cast("list[object]", parts)
         ]
         if isinstance(raw, str):
             texts = [text for text in texts if text]
         if not all(text and self.fits(text) for text in texts):
-            raise NotAllowed
+            raise InvalidValue
         return tuple(texts)
 
     def shown(self, value: tuple[str, ...]) -> str:
@@ -217,7 +217,7 @@ class SecretText(Struct, frozen=True):
 
     def read(self, raw: object, environ: Environ) -> Secret:
         if not isinstance(raw, str):
-            raise NotAllowed
+            raise InvalidValue
         return read_secret(raw, environ)
 
     def shown(self, value: Secret) -> str:
@@ -234,7 +234,7 @@ def _whole(raw: object) -> int:
     if isinstance(raw, str) and re.fullmatch(r"-?[0-9]{1,18}", raw):
         return int(raw)
     if isinstance(raw, bool) or not isinstance(raw, int):
-        raise NotAllowed
+        raise InvalidValue
     return raw
 
 
@@ -243,16 +243,16 @@ def _milliseconds(raw: object) -> int:
         try:
             return durations.parse(raw, least=0)
         except UsageError as error:
-            raise NotAllowed from error
+            raise InvalidValue from error
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        raise NotAllowed
+        raise InvalidValue
     seconds = float(raw)
     if not math.isfinite(seconds):
-        raise NotAllowed
+        raise InvalidValue
     return round(seconds * 1000)
 
 
 def _within(value: int, least: int, most: int) -> int:
     if not least <= value <= most:
-        raise NotAllowed
+        raise InvalidValue
     return value

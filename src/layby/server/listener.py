@@ -38,7 +38,7 @@ USER_TIMEOUT_MS: Final = 30_000
 """How long the kernel waits for a vanished peer to confirm what was sent to it."""
 RESERVED_FILES: Final = 100
 """For the store, pushes, logs, and connections that are only told that there are too many."""
-_OF_UPGRADES: Final = (b"connection", b"upgrade", b"http2-settings")
+_UPGRADE_HEADERS: Final = (b"connection", b"upgrade", b"http2-settings")
 
 
 class Limits(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Limits(Struct, frozen=True):
     max_connections: int = 20_000
 
 
-class Listener:
+class HttpListener:
     def __init__(self, app: Any, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._state = ServerState()
@@ -115,9 +115,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        _watch_peer(transport.get_extra_info("socket"))
+        _set_keepalive(transport.get_extra_info("socket"))
         if len(self.connections) > self._limits.max_connections:
-            self.app = _crowded
+            self.app = _too_many_connections
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -140,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes += len(data)
         self._parse(data)
         if self._head_bytes > MAX_HEAD_BYTES and self._deadline is not None:
-            self._lose_patience(431, f"The headers take more than {MAX_HEAD_BYTES} bytes")
+            self._end_slow_request(431, f"The headers take more than {MAX_HEAD_BYTES} bytes")
 
     # --- the parser ----------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         if not self.parser.should_upgrade():
             if len(self._unanswered()) >= MAX_UNANSWERED:
-                raise _TooMany(f"more than {MAX_UNANSWERED} requests before their answers")
+                raise _TooManyRequests(f"more than {MAX_UNANSWERED} requests before their answers")
             self.scope.setdefault("state", {})["transport"] = self.transport
             super().on_headers_complete()
             self._under_way.append(self.cycle)
@@ -183,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
             while rest:
                 rest = self._feed(rest)
         except HttpParserError as error:
-            why = error.__context__ if isinstance(error.__context__, _TooMany) else error
+            why = error.__context__ if isinstance(error.__context__, _TooManyRequests) else error
             logger.debug("a connection sent what is no HTTP: %s", why)
             self._refuse(400, f"Invalid HTTP: {why}")
 
@@ -192,16 +192,16 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            return data[upgrade.args[0] :] if self._stay() else data[:0]
+            return data[upgrade.args[0] :] if self._ignore_upgrade() else data[:0]
         return data[:0]
 
-    def _stay(self) -> bool:
+    def _ignore_upgrade(self) -> bool:
         """Read the head of the request again, as if it offered nothing; False if that is all."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(405, "This is not a proxy")
             return False
-        kept = ((name, value) for name, value in self.headers if name not in _OF_UPGRADES)
+        kept = ((name, value) for name, value in self.headers if name not in _UPGRADE_HEADERS)
         lines = (b"%b %b HTTP/1.1" % (method, self.url), *(b"%b: %b" % each for each in kept))
         self.parser = HttpRequestParser(self)
         self.parser.feed_data(b"\r\n".join((*lines, b"", b"")))
@@ -216,20 +216,20 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._under_way
 
     def _expect_request(self) -> None:
-        self._deadline = self.loop.call_later(self._limits.read_timeout, self._give_up)
+        self._deadline = self.loop.call_later(self._limits.read_timeout, self._on_read_timeout)
 
     def _expect_nothing(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _give_up(self) -> None:
+    def _on_read_timeout(self) -> None:
         if self.flow.read_paused:
             self._expect_request()  # it is not the peer who is late
         else:
-            self._lose_patience(408, "The request did not arrive in time")
+            self._end_slow_request(408, "The request did not arrive in time")
 
-    def _lose_patience(self, status: int, why: str) -> None:
+    def _end_slow_request(self, status: int, why: str) -> None:
         if self._is_in_head or self._unanswered():
             self._refuse(status, why)
         else:
@@ -251,11 +251,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class _TooMany(Exception):
+class _TooManyRequests(Exception):
     """Raised through the parser, which reads on otherwise."""
 
 
-async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
+async def _too_many_connections(_scope: Any, _receive: Any, send: Any) -> None:
     """There are as many connections as there may be; those that are there are served."""
     body = encode("unknown", "0", refuse(503, "Too many connections: try again in a moment"))
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
@@ -277,7 +277,7 @@ def _private_socket(path: Path) -> socket.socket:
     return listening
 
 
-def _watch_peer(connection: socket.socket | None) -> None:
+def _set_keepalive(connection: socket.socket | None) -> None:
     """Let the kernel notice a peer that vanished without a word."""
     if connection is None or connection.family == socket.AF_UNIX:
         return

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from layby.server.config import LogConfig, LogFormat
+from layby.server.server_config import LogConfig, LogFormat
 
 requests: Final = logging.getLogger("layby.requests")
 """Every request, at level debug."""

@@ -20,9 +20,9 @@ from yarl import URL
 from layby.client.outbound import Lookup, look_up
 from layby.core.model import Message, MessageKey, MessageKind
 from layby.engine.outbox import Outgoing
-from layby.server.config import PushConfig
-from layby.server.push_post import Outcome, Poster
-from layby.server.push_turns import Host, Parcel, Turns
+from layby.server.push_post import Poster, PushOutcome
+from layby.server.push_queue import PendingPush, PushHost, PushQueue
+from layby.server.server_config import PushConfig
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ LONGEST_PAUSE: Final = 30.0
 RESEND_AFTER: Final = 25.0
 """A message offered again is sent again if the first has had no answer for so long."""
 _REFUSED: Final = 100  # as if it had failed so often: the longest pause
-_MAX_TOLD: Final = 1_000
+_MAX_LOGGED: Final = 1_000
 
 
 def pause_after(failures: int) -> float:
@@ -73,10 +73,10 @@ class Pusher:
         self._pause = pause
         self._resend_after = resend_after
         self._poster = Poster(config, self._connected, lookup)
-        self._turns = Turns(config.concurrency)
-        self._parcels: dict[MessageKey, Parcel] = {}
+        self._queue = PushQueue(config.concurrency)
+        self._pending: dict[MessageKey, PendingPush] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._is_closing = False
 
     @property
@@ -86,35 +86,35 @@ class Pusher:
 
     def push(self, outgoing: Outgoing) -> None:
         """Never blocks. Of one key only the newest message counts."""
-        known = self._parcels.get(outgoing.key)
+        known = self._pending.get(outgoing.key)
         if self._is_closing or (known is not None and self._is_same(known, outgoing.message)):
             return
         self.withdraw(outgoing.key)
-        parcel = self._parcel(outgoing)
-        if parcel is None:
+        pending = self._new_pending(outgoing)
+        if pending is None:
             self._drop(outgoing)
             return
-        self._parcels[outgoing.key] = parcel
-        self._turns.add(parcel)
+        self._pending[outgoing.key] = pending
+        self._queue.add(pending)
         self._send_all()
-        if parcel.sent_at is None:
-            parcel.promise = None
+        if pending.sent_at is None:
+            pending.promise = None
 
     def withdraw(self, key: MessageKey) -> None:
         """It is stale. If it is under way it may arrive: to break off could kill its receiver."""
-        parcel = self._parcels.pop(key, None)
-        if parcel is None:
+        pending = self._pending.pop(key, None)
+        if pending is None:
             return
-        self._turns.remove(parcel)
-        if parcel.timer is not None:
-            parcel.timer.cancel()
+        self._queue.remove(pending)
+        if pending.timer is not None:
+            pending.timer.cancel()
 
     async def close(self, grace: float) -> None:
         """What is under way gets `grace` seconds; the rest stays in the outbox."""
         self._is_closing = True
-        for parcel in list(self._parcels.values()):
-            if parcel.sent_at is None:
-                self.withdraw(parcel.message.key)
+        for pending in list(self._pending.values()):
+            if pending.sent_at is None:
+                self.withdraw(pending.message.key)
         if self._sending:
             await asyncio.wait(self._sending, timeout=grace)
         late = list(self._sending)
@@ -125,28 +125,28 @@ class Pusher:
 
     # --- sending -------------------------------------------------------------------------
 
-    def _is_same(self, known: Parcel, message: Message) -> bool:
+    def _is_same(self, known: PendingPush, message: Message) -> bool:
         """It is being told that already, and not for so long that it must be stuck."""
         if known.message != message:
             return False
         return known.sent_at is None or self._loop.time() < known.sent_at + self._resend_after
 
-    def _parcel(self, outgoing: Outgoing) -> Parcel | None:
+    def _new_pending(self, outgoing: Outgoing) -> PendingPush | None:
         """None when nothing can be sent to such an address."""
         if not self._is_enabled:
             return None
         try:
             url = URL(outgoing.message.address)
-            host = self._turns.host(str(url.origin()))
+            host = self._queue.host(str(url.origin()))
         except (ValueError, IndexError):  # brackets in odd places make yarl stumble
-            self._tell("its address", "dropped, since that is no URL", outgoing.message)
+            self._log_once("its address", "dropped, since that is no URL", outgoing.message)
             return None
-        return Parcel(host, url, outgoing.message, outgoing.promise)
+        return PendingPush(host, url, outgoing.message, outgoing.promise)
 
     def _send_all(self) -> None:
-        while (parcel := self._turns.take()) is not None:
-            parcel.sent_at = self._loop.time()
-            sending = self._loop.create_task(self._send(parcel))
+        while (pending := self._queue.take()) is not None:
+            pending.sent_at = self._loop.time()
+            sending = self._loop.create_task(self._send(pending))
             self._sending.add(sending)
             sending.add_done_callback(self._sent)
 
@@ -157,93 +157,95 @@ class Pusher:
             logger.error("what a push led to failed", exc_info=error)
         self._send_all()
 
-    async def _send(self, parcel: Parcel) -> None:
+    async def _send(self, pending: PendingPush) -> None:
         try:
-            outcome = await self._try(parcel)
+            outcome = await self._try(pending)
             if outcome.kind == "out of reach":
-                self._rest(parcel, outcome)
+                self._back_off(pending, outcome)
         finally:
-            parcel.sent_at = parcel.promise = None
-            self._turns.finish(parcel)
-        self._conclude(parcel, outcome)
+            pending.sent_at = pending.promise = None
+            self._queue.finish(pending)
+        self._conclude(pending, outcome)
 
-    async def _try(self, parcel: Parcel) -> Outcome:
+    async def _try(self, pending: PendingPush) -> PushOutcome:
         try:
-            outgoing = await self._whole(parcel)
+            outgoing = await self._with_promise(pending)
             if outgoing is None:
-                return Outcome("forbidden", "a promise it should hear of is gone")
-            return await self._poster.post(parcel.url, self._encode(outgoing), parcel.host)
+                return PushOutcome("forbidden", "a promise it should hear of is gone")
+            return await self._poster.post(pending.url, self._encode(outgoing), pending.host)
         except Exception:
-            logger.exception("the push of %s failed", _name(parcel.message))
-            return Outcome("failed", "an error of ours")
+            logger.exception("the push of %s failed", _name(pending.message))
+            return PushOutcome("failed", "an error of ours")
 
-    async def _whole(self, parcel: Parcel) -> Outgoing | None:
-        if parcel.message.kind == "unblock" and parcel.promise is None:
-            return await self._load(parcel.message)
-        return Outgoing(parcel.message, parcel.promise)
+    async def _with_promise(self, pending: PendingPush) -> Outgoing | None:
+        if pending.message.kind == "unblock" and pending.promise is None:
+            return await self._load(pending.message)
+        return Outgoing(pending.message, pending.promise)
 
     # --- what became of it ---------------------------------------------------------------
 
-    def _conclude(self, parcel: Parcel, outcome: Outcome) -> None:
-        message = parcel.message
-        is_wanted = self._parcels.get(message.key) is parcel
+    def _conclude(self, pending: PendingPush, outcome: PushOutcome) -> None:
+        message = pending.message
+        is_wanted = self._pending.get(message.key) is pending
         if outcome.kind in ("arrived", "forbidden") and is_wanted:
-            del self._parcels[message.key]
+            del self._pending[message.key]
         if outcome.kind == "arrived":
             self._count(message.kind, "success")
             if is_wanted:
                 self._on_delivered(Outgoing(message))
         elif outcome.kind == "forbidden":
-            self._tell(parcel.host.origin, f"dropped, since {outcome.why}", message)
+            self._log_once(pending.host.origin, f"dropped, since {outcome.why}", message)
             if is_wanted:
                 self._drop(Outgoing(message))
         else:
             self._count(message.kind, "error")
             if is_wanted and not self._is_closing:
-                self._repeat(parcel, outcome)
+                self._repeat(pending, outcome)
 
     def _drop(self, outgoing: Outgoing) -> None:
         self._count(outgoing.message.kind, "dropped")
         self._on_dropped(outgoing)
 
-    def _repeat(self, parcel: Parcel, outcome: Outcome) -> None:
+    def _repeat(self, pending: PendingPush, outcome: PushOutcome) -> None:
         if outcome.kind == "out of reach":
-            self._turns.add(parcel)
+            self._queue.add(pending)
             return
-        self._tell(parcel.host.origin, f"{outcome.why}; it will be sent again", parcel.message)
-        parcel.failures += 1
-        failures = _REFUSED if outcome.kind == "refused" else parcel.failures
-        parcel.timer = self._loop.call_later(self._pause(failures), self._again, parcel)
+        self._log_once(
+            pending.host.origin, f"{outcome.why}; it will be sent again", pending.message
+        )
+        pending.failures += 1
+        failures = _REFUSED if outcome.kind == "refused" else pending.failures
+        pending.timer = self._loop.call_later(self._pause(failures), self._again, pending)
 
-    def _again(self, parcel: Parcel) -> None:
-        parcel.timer = None
-        self._turns.add(parcel)
+    def _again(self, pending: PendingPush) -> None:
+        pending.timer = None
+        self._queue.add(pending)
         self._send_all()
 
-    def _rest(self, parcel: Parcel, outcome: Outcome) -> None:
-        host = parcel.host
-        if not self._turns.rest(parcel):
+    def _back_off(self, pending: PendingPush, outcome: PushOutcome) -> None:
+        host = pending.host
+        if not self._queue.back_off(pending):
             return
         if host.failures == 1:
             logger.warning("%s cannot be reached (%s): messages wait", host.origin, outcome.why)
-        self._loop.call_later(self._pause(host.failures), self._wake, host)
+        self._loop.call_later(self._pause(host.failures), self._end_back_off, host)
 
-    def _wake(self, host: Host) -> None:
-        self._turns.wake(host)
+    def _end_back_off(self, host: PushHost) -> None:
+        self._queue.end_back_off(host)
         self._send_all()
 
-    def _connected(self, host: Host) -> None:
-        if self._turns.reached(host):
+    def _connected(self, host: PushHost) -> None:
+        if self._queue.mark_reached(host):
             logger.info("%s can be reached again", host.origin)
             self._send_all()
 
-    def _tell(self, where: str, what: str, message: Message) -> None:
+    def _log_once(self, where: str, what: str, message: Message) -> None:
         """Once for each host and reason; the counters know how often it happens."""
-        if (where, what) in self._told:
+        if (where, what) in self._logged:
             return
-        if len(self._told) >= _MAX_TOLD:
-            self._told.clear()
-        self._told.add((where, what))
+        if len(self._logged) >= _MAX_LOGGED:
+            self._logged.clear()
+        self._logged.add((where, what))
         logger.warning("%s to %s: %s", _name(message), where, what)
 
 

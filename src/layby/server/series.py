@@ -33,7 +33,7 @@ class Family(Struct, frozen=True):
     labels: Labels = ()
 
     @property
-    def sort(self) -> str:
+    def type(self) -> str:
         return "counter" if self.name.endswith("_total") else "gauge"
 
     def gauges(self, values: Iterable[tuple[Labels, float]]) -> Metric:
@@ -49,13 +49,13 @@ class Family(Struct, frozen=True):
         return family
 
 
-class Spread(Family, frozen=True):
+class HistogramFamily(Family, frozen=True):
     """A histogram: how many were at most so large."""
 
     bounds: tuple[float, ...] = DEFAULT_BOUNDS
 
     @property
-    def sort(self) -> str:
+    def type(self) -> str:
         return "histogram"
 
     def histograms(self, values: Iterable[tuple[Labels, "Histogram"]]) -> Metric:

@@ -24,18 +24,18 @@ from layby.engine.opening import is_file, is_url, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
 from layby.local import LocalClient
-from layby.server import config as configuration
-from layby.server.app import Surface
+from layby.server import server_config as configuration
+from layby.server.app import HttpSettings
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
-from layby.server.config import PushConfig, ServerConfig
 from layby.server.config_values import without_password
 from layby.server.front import Front
-from layby.server.listener import Limits, Listener, allow_connections
+from layby.server.listener import HttpListener, Limits, allow_connections
 from layby.server.logs import log_request
-from layby.server.metrics import Metrics, MetricsApp
 from layby.server.push import Pusher
-from layby.server.signals import asked_to_stop
+from layby.server.server_config import PushConfig, ServerConfig
+from layby.server.server_metrics import Metrics, MetricsApp
+from layby.server.signals import stop_requested
 from layby.store.api import Store
 from layby.store.ownership import socket_of
 from layby.wire.encode import encode_message
@@ -77,7 +77,7 @@ class Server:
         self.router.attach(self.engine, self.client)
         self.front = self._new_front(self._gate)
         self._private = self._new_front(Gate(AuthConfig()))
-        self._metrics_listener = Listener(MetricsApp(self._metrics.scrape))
+        self._metrics_listener = HttpListener(MetricsApp(self._metrics.scrape))
         self._watch()
         try:
             await self._listen()
@@ -124,7 +124,7 @@ class Server:
 
     def _new_front(self, gate: Gate) -> Front:
         http, poll = self.config.server, self.config.poll
-        surface = Surface(
+        settings = HttpSettings(
             max_body=http.max_body,
             max_polls=poll.max_connections,
             poll_buffer=poll.buffer,
@@ -135,7 +135,7 @@ class Server:
         return Front(
             self.client,
             self.router,
-            surface,
+            settings,
             gate=gate,
             count=self._count,
             metrics=self._metrics.scrape,
@@ -205,7 +205,7 @@ class Server:
 
 async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
     """Serve until a signal says stop; a second one ends it at once."""
-    stop = asked_to_stop(partial(logger.info, "stopping: answering what is under way"))
+    stop = stop_requested(partial(logger.info, "stopping: answering what is under way"))
     for warning in configuration.warnings(config, os.environ):
         logger.warning(warning)
     server = Server(_with_files_for_all(config))
@@ -235,7 +235,7 @@ def _with_files_for_all(config: ServerConfig) -> ServerConfig:
     return replace(config, server=replace(config.server, max_connections=allowed))
 
 
-async def _listen(listener: Listener, host: str, port: int, flag: str) -> int:
+async def _listen(listener: HttpListener, host: str, port: int, flag: str) -> int:
     try:
         return await listener.listen(host, port)
     except OSError as error:

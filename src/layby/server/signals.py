@@ -8,12 +8,12 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
-TOGETHER_S: Final = 1.0
+SAME_SIGNAL_S: Final = 1.0
 """Signals this close to the first count as one: a terminal and a supervisor may both send it."""
 
 
-def asked_to_stop(heard: Callable[[], object]) -> asyncio.Event:
-    """Set by the first signal that says so, when `heard` is called.
+def stop_requested(on_stop: Callable[[], object]) -> asyncio.Event:
+    """Set by the first signal that says so, when `on_stop` is called.
 
     One that comes at least a second later ends the process at once, with 128 and its number,
     whatever the event loop is busy with.
@@ -21,22 +21,22 @@ def asked_to_stop(heard: Callable[[], object]) -> asyncio.Event:
     stop = asyncio.Event()
     loop, numbers = asyncio.get_running_loop(), tuple(_signals())
 
-    def hear() -> None:
+    def stop_once() -> None:
         if stop.is_set():
             return
         stop.set()
         first_at = monotonic()
 
-        def hear_again(number: int, _: FrameType | None) -> None:
-            if monotonic() - first_at >= TOGETHER_S:
+        def exit_now(number: int, _: FrameType | None) -> None:
+            if monotonic() - first_at >= SAME_SIGNAL_S:
                 os._exit(128 + number)
 
         for each in numbers:
-            signal.signal(each, hear_again)
-        heard()
+            signal.signal(each, exit_now)
+        on_stop()
 
     for number in numbers:
-        loop.add_signal_handler(number, hear)
+        loop.add_signal_handler(number, stop_once)
     return stop
 
 

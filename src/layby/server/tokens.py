@@ -24,7 +24,7 @@ from msgspec import Struct
 from layby.core.model import Millis
 from layby.errors import UsageError
 from layby.server.auth_config import AuthConfig
-from layby.server.complaints import Complaints
+from layby.server.rate_limited_log import RateLimitedLog
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class TokenVerifier:
         self._algorithms: Algorithms = ()
         self._issuer = issuer
         self._audience = audience
-        self._refused = Complaints("refused a token", logger, logging.INFO)
+        self._refused = RateLimitedLog("refused a token", logger, logging.INFO)
         if public_key == UNCHECKED:
             logger.warning(
                 "auth.public_key is 'none': signatures are NOT checked and anybody can write a "

@@ -24,11 +24,11 @@ from layby.engine.items import Item
 from layby.engine.observer import Observer
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
-from layby.server import metrics
-from layby.server.config import HttpConfig, ServerConfig
-from layby.server.metrics import LIVE, Metrics
+from layby.server import server_metrics
 from layby.server.series import Histogram
 from layby.server.server import Server
+from layby.server.server_config import HttpConfig, ServerConfig
+from layby.server.server_metrics import LIVE, Metrics
 from layby.wire.decode import VERSION
 from layby.workflow.waiting import WaitKind
 from tests.clocks import ManualClock
@@ -367,7 +367,7 @@ def test_a_store_that_cannot_tell_is_left_out(caplog, monkeypatch):
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(metrics, "STATS_PATIENCE", 0.01)
+    monkeypatch.setattr(server_metrics, "STATS_PATIENCE", 0.01)
     assert value(Metrics(hangs), "layby_holders") is None
     assert "no answer" in caplog.text
 
@@ -388,7 +388,7 @@ def test_the_process_itself_is_told():
 
 def test_kinds_of_waits_are_those_workers_write():
     """A new kind must not end up among the others by accident."""
-    assert set(get_args(WaitKind)) == metrics.WAIT_KINDS
+    assert set(get_args(WaitKind)) == server_metrics.WAIT_KINDS
 
 
 def test_a_histogram_has_its_bounds_inside():
@@ -413,9 +413,9 @@ def test_counting_a_request_takes_no_time_worth_speaking_of():
 
 FAMILIES = [
     family
-    for value in vars(metrics).values()
+    for value in vars(server_metrics).values()
     for family in (value.values() if value is LIVE else [value])
-    if isinstance(family, metrics.Family)
+    if isinstance(family, server_metrics.Family)
 ]
 """In the order in which they are declared."""
 
@@ -434,22 +434,22 @@ def test_what_is_declared_is_what_is_told():
     """Every family of the list is scraped, and none besides but the process's own."""
     text = asyncio.run(everything().scrape()).decode()
     told = {
-        (name, sort)
-        for name, sort in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+        (name, kind)
+        for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
         if not name.startswith("process_")
     }
-    assert told == {(family.name, family.sort) for family in FAMILIES}
+    assert told == {(family.name, family.type) for family in FAMILIES}
 
 
 def table() -> str:
     rows = [
-        f"| `{family.name}{labels_of(family)}` | {family.sort} | {family.help} |"
+        f"| `{family.name}{labels_of(family)}` | {family.type} | {family.help} |"
         for family in FAMILIES
     ]
     return "\n".join(("| metric | sort | what it is |", "|---|---|---|", *rows))
 
 
-def labels_of(family: metrics.Family) -> str:
+def labels_of(family: server_metrics.Family) -> str:
     return f"{{{', '.join(family.labels)}}}" if family.labels else ""
 
 

@@ -16,15 +16,15 @@ from layby.server import auth_config
 from layby.server.auth_config import ApiKey, AuthConfig
 from layby.server.config_keys import Key, Setting, keys_of
 from layby.server.config_sources import (
-    Given,
+    GivenSetting,
     from_environment,
     from_file,
     from_flags,
-    overlooked,
+    ignored_variables,
 )
 from layby.server.config_values import (
     Choice,
-    Duration,
+    DurationValue,
     Number,
     SecretText,
     Size,
@@ -34,7 +34,7 @@ from layby.server.config_values import (
     Url,
     YesNo,
 )
-from layby.server.push_token import FORMS, read_place
+from layby.server.push_token import FORMS, parse_token_host
 from layby.server.secret import Secret
 
 Durability = Literal["full", "normal"]
@@ -49,7 +49,7 @@ def _is_origin(text: str) -> bool:
     return re.fullmatch(r"\*|https?://[^/?#\s]+", text) is not None
 
 
-def _is_place(text: str) -> bool:
+def _is_host_or_network(text: str) -> bool:
     """A name, or what reads as a network (an address is one)."""
     if re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9_.-]+", text):
         return True
@@ -83,11 +83,11 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
         int, Setting(Number(1), "Open connections at most; more get 503")
     ] = 20_000
     read_timeout: Annotated[
-        float, Setting(Duration(100), "How long a request may take to arrive whole")
+        float, Setting(DurationValue(100), "How long a request may take to arrive whole")
     ] = 30.0
     shutdown_timeout: Annotated[
         float,
-        Setting(Duration(0), "How long requests under way may take to end after SIGTERM"),
+        Setting(DurationValue(0), "How long requests under way may take to end after SIGTERM"),
     ] = 10.0
 
     def url_at(self, port: int) -> str:
@@ -137,7 +137,8 @@ class CorsConfig(Struct, frozen=True, kw_only=True):
 
 class TasksConfig(Struct, frozen=True, kw_only=True):
     retry_timeout: Annotated[
-        float, Setting(Duration(100), "After this an `execute` that nobody answered is sent again")
+        float,
+        Setting(DurationValue(100), "After this an `execute` that nobody answered is sent again"),
     ] = 30.0
     max_crashes: Annotated[
         int,
@@ -154,10 +155,11 @@ class PollConfig(Struct, frozen=True, kw_only=True):
         Setting(Number(1, 100_000), "Messages one stream may hold back; others wait in the outbox"),
     ] = 100
     ping: Annotated[
-        float, Setting(Duration(100), "A silent stream carries a comment this often")
+        float, Setting(DurationValue(100), "A silent stream carries a comment this often")
     ] = 15.0
     patience: Annotated[
-        float, Setting(Duration(100), "A reader that takes nothing for so long is disconnected")
+        float,
+        Setting(DurationValue(100), "A reader that takes nothing for so long is disconnected"),
     ] = 30.0
 
 
@@ -168,15 +170,17 @@ class PushConfig(Struct, frozen=True, kw_only=True):
     allow: Annotated[
         tuple[str, ...],
         Setting(
-            Texts("a host, an address or a network such as 10.0.0.0/8", _is_place),
+            Texts("a host, an address or a network such as 10.0.0.0/8", _is_host_or_network),
             "Private hosts and networks that may be pushed to; public ones always may",
         ),
     ] = ()
     concurrency: Annotated[int, Setting(Number(1, 100_000), "Pushes under way at most")] = 256
     connect_timeout: Annotated[
-        float, Setting(Duration(), "How long connecting to an address may take")
+        float, Setting(DurationValue(), "How long connecting to an address may take")
     ] = 10.0
-    request_timeout: Annotated[float, Setting(Duration(), "How long one push may take")] = 180.0
+    request_timeout: Annotated[float, Setting(DurationValue(), "How long one push may take")] = (
+        180.0
+    )
     auth: Annotated[
         PushAuth,
         Setting(
@@ -189,7 +193,7 @@ class PushConfig(Struct, frozen=True, kw_only=True):
     token_hosts: Annotated[
         tuple[str, ...],
         Setting(
-            Texts(FORMS, read_place),
+            Texts(FORMS, parse_token_host),
             "Hosts that get it: `a.example`, `*.example:8443`, `https://a.example`; `*` for all",
         ),
     ] = ()
@@ -298,12 +302,12 @@ def load(
         from_flags(flags or {}, KEYS),
     )
     found = [each for source in sources for each in source]
-    given = {each.key.name: each for each in found if isinstance(each, Given)}
+    given = {each.key.name: each for each in found if isinstance(each, GivenSetting)}
     values = {name: each.value(environ) for name, each in given.items()}
     wrong = [each for each in (*found, *values.values()) if isinstance(each, UsageError)]
-    _refuse(wrong)
-    config = _built(values)
-    _refuse(_misfits(config))
+    _raise_if_any(wrong)
+    config = _build(values)
+    _raise_if_any(_conflicts(config))
     return config
 
 
@@ -317,7 +321,7 @@ def shown(config: ServerConfig) -> Iterator[tuple[str, str]]:
 
 def warnings(config: ServerConfig, environ: Mapping[str, str]) -> Iterator[str]:
     """What works, and may not be what was meant."""
-    yield from overlooked(environ, KEYS)
+    yield from ignored_variables(environ, KEYS)
     is_open = config.auth.public_key is None and not config.auth.api_keys
     if is_open and not config.server.is_local:
         where = f"server.host is {config.server.host} and there is no auth"
@@ -328,7 +332,7 @@ def warnings(config: ServerConfig, environ: Mapping[str, str]) -> Iterator[str]:
         yield "debug is on: any client can stop time and delete everything"
 
 
-def _built(values: Mapping[str, object]) -> ServerConfig:
+def _build(values: Mapping[str, object]) -> ServerConfig:
     changed: dict[str, Any] = {}
     for name, value in values.items():
         section, dot, field = name.partition(".")
@@ -337,7 +341,7 @@ def _built(values: Mapping[str, object]) -> ServerConfig:
     return replace(_DEFAULTS, **changed)
 
 
-def _misfits(config: ServerConfig) -> Iterator[str | UsageError]:
+def _conflicts(config: ServerConfig) -> Iterator[str | UsageError]:
     """Settings that are fine alone and not together."""
     if config.server.port and config.server.port == config.server.metrics_port:
         yield "server.metrics_port is server.port, which has /metrics anyway: leave it 0"
@@ -358,6 +362,6 @@ def _misfits(config: ServerConfig) -> Iterator[str | UsageError]:
         yield error
 
 
-def _refuse(wrong: Iterable[str | UsageError]) -> None:
+def _raise_if_any(wrong: Iterable[str | UsageError]) -> None:
     if told := "; ".join(map(str, wrong)):
         raise UsageError(told)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from layby.core.replies import Reply
-from layby.server.bodies import CROWDED, ENDED_EARLY, Bodies
+from layby.server.request_bodies import ENDED_EARLY, TOO_MUCH_AT_ONCE, BodyReader
 
 LIMIT, ROOM = 10, 100
 GONE = {"type": "http.disconnect"}
@@ -40,14 +40,14 @@ class Sender:
             yield {"type": "http.request", "body": piece, "more_body": not is_last}
 
 
-def read(bodies: Bodies, sender: Sender) -> "asyncio.Task[bytes | Reply]":
-    return asyncio.ensure_future(bodies.read(sender.scope, sender.receive))
+def read(reader: BodyReader, sender: Sender) -> "asyncio.Task[bytes | Reply]":
+    return asyncio.ensure_future(reader.read(sender.scope, sender.receive))
 
 
 @pytest.mark.parametrize("pieces", [(b"",), (b"x" * LIMIT,), (b"x" * 4, b"y" * 6), (b"x", b"")])
 def test_a_body_is_read_whole(pieces: tuple[bytes, ...]) -> None:
     async def scene() -> None:
-        assert await read(Bodies(LIMIT), Sender(*pieces)) == b"".join(pieces)
+        assert await read(BodyReader(LIMIT), Sender(*pieces)) == b"".join(pieces)
 
     asyncio.run(scene())
 
@@ -56,7 +56,7 @@ def test_a_body_is_read_whole(pieces: tuple[bytes, ...]) -> None:
 @pytest.mark.parametrize("pieces", [(b"x" * 11,), (b"x" * 10, b"y"), (b"x" * 20, b"y" * 3)])
 def test_one_that_is_too_large_is_not(pieces: tuple[bytes, ...], headers: dict[str, str]) -> None:
     async def scene() -> None:
-        refused = await read(Bodies(LIMIT), Sender(*pieces, headers=headers))
+        refused = await read(BodyReader(LIMIT), Sender(*pieces, headers=headers))
         assert isinstance(refused, Reply)
         assert (refused.status, refused.data) == (413, "Request body is larger than 10 bytes")
 
@@ -67,33 +67,33 @@ def test_beginnings_have_only_so_much_room_together() -> None:
     """Whoever goes, or is done, makes room; what comes whole needs none."""
 
     async def scene() -> None:
-        bodies = Bodies(LIMIT, ROOM)
+        reader = BodyReader(LIMIT, ROOM)
         slow = [Sender(b"x" * 9, goes_on=True) for _ in range(11)]
-        waiting = [read(bodies, each) for each in slow]
+        waiting = [read(reader, each) for each in slow]
         for each in slow:
             await each.is_waiting.wait()
-        assert await read(bodies, Sender(b"x", b"y")) == b"xy"
-        assert await read(bodies, Sender(b"x" * 9, goes_on=True)) is CROWDED
+        assert await read(reader, Sender(b"x", b"y")) == b"xy"
+        assert await read(reader, Sender(b"x" * 9, goes_on=True)) is TOO_MUCH_AT_ONCE
         closing = {"connection": "close"}
-        assert await read(bodies, Sender(b"x" * 9, b"y", headers=closing)) is CROWDED
-        assert await read(bodies, Sender(b"x" * LIMIT)) == b"x" * LIMIT
+        assert await read(reader, Sender(b"x" * 9, b"y", headers=closing)) is TOO_MUCH_AT_ONCE
+        assert await read(reader, Sender(b"x" * LIMIT)) == b"x" * LIMIT
         for each in slow:
             each.goes_on.set()
         assert await asyncio.gather(*waiting) == [ENDED_EARLY] * 11
-        assert bodies._room == ROOM
+        assert reader._room == ROOM
 
     asyncio.run(scene())
 
 
 def test_a_sender_that_is_given_up_makes_room() -> None:
     async def scene() -> None:
-        bodies = Bodies(LIMIT, ROOM)
+        reader = BodyReader(LIMIT, ROOM)
         slow = Sender(b"x" * 9, goes_on=True)
-        waiting = read(bodies, slow)
+        waiting = read(reader, slow)
         await slow.is_waiting.wait()
-        assert bodies._room == ROOM - 9
+        assert reader._room == ROOM - 9
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert bodies._room == ROOM
+        assert reader._room == ROOM
 
     asyncio.run(scene())

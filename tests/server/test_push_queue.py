@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from layby.core.model import Message
-from layby.server.push_turns import Parcel, Turns
+from layby.server.push_queue import PendingPush, PushQueue
 
 
 class Line:
     """Turns, with parcels that are easily made and told apart."""
 
     def __init__(self, concurrency):
-        self.turns = Turns(concurrency)
+        self.queue = PushQueue(concurrency)
         self.made = 0
 
     def add(self, origin, count=1):
@@ -22,16 +22,16 @@ class Line:
         for _ in range(count):
             self.made += 1
             message = Message(f"p{self.made}", "execute", f"http://{origin}/")
-            parcel = Parcel(self.turns.host(origin), URL(message.address), message, None)
-            self.turns.add(parcel)
-            added.append(parcel)
+            pending = PendingPush(self.queue.host(origin), URL(message.address), message, None)
+            self.queue.add(pending)
+            added.append(pending)
         return added
 
     def take_all(self):
-        return list(iter(self.turns.take, None))
+        return list(iter(self.queue.take, None))
 
     def take_origins(self):
-        return [parcel.host.origin for parcel in self.take_all()]
+        return [pending.host.origin for pending in self.take_all()]
 
 
 def test_a_lone_host_gets_half_of_the_room():
@@ -46,7 +46,7 @@ def test_a_single_slot_is_enough():
     line = Line(1)
     first, second = line.add("a", 2)
     assert line.take_all() == [first]
-    line.turns.finish(first)
+    line.queue.finish(first)
     assert line.take_all() == [second]
 
 
@@ -67,8 +67,8 @@ def test_hosts_that_are_there_together_share_evenly():
     taken = line.take_all()
     line.add("b", 1_000)
     line.add("c", 1_000)
-    for parcel in taken:
-        line.turns.finish(parcel)
+    for pending in taken:
+        line.queue.finish(pending)
     origins = [*line.take_origins()]
     assert [origins.count(each) for each in "abc"] == [64, 64, 64]
 
@@ -79,8 +79,8 @@ def test_hosts_take_turns():
     line.add("a", 1_000)
     taken = line.take_all()
     line.add("b", 2)
-    for parcel in taken[:2]:
-        line.turns.finish(parcel)
+    for pending in taken[:2]:
+        line.queue.finish(pending)
     assert sorted(line.take_origins()[:2]) == ["a", "b"]
 
 
@@ -88,36 +88,36 @@ def test_messages_for_one_host_leave_in_order():
     """First come, first served."""
     line = Line(1)
     added = line.add("a", 3)
-    for parcel in added:
-        assert line.take_all() == [parcel]
-        line.turns.finish(parcel)
+    for pending in added:
+        assert line.take_all() == [pending]
+        line.queue.finish(pending)
 
 
 def test_what_was_removed_is_not_taken():
     """A withdrawn message has no turn; to remove it twice, or under way, changes nothing."""
     line = Line(256)
     first, second, third = line.add("a", 3)
-    line.turns.remove(second)
-    line.turns.remove(second)
+    line.queue.remove(second)
+    line.queue.remove(second)
     assert line.take_all() == [first, third]
-    line.turns.remove(first)
-    line.turns.finish(first)
-    line.turns.finish(third)
+    line.queue.remove(first)
+    line.queue.finish(first)
+    line.queue.finish(third)
     assert line.take_all() == []
 
 
 def test_a_host_that_cannot_be_reached_rests_and_then_sends_one():
     """While it rests nothing leaves; then one probe, and no second beside it."""
     line = Line(256)
-    parcels = line.add("a", 10)
+    pendings = line.add("a", 10)
     taken = line.take_all()
-    assert [line.turns.rest(each) for each in taken] == [True] + [False] * 9
+    assert [line.queue.back_off(each) for each in taken] == [True] + [False] * 9
     for each in taken:
-        line.turns.finish(each)
-        line.turns.add(each)
+        line.queue.finish(each)
+        line.queue.add(each)
     assert line.take_all() == []
-    host = parcels[0].host
-    line.turns.wake(host)
+    host = pendings[0].host
+    line.queue.end_back_off(host)
     (probe,) = line.take_all()
     assert (host.failures, host.probe) == (1, probe)
 
@@ -129,11 +129,11 @@ def test_only_the_probe_lengthens_the_rest():
     slow, first, _ = line.take_all()
     line.add("a", 5)
     host = slow.host
-    assert line.turns.rest(first)
-    line.turns.wake(host)
+    assert line.queue.back_off(first)
+    line.queue.end_back_off(host)
     (probe,) = line.take_all()
-    assert not line.turns.rest(slow)
-    assert line.turns.rest(probe)
+    assert not line.queue.back_off(slow)
+    assert line.queue.back_off(probe)
     assert host.failures == 2
 
 
@@ -144,27 +144,27 @@ def test_all_follow_once_the_host_is_reached():
     line.take_all()
     line.add("a", 5)
     line.take_all()
-    line.turns.rest(first)
-    line.turns.finish(first)
+    line.queue.back_off(first)
+    line.queue.finish(first)
     line.add("a", 7)
-    line.turns.wake(first.host)
+    line.queue.end_back_off(first.host)
     assert len(line.take_all()) == 1
-    assert line.turns.reached(first.host)
-    assert not line.turns.reached(first.host)
+    assert line.queue.mark_reached(first.host)
+    assert not line.queue.mark_reached(first.host)
     assert len(line.take_all()) == 6
 
 
 def test_a_host_is_forgotten_with_its_last_message():
     """Addresses are made up by others: what is kept of them must not grow."""
     line = Line(256)
-    parcels = line.add("a", 2)
-    for parcel in line.take_all():
-        line.turns.finish(parcel)
-    assert list(line.turns._hosts) == ["a"]
-    parcels.clear()
-    del parcel
+    pendings = line.add("a", 2)
+    for pending in line.take_all():
+        line.queue.finish(pending)
+    assert list(line.queue._hosts) == ["a"]
+    pendings.clear()
+    del pending
     gc.collect()
-    assert (list(line.turns._hosts), list(line.turns._line)) == ([], [])
+    assert (list(line.queue._hosts), list(line.queue._ready_hosts)) == ([], [])
 
 
 HOSTS = st.sampled_from("abcdef")
@@ -172,7 +172,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), HOSTS),
         st.tuples(st.sampled_from(["finish", "lose", "reach"]), st.integers(0, 50)),
-        st.tuples(st.just("wake"), HOSTS),
+        st.tuples(st.just("end_back_off"), HOSTS),
     ),
     max_size=120,
 )
@@ -186,28 +186,28 @@ def test_nothing_is_lost_and_the_room_is_never_exceeded(concurrency, steps):
     for act, which in steps:
         if act == "add":
             keep += line.add(which)
-        elif act == "wake":
-            line.turns.wake(line.turns.host(which))
+        elif act == "end_back_off":
+            line.queue.end_back_off(line.queue.host(which))
         elif under_way:
-            parcel = under_way[which % len(under_way)]
+            pending = under_way[which % len(under_way)]
             if act == "reach":
-                line.turns.reached(parcel.host)
+                line.queue.mark_reached(pending.host)
                 continue
-            under_way.remove(parcel)
+            under_way.remove(pending)
             if act == "lose":
-                line.turns.rest(parcel)
-            line.turns.finish(parcel)
+                line.queue.back_off(pending)
+            line.queue.finish(pending)
             if act == "lose":
-                line.turns.add(parcel)
+                line.queue.add(pending)
             else:
-                left.add(parcel)
+                left.add(pending)
         under_way += line.take_all()
         assert len(under_way) <= concurrency
     for _ in range(len(keep) + 1):
-        for parcel in under_way:
-            line.turns.finish(parcel)
-            left.add(parcel)
-        for host in list(line.turns._hosts.values()):
-            line.turns.wake(host)
+        for pending in under_way:
+            line.queue.finish(pending)
+            left.add(pending)
+        for host in list(line.queue._hosts.values()):
+            line.queue.end_back_off(host)
         under_way = line.take_all()
     assert left == set(keep)

@@ -14,30 +14,30 @@ from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
 from layby.server import reach
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
-from layby.server.complaints import Complaints
+from layby.server.rate_limited_log import RateLimitedLog
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
 from layby.wire.kinds import KINDS
 
 logger = logging.getLogger(__name__)
 
-Gone = Callable[[], Awaitable[None]]
+Disconnected = Callable[[], Awaitable[None]]
 """Returns when the caller has hung up."""
 Count = Callable[[str, int, float, str], None]
 """Told kind, status and seconds of every answer; of a refusal, why."""
 
 DEBUG_KINDS = frozenset(kind for kind in KINDS if kind.startswith("debug."))
-EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
-BUSY = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
+NOT_EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
+SHUTTING_DOWN = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     body: Iterable[bytes]
     """In pieces, made when they are wanted: a batch may ask a thousand times for megabytes."""
 
 
-class Rpc:
+class RequestHandler:
     def __init__(
         self, client: LocalClient, router: Router, gate: Gate, count: Count, *, debug: bool
     ) -> None:
@@ -46,9 +46,11 @@ class Rpc:
         self._gate = gate
         self._count = count
         self._debug = debug
-        self._complaints = Complaints("requests are refused", logger)
+        self._failure_log = RateLimitedLog("requests are refused", logger)
 
-    async def answer(self, body: bytes, token: str | None, gone: Gone) -> Answer:
+    async def answer(
+        self, body: bytes, token: str | None, disconnected: Disconnected
+    ) -> HttpAnswer:
         """`token` is what the transport brought; the envelope's own counts more."""
         request = decode(body)
         if not request.has_envelope:
@@ -58,18 +60,20 @@ class Rpc:
             return self._counted(request, who)
         if isinstance(request.body, Batch):
             return await self._answer_batch(request, request.body, who)
-        return await self._answer_one(request, who, gone)
+        return await self._answer_one(request, who, disconnected)
 
-    async def _answer_one(self, request: Request, who: Identity, gone: Gone) -> Answer:
+    async def _answer_one(
+        self, request: Request, who: Identity, disconnected: Disconnected
+    ) -> HttpAnswer:
         began = perf_counter()
         asked = self._ask(request, who)
         if isinstance(asked, Reply):
             return self._counted(request, asked, began)
-        if _may_wait(request) and not await self._is_over(asked, gone, who):
+        if _may_wait(request) and not await self._wait_for_answer(asked, disconnected, who):
             return self._counted(request, UNAUTHORIZED, began)
         return self._counted(request, await self._reply(asked), began)
 
-    async def _answer_batch(self, outer: Request, batch: Batch, who: Identity) -> Answer:
+    async def _answer_batch(self, outer: Request, batch: Batch, who: Identity) -> HttpAnswer:
         """All leave in one turn of the loop, so they share a commit and keep their order."""
         began = perf_counter()
         requests = [decode(bytes(each)) for each in batch.requests]
@@ -79,11 +83,11 @@ class Rpc:
             b"".join(self._counted(request, reply, began).body)
             for request, reply in zip(requests, replies, strict=True)
         )
-        return Answer(200, encode_batch(outer.corr_id, answers))
+        return HttpAnswer(200, encode_batch(outer.corr_id, answers))
 
     def _ask_in_batch(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
         forbidden = self._gate.permit(who, request.kind, request.body)
-        return forbidden or _out_of_place(request) or self._ask_permitted(request, who)
+        return forbidden or _refused_in_batch(request) or self._ask_permitted(request, who)
 
     def _ask(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
         forbidden = self._gate.permit(who, request.kind, request.body)
@@ -94,7 +98,7 @@ class Rpc:
             return DEBUG_IS_OFF  # whatever else is wrong with it
         body = request.body
         if (take := reach.take_in(body)) is not None and take.embedded:
-            return EMBEDDED
+            return NOT_EMBEDDED
         if isinstance(body, DeclineTasks):
             for each in body.tasks:
                 self._router.decline(each.id, each.version, each.target, body.pid)
@@ -107,12 +111,14 @@ class Rpc:
         assert isinstance(body, Reply)
         return body
 
-    async def _is_over(self, asked: "asyncio.Future[Reply]", gone: Gone, who: Identity) -> bool:
+    async def _wait_for_answer(
+        self, asked: "asyncio.Future[Reply]", disconnected: Disconnected, who: Identity
+    ) -> bool:
         """Wait for the answer or the end of the caller; False when the token expires first.
 
         Without an answer the request is dropped.
         """
-        hung_up = asyncio.ensure_future(gone())
+        hung_up = asyncio.ensure_future(disconnected())
         left = self._gate.seconds_left(who)
         try:
             either = asyncio.wait((asked, hung_up), timeout=left, return_when="FIRST_COMPLETED")
@@ -127,16 +133,16 @@ class Rpc:
         try:
             return await asked
         except EngineStopped:
-            return BUSY
+            return SHUTTING_DOWN
         except StoreError as failure:
-            self._complaints.tell(str(failure))
+            self._failure_log.tell(str(failure))
             return refuse(503, str(failure))
         except asyncio.CancelledError:
             if asked.cancelled():
-                return BUSY  # nobody is there to read it
+                return SHUTTING_DOWN  # nobody is there to read it
             raise
 
-    def _counted(self, request: Request, reply: Reply, began: float | None = None) -> Answer:
+    def _counted(self, request: Request, reply: Reply, began: float | None = None) -> HttpAnswer:
         seconds = 0.0 if began is None else perf_counter() - began
         if request.has_envelope:
             why = str(reply.data) if reply.status >= 400 else ""
@@ -144,12 +150,12 @@ class Rpc:
         return _answer(request, reply)
 
 
-def _answer(request: Request, reply: object) -> Answer:
+def _answer(request: Request, reply: object) -> HttpAnswer:
     assert isinstance(reply, Reply)
-    return Answer(reply.status, (encode(request.kind, request.corr_id, reply),))
+    return HttpAnswer(reply.status, (encode(request.kind, request.corr_id, reply),))
 
 
-def _out_of_place(request: Request) -> Reply | None:
+def _refused_in_batch(request: Request) -> Reply | None:
     """What cannot stand in a batch: the others would wait for it, or its answer be too much."""
     body = request.body
     if isinstance(body, Batch):

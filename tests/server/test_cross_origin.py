@@ -2,7 +2,7 @@
 
 import pytest
 
-from layby.server.pages import is_stranger
+from layby.server.cross_origin import is_cross_origin
 
 URL = "https://layby.example.org"
 LISTED = ("https://app.example.org",)
@@ -11,7 +11,7 @@ LISTED = ("https://app.example.org",)
 def is_refused(origin: str | None, host: str = "127.0.0.1:8001", site: str | None = None) -> bool:
     headers = {b"host": host, b"origin": origin, b"sec-fetch-site": site}
     sent = [(name, value.encode()) for name, value in headers.items() if value is not None]
-    return is_stranger(sent, LISTED, URL)
+    return is_cross_origin(sent, LISTED, URL)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_all_others_are(origin: str, host: str) -> None:
 
 def test_who_is_no_browser_is_none() -> None:
     assert not is_refused(None)
-    assert not is_stranger([], (), URL)
+    assert not is_cross_origin([], (), URL)
 
 
 def test_a_server_that_does_not_know_its_address_yet_owns_no_page() -> None:
-    assert is_stranger([(b"origin", b"null")], (), "")
+    assert is_cross_origin([(b"origin", b"null")], (), "")
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
@@ -69,4 +69,4 @@ def test_without_an_origin_the_site_says_it(site: str) -> None:
 
 
 def test_all_may_be_listed() -> None:
-    assert not is_stranger([(b"origin", b"null")], ("*",), URL)
+    assert not is_cross_origin([(b"origin", b"null")], ("*",), URL)

@@ -19,31 +19,39 @@ from yarl import URL
 from layby.core.model import Message, MessageKey, Promise
 
 
-class Host:
+class PushHost:
     """All addresses of one scheme, host and port. Lives as long as a parcel for it does."""
 
-    __slots__ = ("__weakref__", "failures", "is_resting", "origin", "probe", "queue", "under_way")
+    __slots__ = (
+        "__weakref__",
+        "failures",
+        "is_backing_off",
+        "origin",
+        "probe",
+        "queue",
+        "under_way",
+    )
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
-        self.queue: OrderedDict[MessageKey, Parcel] = OrderedDict()
+        self.queue: OrderedDict[MessageKey, PendingPush] = OrderedDict()
         self.under_way = 0
         self.failures = 0
         """How often in a row it could not be reached."""
-        self.is_resting = False
-        self.probe: Parcel | None = None
+        self.is_backing_off = False
+        self.probe: PendingPush | None = None
 
     @property
-    def has_turns(self) -> bool:
-        return bool(self.queue) and not self.is_resting and self.probe is None
+    def is_ready(self) -> bool:
+        return bool(self.queue) and not self.is_backing_off and self.probe is None
 
 
-class Parcel:
+class PendingPush:
     """A message to one address, and how it fares."""
 
     __slots__ = ("failures", "host", "message", "promise", "sent_at", "timer", "url")
 
-    def __init__(self, host: Host, url: URL, message: Message, promise: Promise | None) -> None:
+    def __init__(self, host: PushHost, url: URL, message: Message, promise: Promise | None) -> None:
         self.host = host
         self.url = url
         self.message = message
@@ -56,78 +64,78 @@ class Parcel:
         """While it waits for its next try."""
 
 
-class Turns:
+class PushQueue:
     def __init__(self, concurrency: int) -> None:
         self._room = concurrency
-        self._hosts: WeakValueDictionary[str, Host] = WeakValueDictionary()
-        self._line: OrderedDict[Host, None] = OrderedDict()
+        self._hosts: WeakValueDictionary[str, PushHost] = WeakValueDictionary()
+        self._ready_hosts: OrderedDict[PushHost, None] = OrderedDict()
 
-    def host(self, origin: str) -> Host:
+    def host(self, origin: str) -> PushHost:
         host = self._hosts.get(origin)
         if host is None:
-            host = self._hosts[origin] = Host(origin)
+            host = self._hosts[origin] = PushHost(origin)
         return host
 
-    def add(self, parcel: Parcel) -> None:
-        parcel.host.queue[parcel.message.key] = parcel
-        self._line_up(parcel.host)
+    def add(self, pending: PendingPush) -> None:
+        pending.host.queue[pending.message.key] = pending
+        self._update_ready(pending.host)
 
-    def remove(self, parcel: Parcel) -> None:
-        if parcel.host.queue.get(parcel.message.key) is parcel:
-            del parcel.host.queue[parcel.message.key]
-            self._line_up(parcel.host)
+    def remove(self, pending: PendingPush) -> None:
+        if pending.host.queue.get(pending.message.key) is pending:
+            del pending.host.queue[pending.message.key]
+            self._update_ready(pending.host)
 
-    def take(self) -> Parcel | None:
+    def take(self) -> PendingPush | None:
         """The next to send; from now on it is under way."""
         host = self._next_host()
         if host is None:
             return None
-        _, parcel = host.queue.popitem(last=False)
+        _, pending = host.queue.popitem(last=False)
         self._room -= 1
         host.under_way += 1
-        host.probe = parcel if host.failures else None
-        self._line.move_to_end(host)
-        self._line_up(host)
-        return parcel
+        host.probe = pending if host.failures else None
+        self._ready_hosts.move_to_end(host)
+        self._update_ready(host)
+        return pending
 
-    def finish(self, parcel: Parcel) -> None:
+    def finish(self, pending: PendingPush) -> None:
         """It is under way no more, however that went."""
-        host = parcel.host
+        host = pending.host
         self._room += 1
         host.under_way -= 1
-        if host.probe is parcel:
+        if host.probe is pending:
             host.probe = None
-        self._line_up(host)
+        self._update_ready(host)
 
-    def rest(self, parcel: Parcel) -> bool:
+    def back_off(self, pending: PendingPush) -> bool:
         """Its host could not be reached. False when that is known, or a probe will tell."""
-        host = parcel.host
-        if host.is_resting or host.probe not in (None, parcel):
+        host = pending.host
+        if host.is_backing_off or host.probe not in (None, pending):
             return False
         host.failures += 1
-        host.is_resting = True
-        self._line_up(host)
+        host.is_backing_off = True
+        self._update_ready(host)
         return True
 
-    def wake(self, host: Host) -> None:
-        host.is_resting = False
-        self._line_up(host)
+    def end_back_off(self, host: PushHost) -> None:
+        host.is_backing_off = False
+        self._update_ready(host)
 
-    def reached(self, host: Host) -> bool:
+    def mark_reached(self, host: PushHost) -> bool:
         """Whether that is news."""
         was_lost = host.failures > 0
-        host.failures, host.is_resting, host.probe = 0, False, None
-        self._line_up(host)
+        host.failures, host.is_backing_off, host.probe = 0, False, None
+        self._update_ready(host)
         return was_lost
 
-    def _line_up(self, host: Host) -> None:
-        if host.has_turns:
-            self._line.setdefault(host)
+    def _update_ready(self, host: PushHost) -> None:
+        if host.is_ready:
+            self._ready_hosts.setdefault(host)
         else:
-            self._line.pop(host, None)
+            self._ready_hosts.pop(host, None)
 
-    def _next_host(self) -> Host | None:
+    def _next_host(self) -> PushHost | None:
         """Passes over no host that has nothing under way, so this ends soon."""
         if self._room <= 0:
             return None
-        return next((host for host in self._line if host.under_way < self._room), None)
+        return next((host for host in self._ready_hosts if host.under_way < self._room), None)

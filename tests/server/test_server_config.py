@@ -7,9 +7,9 @@ import pytest
 
 from layby.core.settings import Settings
 from layby.errors import UsageError
-from layby.server import config as configuration
+from layby.server import server_config as configuration
 from layby.server.auth_config import AuthConfig
-from layby.server.config import KEYS, HttpConfig, PushConfig, ServerConfig, load
+from layby.server.server_config import KEYS, HttpConfig, PushConfig, ServerConfig, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 KEY = "layby_0123456789abcdef0123"

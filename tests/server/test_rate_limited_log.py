@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from layby.server.complaints import AGAIN_S, Complaints
+from layby.server.rate_limited_log import AGAIN_S, RateLimitedLog
 
 
 class Clock:
@@ -16,24 +16,24 @@ class Clock:
 
 def test_each_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    complaints = Complaints("refused", logging.getLogger("layby.here"), logging.WARNING, clock)
+    log = RateLimitedLog("refused", logging.getLogger("layby.here"), logging.WARNING, clock)
     for why in ("the disk is full", "the disk is full", "it is locked", "the disk is full"):
-        complaints.tell(why)
+        log.tell(why)
     assert caplog.record_tuples == [
         ("layby.here", logging.WARNING, "refused: the disk is full"),
         ("layby.here", logging.WARNING, "refused: it is locked"),
     ]
     clock.now = AGAIN_S - 1
-    complaints.tell("the disk is full")
+    log.tell("the disk is full")
     assert len(caplog.records) == 2
     clock.now = AGAIN_S
-    complaints.tell("the disk is full")
+    log.tell("the disk is full")
     assert len(caplog.records) == 3
 
 
 def test_they_are_not_remembered_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints("refused", logging.getLogger("layby"), clock=Clock())
+    log = RateLimitedLog("refused", logging.getLogger("layby"), clock=Clock())
     for number in range(1_000):
-        complaints.tell(str(number))
+        log.tell(str(number))
     assert len(caplog.records) == 1_000
-    assert len(complaints._again_at) <= 100
+    assert len(log._again_at) <= 100

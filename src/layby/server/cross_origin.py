@@ -10,18 +10,18 @@ from urllib.parse import urlsplit
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-STRANGER: Final = "Web pages from elsewhere need to be listed in cors.origins"
-_OF_BROWSERS: Final = frozenset((b"origin", b"sec-fetch-site"))
-_ELSEWHERE: Final = (b"cross-site", b"same-site")
+ORIGIN_REFUSED: Final = "Web pages from elsewhere need to be listed in cors.origins"
+_BROWSER_HEADERS: Final = frozenset((b"origin", b"sec-fetch-site"))
+_OTHER_SITES: Final = (b"cross-site", b"same-site")
 
 
-def is_stranger(headers: Headers, origins: tuple[str, ...], url: str) -> bool:
+def is_cross_origin(headers: Headers, origins: tuple[str, ...], url: str) -> bool:
     """Whether a page sent this that is neither of these `origins` nor of this server."""
-    if not any(name in _OF_BROWSERS for name, _ in headers) or "*" in origins:
+    if not any(name in _BROWSER_HEADERS for name, _ in headers) or "*" in origins:
         return False
     told = dict(headers)
     if b"origin" not in told:
-        return told[b"sec-fetch-site"] in _ELSEWHERE
+        return told[b"sec-fetch-site"] in _OTHER_SITES
     origin, host = (told.get(name, b"").decode("latin-1") for name in (b"origin", b"host"))
     return origin not in origins and not _is_ours(origin, host, url)
 

@@ -22,7 +22,7 @@ from layby.core.stats import COUNTED, LONGEST, StatsData
 from layby.core.ticks import FireSchedule
 from layby.engine.observer import Commit
 from layby.errors import LaybyError
-from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, Spread
+from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, HistogramFamily
 from layby.wire.kinds import KINDS
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ WAIT_KINDS: Final = frozenset(
 REQUESTS: Final = Family(
     "resonate_request_total", "Requests answered, by kind and status", ("kind", "status")
 )
-DURATIONS: Final = Spread(
+DURATIONS: Final = HistogramFamily(
     "resonate_request_duration_seconds",
     "From a request read to its answer; takes and watches wait in it",
     ("kind",),
@@ -63,16 +63,18 @@ DELIVERIES: Final = Family(
     ("status",),
 )
 SCHEDULED: Final = Family("resonate_schedule_promises_total", "Promises made by schedules")
-BATCHES: Final = Spread("layby_batch_commands", "Commands in one transaction", bounds=SIZE_BOUNDS)
-COMMITS: Final = Spread(
+BATCHES: Final = HistogramFamily(
+    "layby_batch_commands", "Commands in one transaction", bounds=SIZE_BOUNDS
+)
+COMMITS: Final = HistogramFamily(
     "layby_commit_seconds", "From a transaction's begin to its commit", bounds=FINE_BOUNDS
 )
-WAKES: Final = Spread(
+WAKES: Final = HistogramFamily(
     "layby_wake_latency_seconds",
     "From a promise's settlement to its `unblock` on the wire",
     bounds=FINE_BOUNDS,
 )
-RESUMES: Final = Spread(
+RESUMES: Final = HistogramFamily(
     "layby_resume_lag_seconds",
     "From a task's readiness to its hand-over to a layby worker",
     bounds=FINE_BOUNDS,

@@ -9,7 +9,7 @@ AGAIN_S: Final = 60.0
 _MAX_KNOWN: Final = 100
 
 
-class Complaints:
+class RateLimitedLog:
     """`about` begins every line."""
 
     def __init__(

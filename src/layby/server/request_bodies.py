@@ -14,10 +14,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 ROOM: Final = 256 * 2**20
 """Bytes of all bodies that are not whole yet."""
 ENDED_EARLY: Final = refuse(400, "The request ended early")
-CROWDED: Final = refuse(503, "Too many large requests at once: try again in a moment")
+TOO_MUCH_AT_ONCE: Final = refuse(503, "Too many large requests at once: try again in a moment")
 
 
-class Bodies:
+class BodyReader:
     def __init__(self, limit: int, room: int = ROOM) -> None:
         self._limit = limit
         self._room = max(room, 4 * limit)
@@ -26,7 +26,7 @@ class Bodies:
         refused = self._too_large(int(header(scope, b"content-length") or 0))
         body, held = bytearray(), 0
         try:
-            while refused is None or not _hears_at_once(scope):
+            while refused is None or not _can_be_refused_early(scope):
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return ENDED_EARLY
@@ -39,7 +39,7 @@ class Bodies:
                 self._room -= len(body) - held
                 held = len(body)
                 if self._room < 0:
-                    refused = refused or CROWDED
+                    refused = refused or TOO_MUCH_AT_ONCE
         finally:
             self._room += held
         return refused or bytes(body)
@@ -55,7 +55,7 @@ def header(scope: Scope, name: bytes) -> str | None:
     return found[0].decode("latin-1") if found else None
 
 
-def _hears_at_once(scope: Scope) -> bool:
+def _can_be_refused_early(scope: Scope) -> bool:
     """False if the connection ends with the answer: who still sends then would not hear it."""
     if header(scope, b"expect") is not None:
         return True

@@ -10,7 +10,7 @@ import pytest
 from layby.core.model import Message, Promise
 from layby.delivery.routing import Router
 from layby.engine.outbox import Outgoing
-from layby.server.poll import MAX_CHARS, PIECE_BYTES, PING, PollConnection
+from layby.server.poll_stream import MAX_CHARS, PIECE_BYTES, PING, PollConnection
 from tests.delivery.test_routing import Outbox, execute, new_router, settled, unblock
 from tests.server.receivers import Seen, on_loop
 
