@@ -117,7 +117,7 @@ def test_variables_of_others_are_left_alone_and_likely_mistakes_told():
     config = load(environ=environ)
     assert config == ServerConfig()
     [told] = configuration.warnings(config, environ)
-    assert told == "LAYBY_PORT is no setting and was ignored: did you mean LAYBY_SERVER__PORT?"
+    assert told == "LAYBY_PORT is not a setting and was ignored: did you mean LAYBY_SERVER__PORT?"
 
 
 def test_an_unknown_flag_is_refused():
@@ -203,7 +203,7 @@ def test_values_are_read_from_text_and_from_toml(key, raw, value):
         ("push.connect_timeout", 0, "from 1ms"),
         ("server.url", "layby.example.org", "a URL such as https://layby.example.org"),
         ("server.url", "ftp://x", "a URL"),
-        ("cors.origins", ["example.org"], "a list, each of which is * or an origin"),
+        ("cors.origins", ["example.org"], "a list, each item * or an origin"),
         ("cors.origins", "http://a/path", "a list"),
         ("cors.origins", [1], "a list"),
         ("cors.origins", [""], "a list"),
@@ -238,7 +238,7 @@ def test_a_value_that_cannot_be_is_told_with_place_and_remedy(key, raw, allowed)
         ({"push.token": "env:TOKEN"}, "push.token is not used unless push.auth is bearer"),
         (
             {"push.auth": "bearer", "push.token": "env:TOKEN"},
-            "push.token would be for nobody: list in push.token_hosts who gets it",
+            "push.token has no recipient: list in push.token_hosts which hosts get it",
         ),
         ({"push.token_hosts": ["a.org"]}, "push.token_hosts is not used unless push.auth"),
         ({"auth.issuer": "me"}, "auth.issuer protects nothing without auth.public_key"),
@@ -291,7 +291,7 @@ def test_an_open_door_is_told():
     """Listening beyond this machine without auth works, and is said aloud."""
     everywhere = load({"server.host": "0.0.0.0", "debug": True})
     open_door, debug = configuration.warnings(everywhere, {})
-    assert "there is no auth: whoever reaches port 8001 can do everything" in open_door
+    assert "there is no auth: anybody who can reach port 8001 can do everything" in open_door
     assert "debug is on" in debug
     [pages] = configuration.warnings(load({"cors.origins": "*"}), {})
     assert pages.startswith("cors.origins is * and there is no auth")
@@ -323,9 +323,9 @@ def test_a_secret_is_read_from_where_it_is_kept(secret_file):
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
-        ("hush", "a secret is not written here: give env:NAME"),
-        ("vault:hush", "a secret is not written here: give env:NAME"),
-        ("env:", "a secret is not written here: give env:NAME"),
+        ("hush", "do not write a secret here: give env:NAME"),
+        ("vault:hush", "do not write a secret here: give env:NAME"),
+        ("env:", "do not write a secret here: give env:NAME"),
         ("env:NONE", "env:NONE is not set: set the variable NONE"),
         ("env:EMPTY", "env:EMPTY is empty"),
         ("file:/none/there", "file:/none/there cannot be read (No such file"),
@@ -371,7 +371,7 @@ def test_no_secret_is_shown(tmp_path):
     with pytest.raises(UsageError, match=r"auth\.api_keys: .*unknown field `rolle`") as failure:
         load(cwd=tmp_path)
     assert KEY not in str(failure.value)
-    with pytest.raises(UsageError, match=r"auth\.public_key cannot be what is given"):
+    with pytest.raises(UsageError, match=r"auth\.public_key cannot be the given value"):
         load({"auth.public_key": ["hush"]})
 
 

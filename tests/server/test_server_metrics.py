@@ -228,7 +228,7 @@ def test_a_metrics_port_that_is_taken_stops_the_start():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         http = HttpConfig(port=0, metrics_port=taken.getsockname()[1])
         server = Server(ServerConfig(db="memory:", server=http))
-        with pytest.raises(UsageError, match="or choose another with --metrics-port"):
+        with pytest.raises(UsageError, match="or choose another port with --metrics-port"):
             asyncio.run(server.start())
 
 

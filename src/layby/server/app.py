@@ -44,7 +44,7 @@ GONE: Final = "This endpoint is no longer supported. Please update to the latest
 
 
 class HttpSettings(Struct, frozen=True):
-    """What of the configuration shows on the HTTP surface."""
+    """The settings of the HTTP surface."""
 
     max_body: int = 8 * 1024 * 1024
     max_polls: int = 10_000
@@ -55,7 +55,7 @@ class HttpSettings(Struct, frozen=True):
 
 
 class Application:
-    """An ASGI application. `drain` ends what would never end by itself."""
+    """An ASGI application. `drain` ends streams and waits, which would not end by themselves."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Application:
         self._metrics = metrics
         self._draining = asyncio.Event()
         self.url = ""
-        """Where workers that get an `execute` reach this server; known once it listens."""
+        """How workers that get an `execute` reach this server; known once it listens."""
         self.polls: set[PollConnection] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,24 +83,26 @@ class Application:
         if path == "/" and method == "POST":
             await self._answer(scope, receive, send)
             return
-        place = _poll_path(scope)
-        allowed = ("GET",) if place else ALLOWED.get(path, ())
+        stream = _poll_path(scope)
+        allowed = ("GET",) if stream else ALLOWED.get(path, ())
         if path.removeprefix("/").split("/")[0] in LEGACY:
             await _respond_error(send, 410, GONE)
         elif not allowed:
             await _respond_error(send, 404, f"There is nothing at {path}")
         elif method not in allowed:
-            await _respond_error(send, 405, f"{method} is not for {path}", allow=", ".join(allowed))
-        elif place:
-            await self._poll(scope, receive, send, *place)
+            await _respond_error(
+                send, 405, f"{path} does not accept {method}", allow=", ".join(allowed)
+            )
+        elif stream:
+            await self._poll(scope, receive, send, *stream)
         else:
             await self._probe(path, send)
 
     def drain(self) -> None:
-        """End streams and requests that wait; whoever asks again is sent away."""
+        """End streams and requests that wait, and refuse new ones."""
         self._draining.set()
         polls = list(self.polls)
-        self._router.disconnect(*polls)  # all at once: what one leaves must not go to the next
+        self._router.disconnect(*polls)  # all at once: messages of one must not go to the next
         for poll in polls:
             poll.close()
 
@@ -109,7 +111,7 @@ class Application:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = self._refused_origin(scope) or await self._body_reader.read(scope, receive)
         if isinstance(body, Reply):
-            # Who still sends is listened to, or would not hear this; who waits to be asked is not.
+            # A peer that sent `Expect` waits before it sends the body, so the connection is closed.
             more = () if header(scope, b"expect") is None else ((b"connection", b"close"),)
             await _respond(send, body.status, encode("unknown", "0", body), JSON, *more)
             return
@@ -118,7 +120,7 @@ class Application:
         await _respond_in_pieces(send, answer.status, iter(answer.body))
 
     async def _disconnected(self, receive: Receive) -> None:
-        """Returns when the peer has hung up, or the server is about to."""
+        """Returns when the peer has disconnected, or the server is draining."""
         draining = asyncio.ensure_future(self._draining.wait())
         hung_up = asyncio.ensure_future(_hung_up(receive))
         try:
@@ -168,7 +170,7 @@ class Application:
             await hung_up
 
     def _refused_origin(self, scope: Scope) -> Reply | None:
-        """Who needs a token to be let in needs nothing else."""
+        """Checked only without auth: where a token is needed, it is enough."""
         if not self._gate.is_open:
             return None
         is_refused = is_cross_origin(scope["headers"], self._settings.origins, self.url)
@@ -187,7 +189,7 @@ class Application:
         return refused or who
 
     async def _refused_holder(self, scope: Scope, group: str, pid: str) -> Reply | None:
-        """A group of our own is for registered holders: the incarnation is their secret."""
+        """The groups of our own workers are for registered holders, who prove it by incarnation."""
         own = own_group(group)
         if own is None:
             return None
@@ -205,14 +207,14 @@ class Application:
         if path == "/metrics" and self._metrics is not None:
             await _respond(send, 200, await self._metrics(), TEXT)
         elif path == "/metrics":
-            await _respond_error(send, 404, "Metrics are not on")
+            await _respond_error(send, 404, "Metrics are disabled")
         elif path == "/ready" and not await self._is_ready():
             await _respond(send, 503, b"", TEXT)
         else:
             await _respond(send, 200, b"", TEXT)
 
     async def _is_ready(self) -> bool:
-        """The store is asked: a read goes the way of every request."""
+        """Reads from the store, the way every request does."""
         if self._draining.is_set():
             return False
         try:
@@ -223,9 +225,9 @@ class Application:
 
 
 def _poll_path(scope: Scope) -> tuple[str, str] | None:
-    """Group and id, each decoded by itself: an id may contain a slash, encoded or not.
+    """Group and id, each decoded separately: an id may contain a slash, encoded or not.
 
-    Whoever was given our URL with a slash at its end asks for `//poll/…`.
+    A client that was given our URL with a trailing slash asks for `//poll/…`.
     """
     first, *place = scope["raw_path"].decode("latin-1").lstrip("/").split("/", 2)
     if first != "poll" or len(place) < 2 or not all(place):
@@ -240,27 +242,27 @@ async def _hung_up(receive: Receive) -> None:
 
 
 def _limit_unread(transport: asyncio.Transport) -> None:
-    """The kernel would take megabytes for a reader that does not read, and hide that from us."""
+    """Otherwise the kernel buffers megabytes for a reader that does not read, unnoticed."""
     _set_option(transport, socket.SO_SNDBUF, UNREAD_BYTES)
 
 
 def _hang_up(transport: asyncio.Transport) -> None:
-    """Closing would wait for a reader that takes nothing; so would the kernel, if it were let."""
+    """Abort: closing would wait for a reader that does not read, here and in the kernel."""
     _set_option(transport, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
 def _set_option(transport: asyncio.Transport, option: int, value: int | bytes) -> None:
-    with suppress(OSError, ValueError):  # the connection is gone: then it does not matter
+    with suppress(OSError, ValueError):  # the connection is gone, so it does not matter
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, value)
 
 
 def _writer(send: Send, transport: asyncio.BaseTransport) -> Callable[[bytes], Awaitable[None]]:
-    """Raises ConnectionError for what would be written and never arrive."""
+    """Raises ConnectionError if the connection is closed, where ASGI would stay silent."""
 
     async def write(chunk: bytes) -> None:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if transport.is_closing():  # nobody else says so: what is sent then is dropped in silence
+        if transport.is_closing():  # otherwise unnoticed: uvicorn drops it silently
             raise ConnectionResetError
 
     return write
@@ -276,7 +278,7 @@ async def _respond_error(send: Send, status: int, why: str, allow: str = "") -> 
 
 
 async def _respond_in_pieces(send: Send, status: int, pieces: Iterator[bytes]) -> None:
-    """Each when the reader has taken those before it; most answers are one."""
+    """One by one, as fast as the peer reads; most answers have a single piece."""
     first, second = next(pieces), next(pieces, None)
     if second is None:
         await _respond(send, status, first)
@@ -288,8 +290,8 @@ async def _respond_in_pieces(send: Send, status: int, pieces: Iterator[bytes]) -
 
 
 async def _respond(
-    send: Send, status: int, body: bytes, sort: bytes = JSON, *more: tuple[bytes, bytes]
+    send: Send, status: int, body: bytes, content_type: bytes = JSON, *more: tuple[bytes, bytes]
 ) -> None:
     length = b"%d" % len(body)
-    await send(_start(status, (b"content-type", sort), (b"content-length", length), *more))
+    await send(_start(status, (b"content-type", content_type), (b"content-length", length), *more))
     await send({"type": "http.response.body", "body": body})

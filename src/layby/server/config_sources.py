@@ -1,4 +1,4 @@
-"""Where settings come from: each source gives keys with raw values, and knows what to call them."""
+"""The sources of settings: each yields keys with raw values, and names them in its own terms."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -14,34 +14,34 @@ from layby.server.config_values import Environ, InvalidValue
 NAME: Final = "layby.toml"
 _PREFIX: Final = "LAYBY_"
 _OTHER_VARIABLES: Final = ("LAYBY_URL", "LAYBY_TOKEN", "LAYBY_PORT_", "LAYBY_SERVICE_")
-"""Variables of clients, and those Kubernetes makes for a service that is called layby."""
+"""Variables of clients, and those Kubernetes sets for a service named layby."""
 
 Keys = Mapping[str, Key]
 Found = Iterator["GivenSetting | UsageError"]
-"""Names that are no settings come as errors, so that all of them can be told at once."""
+"""Unknown names are yielded as errors, so that all of them can be reported at once."""
 
 
 class GivenSetting(Struct, frozen=True):
-    """A setting somebody gave; `where` is how that place calls it."""
+    """A setting that was given; `where` names it as its source does."""
 
     key: Key
     raw: Any
     where: str
 
     def value(self, environ: Environ) -> object:
-        """What is meant; or an error that names place, setting, value and what is allowed."""
+        """The value, or an error that names the source, setting, value and what is allowed."""
         try:
             return self.key.read(self.raw, environ)
         except UsageError as error:
             return UsageError(f"{self.where}: {self.key.name}: {error}")
         except InvalidValue:
-            shown = "what is given" if self.key.is_hidden else repr(self.raw)
+            shown = "the given value" if self.key.is_hidden else repr(self.raw)
             why = f"{self.key.name} cannot be {shown}"
             return UsageError(f"{self.where}: {why}: give {self.key.allowed}")
 
 
 def from_file(file: Path | None, cwd: Path, keys: Keys) -> Found:
-    """`layby.toml` may be missing; a file that was named may not."""
+    """`layby.toml` may be missing; a file named by the user may not."""
     path = cwd / NAME if file is None else file
     if file is None and not path.exists():
         return
@@ -60,7 +60,7 @@ def from_environment(environ: Environ, keys: Keys) -> Found:
 
 
 def from_flags(flags: Mapping[str, object], keys: Keys) -> Found:
-    """What is None or an empty list was not given."""
+    """None and an empty list mean that the flag was not given."""
     for name, raw in flags.items():
         if name not in keys:
             yield UsageError(f"there is no setting {name}{_hint(name, keys)}")
@@ -69,10 +69,10 @@ def from_flags(flags: Mapping[str, object], keys: Keys) -> Found:
 
 
 def ignored_variables(environ: Environ, keys: Keys) -> Iterator[str]:
-    """Warnings for variables that look like settings and are none.
+    """Warnings for variables that look like settings but are not.
 
-    Only names with `__` are refused: the others may be somebody else's (Kubernetes sets
-    LAYBY_PORT beside a service that is called layby).
+    Only names with `__` are refused: others may have another origin (Kubernetes sets LAYBY_PORT
+    for a service named layby).
     """
     known = {key.variable for key in keys.values()}
     for variable in sorted(environ):
@@ -80,7 +80,7 @@ def ignored_variables(environ: Environ, keys: Keys) -> Iterator[str]:
             continue
         meant = _closest(variable, keys)
         if meant is not None and not variable.startswith(_OTHER_VARIABLES):
-            yield f"{variable} is no setting and was ignored: did you mean {meant.variable}?"
+            yield f"{variable} is not a setting and was ignored: did you mean {meant.variable}?"
 
 
 def _closest(variable: str, keys: Keys) -> Key | None:

@@ -1,7 +1,7 @@
-"""Sorts of values a setting can have: how each is written, what is allowed, how it is shown.
+"""Types of values a setting can have: how each is written, what is allowed, how it is shown.
 
-`read` takes what TOML or a variable gave and raises NotAllowed for what cannot be; what could
-be is said by `allowed`, the end of a sentence that begins with "give".
+`read` takes the raw value from TOML or a variable and raises InvalidValue if it is not allowed.
+`allowed` says what is: it completes a sentence that begins with "give".
 """
 
 import math
@@ -36,7 +36,7 @@ _YES_NO: Final = {
 
 
 class InvalidValue(Exception):
-    """This cannot be a value of that sort."""
+    """This is not a value of that type."""
 
 
 class ValueType(Protocol):
@@ -54,7 +54,7 @@ class Text(Struct, frozen=True):
     allowed: str
     pattern: str = r"[^\0]+"
     is_hidden: bool = False
-    """Somebody may have put a secret there."""
+    """The value may be a secret, put there by mistake."""
 
     def read(self, raw: object, _: Environ) -> str:
         if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw):
@@ -124,7 +124,7 @@ class Number(Struct, frozen=True):
 
 
 class DurationValue(Struct, frozen=True):
-    """Seconds, once read. A number alone is seconds."""
+    """Read as seconds. A plain number means seconds."""
 
     least_ms: int = 1
     most_ms: int = 365 * durations.UNITS["d"]
@@ -142,7 +142,7 @@ class DurationValue(Struct, frozen=True):
 
 
 class Size(Struct, frozen=True):
-    """Bytes, once read."""
+    """Read as bytes."""
 
     least: int
     most: int = 2**40
@@ -165,15 +165,15 @@ class Size(Struct, frozen=True):
 
 
 class Texts(Struct, frozen=True):
-    """A list in TOML, commas in a variable."""
+    """A list in TOML, separated by commas in a variable."""
 
     each: str
-    """What one of them is."""
+    """What one item is."""
     fits: Callable[[str], object]
 
     @property
     def allowed(self) -> str:
-        return f"a list, each of which is {self.each}"
+        return f"a list, each item {self.each}"
 
     def read(self, raw: object, _: Environ) -> tuple[str, ...]:
         parts = raw.split(",") if isinstance(raw, str) else raw
@@ -193,7 +193,7 @@ class Texts(Struct, frozen=True):
 
 
 class Tables(Struct, frozen=True):
-    """Tables in TOML, the same as JSON in a variable. They may hold secrets."""
+    """Tables in TOML, JSON in a variable. They may contain secrets."""
 
     each: type[Struct]
     allowed: str
@@ -225,7 +225,7 @@ class SecretText(Struct, frozen=True):
 
 
 def without_password(text: str) -> str:
-    """A database URL may carry one."""
+    """Replaces the password of a database URL."""
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", text)
 
 

@@ -1,4 +1,4 @@
-"""What stands between an engine and sockets. Lives in the event loop it is made in."""
+"""Connects an engine to sockets: application, request handler and listener."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -17,6 +17,8 @@ HEADERS: Final = ("Origin", "Content-Length", "Content-Type", "Authorization", I
 
 
 class Front:
+    """Use it in the event loop it is created in."""
+
     def __init__(
         self,
         client: LocalClient,
@@ -35,13 +37,13 @@ class Front:
         self.listener = HttpListener(_with_cors(self.app, settings.origins), limits)
 
     async def close(self, grace: float) -> None:
-        """Answer what can be answered in `grace` seconds; the rest is told to come again."""
+        """Answer what can be answered in `grace` seconds; the rest is told to try again."""
         self.app.drain()
         await self.listener.close(grace)
 
 
 def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
-    """Web pages of these origins may call; `*` is everybody, with any method and header."""
+    """Let web pages of these origins call; `*` is any origin, with any method and header."""
     if not origins:
         return app
     from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 - few servers need it

@@ -1,7 +1,7 @@
 """Accepts connections and speaks HTTP on them: uvicorn's protocol, bounded in time and size.
 
-We keep the accept loop ourselves, so that it can live inside a Runner's event loop, on a socket
-of any sort, and stop in the moment it is told to.
+The accept loop is our own, so that it can run inside a Runner's event loop, on any kind of
+socket, and stop at once.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S: Final = 75
 MAX_HEAD_BYTES: Final = 65_536
 MAX_UNANSWERED: Final = 100
-"""Requests one connection may send ahead of their answers: each costs more memory than bytes."""
+"""Requests one connection may have without an answer: each costs more memory than its bytes."""
 USER_TIMEOUT_MS: Final = 30_000
-"""How long the kernel waits for a vanished peer to confirm what was sent to it."""
+"""How long the kernel waits for a vanished peer to acknowledge data."""
 RESERVED_FILES: Final = 100
-"""For the store, pushes, logs, and connections that are only told that there are too many."""
+"""For the store, pushes, logs, and connections that are refused with 503."""
 _UPGRADE_HEADERS: Final = (b"connection", b"upgrade", b"http2-settings")
 
 
 class Limits(Struct, frozen=True):
     read_timeout: float = 30.0
-    """Seconds a request may take to arrive whole, from its first byte (or the connection's)."""
+    """Seconds a request may take to arrive, from its first byte or the start of the connection."""
     max_connections: int = 20_000
 
 
@@ -68,14 +68,14 @@ class HttpListener:
         self._config.load()
 
     async def listen(self, host: str, port: int) -> int:
-        """The port listened on: the one asked for, or any free one for 0."""
+        """Returns the port: the given one, or a free one for 0."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self._protocol, host, port, backlog=2048)
         self._servers.append(server)
         return server.sockets[0].getsockname()[1]
 
     async def listen_on_path(self, path: Path) -> None:
-        """A socket in the file system that only this user can open, from its first moment."""
+        """A Unix socket that only this user can open, from the moment it exists."""
         listening = _private_socket(path)
         loop = asyncio.get_running_loop()
         try:
@@ -102,14 +102,14 @@ class HttpListener:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Gives up on peers that dawdle: a request must arrive in time, and its head be short."""
+    """Rejects slow and oversized requests: each must arrive in time, with a short head."""
 
     def __init__(self, config: Config, state: ServerState, limits: Limits) -> None:
         super().__init__(config, state, {})
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
         self._head_bytes = 0
-        """Since the request began, or its body last grew."""
+        """Since the request began, or since the last piece of its body."""
         self._is_in_head = False
         self._under_way: deque[RequestResponseCycle] = deque()
 
@@ -123,12 +123,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
         super().connection_lost(exc)
-        for each in self._unanswered():  # also those that another one was sent behind
+        for each in self._unanswered():  # including those with another request behind them
             each.disconnected = True
             each.message_event.set()
 
     def shutdown(self) -> None:
-        """What has come whole is answered; what is still coming is not waited for."""
+        """Answer requests that have arrived; do not wait for the rest of others."""
         super().shutdown()
         if any(each.more_body for each in self._unanswered()):
             self._refuse(503, "The server is shutting down: try again at once, elsewhere or here")
@@ -152,7 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Those behind a body come too late to count, and could be endless."""
+        """Ignore headers after the body (trailers): they could be endless."""
         if self._is_in_head:
             super().on_header(name, value)
 
@@ -174,7 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._expect_nothing()
         super().on_message_complete()
-        if self.cycle.response_complete:  # before all of the request was there
+        if self.cycle.response_complete:  # before the whole request had arrived
             self.on_response_complete()
 
     def _parse(self, data: bytes) -> None:
@@ -184,11 +184,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 rest = self._feed(rest)
         except HttpParserError as error:
             why = error.__context__ if isinstance(error.__context__, _TooManyRequests) else error
-            logger.debug("a connection sent what is no HTTP: %s", why)
+            logger.debug("a connection sent invalid HTTP: %s", why)
             self._refuse(400, f"Invalid HTTP: {why}")
 
     def _feed(self, data: memoryview) -> memoryview:
-        """What is left of it, behind an offer to speak another protocol."""
+        """Returns the data that is left after an offer to upgrade the protocol."""
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
@@ -196,7 +196,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return data[:0]
 
     def _ignore_upgrade(self) -> bool:
-        """Read the head of the request again, as if it offered nothing; False if that is all."""
+        """Parse the head again without its offer; False if the request cannot be served."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(405, "This is not a proxy")
@@ -210,7 +210,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # --- bounds --------------------------------------------------------------------------
 
     def _unanswered(self) -> deque[RequestResponseCycle]:
-        """In the order they came, which is that of their answers."""
+        """In order of arrival, which is the order of the answers."""
         while self._under_way and self._under_way[0].response_complete:
             self._under_way.popleft()
         return self._under_way
@@ -225,7 +225,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _on_read_timeout(self) -> None:
         if self.flow.read_paused:
-            self._expect_request()  # it is not the peer who is late
+            self._expect_request()  # we are the ones who paused reading
         else:
             self._end_slow_request(408, "The request did not arrive in time")
 
@@ -236,7 +236,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, status: int, why: str) -> None:
-        """For what never became a request; what came whole before it is answered first."""
+        """Refuse what never became a request; complete requests before it are answered first."""
         whole = [each for each in self._unanswered() if not each.more_body]
         if whole:
             while self.pipeline and self.pipeline[0][0].more_body:
@@ -252,11 +252,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _TooManyRequests(Exception):
-    """Raised through the parser, which reads on otherwise."""
+    """Raised inside the parser, which would read on otherwise."""
 
 
 async def _too_many_connections(_scope: Any, _receive: Any, send: Any) -> None:
-    """There are as many connections as there may be; those that are there are served."""
+    """The limit of connections is reached: refuse this one, keep serving the others."""
     body = encode("unknown", "0", refuse(503, "Too many connections: try again in a moment"))
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
@@ -264,11 +264,11 @@ async def _too_many_connections(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 def _private_socket(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # of an owner that is no more
+    path.unlink(missing_ok=True)  # left by an earlier owner
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(OSError):
-            os.fchmod(listening.fileno(), 0o600)  # Linux takes it over when it binds
+            os.fchmod(listening.fileno(), 0o600)  # Linux applies it on bind
         listening.bind(str(path))
         path.chmod(0o600)
     except BaseException:
@@ -278,7 +278,7 @@ def _private_socket(path: Path) -> socket.socket:
 
 
 def _set_keepalive(connection: socket.socket | None) -> None:
-    """Let the kernel notice a peer that vanished without a word."""
+    """Let the kernel notice peers that vanished."""
     if connection is None or connection.family == socket.AF_UNIX:
         return
     options: Iterable[tuple[int, str, int]] = (
@@ -295,9 +295,9 @@ def _set_keepalive(connection: socket.socket | None) -> None:
 
 
 def allow_connections(connections: int) -> int:
-    """Have the system allow so many connections if it will; how many it allows.
+    """Raise the limit of open files for this many connections; returns how many are allowed.
 
-    Each is an open file, and the limit a shell sets is not meant for servers.
+    Each connection is an open file, and the limit of a shell is not meant for servers.
     """
     if sys.platform == "win32":
         return connections

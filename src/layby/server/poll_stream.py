@@ -1,4 +1,4 @@
-"""Streams of messages to workers: server-sent events, one connection each."""
+"""Streams of messages to workers: server-sent events, one connection per worker."""
 
 import asyncio
 import json
@@ -13,13 +13,13 @@ from layby.wire.encode import encode_message
 Write = Callable[[bytes], Awaitable[None]]
 PING: Final = b": ping\n\n"
 PIECE_BYTES: Final = 65_536
-"""About how much is written at once: a slow reader holds up the rest here, not in its socket."""
+"""About how much is written at once: the rest waits here, not in a slow reader's socket."""
 MAX_CHARS: Final = 8 * 2**20
-"""A connection has no room for more than this, however few messages it is."""
+"""A connection queues no more than this, however few messages that is."""
 
 
 class PollConnection:
-    """A `Receiver` whose messages leave in order; a slow reader fills it and gets no more."""
+    """A `Receiver` that sends in order; while a slow reader keeps it full, it gets no more."""
 
     def __init__(self, group: str, receiver_id: str, router: Router, url: str, buffer: int) -> None:
         self.group = group
@@ -46,18 +46,18 @@ class PollConnection:
         self._rung.set()
 
     def close(self) -> None:
-        """The peer has hung up, or the server stops."""
+        """The peer has disconnected, or the server stops."""
         if not self.is_closed:
             self.is_closed = True
             self._router.disconnect(self)
             self._rung.set()
             if self._writing is not None and not self._writing.expired():
-                self._writing.reschedule(0)  # no more patience with this reader
+                self._writing.reschedule(0)  # end the write that is waiting
 
     async def stream(self, write: Write, ping_every: float, patience: float) -> bool:
         """Write until closed.
 
-        False when the reader is not there, or took nothing for `patience` seconds.
+        False if the reader is gone, or read nothing for `patience` seconds.
         """
         self._router.connect(self)
         try:
@@ -104,12 +104,12 @@ class PollConnection:
 
 
 def _escaped(text: bytes) -> bytes:
-    """Some SDKs drop a piece that ends within a letter, and take U+2028 for the end of a line."""
+    """Some SDKs drop a chunk that ends inside a character, or split lines at U+2028."""
     return json.dumps(json.loads(text), separators=(",", ":")).encode()
 
 
 def _pieces(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
-    """Together as long as they are small."""
+    """Groups small messages together."""
     piece: list[Outgoing] = []
     size = 0
     for each in messages:
@@ -123,7 +123,7 @@ def _pieces(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
 
 
 def _size(outgoing: Outgoing) -> int:
-    """About how much it is, in characters."""
+    """Its approximate size in characters."""
     promise = outgoing.promise
     texts = () if promise is None else (promise.param, promise.value, promise.tags)
     return 300 + sum(map(len, texts))

@@ -1,12 +1,12 @@
 """HTTP push: a message is one POST to its address, repeated until it arrives or is withdrawn.
 
-What goes wrong decides who waits. A host that cannot be reached rests as a whole (`push_turns`).
-Where a host answers, or breaks off, or stays silent for too long, only that message waits: 0.2 s,
-then twice as long each time, up to 30 s. An answer that says "not this one" (a redirect, 4xx) will
-hardly change within a second, so it waits the 30 s from the start; but it is not the end, since
-people deploy the missing route or mend the token, and an unblock has nobody else to repeat it.
+The kind of failure decides what waits. A host that cannot be reached is backed off as a whole
+(`push_queue`). If a host answers, breaks off or stays silent for too long, only that message
+waits: 0.2 s, then twice as long each time, up to 30 s. A refusal (a redirect, 4xx) will hardly
+change within a second, so it waits 30 s from the start; but it is not final, since people deploy
+the missing route or correct the token, and nothing else repeats an unblock.
 
-Nothing is lost with this process: what has not arrived is in the outbox.
+Nothing is lost when this process ends: what has not arrived is still in the outbox.
 """
 
 import asyncio
@@ -31,23 +31,23 @@ Status = Literal["success", "error", "dropped"]
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
 RESEND_AFTER: Final = 25.0
-"""A message offered again is sent again if the first has had no answer for so long."""
-_REFUSED: Final = 100  # as if it had failed so often: the longest pause
+"""A message that is offered again is sent again if it has had no answer for this long."""
+_REFUSED: Final = 100  # counts as this many failures: the longest pause
 _MAX_LOGGED: Final = 1_000
 
 
 def pause_after(failures: int) -> float:
-    """Seconds until the next try; between half and all of it, so that a crowd spreads out."""
+    """Seconds until the next try, randomized so that many retries spread out."""
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
 
 
 class Pusher:
-    """Belongs to the event loop it is made in.
+    """Use it in the event loop it is created in.
 
-    `on_delivered`: a 2xx came. `on_dropped`: this message can never be delivered. `load` gets an
-    unblock that had to wait together with its promise again, or None if that is gone. `count`
-    hears of every try.
+    `on_delivered`: the answer was 2xx. `on_dropped`: the message can never be delivered. `load`
+    returns an unblock that had to wait, with its promise, or None if that is gone. `count` is
+    called for every try.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Pusher:
         return len(self._sending)
 
     def push(self, outgoing: Outgoing) -> None:
-        """Never blocks. Of one key only the newest message counts."""
+        """Never blocks. Only the newest message of a key counts."""
         known = self._pending.get(outgoing.key)
         if self._is_closing or (known is not None and self._is_same(known, outgoing.message)):
             return
@@ -101,7 +101,7 @@ class Pusher:
             pending.promise = None
 
     def withdraw(self, key: MessageKey) -> None:
-        """It is stale. If it is under way it may arrive: to break off could kill its receiver."""
+        """The message is stale. One under way is not aborted: that could harm its receiver."""
         pending = self._pending.pop(key, None)
         if pending is None:
             return
@@ -110,7 +110,7 @@ class Pusher:
             pending.timer.cancel()
 
     async def close(self, grace: float) -> None:
-        """What is under way gets `grace` seconds; the rest stays in the outbox."""
+        """Pushes under way get `grace` seconds; the rest stays in the outbox."""
         self._is_closing = True
         for pending in list(self._pending.values()):
             if pending.sent_at is None:
@@ -126,20 +126,20 @@ class Pusher:
     # --- sending -------------------------------------------------------------------------
 
     def _is_same(self, known: PendingPush, message: Message) -> bool:
-        """It is being told that already, and not for so long that it must be stuck."""
+        """It is the same message, and has not been under way for so long that it must be stuck."""
         if known.message != message:
             return False
         return known.sent_at is None or self._loop.time() < known.sent_at + self._resend_after
 
     def _new_pending(self, outgoing: Outgoing) -> PendingPush | None:
-        """None when nothing can be sent to such an address."""
+        """None if nothing can be sent to this address."""
         if not self._is_enabled:
             return None
         try:
             url = URL(outgoing.message.address)
             host = self._queue.host(str(url.origin()))
-        except (ValueError, IndexError):  # brackets in odd places make yarl stumble
-            self._log_once("its address", "dropped, since that is no URL", outgoing.message)
+        except (ValueError, IndexError):  # yarl fails on misplaced brackets
+            self._log_once("its address", "dropped, since that is not a URL", outgoing.message)
             return None
         return PendingPush(host, url, outgoing.message, outgoing.promise)
 
@@ -154,7 +154,7 @@ class Pusher:
         self._sending.discard(sending)
         error = None if sending.cancelled() else sending.exception()
         if error is not None:
-            logger.error("what a push led to failed", exc_info=error)
+            logger.error("handling the outcome of a push failed", exc_info=error)
         self._send_all()
 
     async def _send(self, pending: PendingPush) -> None:
@@ -171,18 +171,18 @@ class Pusher:
         try:
             outgoing = await self._with_promise(pending)
             if outgoing is None:
-                return PushOutcome("forbidden", "a promise it should hear of is gone")
+                return PushOutcome("forbidden", "its promise is gone")
             return await self._poster.post(pending.url, self._encode(outgoing), pending.host)
         except Exception:
             logger.exception("the push of %s failed", _name(pending.message))
-            return PushOutcome("failed", "an error of ours")
+            return PushOutcome("failed", "an internal error")
 
     async def _with_promise(self, pending: PendingPush) -> Outgoing | None:
         if pending.message.kind == "unblock" and pending.promise is None:
             return await self._load(pending.message)
         return Outgoing(pending.message, pending.promise)
 
-    # --- what became of it ---------------------------------------------------------------
+    # --- outcomes ------------------------------------------------------------------------
 
     def _conclude(self, pending: PendingPush, outcome: PushOutcome) -> None:
         message = pending.message
@@ -227,7 +227,7 @@ class Pusher:
         if not self._queue.back_off(pending):
             return
         if host.failures == 1:
-            logger.warning("%s cannot be reached (%s): messages wait", host.origin, outcome.why)
+            logger.warning("%s cannot be reached (%s): its messages wait", host.origin, outcome.why)
         self._loop.call_later(self._pause(host.failures), self._end_back_off, host)
 
     def _end_back_off(self, host: PushHost) -> None:
@@ -240,7 +240,7 @@ class Pusher:
             self._send_all()
 
     def _log_once(self, where: str, what: str, message: Message) -> None:
-        """Once for each host and reason; the counters know how often it happens."""
+        """Once per host and reason; the metrics count every occurrence."""
         if (where, what) in self._logged:
             return
         if len(self._logged) >= _MAX_LOGGED:

@@ -1,4 +1,4 @@
-"""One POST to an address that somebody named, and what came of it. Decides no repetition."""
+"""One POST to an address that a user named, and its outcome. Does not decide about retries."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,14 +29,14 @@ from layby.server.push_token import TokenHosts
 from layby.server.server_config import PushConfig
 
 _RETRY_SOON: Final = frozenset({408, 425, 429})
-_KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers hang up
+_KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers disconnect
 _MAX_ANSWER: Final = 64 * 1024
 _MAX_INTERIM: Final = 100
 _HEADERS: Final = {"Content-Type": "application/json", "User-Agent": "layby"}
 
 
 class PushOutcome(Struct, frozen=True):
-    """`refused`: the receiver does not want this one. `forbidden`: we may not send it there."""
+    """`refused`: the receiver rejects this message. `forbidden`: we may not send it there."""
 
     kind: Literal["arrived", "out of reach", "failed", "refused", "forbidden"]
     why: str = ""
@@ -46,7 +46,7 @@ ARRIVED: Final = PushOutcome("arrived")
 
 
 class Poster:
-    """`connected` hears that there is a connection, before the answer that may take minutes."""
+    """`connected` is called once there is a connection; the answer may take minutes more."""
 
     def __init__(
         self, config: PushConfig, connected: Callable[[PushHost], None], lookup: Lookup = look_up
@@ -71,17 +71,17 @@ class Poster:
             return PushOutcome("out of reach", "no connection in time")
         except ClientConnectorError as error:
             return PushOutcome("out of reach", str(error.os_error))
-        except ValueError:  # a user's name that no header can carry, for one
-            return PushOutcome("forbidden", "nothing can be posted to such an address")
-        except (ClientError, TimeoutError) as error:  # what it says may name secrets in the URL
+        except ValueError:  # for example a user name that does not fit into a header
+            return PushOutcome("forbidden", "nothing can be posted to this address")
+        except (ClientError, TimeoutError) as error:  # its text may contain secrets of the URL
             return PushOutcome("failed", f"no answer: {type(error).__name__}")
 
     async def _post(self, url: URL, body: bytes, host: PushHost) -> PushOutcome:
         self._session = self._session or self._open_session()
         token = self._token_header if url in self._token_hosts else {}
         if token:
-            url = url.with_user(None)  # aiohttp refuses two ways to say who we are
-        # A redirect would be followed with our token to a place nobody has judged.
+            url = url.with_user(None)  # aiohttp refuses two kinds of credentials
+        # A redirect would take our token to an address that was not checked.
         async with self._session.post(
             url, data=body, headers=token, allow_redirects=False, trace_request_ctx=host
         ) as response:
@@ -118,7 +118,7 @@ class Poster:
 
 
 class _Connector(TCPConnector):
-    """No limit of its own: `PushQueue` is the limit."""
+    """Without a limit: `PushQueue` limits the connections."""
 
     def __init__(self, resolver: OutboundResolver) -> None:
         super().__init__(  # pyright: ignore[reportUnknownMemberType] - aiohttp's own gap
@@ -128,7 +128,7 @@ class _Connector(TCPConnector):
 
 
 class _BoundedResponseHandler(ResponseHandler):
-    """Hangs up on a host that says "go on" (1xx) without end: all of that is kept until read."""
+    """Disconnects a host that sends endless interim responses (1xx), which are all buffered."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -141,7 +141,9 @@ def _token_header(config: PushConfig) -> dict[str, str]:
         return {}
     token = config.token.reveal() if config.token is not None else ""
     if not token or not (token.isascii() and token.isprintable()):
-        raise UsageError("push.auth is bearer: let push.token name a secret that a header can hold")
+        raise UsageError(
+            "push.auth is bearer: push.token must name a secret that fits into a header"
+        )
     return {config.header: f"Bearer {token}"}
 
 
@@ -154,6 +156,6 @@ def _judge(status: int) -> PushOutcome:
 
 
 async def _read_to_end(response: ClientResponse) -> None:
-    """The status is the answer. A short rest is read so that the connection can be used again."""
+    """Only the status counts. A short body is read so that the connection can be reused."""
     with suppress(ClientError, TimeoutError, asyncio.IncompleteReadError):
         await response.content.readexactly(_MAX_ANSWER)

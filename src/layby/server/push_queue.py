@@ -1,13 +1,13 @@
-"""Whose turn it is: messages wait by host, hosts take turns, and no host can take all the room.
+"""Decides which push is sent next: hosts take turns, and no host can use all the capacity.
 
-A host may have as many messages under way as there is room left: the first gets half, the next
-half of the rest, and so on. With room for 256, eight hosts have to hang with long queues before
-a ninth finds none; when their requests time out, the room is shared evenly.
+A host may have as many messages under way as there is capacity left: the first gets half, the next
+half of the rest, and so on. With a capacity of 256, eight hosts with long queues have to hang
+before a ninth finds none; when their requests time out, the capacity is shared evenly.
 
-A host that cannot be reached rests. Then one message goes out as a probe, whatever else waits:
-ten thousand messages for a dead host cost one connection a rest, and all follow when it is back.
+A host that cannot be reached is backed off. After that one message goes out as a probe: ten
+thousand messages for a dead host cost one connection per back-off, and all follow once it is back.
 
-Knows no sockets and no time.
+Contains no sockets and no clock.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from layby.core.model import Message, MessageKey, Promise
 
 
 class PushHost:
-    """All addresses of one scheme, host and port. Lives as long as a parcel for it does."""
+    """All addresses of one scheme, host and port. Exists as long as a push to it is pending."""
 
     __slots__ = (
         "__weakref__",
@@ -37,7 +37,7 @@ class PushHost:
         self.queue: OrderedDict[MessageKey, PendingPush] = OrderedDict()
         self.under_way = 0
         self.failures = 0
-        """How often in a row it could not be reached."""
+        """Consecutive times it could not be reached."""
         self.is_backing_off = False
         self.probe: PendingPush | None = None
 
@@ -47,7 +47,7 @@ class PushHost:
 
 
 class PendingPush:
-    """A message to one address, and how it fares."""
+    """A message to one address, and the state of its delivery."""
 
     __slots__ = ("failures", "host", "message", "promise", "sent_at", "timer", "url")
 
@@ -56,7 +56,7 @@ class PendingPush:
         self.url = url
         self.message = message
         self.promise = promise
-        """What an unblock tells. Not kept while it waits: it is in the store."""
+        """The promise of an unblock. Not kept while it waits: it is in the store."""
         self.failures = 0
         self.sent_at: float | None = None
         """While it is under way."""
@@ -86,7 +86,7 @@ class PushQueue:
             self._update_ready(pending.host)
 
     def take(self) -> PendingPush | None:
-        """The next to send; from now on it is under way."""
+        """The next push to send; from now on it is under way."""
         host = self._next_host()
         if host is None:
             return None
@@ -99,7 +99,7 @@ class PushQueue:
         return pending
 
     def finish(self, pending: PendingPush) -> None:
-        """It is under way no more, however that went."""
+        """It is no longer under way, whatever the outcome."""
         host = pending.host
         self._room += 1
         host.under_way -= 1
@@ -108,7 +108,7 @@ class PushQueue:
         self._update_ready(host)
 
     def back_off(self, pending: PendingPush) -> bool:
-        """Its host could not be reached. False when that is known, or a probe will tell."""
+        """Its host could not be reached. False if that is known, or a probe will show it."""
         host = pending.host
         if host.is_backing_off or host.probe not in (None, pending):
             return False
@@ -122,11 +122,11 @@ class PushQueue:
         self._update_ready(host)
 
     def mark_reached(self, host: PushHost) -> bool:
-        """Whether that is news."""
-        was_lost = host.failures > 0
+        """Returns whether the host was unreachable before."""
+        was_unreachable = host.failures > 0
         host.failures, host.is_backing_off, host.probe = 0, False, None
         self._update_ready(host)
-        return was_lost
+        return was_unreachable
 
     def _update_ready(self, host: PushHost) -> None:
         if host.is_ready:
@@ -135,7 +135,7 @@ class PushQueue:
             self._ready_hosts.pop(host, None)
 
     def _next_host(self) -> PushHost | None:
-        """Passes over no host that has nothing under way, so this ends soon."""
+        """Stops at the first host with nothing under way, so this is quick."""
         if self._room <= 0:
             return None
         return next((host for host in self._ready_hosts if host.under_way < self._room), None)

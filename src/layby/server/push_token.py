@@ -1,4 +1,4 @@
-"""Which hosts a push brings its token: whoever names an address may have one of their own."""
+"""Which hosts get the token of a push: the address may name anybody's host."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _FORM: Final = re.compile(
 
 
 class TokenHost(Struct, frozen=True):
-    """One entry of `push.token_hosts`: what it leaves out does not matter."""
+    """One entry of `push.token_hosts`; None matches anything."""
 
     host: str
     port: int | None = None
@@ -44,7 +44,7 @@ class TokenHosts:
 
 
 def parse_token_host(text: str) -> TokenHost | None:
-    """None for what is none."""
+    """None if the text is not a valid entry."""
     found = _FORM.fullmatch(text)
     if found is None:
         return None
@@ -53,7 +53,7 @@ def parse_token_host(text: str) -> TokenHost | None:
 
 
 def _normalized(host: str) -> str:
-    """An address has many spellings, a name two."""
+    """One spelling for an address or a name."""
     try:
         return ip_address(host).compressed
     except ValueError:

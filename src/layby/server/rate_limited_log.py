@@ -1,4 +1,4 @@
-"""What goes wrong for every request alike stands in the log once a minute, not once a request."""
+"""Logs a failure that affects every request once a minute, not once per request."""
 
 import logging
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _MAX_KNOWN: Final = 100
 
 
 class RateLimitedLog:
-    """`about` begins every line."""
+    """Every line begins with `about`."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Bodies of requests: read whole, unless one is too large, or too much arrives at once.
+"""Reads request bodies whole, unless one is too large or too much arrives at once.
 
-Who sends one is not known before it is read, so strangers must not fill the memory with beginnings.
+The token is inside the body, so anybody could fill the memory with unfinished bodies.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -12,7 +12,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 ROOM: Final = 256 * 2**20
-"""Bytes of all bodies that are not whole yet."""
+"""How many bytes all unfinished bodies may have together."""
 ENDED_EARLY: Final = refuse(400, "The request ended early")
 TOO_MUCH_AT_ONCE: Final = refuse(503, "Too many large requests at once: try again in a moment")
 
@@ -56,7 +56,7 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def _can_be_refused_early(scope: Scope) -> bool:
-    """False if the connection ends with the answer: who still sends then would not hear it."""
+    """False if the connection ends with the answer: a peer still sending would not read it."""
     if header(scope, b"expect") is not None:
         return True
     closes = "close" in (header(scope, b"connection") or "").lower()

@@ -1,4 +1,4 @@
-"""One request in, one answer out: decode, ask who it is, ask the engine, encode."""
+"""One request in, one answer out: decode, authenticate, ask the engine, encode."""
 
 import asyncio
 import logging
@@ -22,9 +22,9 @@ from layby.wire.kinds import KINDS
 logger = logging.getLogger(__name__)
 
 Disconnected = Callable[[], Awaitable[None]]
-"""Returns when the caller has hung up."""
+"""Returns when the caller has disconnected."""
 Count = Callable[[str, int, float, str], None]
-"""Told kind, status and seconds of every answer; of a refusal, why."""
+"""Called with kind, status, seconds and, for a refusal, the reason of every answer."""
 
 DEBUG_KINDS = frozenset(kind for kind in KINDS if kind.startswith("debug."))
 NOT_EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
@@ -34,7 +34,7 @@ SHUTTING_DOWN = refuse(503, "The server is shutting down: try again at once, els
 class HttpAnswer(NamedTuple):
     status: int
     body: Iterable[bytes]
-    """In pieces, made when they are wanted: a batch may ask a thousand times for megabytes."""
+    """In pieces that are made when needed: a batch may ask a thousand times for megabytes."""
 
 
 class RequestHandler:
@@ -51,7 +51,7 @@ class RequestHandler:
     async def answer(
         self, body: bytes, token: str | None, disconnected: Disconnected
     ) -> HttpAnswer:
-        """`token` is what the transport brought; the envelope's own counts more."""
+        """`token` comes from the HTTP header; one in the envelope takes precedence."""
         request = decode(body)
         if not request.has_envelope:
             return _answer(request, request.body)
@@ -74,7 +74,7 @@ class RequestHandler:
         return self._counted(request, await self._reply(asked), began)
 
     async def _answer_batch(self, outer: Request, batch: Batch, who: Identity) -> HttpAnswer:
-        """All leave in one turn of the loop, so they share a commit and keep their order."""
+        """Submitted in one turn of the loop, so they share a commit and keep their order."""
         began = perf_counter()
         requests = [decode(bytes(each)) for each in batch.requests]
         asked = [self._ask_in_batch(each, who) for each in requests]
@@ -95,7 +95,7 @@ class RequestHandler:
 
     def _ask_permitted(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
         if not self._debug and request.kind in DEBUG_KINDS:
-            return DEBUG_IS_OFF  # whatever else is wrong with it
+            return DEBUG_IS_OFF  # even if it is invalid
         body = request.body
         if (take := reach.take_in(body)) is not None and take.embedded:
             return NOT_EMBEDDED
@@ -114,7 +114,7 @@ class RequestHandler:
     async def _wait_for_answer(
         self, asked: "asyncio.Future[Reply]", disconnected: Disconnected, who: Identity
     ) -> bool:
-        """Wait for the answer or the end of the caller; False when the token expires first.
+        """Wait for the answer, or until the caller disconnects; False if the token expires first.
 
         Without an answer the request is dropped.
         """
@@ -129,7 +129,7 @@ class RequestHandler:
                 asked.cancel()
 
     async def _reply(self, asked: "asyncio.Future[Reply]") -> Reply:
-        """What a failed store could not answer was not written: 503 says so."""
+        """If the store failed, nothing was written: the answer is 503."""
         try:
             return await asked
         except EngineStopped:
@@ -139,7 +139,7 @@ class RequestHandler:
             return refuse(503, str(failure))
         except asyncio.CancelledError:
             if asked.cancelled():
-                return SHUTTING_DOWN  # nobody is there to read it
+                return SHUTTING_DOWN  # nobody reads it
             raise
 
     def _counted(self, request: Request, reply: Reply, began: float | None = None) -> HttpAnswer:
@@ -156,14 +156,14 @@ def _answer(request: Request, reply: object) -> HttpAnswer:
 
 
 def _refused_in_batch(request: Request) -> Reply | None:
-    """What cannot stand in a batch: the others would wait for it, or its answer be too much."""
+    """Refuses what would make the rest of a batch wait, or may have a huge answer."""
     body = request.body
     if isinstance(body, Batch):
         return refuse(400, "Invalid request: a batch cannot contain a batch")
     if _may_wait(request):
-        return refuse(400, "Invalid request: a request that waits cannot stand in a batch")
+        return refuse(400, "Invalid request: a batch cannot contain a request that waits")
     if isinstance(body, Query) and not isinstance(body, DeclineTasks):
-        return refuse(400, "Invalid request: a search cannot stand in a batch")
+        return refuse(400, "Invalid request: a batch cannot contain a search")
     return None
 
 

@@ -1,4 +1,4 @@
-"""What a server can be told, by layby.toml, LAYBY_* variables and flags; later ones win."""
+"""The settings of a server: from layby.toml, LAYBY_* variables and flags; later ones win."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ def _is_origin(text: str) -> bool:
 
 
 def _is_host_or_network(text: str) -> bool:
-    """A name, or what reads as a network (an address is one)."""
+    """A host name, an address or a network."""
     if re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9_.-]+", text):
         return True
     try:
@@ -80,7 +80,7 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
         int, Setting(Size(64 * 1024), "Largest request body; a larger one gets 413")
     ] = 8 * 2**20
     max_connections: Annotated[
-        int, Setting(Number(1), "Open connections at most; more get 503")
+        int, Setting(Number(1), "Maximum of open connections; more get 503")
     ] = 20_000
     read_timeout: Annotated[
         float, Setting(DurationValue(100), "How long a request may take to arrive whole")
@@ -91,7 +91,7 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     ] = 10.0
 
     def url_at(self, port: int) -> str:
-        """What `execute` messages call this server, once its port is known."""
+        """The URL of this server in `execute` messages, once its port is known."""
         if self.url is not None:
             return self.url
         host = "localhost" if self.host in ANYWHERE else self.host
@@ -142,13 +142,15 @@ class TasksConfig(Struct, frozen=True, kw_only=True):
     ] = 30.0
     max_crashes: Annotated[
         int,
-        Setting(Number(1), "A task whose worker died so often while it ran fails with WorkerLost"),
+        Setting(
+            Number(1), "A task whose worker died this often while it ran fails with WorkerLost"
+        ),
     ] = 5
 
 
 class PollConfig(Struct, frozen=True, kw_only=True):
     max_connections: Annotated[
-        int, Setting(Number(1), "Open `/poll` streams at most; more get 503")
+        int, Setting(Number(1), "Maximum of open `/poll` streams; more get 503")
     ] = 10_000
     buffer: Annotated[
         int,
@@ -159,7 +161,7 @@ class PollConfig(Struct, frozen=True, kw_only=True):
     ] = 15.0
     patience: Annotated[
         float,
-        Setting(DurationValue(100), "A reader that takes nothing for so long is disconnected"),
+        Setting(DurationValue(100), "A reader that takes nothing for this long is disconnected"),
     ] = 30.0
 
 
@@ -174,7 +176,7 @@ class PushConfig(Struct, frozen=True, kw_only=True):
             "Private hosts and networks that may be pushed to; public ones always may",
         ),
     ] = ()
-    concurrency: Annotated[int, Setting(Number(1, 100_000), "Pushes under way at most")] = 256
+    concurrency: Annotated[int, Setting(Number(1, 100_000), "Maximum of pushes under way")] = 256
     connect_timeout: Annotated[
         float, Setting(DurationValue(), "How long connecting to an address may take")
     ] = 10.0
@@ -218,7 +220,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = "full"
     debug: Annotated[
-        bool, Setting(YesNo(), "Accept `debug.*` requests: they can stop time and delete all")
+        bool,
+        Setting(YesNo(), "Accept `debug.*` requests, which can stop time and delete everything"),
     ] = False
     strict: Annotated[
         bool, Setting(YesNo(), "Refuse what the specification refuses: both strict settings below")
@@ -252,7 +255,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> Settings:
-        """What core's rules depend on."""
+        """The settings that core's rules depend on."""
         return Settings(
             retry_ms=round(self.tasks.retry_timeout * 1000),
             max_crashes=self.tasks.max_crashes,
@@ -270,7 +273,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 _AUTH: Final[dict[str, Setting]] = {
     "auth.public_key": Setting(
         Text("a PEM text, the path of a PEM file, or none", r"[^\0]+", is_hidden=True),
-        "Key that tokens (JWT) are verified by: PEM text or a path; `none` trusts all, for tests",
+        "Key that verifies tokens (JWT): PEM text or a path; `none` trusts all, for tests",
     ),
     "auth.issuer": Setting(Text("a text"), "Tokens must have this `iss`"),
     "auth.audience": Setting(Text("a text"), "Tokens must have this `aud`"),
@@ -293,7 +296,7 @@ def load(
 ) -> ServerConfig:
     """Later sources win: defaults, the file, the environment, flags (by dotted key).
 
-    Whatever is wrong is told at once. The process's own environment counts only if it is given.
+    Reports all problems at once. Reads the process's environment only if it is passed in.
     """
     environ = environ or {}
     sources = (
@@ -320,14 +323,14 @@ def shown(config: ServerConfig) -> Iterator[tuple[str, str]]:
 
 
 def warnings(config: ServerConfig, environ: Mapping[str, str]) -> Iterator[str]:
-    """What works, and may not be what was meant."""
+    """Settings that work but may not be what was intended."""
     yield from ignored_variables(environ, KEYS)
     is_open = config.auth.public_key is None and not config.auth.api_keys
     if is_open and not config.server.is_local:
         where = f"server.host is {config.server.host} and there is no auth"
-        yield f"{where}: whoever reaches port {config.server.port} can do everything"
+        yield f"{where}: anybody who can reach port {config.server.port} can do everything"
     if is_open and "*" in config.cors.origins:
-        yield "cors.origins is * and there is no auth: every web page somebody looks at can do all"
+        yield "cors.origins is * and there is no auth: any web page can do everything"
     if config.debug:
         yield "debug is on: any client can stop time and delete everything"
 
@@ -342,17 +345,17 @@ def _build(values: Mapping[str, object]) -> ServerConfig:
 
 
 def _conflicts(config: ServerConfig) -> Iterator[str | UsageError]:
-    """Settings that are fine alone and not together."""
+    """Settings that are fine on their own but not together."""
     if config.server.port and config.server.port == config.server.metrics_port:
-        yield "server.metrics_port is server.port, which has /metrics anyway: leave it 0"
+        yield "server.metrics_port is server.port, which has /metrics anyway: set it to 0"
     if config.push.auth == "bearer" and config.push.token is None:
         yield "push.auth is bearer and there is no push.token: give env:NAME or file:PATH"
     if config.push.auth == "none" and config.push.token is not None:
         yield "push.token is not used unless push.auth is bearer: give both or none"
     if config.push.auth == "bearer" and not config.push.token_hosts:
         yield (
-            "push.token would be for nobody: list in push.token_hosts who gets it "
-            "(* is whoever a promise names, also people who only want the token)"
+            "push.token has no recipient: list in push.token_hosts which hosts get it "
+            "(* is any host a promise names, including one that only wants the token)"
         )
     if config.push.auth == "none" and config.push.token_hosts:
         yield "push.token_hosts is not used unless push.auth is bearer: give both or none"
@@ -363,5 +366,5 @@ def _conflicts(config: ServerConfig) -> Iterator[str | UsageError]:
 
 
 def _raise_if_any(wrong: Iterable[str | UsageError]) -> None:
-    if told := "; ".join(map(str, wrong)):
-        raise UsageError(told)
+    if problems := "; ".join(map(str, wrong)):
+        raise UsageError(problems)

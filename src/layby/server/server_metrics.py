@@ -1,8 +1,7 @@
-"""What a server counts, in the words of Prometheus.
+"""The metrics of a server, for Prometheus.
 
-What `committed` counts belongs to the writer's thread, all else to the event loop. Numbers that
-only the store knows are asked for when somebody scrapes, and not too often: counting takes the
-writer's time.
+`committed` runs in the writer's thread, everything else in the event loop. Numbers that only the
+store knows are read when somebody scrapes, and not too often: counting takes the writer's time.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ UNKNOWN: Final = "unknown"
 OTHER: Final = "other"
 STATS_EVERY: Final = 5.0
 STATS_SHARE: Final = 100
-"""The store counts for at most a hundredth of the time, however long that takes it."""
+"""The store spends at most a hundredth of its time counting, however long one count takes."""
 STATS_SELDOM: Final = 60.0
 STATS_PATIENCE: Final = 5.0
 
@@ -107,7 +106,7 @@ INFO: Final = Family("layby_info", "Always 1; the version is its label", ("versi
 
 
 class _Requests:
-    """Of one kind."""
+    """The requests of one kind."""
 
     __slots__ = ("by_status", "durations")
 
@@ -136,18 +135,18 @@ class Metrics(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    # --- told by the server --------------------------------------------------------------
+    # --- called by the server ------------------------------------------------------------
 
     def request(self, kind: str, status: int, seconds: float) -> None:
-        """One that had an envelope: what has no kind is not counted."""
+        """A request with an envelope: others have no kind and are not counted."""
         of = self._requests.get(kind) or self._unknown
         of.by_status[status] = of.by_status.get(status, 0) + 1
         of.durations.add(seconds)
 
     def delivery(self, kind: str, status: str) -> None:
-        """A message that reached somebody, did not, or never will."""
+        """A message that was delivered, was not, or never will be."""
         self._deliveries[status] += 1
-        if kind in self._messages:  # others are between us and our own workers
+        if kind in self._messages:  # others are internal
             self._messages[kind] += 1
 
     def committed(self, commit: Commit) -> None:
@@ -170,7 +169,7 @@ class Metrics(Collector):
         """`read` is called at each scrape."""
         self._live[name] = read
 
-    # --- asked by Prometheus -------------------------------------------------------------
+    # --- called by Prometheus ------------------------------------------------------------
 
     async def scrape(self) -> bytes:
         if self._stats is not None:
@@ -200,7 +199,7 @@ class Metrics(Collector):
 
 
 class _Stats:
-    """What the store said last, asked again when it is old."""
+    """The latest numbers of the store, read again when they are old."""
 
     def __init__(self, read: ReadStats, clock: Callable[[], float]) -> None:
         self._read = read
@@ -219,18 +218,18 @@ class _Stats:
             self._stale_at = began + min(max(STATS_EVERY, STATS_SHARE * took), STATS_SELDOM)
 
     async def _ask(self) -> StatsData | None:
-        """None when the store cannot tell: its numbers are left out rather than repeated."""
+        """None if the store cannot say: numbers are left out rather than repeated."""
         try:
             async with asyncio.timeout(STATS_PATIENCE):
                 return await self._read()
         except (LaybyError, TimeoutError) as failure:
             why = str(failure) or "no answer"
-            logger.warning("the store was not counted for /metrics: %s", why)
+            logger.warning("the numbers of the store are missing from /metrics: %s", why)
             return None
 
 
 def _claims(data: object) -> Sequence[Claim]:
-    """What an answer hands out; a take may ride on another command."""
+    """The claims in an answer; another command may include a take."""
     taken = data if isinstance(data, TakeData) else getattr(data, "taken", None)
     return taken.claims if isinstance(taken, TakeData) else ()
 
@@ -245,7 +244,7 @@ def _shown(stats: StatsData) -> Iterator[Metric]:
 
 
 def _oldest(stats: StatsData) -> dict[str, float]:
-    """Kinds are texts that workers wrote: those nobody knows are one."""
+    """Workers may write any kind: unknown ones are counted as one."""
     ages: dict[str, float] = {}
     for kind, since in stats.oldest_waits.items():
         label = kind if kind in WAIT_KINDS else OTHER
