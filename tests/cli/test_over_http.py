@@ -175,7 +175,7 @@ def test_the_doctor_as_json(server):
 def test_a_clock_that_is_wrong(server, monkeypatch):
     """Deadlines would mean something else there."""
     an_hour_later = SystemClock().now() + 3_600_000
-    monkeypatch.setattr("layby.cli.checkup.SystemClock.now", lambda _: an_hour_later)
+    monkeypatch.setattr("layby.cli.server_checks.SystemClock.now", lambda _: an_hour_later)
     said = typed("doctor", "--url", url_of(server))
     assert said.code == 1
     assert "1 h" in said.out or "59 min" in said.out

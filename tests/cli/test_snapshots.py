@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from layby.cli.checkup import ASKED, WAITING
+from layby.cli.server_checks import SEARCH_INVARIANTS, WAITING_INVARIANTS
 from layby.cli.snapshots import SEEN, UNSEEN, Snapshot, state_of, state_of_entries
 from layby.core.invariants import INVARIANTS, View
 from layby.core.queries import ListWaiting, SnapDebug
@@ -29,14 +29,14 @@ def test_a_sound_server_looks_sound(seed):
     world.engine.call(SnapDebug(), NOW)
     assert violations(state_of(shown(world)), SEEN) == []
     entries = world.ok(ListWaiting(limit=1_000)).entries
-    assert violations(state_of_entries(entries), WAITING) == []
-    assert violations(state_of(shown(world)), ASKED) == []
+    assert violations(state_of_entries(entries), WAITING_INVARIANTS) == []
+    assert violations(state_of(shown(world)), SEARCH_INVARIANTS) == []
 
 
 def test_every_invariant_is_seen_or_known_to_be_unseen():
     """A new one has to be put on one side."""
     assert set(SEEN) | set(UNSEEN) == set(INVARIANTS)
-    assert set(ASKED) | set(WAITING) <= set(INVARIANTS)
+    assert set(SEARCH_INVARIANTS) | set(WAITING_INVARIANTS) <= set(INVARIANTS)
 
 
 def test_what_is_wrong_is_found_in_a_snapshot():

@@ -26,7 +26,7 @@ REPORT_S = 0.1
 KINDS = ("condition", "promise", "sleep")
 
 
-class Report(Struct):
+class WorkerReport(Struct):
     """What this process tells of itself, ten times a second; what waits stands in the file."""
 
     held: int = 0
@@ -40,13 +40,13 @@ class Report(Struct):
     """The sleeper that woke latest, against the hour it had been promised."""
 
 
-class Depot:
+class DemoState:
     """What the tasks below share: the folder they write to and the Runner they are counted in."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runner = Runner(f"sqlite:{folder / 'demo.db'}", slots=SLOTS)
-        self.report = Report()
+        self.report = WorkerReport()
         self.is_closing = False
 
     @property
@@ -68,18 +68,18 @@ class Depot:
         return delivered.exists() and len(delivered.read_text().split()) >= PARCELS
 
 
-depot: Depot
+state: DemoState
 
 
 @task
 async def pack(context: Context) -> None:
-    depot.look()
-    depot.note("packed", context["parcel"])
+    state.look()
+    state.note("packed", context["parcel"])
 
 
 @task(dependencies=[pack])
 async def deliver(context: Context, handle: TaskHandle) -> None:
-    depot.look()
+    state.look()
     if context["waits_for"] == "condition":
         await handle.defer_until(door_is_open, poll_interval=0.5)
     elif context["waits_for"] == "promise":
@@ -88,22 +88,22 @@ async def deliver(context: Context, handle: TaskHandle) -> None:
         begun_at = await handle.checkpoint("begun", time.time)
         await handle.sleep(SLEEP_S)
         late = (time.time() - begun_at - SLEEP_S) * 1000
-        depot.report.late_ms = max(depot.report.late_ms, late)
-    depot.look()
-    depot.note("delivered", context["parcel"])
-    depot.report.delivered += 1
+        state.report.late_ms = max(state.report.late_ms, late)
+    state.look()
+    state.note("delivered", context["parcel"])
+    state.report.delivered += 1
 
 
 @task
 async def stamp(_context: Context, handle: TaskHandle) -> None:
-    depot.look()
+    state.look()
     await asyncio.sleep(LETTER_S)  # not a wait of layby's: it holds its slot, as work does
-    depot.report.letters += 1
-    depot.report.recovered += handle.try_number > 1
+    state.report.letters += 1
+    state.report.recovered += handle.try_number > 1
 
 
 def door_is_open() -> bool:
-    return depot.is_door_open
+    return state.is_door_open
 
 
 parcel = Workflow("parcel", tasks=[pack, deliver])
@@ -111,10 +111,10 @@ letter = Workflow("letter", tasks=[stamp])
 
 
 async def work(life: str) -> None:
-    async with depot.runner as runner, asyncio.TaskGroup() as group:
+    async with state.runner as runner, asyncio.TaskGroup() as group:
         runner.register(parcel)
         runner.register(letter)
-        group.create_task(_tell())
+        group.create_task(_report_regularly())
         if life == "1":
             await _send_parcels(runner)
         for line in range(LETTERS_AT_ONCE):
@@ -131,13 +131,13 @@ async def _send_parcels(runner: Runner) -> None:
 
 async def _send_letters(runner: Runner, line: str) -> None:
     number = 0
-    while not depot.is_closing:
+    while not state.is_closing:
         number += 1
         await runner.execute(letter, run_id=f"letter-{line}-{number}")
 
 
 async def _sign_when_the_door_opens(runner: Runner) -> None:
-    while not depot.is_door_open:  # noqa: ASYNC110 - nobody in this process opens it
+    while not state.is_door_open:  # noqa: ASYNC110 - nobody in this process opens it
         await asyncio.sleep(REPORT_S)
     await asyncio.gather(
         *(
@@ -148,23 +148,23 @@ async def _sign_when_the_door_opens(runner: Runner) -> None:
     )
 
 
-async def _tell() -> None:
+async def _report_regularly() -> None:
     while True:
-        depot.report.held = depot.runner.worker.credit.held
-        print(msgspec.json.encode(depot.report).decode(), flush=True)
-        if depot.is_closing:
+        state.report.held = state.runner.worker.credit.held
+        print(msgspec.json.encode(state.report).decode(), flush=True)
+        if state.is_closing:
             return
-        depot.is_closing = depot.is_empty()
+        state.is_closing = state.is_empty()
         await asyncio.sleep(REPORT_S)
 
 
-def _end_with_the_audience() -> None:
+def _exit_with_the_demo() -> None:
     """Stdin ends when the demo does, however it ends."""
     sys.stdin.read()
     os._exit(1)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_the_audience, daemon=True).start()
-    depot = Depot(Path(sys.argv[1]))
+    threading.Thread(target=_exit_with_the_demo, daemon=True).start()
+    state = DemoState(Path(sys.argv[1]))
     asyncio.run(work(sys.argv[2]))

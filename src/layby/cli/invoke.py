@@ -5,11 +5,11 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.answers import expect
+from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask, is_served
-from layby.cli.options import DURATION, JSON, as_json, loosely, reaching
+from layby.cli.expected_replies import expect
+from layby.cli.options import DURATION, JSON, as_json, json_or_text, reaching
 from layby.cli.promises import print_promise
-from layby.cli.refusals import Refused
 from layby.client.api import Client
 from layby.clock import SystemClock
 from layby.core.birth import DELAY, TARGET
@@ -108,7 +108,7 @@ def _how_it_ended(promise: Promise) -> str:
 
 def _arguments(args: tuple[str, ...], json_args: Any) -> list[Any]:
     if json_args is None:
-        return [loosely(each) for each in args]
+        return [json_or_text(each) for each in args]
     if args:
         raise UsageError("--arg and --json-args exclude each other: give all arguments one way")
     if not isinstance(json_args, list):

@@ -32,13 +32,13 @@ def reaching(command: Function) -> Function:
     )
     @functools.wraps(command)
     def reached(url: str | None, token: str | None, db: str | None, **given: Any) -> Any:
-        place = replace(find_place(url, token, db), flags=_typed(url, db))
+        place = replace(find_place(url, token, db), flags=_flags_as_typed(url, db))
         return command(place=place, **given)
 
     return reached
 
 
-def _typed(url: str | None, db: str | None) -> str:
+def _flags_as_typed(url: str | None, db: str | None) -> str:
     named = (("--url", url), ("--db", db))
     return " ".join(f"{flag} {shlex.quote(text)}" for flag, text in named if text is not None)
 
@@ -66,7 +66,7 @@ def limited(default: int) -> Callable[[Function], Function]:
     )
 
 
-class Duration(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+class DurationParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
     name = "duration"
 
     def __init__(self, least: int = 1) -> None:
@@ -81,7 +81,7 @@ class Duration(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] -
             self.fail(str(error), param, ctx)
 
 
-class Json(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+class JsonParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
     """JSON, or `@FILE` with JSON in it (`@-`: on stdin)."""
 
     name = "json"
@@ -110,7 +110,7 @@ class Json(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - non
         return f"; a text is written in quotes: '{json.dumps(value, ensure_ascii=False)}'"
 
 
-class Tag(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+class TagParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
     """`KEY=VALUE`."""
 
     name = "key=value"
@@ -124,11 +124,11 @@ class Tag(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none
         return key, text
 
 
-DURATION = Duration()
-JSON = Json()
+DURATION = DurationParam()
+JSON = JsonParam()
 graced = click.option(
     "--grace",
-    type=Duration(least=0),
+    type=DurationParam(least=0),
     default="25s",
     show_default=True,
     help="How long plain `def` and process bodies may take to end when it stops.",
@@ -137,7 +137,7 @@ graced = click.option(
 
 def tagged(help_text: str) -> Callable[[Function], Function]:
     return click.option(
-        "--tag", "tags", type=Tag(), multiple=True, metavar="KEY=VALUE", help=help_text
+        "--tag", "tags", type=TagParam(), multiple=True, metavar="KEY=VALUE", help=help_text
     )
 
 
@@ -145,7 +145,7 @@ def tags_of(pairs: tuple[tuple[str, str], ...]) -> Tags:
     return dict(pairs)
 
 
-def loosely(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     """JSON if it is JSON, else the text itself."""
     try:
         return json.loads(text)

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from layby.cli import records, showing
-from layby.cli.answers import expect, unknown
+from layby.cli import record_views, showing
+from layby.cli.command_groups import CommandGroup
 from layby.cli.connection import Place, ask
-from layby.cli.groups import Named
+from layby.cli.expected_replies import expect, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
 from layby.client.api import Client
@@ -30,7 +30,7 @@ from layby.wire import encoding
 STATES = ("pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout")
 
 
-@click.group(cls=Named)
+@click.group(cls=CommandGroup)
 def promises() -> None:
     """Promises, by the protocol: ids are taken as they are, and must exist."""
 
@@ -110,7 +110,7 @@ def search(
     rows, is_cut = listed(place, query, limit)
     found: list[Promise] = rows
     if as_json:
-        showing.print_json({"promises": [records.promise_json(each) for each in found]})
+        showing.print_json({"promises": [record_views.promise_json(each) for each in found]})
         return
     now = SystemClock().now()
     showing.print_found(
@@ -171,9 +171,9 @@ def show(place: Place, command: Command, promise_id: str, *, as_json: bool) -> N
 
 def print_promise(promise: Promise, *, as_json: bool) -> None:
     if as_json:
-        showing.print_json({"promise": records.promise_json(promise)})
+        showing.print_json({"promise": record_views.promise_json(promise)})
     else:
-        showing.print_fields(records.promise_fields(promise, SystemClock().now()))
+        showing.print_fields(record_views.promise_fields(promise, SystemClock().now()))
 
 
 def value_of(given: Any) -> Value:

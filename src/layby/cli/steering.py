@@ -6,11 +6,11 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from layby.cli import records, showing
-from layby.cli.answers import expect, found
+from layby.cli import record_views, showing
+from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask
+from layby.cli.expected_replies import expect, found
 from layby.cli.options import JSON, as_json, reaching
-from layby.cli.refusals import Refused
 from layby.client.api import Client
 from layby.core.commands import (
     CancelPromise,
@@ -143,7 +143,7 @@ def continue_(place: Place, asked: str, *, as_json: bool) -> None:
 
 def print_outcome(promise: Promise, told: str, *, as_json: bool) -> None:
     if as_json:
-        showing.print_json({"promise": records.promise_json(promise)})
+        showing.print_json({"promise": record_views.promise_json(promise)})
     else:
         showing.print_line(f"{short_id(promise.id)} {told}")
 

@@ -5,14 +5,14 @@ from typing import Any
 import click
 import msgspec
 
-from layby.cli import records, showing
-from layby.cli.answers import expect, unknown
+from layby.cli import record_views, showing
+from layby.cli.command_errors import Refused
+from layby.cli.command_groups import CommandGroup
 from layby.cli.connection import Place, ask
-from layby.cli.groups import Named
+from layby.cli.expected_replies import expect, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
 from layby.cli.promises import print_promise, value_of
-from layby.cli.refusals import Refused
 from layby.client.api import Client
 from layby.clock import SystemClock
 from layby.core.commands import (
@@ -49,7 +49,7 @@ claiming = [
 ]
 
 
-@click.group(cls=Named, aliases={"acquire": "claim", "fulfill": "complete"})
+@click.group(cls=CommandGroup, aliases={"acquire": "claim", "fulfill": "complete"})
 def tasks() -> None:
     """Tasks, by the protocol: what a worker does, by hand."""
 
@@ -236,7 +236,7 @@ def search(
     rows, is_cut = listed(place, query, limit)
     found: list[Task] = rows
     if as_json:
-        showing.print_json({"tasks": [records.task_json(each) for each in found]})
+        showing.print_json({"tasks": [record_views.task_json(each) for each in found]})
         return
     showing.print_found(
         "tasks",
@@ -259,21 +259,21 @@ def _claim(place: Place, command: Command, task_id: str, *, as_json: bool) -> No
     if as_json:
         showing.print_json(
             {
-                "task": records.task_json(data.task),
-                "promise": records.promise_json(data.promise),
-                "preload": [records.promise_json(each) for each in data.preload],
+                "task": record_views.task_json(data.task),
+                "promise": record_views.promise_json(data.promise),
+                "preload": [record_views.promise_json(each) for each in data.preload],
             }
         )
         return
-    fields = (*records.task_fields(data.task), ("param", showing.value(data.promise.param)))
+    fields = (*record_views.task_fields(data.task), ("param", showing.value(data.promise.param)))
     showing.print_fields((name, showing.plain(each)) for name, each in fields)
 
 
 def _print_task(task: Task, *, as_json: bool) -> None:
     if as_json:
-        showing.print_json({"task": records.task_json(task)})
+        showing.print_json({"task": record_views.task_json(task)})
     else:
-        showing.print_fields(records.task_fields(task))
+        showing.print_fields(record_views.task_fields(task))
 
 
 def _do(place: Place, command: Command, task_id: str, told: str, *, as_json: bool) -> None:

@@ -11,8 +11,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from layby.cli import showing
-from layby.cli.answers import expect, explained, pages
 from layby.cli.connection import Place, ask
+from layby.cli.expected_replies import expect, explained, pages
 from layby.cli.options import as_json, reaching
 from layby.client.api import Client
 from layby.clock import SystemClock

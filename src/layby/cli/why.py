@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.answers import expect, explained
 from layby.cli.connection import Place, ask
+from layby.cli.expected_replies import expect, explained
 from layby.cli.options import as_json, reaching
 from layby.cli.waiting import reason_json
 from layby.client.api import Client

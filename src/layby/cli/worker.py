@@ -9,9 +9,9 @@ from typing import cast
 
 import click
 
-from layby.cli.loading import calls_in, complete_files, flows_in, load_module
-from layby.cli.options import Duration, graced, slotted
-from layby.cli.stopping import closed, end_soon
+from layby.cli.closing import close_and_report, exit_soon
+from layby.cli.options import DurationParam, graced, slotted
+from layby.cli.user_code import calls_in, complete_files, flows_in, load_module
 from layby.client.api import Client
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner.runner import Runner, check_can_serve
@@ -46,7 +46,7 @@ workers go on. A second one, a second later, ends the process at once.
 @slotted
 @click.option(
     "--lease",
-    type=Duration(least=100),
+    type=DurationParam(least=100),
     default="15s",
     show_default=True,
     help="After this long without a sign of life others take over.",
@@ -57,7 +57,7 @@ def worker(
 ) -> None:
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    code = Code(load_module(module), module, group)
+    code = LoadedCode(load_module(module), module, group)
     runner = Runner(
         _checked(url),
         token=token,
@@ -69,7 +69,7 @@ def worker(
     asyncio.run(_work_and_end(runner, code, url))
 
 
-class Code:
+class LoadedCode:
     """What there is to work on in a module."""
 
     def __init__(self, module: ModuleType, name: str, group: str = "default") -> None:
@@ -104,7 +104,7 @@ def _checked(url: str) -> str:
     return url
 
 
-async def work(runner: Runner, code: Code, where: str) -> None:
+async def work(runner: Runner, code: LoadedCode, where: str) -> None:
     """Until a signal says stop; a second one ends it at once."""
     stop = stop_requested(
         lambda: click.echo("layby stops: its tasks are handed back as they end", err=True)
@@ -117,14 +117,14 @@ async def work(runner: Runner, code: Code, where: str) -> None:
         await working
 
 
-async def _work_and_end(runner: Runner, code: Code, where: str) -> None:
+async def _work_and_end(runner: Runner, code: LoadedCode, where: str) -> None:
     try:
         await work(runner, code, where)
     finally:
-        end_soon()
+        exit_soon()
 
 
-async def _work(runner: Runner, code: Code, where: str) -> None:
+async def _work(runner: Runner, code: LoadedCode, where: str) -> None:
     """A worker may be started before its server: it says so, and waits."""
     click.echo(f"layby looks for {where} …", err=True)
     while not await _entered(runner):
@@ -135,7 +135,7 @@ async def _work(runner: Runner, code: Code, where: str) -> None:
         click.echo(f"layby works for {where}: {code}  (Ctrl-C stops it)", err=True)
         await asyncio.Event().wait()
     finally:
-        await closed(runner)
+        await close_and_report(runner)
 
 
 async def _entered(runner: Runner) -> bool:

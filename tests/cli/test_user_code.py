@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layby.cli.loading import BrokenCode, calls_in, find_flow, flows_in, load_module
+from layby.cli.user_code import BrokenCode, calls_in, find_flow, flows_in, load_module
 from layby.errors import UsageError
 
 FLOWS = """

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from layby.cli.refusals import NotAllowed, Refused
+from layby.cli.command_errors import AccessDenied, Refused
 from layby.client.api import Client
 from layby.core.commands import GetPromise
 from layby.core.model import Promise
@@ -27,19 +27,19 @@ T = TypeVar("T")
 Paged = ListRuns | ListWaiting | SearchPromises | SearchTasks | SearchSchedules
 
 PAGE = 500
-LOOKED_THROUGH = 200
+SEARCHED = 200
 
 
 def expect(reply: Reply, kind: type[T], what: str) -> T:
     """The data of an answer; `what` names in a refusal what it was about."""
     if isinstance(reply.data, kind) and reply.is_ok:
         return reply.data
-    text = f"{what}: {_lowered(str(reply.data))}"
+    text = f"{what}: {_lower_first(str(reply.data))}"
     if reply.status == 401:
         wanted = "the server wants a token that it knows; give --token, or set LAYBY_TOKEN"
-        raise NotAllowed(f"{text}: {wanted}")
+        raise AccessDenied(f"{text}: {wanted}")
     if reply.status == 403:
-        raise NotAllowed(f"{text}: the token does not allow this")
+        raise AccessDenied(f"{text}: the token does not allow this")
     raise Refused(text) if reply.status in (404, 409, 422) else LaybyError(text)
 
 
@@ -70,7 +70,9 @@ async def explained(client: Client, asked: str) -> Explanation:
 
 async def unknown(client: Client, asked: str, what: str = "run, task or promise") -> Refused:
     """That there is no such id, and which one may have been meant."""
-    known = [id_ for each in (asked, f"{ROOT_PREFIX}{asked}") for id_ in await _like(client, each)]
+    known = [
+        id_ for each in (asked, f"{ROOT_PREFIX}{asked}") for id_ in await _similar_ids(client, each)
+    ]
     if asked in known:  # of tasks only: a promise need not have one
         return Refused(f"promise '{asked}' has no {what}")
     shown = [*known, *(short_id(each) for each in known)]
@@ -95,15 +97,15 @@ async def pages(
         query = replace(query, cursor=page.cursor)
 
 
-async def _like(client: Client, asked: str) -> list[str]:
+async def _similar_ids(client: Client, asked: str) -> list[str]:
     """Ids that begin like it."""
     found: list[str] = []
     for length in {max(1, len(asked) * 2 // 3), min(len(asked), len(ROOT_PREFIX) + 1), 1}:
-        query = SearchPromises(prefix=asked[:length], limit=LOOKED_THROUGH)
+        query = SearchPromises(prefix=asked[:length], limit=SEARCHED)
         data = (await client.send(query)).data
         found += [each.id for each in data.promises] if isinstance(data, PromisePage) else []
     return found
 
 
-def _lowered(text: str) -> str:
+def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:]

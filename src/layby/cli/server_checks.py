@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 import layby
-from layby.cli.answers import PAGE
+from layby.cli.expected_replies import PAGE
 from layby.cli.snapshots import SEEN, Snapshot, state_of, state_of_entries
 from layby.client.transport import Transport
 from layby.clock import SystemClock
@@ -32,12 +32,12 @@ Progress = Callable[[int], None]
 ANSWER_S: Final = 30.0
 SKEW_MS: Final[Millis] = 2_000
 """Clocks that differ by less are alike enough for waits of seconds."""
-ASKED: Final = (
+SEARCH_INVARIANTS: Final = (
     invariants.promise_times_in_order,
     invariants.timeout_settles_at_deadline,
 )
 """What can be seen of promises in a search."""
-WAITING: Final = (
+WAITING_INVARIANTS: Final = (
     invariants.task_iff_target,
     invariants.fulfilled_iff_settled,
     invariants.suspended_no_callback,
@@ -54,46 +54,46 @@ class Check(Struct, frozen=True):
     told: str
 
 
-class Checkup(Struct, frozen=True):
+class ServerReport(Struct, frozen=True):
     url: str
     checks: list[Check]
     violations: list[Violation] = []
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         return all(check.outcome != "wrong" for check in self.checks)
 
 
-def put_back(ahead: Millis) -> str:
+def clock_moved_back(ahead: Millis) -> str:
     """What it means that store time is ahead."""
     means = "it was put back; schedules wait for it, everything else goes on a little slower"
     return f"store time is {span(ahead)} ahead of the clock: {means}"
 
 
-async def examine(url: str, token: str | None, progress: Progress) -> Checkup:
+async def examine(url: str, token: str | None, progress: Progress) -> ServerReport:
     """Raises when nobody answers there."""
-    patient = _Patient(url, token)
+    probe = _ServerProbe(url, token)
     try:
-        checks = [await patient.reachable(), await patient.ready(), await patient.version()]
-        speaks = await patient.speaks()
-        checks.append(speaks)
-        if speaks.outcome == "wrong":
-            return Checkup(url, checks)
-        checks += [await patient.clock(), await patient.debug()]
-        found = await patient.violations(progress)
-        return Checkup(url, [*checks, patient.soundness(found)], found)
+        checks = [await probe.reachable(), await probe.ready(), await probe.version()]
+        access = await probe.access()
+        checks.append(access)
+        if access.outcome == "wrong":
+            return ServerReport(url, checks)
+        checks += [await probe.clock(), await probe.debug()]
+        found = await probe.violations(progress)
+        return ServerReport(url, [*checks, probe.soundness(found)], found)
     finally:
-        await patient.close()
+        await probe.close()
 
 
-class _Patient:
+class _ServerProbe:
     def __init__(self, url: str, token: str | None) -> None:
         self._transport = Transport(url, token)
         self._token = token
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10))
         self._url = url
         self._skew: Millis = 0
-        self._looked_at = ""
+        self._checked = ""
 
     async def close(self) -> None:
         await self._session.close()
@@ -123,7 +123,7 @@ class _Patient:
             return Check("version", "ok", f"layby {found[1]}, as here")
         return Check("version", "note", f"layby {found[1]}; this command is {layby.__version__}")
 
-    async def speaks(self) -> Check:
+    async def access(self) -> Check:
         reply = await self._send(GetPromise(id="layby/doctor"))
         if reply.status in (200, 404):
             return Check("access", "ok", "speaks the protocol and lets us read")
@@ -143,7 +143,7 @@ class _Patient:
             told = f"{span(abs(self._skew - ahead))} {way}: {means}"
             return Check("clock", "wrong", told)
         if ahead >= SKEW_MS:
-            return Check("clock", "note", f"as here, but {put_back(ahead)}")
+            return Check("clock", "note", f"as here, but {clock_moved_back(ahead)}")
         return Check("clock", "ok", "as here")
 
     async def debug(self) -> Check:
@@ -155,37 +155,41 @@ class _Patient:
     async def violations(self, progress: Progress) -> list[Violation]:
         """Two looks where one could have fallen between two writes."""
         if self._snapped["head"]["status"] == 200:
-            first = self._of_snapshot(self._snapped)
-            again = self._of_snapshot(await self._raw(SnapDebug())) if first else []
-            self._looked_at = f"{len(SEEN)} invariants over a snapshot"
+            first = self._snapshot_violations(self._snapped)
+            again = self._snapshot_violations(await self._raw(SnapDebug())) if first else []
+            self._checked = f"{len(SEEN)} invariants over a snapshot"
             return [each for each in first if each in again]
-        found = [each async for each in self._asked(progress)]
-        self._looked_at = f"{len(ASKED) + len(WAITING)} invariants that can be asked for"
+        found = [each async for each in self._searched_violations(progress)]
+        self._checked = (
+            f"{len(SEARCH_INVARIANTS) + len(WAITING_INVARIANTS)} invariants that can be asked for"
+        )
         return found
 
     def soundness(self, found: Sequence[Violation]) -> Check:
         if found:
-            return Check("sound", "wrong", f"{len(found)} violations of {self._looked_at}")
-        return Check("sound", "ok", f"{self._looked_at} hold")
+            return Check("sound", "wrong", f"{len(found)} violations of {self._checked}")
+        return Check("sound", "ok", f"{self._checked} hold")
 
     # --- looking -------------------------------------------------------------------------
 
-    def _of_snapshot(self, answer: dict[str, Any]) -> list[Violation]:
+    def _snapshot_violations(self, answer: dict[str, Any]) -> list[Violation]:
         snapshot = msgspec.json.decode(msgspec.json.encode(answer["data"]), type=Snapshot)
         return _check(state_of(snapshot), self._now(), SEEN)
 
-    async def _asked(self, progress: Progress) -> AsyncIterator[Violation]:
-        looked_at = 0
+    async def _searched_violations(self, progress: Progress) -> AsyncIterator[Violation]:
+        checked = 0
         async for page in self._pages(SearchPromises(limit=PAGE)):
             assert isinstance(page, PromisePage)
-            looked_at += len(page.promises)
-            progress(looked_at)
+            checked += len(page.promises)
+            progress(checked)
             state = State(promises={each.id: each for each in page.promises})
-            for violation in _check(state, self._now(), ASKED):
+            for violation in _check(state, self._now(), SEARCH_INVARIANTS):
                 yield violation
         async for page in self._pages(ListWaiting(limit=PAGE)):
             assert isinstance(page, WaitingPage)
-            for violation in _check(state_of_entries(page.entries), self._now(), WAITING):
+            for violation in _check(
+                state_of_entries(page.entries), self._now(), WAITING_INVARIANTS
+            ):
                 yield violation
 
     async def _pages(self, query: Query) -> AsyncIterator[Any]:

@@ -11,7 +11,7 @@ import click
 from layby.errors import UsageError
 
 
-class Place(NamedTuple):
+class LazyCommand(NamedTuple):
     """Where a command is found, and what a list says of it: so listing loads nothing."""
 
     name: str
@@ -19,35 +19,35 @@ class Place(NamedTuple):
     told: str
 
 
-class Named(click.Group):
+class CommandGroup(click.Group):
     """`aliases`: other names, which help does not list. `sections`: commands still to be loaded."""
 
     def __init__(
         self,
         *args: Any,
         aliases: Mapping[str, str] | None = None,
-        sections: Mapping[str, Sequence[Place]] | None = None,
+        sections: Mapping[str, Sequence[LazyCommand]] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self._aliases = aliases or {}
         self._sections = sections or {}
-        self._places = {each.name: each for section in self._sections.values() for each in section}
+        self._lazy = {each.name: each for section in self._sections.values() for each in section}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self._places, *super().list_commands(ctx)]
+        return [*self._lazy, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = self._aliases.get(cmd_name, cmd_name)
-        place = self._places.get(name)
-        if name in self.commands or place is None:
+        lazy = self._lazy.get(name)
+        if name in self.commands or lazy is None:
             return super().get_command(ctx, name)
-        module = _loaded(place)
+        module = _loaded(lazy)
         found = (each for each in vars(module).values() if isinstance(each, click.Command))
         return next(each for each in found if each.name == name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max((len(name) for name in self._places), default=0)
+        width = max((len(name) for name in self._lazy), default=0)
         for title, section in self._sections.items():
             with formatter.section(title):
                 formatter.write_dl([(each.name.ljust(width), each.told) for each in section])
@@ -67,13 +67,13 @@ class Named(click.Group):
             raise click.UsageError(hint, ctx) from None
 
 
-def _loaded(place: Place) -> ModuleType:
+def _loaded(lazy: LazyCommand) -> ModuleType:
     try:
-        return import_module(f"layby.cli.{place.module}")
+        return import_module(f"layby.cli.{lazy.module}")
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("layby"):
             raise
         raise UsageError(
-            f"`layby {place.name}` needs {missing.name}, which a plain install leaves out: "
+            f"`layby {lazy.name}` needs {missing.name}, which a plain install leaves out: "
             "pip install 'layby[server]'"
         ) from None

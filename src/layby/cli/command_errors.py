@@ -7,5 +7,5 @@ class Refused(LaybyError):
     """It ran, and the answer is no: exit code 1."""
 
 
-class NotAllowed(LaybyError):
+class AccessDenied(LaybyError):
     """The server does not let us in."""

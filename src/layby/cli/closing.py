@@ -11,15 +11,15 @@ import click
 from layby.runner.runner import Runner
 from layby.worker.worker_stop import named
 
-QUIET_S: Final = 0.5
+SILENT_S: Final = 0.5
 """What takes no longer is not spoken of."""
-AGAIN_S: Final = 5.0
+REPEAT_S: Final = 5.0
 """How often it is said that bodies are still waited for."""
-LAST_S: Final = 1.0
+THREADS_S: Final = 1.0
 """How long a process waits, when all is handed back, for threads that go on."""
 
 
-async def closed(runner: Runner) -> None:
+async def close_and_report(runner: Runner) -> None:
     """Close it; as long as that waits for bodies, a line now and then names them."""
     telling = asyncio.ensure_future(_tell(runner))
     try:
@@ -31,7 +31,7 @@ async def closed(runner: Runner) -> None:
 
 
 async def _tell(runner: Runner) -> None:
-    await asyncio.sleep(QUIET_S)
+    await asyncio.sleep(SILENT_S)
     while True:
         stopping = runner.worker.stopping
         if stopping is not None and stopping.waits_for:
@@ -40,18 +40,18 @@ async def _tell(runner: Runner) -> None:
             click.echo(
                 f"layby waits for {count} to end, {left:.0f} s left: {named(tasks)}", err=True
             )
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(REPEAT_S)
 
 
-def end_soon(code: int = 0) -> threading.Timer:
+def exit_soon(code: int = 0) -> threading.Timer:
     """Bodies that do not end, in threads for instance, do not keep the process from ending."""
-    timer = threading.Timer(LAST_S, _end_anyway, (code,))
+    timer = threading.Timer(THREADS_S, _exit_anyway, (code,))
     timer.daemon = True
     timer.start()
     return timer
 
 
-def _end_anyway(code: int) -> None:
+def _exit_anyway(code: int) -> None:
     click.echo(
         "layby ends, though a task body goes on; what it still does counts for nothing", err=True
     )

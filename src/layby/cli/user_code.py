@@ -16,7 +16,7 @@ from layby.graph import Graph
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import Workflow
 
-Named = TypeVar("Named", Workflow, Graph)
+CommandGroup = TypeVar("CommandGroup", Workflow, Graph)
 FORMS = "package.module or path/to/file.py"
 
 
@@ -45,7 +45,7 @@ def find_graph(name: str) -> Graph:
     return _find(name, Graph, "graph", "graph = Graph('name')")
 
 
-def _find(name: str, kind: type[Named], what: str, example: str) -> Named:
+def _find(name: str, kind: type[CommandGroup], what: str, example: str) -> CommandGroup:
     module_name, _, wanted = name.partition(":")
     module = load_module(module_name)
     there = _all_in(module, kind)
@@ -59,7 +59,7 @@ def _find(name: str, kind: type[Named], what: str, example: str) -> Named:
     return found
 
 
-def _all_in(module: ModuleType, kind: type[Named]) -> list[Named]:
+def _all_in(module: ModuleType, kind: type[CommandGroup]) -> list[CommandGroup]:
     return list(dict.fromkeys(each for each in vars(module).values() if isinstance(each, kind)))
 
 
