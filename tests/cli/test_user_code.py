@@ -102,7 +102,7 @@ def test_code_that_raises_is_shown_from_where_it_is_the_users(name, line, told, 
 @pytest.mark.parametrize("name", [".", "", "shop.", "shop/flows", "flows.py:one"])
 def test_what_can_be_no_module(name: str, folder: Path):
     """Said instead of what `import` would say."""
-    with pytest.raises(UsageError, match="is no module: give"):
+    with pytest.raises(UsageError, match="is not a module: give"):
         load_module(name)
 
 

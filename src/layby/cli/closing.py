@@ -1,4 +1,4 @@
-"""How commands that run tasks end: in order, and saying what they wait for."""
+"""How commands that run tasks end: gracefully, reporting what they wait for."""
 
 import asyncio
 import os
@@ -12,15 +12,15 @@ from layby.runner.runner import Runner
 from layby.worker.worker_stop import named
 
 SILENT_S: Final = 0.5
-"""What takes no longer is not spoken of."""
+"""Closing that takes no longer is not reported."""
 REPEAT_S: Final = 5.0
-"""How often it is said that bodies are still waited for."""
+"""How often it is reported that bodies are still running."""
 THREADS_S: Final = 1.0
-"""How long a process waits, when all is handed back, for threads that go on."""
+"""How long a process waits for running threads after all tasks are handed back."""
 
 
 async def close_and_report(runner: Runner) -> None:
-    """Close it; as long as that waits for bodies, a line now and then names them."""
+    """Close the Runner; while that waits for bodies, name them in a line now and then."""
     telling = asyncio.ensure_future(_tell(runner))
     try:
         await runner.close()
@@ -44,7 +44,7 @@ async def _tell(runner: Runner) -> None:
 
 
 def exit_soon(code: int = 0) -> threading.Timer:
-    """Bodies that do not end, in threads for instance, do not keep the process from ending."""
+    """Exit even if bodies do not end, for example in threads."""
     timer = threading.Timer(THREADS_S, _exit_anyway, (code,))
     timer.daemon = True
     timer.start()
@@ -52,7 +52,5 @@ def exit_soon(code: int = 0) -> threading.Timer:
 
 
 def _exit_anyway(code: int) -> None:
-    click.echo(
-        "layby ends, though a task body goes on; what it still does counts for nothing", err=True
-    )
+    click.echo("layby exits though a task body is still running; its result is ignored", err=True)
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What a command may be told."""
+"""Errors that end a command."""
 
 from layby.errors import LaybyError
 
@@ -8,4 +8,4 @@ class Refused(LaybyError):
 
 
 class AccessDenied(LaybyError):
-    """The server does not let us in."""
+    """The server does not accept the token, or does not allow this."""

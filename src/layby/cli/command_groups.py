@@ -1,4 +1,4 @@
-"""Groups of commands: loaded when used, listed by what they are for, found when mistyped."""
+"""Groups of commands: loaded when used, listed by purpose, suggested when mistyped."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ from layby.errors import UsageError
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is found, and what a list says of it: so listing loads nothing."""
+    """A command's module, and its line in the list, so that listing loads nothing."""
 
     name: str
     module: str
@@ -20,7 +20,7 @@ class LazyCommand(NamedTuple):
 
 
 class CommandGroup(click.Group):
-    """`aliases`: other names, which help does not list. `sections`: commands still to be loaded."""
+    """`aliases`: other names, not listed by help. `sections`: commands loaded when used."""
 
     def __init__(
         self,
@@ -74,6 +74,6 @@ def _loaded(lazy: LazyCommand) -> ModuleType:
         if missing.name is None or missing.name.startswith("layby"):
             raise
         raise UsageError(
-            f"`layby {lazy.name}` needs {missing.name}, which a plain install leaves out: "
+            f"`layby {lazy.name}` needs {missing.name}, which a plain install does not include: "
             "pip install 'layby[server]'"
         ) from None

@@ -1,7 +1,7 @@
 """`layby demo`: what layby does, shown for real on a SQLite file in a temporary folder.
 
-Nothing here is staged: the tasks run in a process of their own (`demo_worker.py`), which is
-killed with SIGKILL and started again; this module watches, counts and tells.
+Nothing here is simulated: the tasks run in their own process (`demo_worker.py`), which is killed
+with SIGKILL and started again; this module watches, counts and reports.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ PARKED: Final = """
 
 
 class DemoOutput:
-    """What the audience sees: a heading for each act, one line for each thing that happened."""
+    """What the user sees: a heading for each part, one line for each event."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -68,7 +68,7 @@ class DemoOutput:
 
 
 class LiveFigures:
-    """The figures that change while one looks at them; in a pipe, a line each second instead."""
+    """Figures that are updated on a terminal; in a pipe, one line per second instead."""
 
     def __init__(self, output: DemoOutput) -> None:
         self._output = output
@@ -76,10 +76,10 @@ class LiveFigures:
         self._told_at = perf_counter()
         self.title = ""
         self.waiting: dict[str, int] = {}
-        """Tasks parked now, by what they wait for, as the file has it."""
+        """Tasks parked now, by what they wait for, according to the file."""
         self.report = WorkerReport()
         self._before = WorkerReport()
-        """What the life of the process that ended had reached."""
+        """The figures of the process that was killed."""
 
     @property
     def parked(self) -> int:
@@ -87,7 +87,7 @@ class LiveFigures:
 
     @property
     def all_waiting(self) -> bool:
-        """Every parcel waits, or did: on a very busy machine the first hours strike early."""
+        """Every parcel waits or has waited: on a busy machine the first sleeps end early."""
         return self.parked + self.delivered >= PARCELS
 
     @property
@@ -150,7 +150,7 @@ class LiveFigures:
 
 
 class WorkerProcess:
-    """The process that runs the tasks, as seen from outside: what it tells, what is in its file."""
+    """The process that runs the tasks, seen from outside: its reports and its file."""
 
     def __init__(self, process: Process, folder: Path, life: int) -> None:
         self.process = process
@@ -158,14 +158,14 @@ class WorkerProcess:
         self._life = life
 
     async def watch(self, figures: LiveFigures, until: Callable[[], bool]) -> None:
-        """Follow its reports until they say so."""
+        """Follow its reports until the condition holds."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not until():
                     figures.update_figures(await self._report(), self._waiting())
         except TimeoutError:
             raise LaybyError(
-                f"the demo's process {self.process.pid} did not get there in {PATIENCE_S:.0f} s: "
+                f"the demo's process {self.process.pid} made no progress for {PATIENCE_S:.0f} s: "
                 "try again when the machine is less busy"
             ) from None
 
@@ -178,7 +178,7 @@ class WorkerProcess:
         await self.process.wait()
 
     def examples(self) -> list[tuple[str, str]]:
-        """A waiting run of each kind, and what the file says of it."""
+        """One waiting run of each kind, and what the file says about it."""
         found = self._asked("SELECT min(root), json_extract(waiting_on, '$.sentence')")
         return [(root.removeprefix("run/"), sentence) for root, sentence in found]
 
@@ -186,7 +186,7 @@ class WorkerProcess:
         return dict(self._asked("SELECT json_extract(waiting_on, '$.kind'), count(*)"))
 
     def _asked(self, select: str) -> list[Any]:
-        """Of the tasks that are parked in this life of the process: each life is another try."""
+        """About tasks that this process has parked: each process is another try."""
         file = f"file:{self._folder / 'demo.db'}?mode=ro"
         with closing(sqlite3.connect(file, uri=True)) as connection:
             return connection.execute(f"{select} {PARKED}", (self._life,)).fetchall()
@@ -195,7 +195,7 @@ class WorkerProcess:
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
         if not line:
-            said = (self._folder / "errors").read_text().strip() or "it said nothing"
+            said = (self._folder / "errors").read_text().strip() or "it printed nothing"
             raise LaybyError(f"the demo's own process ended by itself; please report this: {said}")
         return msgspec.json.decode(line, type=WorkerReport)
 
@@ -223,7 +223,7 @@ async def _play(output: DemoOutput, folder: Path) -> None:
     _verdict(output, folder / "demo.db")
 
 
-# --- the acts ----------------------------------------------------------------------------
+# --- the parts ---------------------------------------------------------------------------
 
 
 async def _waiting(output: DemoOutput, figures: LiveFigures, worker: WorkerProcess) -> None:
@@ -325,7 +325,7 @@ def _verdict(output: DemoOutput, file: Path) -> None:
 
 @asynccontextmanager
 async def _start_worker(folder: Path, life: int) -> AsyncGenerator[WorkerProcess]:
-    """Started in a session of its own, so that Ctrl-C reaches this process only."""
+    """Started in its own session, so that Ctrl-C reaches only this process."""
     command = [sys.executable, "-m", "layby.cli.demo_worker", str(folder), str(life)]
     with (folder / "errors").open("w") as errors:
         process = await asyncio.create_subprocess_exec(

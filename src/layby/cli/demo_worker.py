@@ -2,7 +2,7 @@
 
 A parcel is packed and then waits: for a door (a file), for a signature (a promise) or for its
 hour (a sleep). A letter is ordinary work, which holds a slot for 50 ms. Every 100 ms a report
-goes to stdout. Nothing here knows that the process is going to be killed.
+goes to stdout. Nothing here prepares for being killed.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ KINDS = ("condition", "promise", "sleep")
 
 
 class WorkerReport(Struct):
-    """What this process tells of itself, ten times a second; what waits stands in the file."""
+    """What this process reports ten times a second; what waits is in the file."""
 
     held: int = 0
     peak: int = 0
-    """Slots held: now, and the most there ever were."""
+    """Slots held: now, and at most so far."""
     letters: int = 0
     recovered: int = 0
-    """Letters that an earlier life of this process had begun."""
+    """Letters that an earlier process had begun."""
     delivered: int = 0
     late_ms: float = 0
-    """The sleeper that woke latest, against the hour it had been promised."""
+    """How late the latest sleeper woke."""
 
 
 class DemoState:
@@ -54,7 +54,7 @@ class DemoState:
         return (self.folder / "door").exists()
 
     def look(self) -> None:
-        """Whoever has got a slot looks how many are held."""
+        """Called by each body that has a slot: counts the slots held."""
         self.report.held = self.runner.worker.credit.held
         self.report.peak = max(self.report.peak, self.report.held)
 
@@ -63,7 +63,7 @@ class DemoState:
             file.write(f"{text}\n")
 
     def is_empty(self) -> bool:
-        """Whether every parcel has been delivered, in whichever life of this process."""
+        """Whether every parcel has been delivered, by this process or an earlier one."""
         delivered = self.folder / "delivered"
         return delivered.exists() and len(delivered.read_text().split()) >= PARCELS
 
@@ -97,7 +97,7 @@ async def deliver(context: Context, handle: TaskHandle) -> None:
 @task
 async def stamp(_context: Context, handle: TaskHandle) -> None:
     state.look()
-    await asyncio.sleep(LETTER_S)  # not a wait of layby's: it holds its slot, as work does
+    await asyncio.sleep(LETTER_S)  # not a wait of layby: it holds its slot, like real work
     state.report.letters += 1
     state.report.recovered += handle.try_number > 1
 
@@ -159,7 +159,7 @@ async def _report_regularly() -> None:
 
 
 def _exit_with_the_demo() -> None:
-    """Stdin ends when the demo does, however it ends."""
+    """Stdin ends when the demo ends, for whatever reason."""
     sys.stdin.read()
     os._exit(1)
 

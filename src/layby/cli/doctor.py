@@ -1,4 +1,4 @@
-"""`layby doctor`: is this file sound, or this server well?"""
+"""`layby doctor`: is this file sound, or this server healthy?"""
 
 import asyncio
 from collections.abc import Generator, Iterator
@@ -33,9 +33,9 @@ class FileReport(Struct, frozen=True):
     invariants: int
     violations: list[Violation]
     more_violations: int
-    """Found beyond those listed."""
+    """How many were found beyond those listed."""
     store_time_ahead: Millis = 0
-    """Of the clock of this machine, in milliseconds."""
+    """How far ahead of this machine's clock, in milliseconds."""
 
     @property
     def is_sound(self) -> bool:
@@ -72,12 +72,12 @@ def doctor(
     *,
     as_json: bool,
 ) -> None:
-    """Check that every invariant holds in the layby FILE, or that a server is well.
+    """Check that every invariant holds in the layby FILE, or that a server is healthy.
 
-    Only reads; the file may be in use. Of a server it checks that it answers, is ready, has our
-    time, and that what can be seen of its state is sound. Exits with 0 when all is well, 1 when
-    something is wrong, 2 when the file is missing, damaged or no layby database, or when nobody
-    answers.
+    Only reads; the file may be in use. For a server it checks that it answers, is ready, agrees
+    on the time, and that the visible part of its state is sound. Exits with 0 if all is well, 1
+    if something is wrong, 2 if the file is missing, damaged or not a layby database, or if no
+    server answers.
     """
     if file is None:
         place = find_place(url, token, db)
@@ -127,7 +127,7 @@ def show_server_report(report: server_checks.ServerReport, limit: int, console: 
 def examine(file: Path, limit: int, progress: Progress | None = None) -> FileReport:
     """Check the whole file; list at most `limit` violations (0: all)."""
     if not file.is_file():
-        there = "is a folder" if file.is_dir() else "is no regular file"
+        there = "is a folder" if file.is_dir() else "is not a regular file"
         what = there if file.exists() else "does not exist"
         raise UsageError(f"{file} {what}: give the path of a layby database")
     reader = PageReader(file, Settings(), next_after)
@@ -180,7 +180,7 @@ def _plain(report: FileReport) -> dict[str, Any]:
 
 @contextmanager
 def _progress_bar() -> Generator[Progress]:
-    """A bar on a terminal, nothing in a pipe."""
+    """A progress bar on a terminal, nothing in a pipe."""
     console = Console(stderr=True)
     with ProgressBar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("checking promises", total=None)
@@ -188,4 +188,4 @@ def _progress_bar() -> Generator[Progress]:
 
 
 def _no_progress(_done: int, _total: int) -> None:
-    """Nobody is looking."""
+    """Progress that nobody watches."""

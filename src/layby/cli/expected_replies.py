@@ -1,4 +1,4 @@
-"""Replies as a command takes them: what it asked for, or an exit with a line that says why not."""
+"""Replies for commands: the data they asked for, or an error that ends the command."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
@@ -31,22 +31,22 @@ SEARCHED = 200
 
 
 def expect(reply: Reply, kind: type[T], what: str) -> T:
-    """The data of an answer; `what` names in a refusal what it was about."""
+    """The data of a reply; `what` names the subject in the error for a refusal."""
     if isinstance(reply.data, kind) and reply.is_ok:
         return reply.data
     text = f"{what}: {_lower_first(str(reply.data))}"
     if reply.status == 401:
-        wanted = "the server wants a token that it knows; give --token, or set LAYBY_TOKEN"
-        raise AccessDenied(f"{text}: {wanted}")
+        remedy = "the server needs a valid token; give --token, or set LAYBY_TOKEN"
+        raise AccessDenied(f"{text}: {remedy}")
     if reply.status == 403:
         raise AccessDenied(f"{text}: the token does not allow this")
     raise Refused(text) if reply.status in (404, 409, 422) else LaybyError(text)
 
 
 async def found(client: Client, asked: str) -> Promise:
-    """The promise of this id, or of the run or task without the prefix.
+    """The promise with this id, or of the run or task without the prefix.
 
-    Unlike an explanation, that is something a token with a prefix may ask for.
+    Unlike an explanation, this is allowed for a token with a prefix.
     """
     refused: list[Reply] = []
     for each in (asked, f"{ROOT_PREFIX}{asked}"):
@@ -60,7 +60,7 @@ async def found(client: Client, asked: str) -> Promise:
 
 
 async def explained(client: Client, asked: str) -> Explanation:
-    """What is known of this id: of a promise, or of a run or task without the prefix."""
+    """What is known of a promise, or of a run or task without the prefix."""
     for each in (asked, f"{ROOT_PREFIX}{asked}"):
         reply = await client.send(ExplainPromise(id=each))
         if reply.status != 404:
@@ -69,11 +69,11 @@ async def explained(client: Client, asked: str) -> Explanation:
 
 
 async def unknown(client: Client, asked: str, what: str = "run, task or promise") -> Refused:
-    """That there is no such id, and which one may have been meant."""
+    """The error for an unknown id, with a suggestion."""
     known = [
         id_ for each in (asked, f"{ROOT_PREFIX}{asked}") for id_ in await _similar_ids(client, each)
     ]
-    if asked in known:  # of tasks only: a promise need not have one
+    if asked in known:  # only for tasks: a promise need not have one
         return Refused(f"promise '{asked}' has no {what}")
     shown = [*known, *(short_id(each) for each in known)]
     hint = close_match(asked, shown) or ": look with `layby runs` or `layby promises search`"
@@ -83,7 +83,7 @@ async def unknown(client: Client, asked: str, what: str = "run, task or promise"
 async def pages(
     client: Client, query: Paged, limit: int
 ) -> AsyncIterator[tuple[Sequence[Any], bool]]:
-    """Pages of what is listed, at most `limit` in all (0: all), and whether there are more."""
+    """Pages of rows, at most `limit` in all (0: all), each with whether there are more."""
     left = limit or None
     while True:
         asked = replace(query, limit=PAGE if left is None else min(PAGE, left))
@@ -98,7 +98,7 @@ async def pages(
 
 
 async def _similar_ids(client: Client, asked: str) -> list[str]:
-    """Ids that begin like it."""
+    """Ids with a similar beginning."""
     found: list[str] = []
     for length in {max(1, len(asked) * 2 // 3), min(len(asked), len(ROOT_PREFIX) + 1), 1}:
         query = SearchPromises(prefix=asked[:length], limit=SEARCHED)

@@ -1,7 +1,7 @@
 """The `layby` command. Each command lives in a module of its own and is only listed here.
 
 Exit codes are the same everywhere: 0 it worked, 1 it ran and the answer is no, 2 it could not
-run, 130 it was interrupted. What can be expected to go wrong is one line on stderr.
+run, 130 it was interrupted. Expected failures are one line on stderr.
 """
 
 from typing import Any, Final
@@ -64,7 +64,7 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
         LazyCommand("completion", "completion", "Let your shell complete commands."),
     ),
 }
-"""Every command: its name, its module, and what the list of commands says of it."""
+"""Every command: its name, its module, and its line in the list of commands."""
 
 
 class Commands(CommandGroup):
@@ -91,7 +91,7 @@ class Commands(CommandGroup):
 )
 @click.version_option(layby.__version__, prog_name="layby")
 def cli() -> None:
-    """The group; what it says about itself is HELP."""
+    """The group; its help text is HELP."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Options that many commands share, and how their texts are read."""
+"""Options that many commands share, and how their values are parsed."""
 
 import functools
 import json
@@ -20,15 +20,15 @@ Function = Callable[..., Any]
 
 
 def reaching(command: Function) -> Function:
-    """`--url`, `--token` and `--db`, handed over as one `place`."""
+    """Adds `--url`, `--token` and `--db`, passed to the command as one `place`."""
 
     @click.option("--url", metavar="URL", help="Ask this server.  [env: LAYBY_URL]")
     @click.option("--token", metavar="TOKEN", help="The server's token.  [env: LAYBY_TOKEN]")
     @click.option(
         "--db",
         metavar="ADDRESS",
-        help="Look into this file: sqlite:PATH.  [env: LAYBY_DB; default: ./layby.db if it is "
-        "there, else the server http://127.0.0.1:8001]",
+        help="Use this file: sqlite:PATH.  [env: LAYBY_DB; default: ./layby.db if it "
+        "exists, else the server http://127.0.0.1:8001]",
     )
     @functools.wraps(command)
     def reached(url: str | None, token: str | None, db: str | None, **given: Any) -> Any:
@@ -62,7 +62,7 @@ def limited(default: int) -> Callable[[Function], Function]:
         default=default,
         show_default=True,
         type=click.IntRange(min=0),
-        help="List at most so many; 0 for all.",
+        help="List at most this many; 0 for all.",
     )
 
 
@@ -93,9 +93,9 @@ class JsonParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] 
         try:
             return json.loads(text)
         except ValueError as error:
-            where = f"what {value} holds" if value.startswith("@") else repr(value)
+            where = f"the content of {value}" if value.startswith("@") else repr(value)
             hint = "" if value.startswith(("@", "{", "[")) else self._hint(value)
-            self.fail(f"{where} is no JSON ({error}){hint}", param, ctx)
+            self.fail(f"{where} is not JSON ({error}){hint}", param, ctx)
 
     def _text(self, value: str, param: Any, ctx: Any) -> str:
         if not value.startswith("@"):
@@ -107,7 +107,7 @@ class JsonParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] 
 
     @staticmethod
     def _hint(value: str) -> str:
-        return f"; a text is written in quotes: '{json.dumps(value, ensure_ascii=False)}'"
+        return f"; a string needs quotes: '{json.dumps(value, ensure_ascii=False)}'"
 
 
 class TagParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
@@ -120,7 +120,7 @@ class TagParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] -
             return value  # pyright: ignore[reportUnknownVariableType]
         key, equals, text = value.partition("=")
         if not equals or not key:
-            self.fail(f"{value!r} is no tag: write KEY=VALUE", param, ctx)
+            self.fail(f"{value!r} is not a tag: write KEY=VALUE", param, ctx)
         return key, text
 
 
@@ -131,7 +131,7 @@ graced = click.option(
     type=DurationParam(least=0),
     default="25s",
     show_default=True,
-    help="How long plain `def` and process bodies may take to end when it stops.",
+    help="How long plain `def` and process bodies may take to end at shutdown.",
 )
 
 

@@ -32,7 +32,7 @@ STATES = ("pending", "resolved", "rejected", "rejected_canceled", "rejected_time
 
 @click.group(cls=CommandGroup)
 def promises() -> None:
-    """Promises, by the protocol: ids are taken as they are, and must exist."""
+    """Promises, by the protocol: ids are used as given, and must exist."""
 
 
 @promises.command(epilog="Example:  layby promises get order-7.paid")
@@ -52,8 +52,8 @@ Examples:
       --tag resonate:target=poll://any@default"""
 )
 @click.argument("promise_id", metavar="ID")
-@click.option("--timeout", type=DURATION, help="How long it may stay pending.  [default: for ever]")
-@click.option("--param", type=JSON, help="What it is born with, as JSON or @FILE.")
+@click.option("--timeout", type=DURATION, help="How long it may stay pending.  [default: forever]")
+@click.option("--param", type=JSON, help="Its parameter, as JSON or @FILE.")
 @tagged("A tag; give it again for more.")
 @reaching
 @as_json
@@ -98,7 +98,7 @@ _settling(
 @promises.command(epilog="Example:  layby promises search --state pending --tag kind=order")
 @click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
 @tagged("Only those with this tag; give it again for more.")
-@click.option("--prefix", help="Only ids that begin so.")
+@click.option("--prefix", help="Only ids that begin with this.")
 @limited(100)
 @reaching
 @as_json
@@ -158,7 +158,7 @@ def register_listener(place: Place, awaited: str, address: str, *, as_json: bool
 
 
 def show(place: Place, command: Command, promise_id: str, *, as_json: bool) -> None:
-    """Send it and show the promise that comes back."""
+    """Send the command and show the promise it returns."""
 
     async def sent(client: Client) -> Promise:
         reply = await client.send(command)

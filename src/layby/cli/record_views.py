@@ -1,4 +1,4 @@
-"""Rows as commands show them: as JSON with stable keys, and as fields for people."""
+"""How commands show rows: as JSON with stable keys, and as fields for people."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -102,7 +102,7 @@ def rule_of(schedule: Schedule) -> str:
 
 
 def made_by(schedule: Schedule) -> str:
-    """What each occurrence brings about."""
+    """What each occurrence creates."""
     if schedule.flow is None:
         return schedule.promise_id
     return f"{short_id(schedule.promise_id)}, a run of '{schedule.flow}'"
@@ -113,7 +113,7 @@ def _bounded(timeout: Millis) -> Millis | None:
 
 
 def headers_of(text: str) -> dict[str, str]:
-    """The headers of a param or value: who settled it, and why, stands there."""
+    """The headers of a param or value, which say who settled it, and why."""
     try:
         found = _headers(text).get("headers", {})
         return {str(key): str(each) for key, each in found.items()}

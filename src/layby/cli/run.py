@@ -33,9 +33,9 @@ from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.workflow import Workflow
 
 REFRESH_S = 0.2
-"""How often the tasks are looked at while a person watches."""
+"""How often the tasks are read while a person watches."""
 OTHER_LINES = 3
-"""Lines above and below the tasks: the run, those that are only counted, and the cursor's."""
+"""Lines besides the tasks: the run, the tasks that are only counted, and the cursor."""
 SHOWN_FIRST = (
     "Failed",
     "Running",
@@ -46,9 +46,9 @@ SHOWN_FIRST = (
     "Skipped",
     "Completed",
 )
-"""Who is shown first where not all can be."""
+"""Which tasks are shown first if there is no room for all."""
 TRACEBACKS = 3
-"""Of a run in which everything failed, nobody reads all."""
+"""How many are printed: nobody reads all of a run in which everything failed."""
 
 
 @click.command(
@@ -63,7 +63,7 @@ Examples:
     "--context",
     "given",
     multiple=True,
-    help="What it starts with: KEY=VALUE (JSON, or else a text), a JSON object, or @FILE.",
+    help="Its initial context: KEY=VALUE (JSON, or else text), a JSON object, or @FILE.",
 )
 @click.option("--id", "run_id", help="The run's id; the same id is the same run.")
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
@@ -86,8 +86,8 @@ def run(
 ) -> None:
     """Start the workflow FLOW of MODULE, show its tasks, and print its result as JSON.
 
-    MODULE is a file or an importable module. Exit code 1 says that the run failed. Interrupted, it
-    can be taken up again: the same --id goes on where it was.
+    MODULE is a file or an importable module. Exit code 1 means that the run failed. An interrupted
+    run can be resumed: the same --id continues where it stopped.
     """
     with redirect_stdout(sys.stderr):
         flow = find_flow(target)
@@ -99,7 +99,7 @@ def run(
     view = _RunView(showing.new_console(stderr=True), quiet=as_json)
     closer = _LoopCloser()
     try:
-        with redirect_stdout(sys.stderr):  # whatever tasks print, stdout is the result
+        with redirect_stdout(sys.stderr):  # stdout is for the result, whatever tasks print
             result = closer.loop.run(_executed(runner, flow, context, run_id, seconds, view))
     except (RunFailed, RunCancelled) as error:
         closer.code = 1
@@ -111,14 +111,14 @@ def run(
         if view.run_id:
             in_group = "" if group == "default" else f" --group {group}"
             again = place.sent_here(f"layby run {target} --id {view.run_id}{in_group}")
-            click.echo(f"the run '{view.run_id}' is kept; go on with: {again}", err=True)
+            click.echo(f"the run '{view.run_id}' is kept; continue it with: {again}", err=True)
         raise KeyboardInterrupt from None
     showing.print_json(_document(view, result, None) if as_json else result.to_dict())
     closer.code = 0
 
 
 class _LoopCloser:
-    """Closes the loop when all is said: a body that goes on in its thread would hold that up."""
+    """Closes the loop after all output: a body still running in a thread would delay that."""
 
     def __init__(self) -> None:
         self.loop = asyncio.Runner()
@@ -155,7 +155,7 @@ async def _executed(
 
 
 class _RunView:
-    """What a person sees of the run: a table that changes, or in a pipe a line for each change."""
+    """What a person sees of the run: a live table, or in a pipe one line per change."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
@@ -186,7 +186,7 @@ class _RunView:
         self._update(await run.status())
 
     async def print_tracebacks(self, client: Client, failed: RunFailed) -> None:
-        """The first few tracebacks: an error's name alone sends people searching."""
+        """The first few tracebacks, since the name of an error is rarely enough."""
         for task_id in [] if self._quiet else list(failed.failed)[:TRACEBACKS]:
             reply = await client.send(GetPromise(id=plan.node_id(failed.run_id, task_id)))
             found = reply.data.promise.value if isinstance(reply.data, PromiseData) else ""
@@ -210,9 +210,9 @@ class _RunView:
 
 
 def drawn(status: RunStatus, lines: int) -> RenderableType:
-    """Where there is little room, what a task says is cut, not its name.
+    """If there is little room, a task's text is cut, not its name.
 
-    Of more tasks than lines, those with something to say are shown, and the others counted.
+    If there are more tasks than lines, the most important are shown and the others counted.
     """
     shown = list(status.tasks.items())
     if len(shown) > lines:
@@ -280,7 +280,7 @@ def _task_document(execution: TaskExecution) -> dict[str, Any]:
 
 
 def _address(place: Place) -> str:
-    """Without a word on where: the file here, which is made if need be."""
+    """By default the file in this folder, which is created if it does not exist."""
     if place.is_default and place.file is None:
         place = Place(file=Path(DEFAULT_FILE))
     if place.file is not None and is_served(place.file):

@@ -52,7 +52,7 @@ Example:
 @click.option(
     "--timeout", type=DURATION, default="1h", show_default=True, help="Deadline of each promise."
 )
-@click.option("--param", type=JSON, help="What each promise is born with, as JSON or @FILE.")
+@click.option("--param", type=JSON, help="The parameter of each promise, as JSON or @FILE.")
 @tagged("A tag of each promise; resonate:target=ADDRESS is needed.")
 @reaching
 @as_json

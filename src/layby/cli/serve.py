@@ -18,15 +18,15 @@ Examples:
   layby serve --db sqlite:/var/lib/layby.db --host 0.0.0.0
   LAYBY_LOG__FORMAT=json layby serve --config /etc/layby.toml
 
-Every setting can stand in layby.toml, in a variable LAYBY_SECTION__NAME, or be a flag; flags win.
-SIGTERM and Ctrl-C answer what is under way, then stop.
+Every setting can be in layby.toml, a variable LAYBY_SECTION__NAME, or a flag; flags win.
+On SIGTERM and Ctrl-C it answers requests under way, then stops.
 """
 NO_FLAGS = ("auth.api_keys",)
-"""What other users of the machine could read in the list of processes."""
+"""Secrets, which other users of the machine could read in the list of processes."""
 
 
 def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """One flag for each setting: what it is called and means is said once, in the config."""
+    """One flag for each setting; its name and meaning are defined once, in the config."""
     for key in reversed(KEYS.values()):
         if key.name in NO_FLAGS:
             continue

@@ -1,4 +1,4 @@
-"""`layby doctor --url`: is this server well? Every check is a question anybody may ask it."""
+"""`layby doctor --url`: is this server healthy? Every check uses ordinary requests."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -31,12 +31,12 @@ Progress = Callable[[int], None]
 
 ANSWER_S: Final = 30.0
 SKEW_MS: Final[Millis] = 2_000
-"""Clocks that differ by less are alike enough for waits of seconds."""
+"""Clocks that differ by less are close enough for waits of seconds."""
 SEARCH_INVARIANTS: Final = (
     invariants.promise_times_in_order,
     invariants.timeout_settles_at_deadline,
 )
-"""What can be seen of promises in a search."""
+"""Invariants that can be checked on the promises of a search."""
 WAITING_INVARIANTS: Final = (
     invariants.task_iff_target,
     invariants.fulfilled_iff_settled,
@@ -45,7 +45,7 @@ WAITING_INVARIANTS: Final = (
     invariants.version_non_negative,
     invariants.waiting_since_while_waiting,
 )
-"""What can be seen of everything that waits, each with all that stands around it."""
+"""Invariants that can be checked on everything that waits, with what it waits for."""
 
 
 class Check(Struct, frozen=True):
@@ -65,13 +65,13 @@ class ServerReport(Struct, frozen=True):
 
 
 def clock_moved_back(ahead: Millis) -> str:
-    """What it means that store time is ahead."""
-    means = "it was put back; schedules wait for it, everything else goes on a little slower"
+    """Says that store time is ahead, and what that means."""
+    means = "it was set back; schedules wait for it, and everything else runs a little slower"
     return f"store time is {span(ahead)} ahead of the clock: {means}"
 
 
 async def examine(url: str, token: str | None, progress: Progress) -> ServerReport:
-    """Raises when nobody answers there."""
+    """Raises if no server answers."""
     probe = _ServerProbe(url, token)
     try:
         checks = [await probe.reachable(), await probe.ready(), await probe.version()]
@@ -102,7 +102,7 @@ class _ServerProbe:
     # --- checks --------------------------------------------------------------------------
 
     async def reachable(self) -> Check:
-        """The first request opens the connection: anything wrong with that raises here."""
+        """The first request opens the connection; a failure to connect raises here."""
         await self._post(GetPromise(id="layby/doctor"))
         begun = perf_counter()
         await self._post(GetPromise(id="layby/doctor"))
@@ -112,13 +112,13 @@ class _ServerProbe:
         status, _ = await self._get("/ready")
         if status == 200:
             return Check("ready", "ok", "its store can be read")
-        return Check("ready", "wrong", f"/ready says {status}: look into the server's log")
+        return Check("ready", "wrong", f"/ready answers {status}: see the server's log")
 
     async def version(self) -> Check:
         status, text = await self._get("/metrics")
         found = re.search(r'layby_info\{version="([^"]*)"\}', text)
         if status != 200 or found is None:
-            return Check("version", "note", "not told here: metrics are elsewhere, or off")
+            return Check("version", "note", "unknown: metrics are on another port, or disabled")
         if found[1] == layby.__version__:
             return Check("version", "ok", f"layby {found[1]}, as here")
         return Check("version", "note", f"layby {found[1]}; this command is {layby.__version__}")
@@ -126,20 +126,20 @@ class _ServerProbe:
     async def access(self) -> Check:
         reply = await self._send(GetPromise(id="layby/doctor"))
         if reply.status in (200, 404):
-            return Check("access", "ok", "speaks the protocol and lets us read")
+            return Check("access", "ok", "speaks the protocol and allows reading")
         remedy = ": give --token, or set LAYBY_TOKEN" if reply.status == 401 else ""
-        return Check("access", "wrong", f"refuses to read with {reply.status}{remedy}")
+        return Check("access", "wrong", f"refuses reading with {reply.status}{remedy}")
 
     async def clock(self) -> Check:
         before = SystemClock().now()
         answer = await self._raw(GetStats())
         if answer["head"]["status"] != 200:
-            return Check("clock", "note", f"not told: {answer['data']}")
+            return Check("clock", "note", f"unknown: {answer['data']}")
         self._skew = answer["data"]["now"] - (before + SystemClock().now()) // 2
         ahead = answer["data"].get("storeTimeAhead", 0)
         if abs(self._skew - ahead) >= SKEW_MS:
             way = "ahead" if self._skew > ahead else "behind"
-            means = "deadlines that commands and SDK workers set here mean something else there"
+            means = "deadlines that commands and SDK workers set here mean another time there"
             told = f"{span(abs(self._skew - ahead))} {way}: {means}"
             return Check("clock", "wrong", told)
         if ahead >= SKEW_MS:
@@ -149,20 +149,19 @@ class _ServerProbe:
     async def debug(self) -> Check:
         self._snapped = await self._raw(SnapDebug())
         if self._snapped["head"]["status"] == 200:
-            return Check("debug", "note", "on: whoever may ask can stop time and delete everything")
+            return Check("debug", "note", "on: any client can stop time and delete everything")
         return Check("debug", "ok", "off")
 
     async def violations(self, progress: Progress) -> list[Violation]:
-        """Two looks where one could have fallen between two writes."""
+        """Checked twice, since one snapshot may fall between two writes."""
         if self._snapped["head"]["status"] == 200:
             first = self._snapshot_violations(self._snapped)
             again = self._snapshot_violations(await self._raw(SnapDebug())) if first else []
             self._checked = f"{len(SEEN)} invariants over a snapshot"
             return [each for each in first if each in again]
         found = [each async for each in self._searched_violations(progress)]
-        self._checked = (
-            f"{len(SEARCH_INVARIANTS) + len(WAITING_INVARIANTS)} invariants that can be asked for"
-        )
+        count = len(SEARCH_INVARIANTS) + len(WAITING_INVARIANTS)
+        self._checked = f"{count} invariants that can be checked by requests"
         return found
 
     def soundness(self, found: Sequence[Violation]) -> Check:
@@ -170,7 +169,7 @@ class _ServerProbe:
             return Check("sound", "wrong", f"{len(found)} violations of {self._checked}")
         return Check("sound", "ok", f"{self._checked} hold")
 
-    # --- looking -------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------
 
     def _snapshot_violations(self, answer: dict[str, Any]) -> list[Violation]:
         snapshot = msgspec.json.decode(msgspec.json.encode(answer["data"]), type=Snapshot)
@@ -196,7 +195,7 @@ class _ServerProbe:
         while True:
             page: Any = (await self._send(query)).data
             if isinstance(page, str):
-                return  # a token that may not search
+                return  # the token does not allow searching
             yield page
             if page.cursor is None:
                 return
@@ -205,7 +204,7 @@ class _ServerProbe:
     def _now(self) -> Millis:
         return SystemClock().now() + self._skew
 
-    # --- asking --------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------
 
     async def _send(self, request: Any) -> Reply:
         return answers.read(request, await self._post(request))

@@ -1,4 +1,4 @@
-"""What a server shows of its state, as a state that invariants can be checked on."""
+"""Turns what a server shows of its state into a state that invariants can be checked on."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -23,7 +23,7 @@ UNSEEN: Final = (
     invariants.held_count_is_true,
     invariants.schedule_runs_forward,
 )
-"""They look at what a snapshot leaves out: holders, schedules, and counts of our own."""
+"""They need what a snapshot leaves out: holders, schedules and internal counts."""
 SEEN: Final = tuple(each for each in INVARIANTS if each not in UNSEEN)
 
 

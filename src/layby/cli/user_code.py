@@ -21,7 +21,7 @@ FORMS = "package.module or path/to/file.py"
 
 
 class BrokenCode(UsageError):
-    """The code was found and raises: its own traceback says where."""
+    """The code was found but raises; its traceback says where."""
 
 
 def load_module(name: str) -> ModuleType:
@@ -30,7 +30,7 @@ def load_module(name: str) -> ModuleType:
         sys.path.insert(0, str(Path.cwd()))
     if ":" in name:
         raise UsageError(
-            f"{name!r} is no module: give {name.partition(':')[0]} without what follows"
+            f"{name!r} is not a module: give {name.partition(':')[0]} without what follows"
         )
     return _load_file(Path(name)) if name.endswith(".py") else _import(name)
 
@@ -64,12 +64,12 @@ def _all_in(module: ModuleType, kind: type[CommandGroup]) -> list[CommandGroup]:
 
 
 def flows_in(module: ModuleType) -> list[Workflow]:
-    """Every workflow at the top of the module, once."""
+    """Every workflow at the top level of the module, once."""
     return _all_in(module, Workflow)
 
 
 def calls_in(module: ModuleType) -> list[TaskDefinition[..., Any]]:
-    """Tasks at the top of the module that serve calls of other languages."""
+    """Tasks at the top level of the module that serve calls from other languages."""
     found: list[TaskDefinition[..., Any]] = [
         each for each in vars(module).values() if isinstance(each, TaskDefinition)
     ]
@@ -83,7 +83,7 @@ def complete_files(_ctx: object, _param: object, incomplete: str) -> list[Comple
 
 def _import(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise UsageError(f"{name!r} is no module: give {FORMS}")
+        raise UsageError(f"{name!r} is not a module: give {FORMS}")
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -96,7 +96,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _is_missing(name: str, error: Exception) -> bool:
-    """The module itself, not what it imports."""
+    """Whether the module itself is missing, not one that it imports."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return missing is not None and f"{name}.".startswith(f"{missing}.")
 
@@ -118,7 +118,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _broken(name: str, error: Exception) -> BrokenCode:
-    """Shown from where the code is the user's, not ours."""
+    """With the traceback of the user's code, without ours."""
     return BrokenCode(f"{name} cannot be loaded\n{_traceback(error)}")
 
 

@@ -28,7 +28,7 @@ Examples:
   layby worker flows.py --url sqlite:layby.db      beside the process that owns the file
 
 SIGTERM and Ctrl-C end `async` bodies and wait for others to end, at most --grace; then other
-workers go on. A second one, a second later, ends the process at once.
+workers continue the tasks. Another signal, a second later, ends the process at once.
 """
 
 
@@ -49,7 +49,7 @@ workers go on. A second one, a second later, ends the process at once.
     type=DurationParam(least=100),
     default="15s",
     show_default=True,
-    help="After this long without a sign of life others take over.",
+    help="After this long without a heartbeat others take over.",
 )
 @graced
 def worker(
@@ -70,19 +70,19 @@ def worker(
 
 
 class LoadedCode:
-    """What there is to work on in a module."""
+    """The workflows and calls of a module."""
 
     def __init__(self, module: ModuleType, name: str, group: str = "default") -> None:
         self.flows, self.calls = flows_in(module), calls_in(module)
         if not self.flows and not self.calls:
             raise UsageError(
-                f"{name} has nothing to work on: write flow = Workflow('name', "
+                f"{name} has nothing to run: write flow = Workflow('name', "
                 "tasks=[...]) or a @task(rpc='name') at its top"
             )
         self._check(group)
 
     def _check(self, group: str) -> None:
-        """What a Runner would refuse is refused before anybody is connected to."""
+        """Refuses what a Runner would refuse, before connecting."""
         program = FlowProgram(cast("Client", None), random.random)
         for flow in self.flows:
             program.register(flow)
@@ -95,19 +95,19 @@ class LoadedCode:
 
 
 def _checked(url: str) -> str:
-    """A Runner takes a plain path, too: here that would be a mistyped URL, and a new file."""
+    """A Runner also accepts a plain path; here it would be a mistyped URL and create a file."""
     if not url.startswith(("http://", "https://", "unix:", "sqlite:")):
         raise UsageError(
-            f"{url!r} is no address of a server: write for instance http://127.0.0.1:8001, "
+            f"{url!r} is not the address of a server: write for example http://127.0.0.1:8001, "
             "or sqlite:PATH to work beside the process that owns a file"
         )
     return url
 
 
 async def work(runner: Runner, code: LoadedCode, where: str) -> None:
-    """Until a signal says stop; a second one ends it at once."""
+    """Work until a signal to stop; a second signal ends the process at once."""
     stop = stop_requested(
-        lambda: click.echo("layby stops: its tasks are handed back as they end", err=True)
+        lambda: click.echo("layby is stopping: tasks are handed back as they end", err=True)
     )
     working = asyncio.ensure_future(_work(runner, code, where))
     stopping = asyncio.ensure_future(stop.wait())
@@ -125,8 +125,8 @@ async def _work_and_end(runner: Runner, code: LoadedCode, where: str) -> None:
 
 
 async def _work(runner: Runner, code: LoadedCode, where: str) -> None:
-    """A worker may be started before its server: it says so, and waits."""
-    click.echo(f"layby looks for {where} …", err=True)
+    """A worker may be started before its server: it reports that, and retries."""
+    click.echo(f"layby is connecting to {where} …", err=True)
     while not await _entered(runner):
         pass
     try:
