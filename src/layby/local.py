@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from layby.client.api import Listener, Watching
 from layby.client.claims import releases
+from layby.client.interface import PromiseListener, Watching
 from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import Millis
 from layby.core.queries import Query
@@ -52,7 +52,7 @@ class LocalClient:
                 self._hand_back(request, future.result())
             raise
 
-    def watch(self, promise_id: str, listener: Listener) -> Watching:
+    def watch(self, promise_id: str, listener: PromiseListener) -> Watching:
         item = Item(WatchPromise(id=promise_id), self._sink, listener)
         self._post(item)
         return item
@@ -123,7 +123,7 @@ class LocalClient:
 
     def _deliver(self, answers: Answers) -> None:
         for item, answer in answers:
-            if isinstance(item.token, Listener):
+            if isinstance(item.token, PromiseListener):
                 item.token.heard(answer)
                 continue
             future: asyncio.Future[Reply] = item.token

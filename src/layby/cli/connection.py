@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from layby.client.api import Client
 from layby.client.http import HttpClient
+from layby.client.interface import Client
 from layby.client.transport import Unreachable
 from layby.clock import SystemClock
 from layby.core import validate

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from layby.cli.command_errors import AccessDenied, Refused
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.core.commands import GetPromise
 from layby.core.model import Promise
 from layby.core.queries import (

@@ -10,7 +10,7 @@ from layby.cli.connection import Place, ask, is_served
 from layby.cli.expected_replies import expect
 from layby.cli.options import DURATION, JSON, as_json, json_or_text, reaching
 from layby.cli.promises import print_promise
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.birth import DELAY, TARGET
 from layby.core.commands import CreatePromise, WatchPromise

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import Paged, pages
 from layby.cli.showing import new_console
-from layby.client.api import Client
+from layby.client.interface import Client
 
 
 class Listed(NamedTuple):

@@ -10,7 +10,7 @@ from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import expect, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.commands import (
     NOTHING,

@@ -20,7 +20,7 @@ from layby.cli.command_errors import Refused
 from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
 from layby.cli.options import DURATION, JsonParam, as_json, graced, json_or_text, reaching, slotted
 from layby.cli.user_code import complete_files, find_flow
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.core.commands import GetPromise
 from layby.core.replies import PromiseData
 from layby.errors import RunCancelled, RunFailed, UsageError

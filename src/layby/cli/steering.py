@@ -11,7 +11,7 @@ from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import expect, found
 from layby.cli.options import JSON, as_json, reaching
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.core.commands import (
     CancelPromise,
     Command,

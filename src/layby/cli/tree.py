@@ -14,7 +14,7 @@ from layby.cli import showing
 from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import expect, explained, pages
 from layby.cli.options import as_json, reaching
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags

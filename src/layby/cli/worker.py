@@ -12,7 +12,7 @@ import click
 from layby.cli.closing import close_and_report, exit_soon
 from layby.cli.options import DurationParam, graced, slotted
 from layby.cli.user_code import calls_in, complete_files, flows_in, load_module
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner.runner import Runner, check_can_serve
 from layby.server.signals import stop_requested

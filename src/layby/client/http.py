@@ -16,9 +16,9 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Final
 
-from layby.client.api import Listener, Watching
 from layby.client.claims import releases
 from layby.client.inbox import Inbox
+from layby.client.interface import PromiseListener, Watching
 from layby.client.lost_replies import recovered_reply
 from layby.client.transport import Transport, Unreachable
 from layby.core.commands import Command, Take, WatchPromise
@@ -117,7 +117,7 @@ class HttpClient:
         self._enqueue(pending)
         return pending.answer
 
-    def watch(self, promise_id: str, listener: Listener) -> Watching:
+    def watch(self, promise_id: str, listener: PromiseListener) -> Watching:
         if self.inbox is not None and not self._closed.is_set():
             return self.inbox.listen_for(promise_id, listener)
         asked = asyncio.ensure_future(self.send(WatchPromise(id=promise_id)))
@@ -271,7 +271,7 @@ def _pauses(patience: float) -> Iterator[float]:
         yield pause
 
 
-def _notify(listener: Listener, answer: "asyncio.Future[Reply]") -> None:
+def _notify(listener: PromiseListener, answer: "asyncio.Future[Reply]") -> None:
     if not answer.cancelled():
         listener.heard(answer.exception() or answer.result())
 

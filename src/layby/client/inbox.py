@@ -17,7 +17,7 @@ from collections.abc import (
 from itertools import islice
 from typing import Any, Final
 
-from layby.client.api import Listener
+from layby.client.interface import PromiseListener
 from layby.client.stream import listen
 from layby.client.transport import Transport
 from layby.core.address import OWN_GROUP, inbox_of
@@ -41,12 +41,12 @@ NOTIFIED_AT_ONCE: Final = 25
 """Waiting coroutines that are woken in one turn of the loop."""
 
 
-class PromiseWatch:
+class InboxWatch:
     """Something in this process waits for a promise."""
 
     __slots__ = ("_inbox", "listener", "promise_id")
 
-    def __init__(self, inbox: "Inbox", promise_id: str, listener: Listener) -> None:
+    def __init__(self, inbox: "Inbox", promise_id: str, listener: PromiseListener) -> None:
         self._inbox = inbox
         self.promise_id = promise_id
         self.listener = listener
@@ -55,7 +55,7 @@ class PromiseWatch:
         self._inbox.drop_watch(self)
 
 
-class _FutureListener(Listener):
+class _FutureListener(PromiseListener):
     """For a coroutine that waits for a promise."""
 
     __slots__ = ("future",)
@@ -91,7 +91,7 @@ class Inbox:
         self._address = inbox_of(group, pid)
         self._register = register
         self._lost = lost
-        self._watches: dict[str, PromiseWatch | dict[PromiseWatch, None]] = {}
+        self._watches: dict[str, InboxWatch | dict[InboxWatch, None]] = {}
         """A dict only where several wait for the same promise, which is rare."""
         self._listening: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -140,8 +140,8 @@ class Inbox:
         finally:
             watch.cancel()
 
-    def listen_for(self, promise_id: str, listener: Listener) -> "PromiseWatch":
-        watch = PromiseWatch(self, promise_id, listener)
+    def listen_for(self, promise_id: str, listener: PromiseListener) -> "InboxWatch":
+        watch = InboxWatch(self, promise_id, listener)
         if self._is_closed:
             asyncio.get_running_loop().call_soon(listener.heard, _stopped())
             return watch
@@ -149,13 +149,13 @@ class Inbox:
         if watches is None:
             self._watches[promise_id] = watch
             self._spawn(self._register_listener(promise_id))
-        elif isinstance(watches, PromiseWatch):
+        elif isinstance(watches, InboxWatch):
             self._watches[promise_id] = {watches: None, watch: None}
         else:
             watches[watch] = None
         return watch
 
-    def drop_watch(self, watch: "PromiseWatch") -> None:
+    def drop_watch(self, watch: "InboxWatch") -> None:
         watches = self._watches.get(watch.promise_id)
         if isinstance(watches, dict):
             watches.pop(watch, None)
@@ -186,9 +186,9 @@ class Inbox:
 
     def _notify(self, promise_id: str, reply: Reply | BaseException) -> None:
         watches = self._watches.pop(promise_id, {})
-        self._notify_next(iter([watches] if isinstance(watches, PromiseWatch) else watches), reply)
+        self._notify_next(iter([watches] if isinstance(watches, InboxWatch) else watches), reply)
 
-    def _notify_next(self, watches: "Iterator[PromiseWatch]", reply: Reply | BaseException) -> None:
+    def _notify_next(self, watches: "Iterator[InboxWatch]", reply: Reply | BaseException) -> None:
         """In portions, so that everything else is served in between."""
         portion = list(islice(watches, NOTIFIED_AT_ONCE))
         for watch in portion:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from itertools import chain, repeat
 
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.core.commands import Command
 from layby.core.queries import Query
 from layby.core.replies import Reply
@@ -28,7 +28,7 @@ def known(reply: Reply) -> Reply:
     return reply
 
 
-async def patiently(client: Client, request: Command | Query) -> Reply:
+async def send_until_answered(client: Client, request: Command | Query) -> Reply:
     """Send until the store answers. A failed batch wrote nothing, so resending is safe."""
     for pause in pauses():
         try:

@@ -1,6 +1,6 @@
 """The link of a Runner that runs the engine in its own process."""
 
-from layby.client.patience import patiently
+from layby.client.patience import send_until_answered
 from layby.clock import SystemClock, virtual_clock
 from layby.core.address import OWN_GROUP
 from layby.core.model import Millis
@@ -113,7 +113,7 @@ class CallInbox:
     def open(self) -> None:
         """Registers as a holder, so that the next owner of the file can tell that it is dead."""
         worker = self._worker
-        worker.spawn(patiently(worker.client, worker.registration()))
+        worker.spawn(send_until_answered(worker.client, worker.registration()))
         self._router.connect(self)
 
     def close(self) -> None:

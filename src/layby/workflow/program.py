@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.client.patience import known
 from layby.core.commands import GetPromise, Value
 from layby.core.model import Promise, PromiseState

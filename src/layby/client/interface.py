@@ -16,7 +16,7 @@ class Client(Protocol):
     async def close(self) -> None: ...
 
 
-class LineClient(Client, Protocol):
+class OrderedClient(Client, Protocol):
     """A client whose commands apply in the order in which they were handed over."""
 
     def ask(self, request: Command | Query) -> "asyncio.Future[Reply]":
@@ -24,7 +24,7 @@ class LineClient(Client, Protocol):
         ...
 
 
-class Listener:
+class PromiseListener:
     """Waits for a promise. A base class, so that `isinstance` tells it from a future."""
 
     __slots__ = ()
@@ -37,9 +37,9 @@ class Watching(Protocol):
     def cancel(self) -> object: ...
 
 
-class WatchingClient(LineClient, Protocol):
+class WatchingClient(OrderedClient, Protocol):
     """What a worker needs. It may watch thousands of promises, so a watch is not a future."""
 
-    def watch(self, promise_id: str, listener: Listener) -> Watching:
+    def watch(self, promise_id: str, listener: PromiseListener) -> Watching:
         """Call `listener.heard`, in the client's event loop, when the promise is settled."""
         ...
