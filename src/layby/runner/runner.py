@@ -347,8 +347,8 @@ class Runner:
 
     def polling(self, task_execution_id: str) -> Polling | None:
         """What only this process knows about a parked task."""
-        attempt = self.worker.attempts.get(task_execution_id)
-        poll = None if attempt is None else attempt.poll
+        held = self.worker.attempts.get(task_execution_id)
+        poll = None if held is None else held.poll
         if poll is None:
             return None
         now = self.now()
