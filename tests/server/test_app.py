@@ -78,7 +78,7 @@ def test_other_methods_are_refused_and_the_right_ones_named(
         answer = asked(line, method, path)
         assert (answer.status, answer.headers["allow"]) == (405, allowed), (method, answer)
         assert answer.headers["content-type"] == "application/json"
-        assert method == "HEAD" or answer.json == {"error": f"{method} is not for {path}"}
+        assert method == "HEAD" or answer.json == {"error": f"{path} does not accept {method}"}
 
 
 @pytest.mark.parametrize(
