@@ -9,6 +9,7 @@ from layby.core.draft import Draft
 from layby.core.footprint import OutsideFootprint
 from layby.core.model import NEVER
 from layby.core.rows import Rows
+from layby.core.schedules import FireSchedule
 from layby.core.settings import Settings
 from layby.core.step import HANDLERS, step
 from layby.engine.calendar import next_after
@@ -155,7 +156,7 @@ def test_late_and_double_ticks_are_harmless() -> None:
             ticks.ExpireHolders(pids=("p", "none")),
             ticks.FreeTasks(pid="p", incarnation="1", ids=("run/a:a",)),
             ticks.FreeTasks(pid="none", incarnation="1", ids=("run/a:a",)),
-            ticks.FireSchedule(id="none", occurrences=((0, "x"),)),
+            FireSchedule(id="none", occurrences=((0, "x"),)),
             ticks.ForgetMessages(keys=(("none", "execute", "x"),)),
         )
         for tick in due:

@@ -1,18 +1,12 @@
 """Handlers of promise.* and of layby's own promise commands."""
 
+from msgspec import field
+
 from layby.core import birth, values
-from layby.core.commands import (
-    CancelPromise,
-    CreatePromise,
-    EnsurePromise,
-    GetPromise,
-    RegisterCallback,
-    RegisterListener,
-    ResolvePromise,
-    SettlePromise,
-    WatchPromise,
-)
 from layby.core.draft import Draft
+from layby.core.fields import NOTHING, Int64, Tags, Value
+from layby.core.footprint import Footprint
+from layby.core.kinds import ById, Command
 from layby.core.model import EMPTY, NEVER, Listener, Promise, PromiseState, Task, Wait
 from layby.core.replies import PromiseData, Reply, ok, refuse
 from layby.core.settlement import make_ready, settle
@@ -21,9 +15,33 @@ NOT_FOUND = refuse(404, "Promise not found")
 RUN_PREFIX = "run/"
 
 
+class GetPromise(ById, frozen=True):
+    kind = "promise.get"
+    unqueues = False
+
+
+class WatchPromise(ById, frozen=True):
+    """Read the promise; the engine holds the answer back until it is settled."""
+
+    kind = "layby.promise.watch"
+    unqueues = False
+
+
 def get(d: Draft, c: GetPromise | WatchPromise) -> Reply:
     promise = d.promise(c.id)
     return NOT_FOUND if promise is None else ok(PromiseData(promise))
+
+
+class CreatePromise(ById, frozen=True):
+    kind = "promise.create"
+    timeout_at: Int64
+    param: Value = NOTHING
+    tags: Tags = field(default_factory=dict)
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if branch := self.tags.get("resonate:branch"):
+            into.born_into.add((self.id, branch))
 
 
 def create(d: Draft, c: CreatePromise) -> Reply:
@@ -37,6 +55,12 @@ def create(d: Draft, c: CreatePromise) -> Reply:
     return ok(PromiseData(promise))
 
 
+class SettlePromise(ById, frozen=True):
+    kind = "promise.settle"
+    state: str
+    value: Value = NOTHING
+
+
 def settle_by_id(d: Draft, c: SettlePromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None:
@@ -44,6 +68,16 @@ def settle_by_id(d: Draft, c: SettlePromise) -> Reply:
     if promise.is_pending:
         promise = settle(d, promise, settle_state(c.state), birth.encoded(c.value))
     return ok(PromiseData(promise))
+
+
+class RegisterCallback(Command, frozen=True):
+    kind = "promise.register_callback"
+    awaited: str
+    awaiter: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update((self.awaited, self.awaiter))
+        into.pairs.add((self.awaited, self.awaiter))
 
 
 def register_callback(d: Draft, c: RegisterCallback) -> Reply:
@@ -64,6 +98,16 @@ def register_callback(d: Draft, c: RegisterCallback) -> Reply:
     return ok(PromiseData(awaited))
 
 
+class RegisterListener(Command, frozen=True):
+    kind = "promise.register_listener"
+    unqueues = False
+    awaited: str
+    address: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.awaited)
+
+
 def register_listener(d: Draft, c: RegisterListener) -> Reply:
     awaited = d.promise(c.awaited)
     if awaited is None:
@@ -73,6 +117,14 @@ def register_listener(d: Draft, c: RegisterListener) -> Reply:
     if awaited.is_pending:
         d.listen(Listener(c.awaited, c.address))
     return ok(PromiseData(awaited))
+
+
+class ResolvePromise(ById, frozen=True):
+    """Settle, or create settled: an event before its wait is never lost."""
+
+    kind = "layby.promise.resolve"
+    value: Value = NOTHING
+    state: str = "resolved"
 
 
 def resolve(d: Draft, c: ResolvePromise) -> Reply:
@@ -85,6 +137,13 @@ def resolve(d: Draft, c: ResolvePromise) -> Reply:
     if promise.is_pending:
         promise = settle(d, promise, settle_state(c.state), birth.encoded(c.value))
     return ok(PromiseData(promise))
+
+
+class EnsurePromise(ById, frozen=True):
+    """The promise of this id; a placeholder comes into being when there is none."""
+
+    kind = "layby.promise.ensure"
+    unqueues = False
 
 
 def ensure(d: Draft, c: EnsurePromise) -> Reply:
@@ -100,6 +159,14 @@ def watch(d: Draft, c: WatchPromise) -> Reply:
     if promise is not None and promise.is_pending and promise.internal:
         return not_external(promise)
     return get(d, c)
+
+
+class CancelPromise(ById, frozen=True):
+    """Settle as cancelled, keeping who and why. Cancelling a run cancels its nodes."""
+
+    kind = "layby.promise.cancel"
+    by: str = ""
+    reason: str = ""
 
 
 def cancel(d: Draft, c: CancelPromise) -> Reply:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from layby.core.commands import Int64, Tags
+from layby.core.fields import Int64, Tags
 from layby.core.model import PromiseState, TaskState
 
 

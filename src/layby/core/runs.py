@@ -5,14 +5,61 @@ that brings its count to zero makes it pending. The root waits for all nodes the
 """
 
 from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from layby.core import birth
 from layby.core.address import target_of
-from layby.core.commands import StartRun, Tags, Value
 from layby.core.draft import Draft
-from layby.core.model import Millis, Wait, deadline
+from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
+from layby.core.footprint import Footprint
+from layby.core.kinds import ById
+from layby.core.model import NEVER, Millis, Wait, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
-from layby.core.takes import take_next
+from layby.core.takes import Take, take_next
+
+
+class Node(Struct, frozen=True, rename="camel"):
+    """One vertex of a run: runs after all of `after` have settled, whatever their outcome."""
+
+    id: str
+    name: str
+    after: tuple[str, ...] = ()
+    group: str | None = None
+    param: Value = NOTHING
+
+
+Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
+
+
+class StartRun(ById, frozen=True):
+    """Create the root and all nodes at once; an existing run is answered as it is.
+
+    `timeout`: how long after now the run may take.
+    """
+
+    kind = "layby.run.start"
+    unqueues = False
+    name: str
+    group: str
+    nodes: Nodes
+    timeout: Int64 = NEVER
+    param: Value = NOTHING
+    take: Take | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.ids.update(self.node_id(node.id) for node in self.nodes)
+        if self.take is not None:
+            self.take.footprint(into)
+
+    @property
+    def asks(self) -> Take | None:
+        return self.take
+
+    def node_id(self, node: str) -> str:
+        return f"{self.id}:{node}"
 
 
 def start(d: Draft, c: StartRun) -> Reply:

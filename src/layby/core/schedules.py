@@ -9,24 +9,19 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
+from msgspec import field
 
 from layby.core import birth, runs
 from layby.core.address import group_of
-from layby.core.commands import (
-    CreateRunSchedule,
-    CreateSchedule,
-    DeleteSchedule,
-    GetSchedule,
-    Node,
-    StartRun,
-    Tags,
-    Value,
-)
 from layby.core.draft import Draft
+from layby.core.fields import NOTHING, Int64, Tags, Value
+from layby.core.footprint import Footprint
+from layby.core.kinds import Command
 from layby.core.model import NEVER, RUN_OF_SCHEDULE, Millis, Schedule, later
 from layby.core.replies import OK, Reply, ScheduleData, ok, refuse
+from layby.core.runs import Node, Nodes, StartRun
 from layby.core.settings import Calendar, NoInstant
-from layby.core.ticks import FireSchedule
+from layby.core.ticks import Tick
 
 NOT_FOUND = refuse(404, "Schedule not found")
 STRAY_MS = 60_000
@@ -37,9 +32,29 @@ _UNTOLD: Final = ("tasks", "context", "deadline")
 """Differences in these are named, but too long to be shown."""
 
 
+class ScheduleCommand(Command, frozen=True):
+    id: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.schedules.add(self.id)
+
+
+class GetSchedule(ScheduleCommand, frozen=True):
+    kind = "schedule.get"
+
+
 def get(d: Draft, c: GetSchedule) -> Reply:
     schedule = d.schedule(c.id)
     return NOT_FOUND if schedule is None else ok(ScheduleData(schedule))
+
+
+class CreateSchedule(ScheduleCommand, frozen=True):
+    kind = "schedule.create"
+    cron: str
+    promise_id: str
+    promise_timeout: Int64
+    promise_param: Value = NOTHING
+    promise_tags: Tags = field(default_factory=dict)
 
 
 def create(d: Draft, c: CreateSchedule) -> Reply:
@@ -62,6 +77,24 @@ def create(d: Draft, c: CreateSchedule) -> Reply:
     return ok(ScheduleData(schedule))
 
 
+class CreateRunSchedule(ScheduleCommand, frozen=True):
+    """Start a run at every occurrence, with what `layby.run.start` needs.
+
+    `timeout`: how long after its occurrence a run may take. Without `catch_up` only the latest
+    of several missed occurrences has a run.
+    """
+
+    kind = "layby.schedule.create"
+    cron: str
+    name: str
+    group: str
+    nodes: Nodes
+    timeout: Int64 = NEVER
+    param: Value = NOTHING
+    timezone: str = "UTC"
+    catch_up: bool = False
+
+
 def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
     """The same again is answered with what is there; another one of the same id is refused."""
     next_run_at = d.rows.calendar(c.cron, d.now, c.timezone)
@@ -78,11 +111,33 @@ def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
     return ok(ScheduleData(existing))
 
 
+class DeleteSchedule(ScheduleCommand, frozen=True):
+    kind = "schedule.delete"
+
+
 def delete(d: Draft, c: DeleteSchedule) -> Reply:
     if d.schedule(c.id) is None:
         return NOT_FOUND
     d.delete_schedule(c.id)
     return OK
+
+
+class FireSchedule(Tick, frozen=True):
+    """`occurrences`: each missed instant and the promise id it makes, oldest first.
+
+    `nodes`: of the runs it starts.
+    """
+
+    kind = "tick.fire_schedule"
+    id: str
+    occurrences: tuple[tuple[Millis, str], ...]
+    nodes: tuple[str, ...] = ()
+
+    def footprint(self, into: Footprint) -> None:
+        into.schedules.add(self.id)
+        for _, promise_id in self.occurrences:
+            into.ids.add(promise_id)
+            into.ids.update(f"{promise_id}:{node}" for node in self.nodes)
 
 
 def due(

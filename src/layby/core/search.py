@@ -3,7 +3,7 @@
 import msgspec
 
 from layby.core import birth
-from layby.core.commands import Int64, Tags
+from layby.core.fields import Int64, Tags
 from layby.core.model import Millis, Promise, Schedule, Task
 from layby.core.queries import (
     ListRuns,

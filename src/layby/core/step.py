@@ -18,7 +18,6 @@ from layby.core import (
     takes,
     tasks,
     ticks,
-    timers,
     validate,
     workers,
 )
@@ -64,14 +63,14 @@ HANDLERS: dict[type[Command], Handler] = {
     commands.CreateBelow: workers.create_below,
     commands.StartRun: runs.start,
     commands.CreateRunSchedule: schedules.create_for_runs,
-    ticks.ExpirePromises: timers.expire_promises,
-    ticks.RetryTasks: timers.retry_tasks,
-    ticks.ExpireLeases: timers.expire_leases,
-    ticks.FinishSettlement: timers.finish_settlement,
-    ticks.ExpireHolders: timers.expire_holders,
-    ticks.FreeTasks: timers.free_tasks,
-    ticks.FireSchedule: schedules.fire,
-    ticks.ForgetMessages: timers.forget_messages,
+    ticks.ExpirePromises: ticks.expire_promises,
+    ticks.RetryTasks: ticks.retry_tasks,
+    ticks.ExpireLeases: ticks.expire_leases,
+    ticks.FinishSettlement: ticks.finish_settlement,
+    ticks.ExpireHolders: ticks.expire_holders,
+    ticks.FreeTasks: ticks.free_tasks,
+    schedules.FireSchedule: schedules.fire,
+    ticks.ForgetMessages: ticks.forget_messages,
 }
 
 

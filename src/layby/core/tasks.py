@@ -2,23 +2,15 @@
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from layby.core import birth, promises, values
-from layby.core.commands import (
-    AcquireTask,
-    ContinueTask,
-    CreatePromise,
-    CreateTask,
-    FenceTask,
-    FulfillTask,
-    GetTask,
-    HaltTask,
-    HeartbeatTasks,
-    ReleaseTask,
-    SuspendTask,
-    TaskVersion,
-)
 from layby.core.draft import Draft
+from layby.core.fields import Int64, Unread
+from layby.core.footprint import Footprint
+from layby.core.kinds import ById, Command
 from layby.core.model import Millis, Promise, Task, later
+from layby.core.promises import CreatePromise, RegisterCallback, SettlePromise
 from layby.core.replies import (
     OK,
     ClaimData,
@@ -35,9 +27,34 @@ from layby.core.settlement import leave_ready, make_ready, settle, tell_holder
 NOT_FOUND = refuse(404, "Task not found")
 
 
+class GetTask(ById, frozen=True):
+    kind = "task.get"
+    unqueues = False
+
+
 def get(d: Draft, c: GetTask) -> Reply:
     task = d.task(c.id)
     return NOT_FOUND if task is None else ok(TaskData(task))
+
+
+class CreateAction(Struct, frozen=True):
+    kind: str
+    head: Unread
+    data: CreatePromise
+
+
+class CreateTask(Command, frozen=True):
+    kind = "task.create"
+    pid: str
+    ttl: Int64
+    action: CreateAction
+
+    def footprint(self, into: Footprint) -> None:
+        promise = self.action.data
+        into.ids.add(promise.id)
+        into.branches_of.add(promise.id)
+        if branch := promise.tags.get("resonate:branch"):
+            into.branches.add(branch)
 
 
 def create(d: Draft, c: CreateTask) -> Reply:
@@ -55,6 +72,17 @@ def create(d: Draft, c: CreateTask) -> Reply:
     return _claim(d, task, promise, c.pid, c.ttl)
 
 
+class AcquireTask(ById, frozen=True):
+    kind = "task.acquire"
+    version: Int64
+    pid: str
+    ttl: Int64
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.branches_of.add(self.id)
+
+
 def acquire(d: Draft, c: AcquireTask) -> Reply:
     task, promise = d.task(c.id), d.promise(c.id)
     if task is None or promise is None:
@@ -64,6 +92,11 @@ def acquire(d: Draft, c: AcquireTask) -> Reply:
     if task.version != c.version:
         return refuse(409, "Version mismatch")
     return _claim(d, task, promise, c.pid, c.ttl)
+
+
+class ReleaseTask(ById, frozen=True):
+    kind = "task.release"
+    version: Int64
 
 
 def release(d: Draft, c: ReleaseTask) -> Reply:
@@ -76,6 +109,18 @@ def release(d: Draft, c: ReleaseTask) -> Reply:
     return OK
 
 
+class SettleAction(Struct, frozen=True):
+    kind: str
+    head: Unread
+    data: SettlePromise
+
+
+class FulfillTask(ById, frozen=True):
+    kind = "task.fulfill"
+    version: Int64
+    action: SettleAction
+
+
 def fulfill(d: Draft, c: FulfillTask) -> Reply:
     task, promise = d.task(c.id), d.promise(c.id)
     if task is None or promise is None:
@@ -85,6 +130,24 @@ def fulfill(d: Draft, c: FulfillTask) -> Reply:
     action = c.action.data
     state, value = promises.settle_state(action.state), birth.encoded(action.value)
     return ok(PromiseData(settle(d, promise, state, value, by_holder=True)))
+
+
+class SuspendAction(Struct, frozen=True):
+    kind: str
+    head: Unread
+    data: RegisterCallback
+
+
+class SuspendTask(ById, frozen=True):
+    kind = "task.suspend"
+    version: Int64
+    actions: list[SuspendAction]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.ids.update(action.data.awaited for action in self.actions)
+        into.pairs.update((action.data.awaited, self.id) for action in self.actions)
+        into.branches_of.add(self.id)
 
 
 def suspend(d: Draft, c: SuspendTask) -> Reply:
@@ -107,6 +170,19 @@ def suspend(d: Draft, c: SuspendTask) -> Reply:
     return OK
 
 
+class FenceTask(ById, frozen=True):
+    """`inner` is None when the action's kind is neither create nor settle of a promise."""
+
+    kind = "task.fence"
+    version: Int64
+    inner: CreatePromise | SettlePromise | None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.inner is not None:
+            self.inner.footprint(into)
+
+
 def fence(d: Draft, c: FenceTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -119,6 +195,23 @@ def fence(d: Draft, c: FenceTask) -> Reply:
         return ok(FenceData(c.inner.kind, promises.create(d, c.inner)))
     assert c.inner is not None  # validation refused every other action
     return ok(FenceData(c.inner.kind, promises.settle_by_id(d, c.inner)))
+
+
+class TaskVersion(Struct, frozen=True):
+    id: str
+    version: Int64
+
+
+class HeartbeatTasks(Command, frozen=True):
+    kind = "task.heartbeat"
+    pid: str
+    tasks: list[TaskVersion]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(task.id for task in self.tasks)
+        into.pids.add(self.pid)
+        if not self.tasks:
+            into.leases_of.add(self.pid)
 
 
 def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
@@ -134,6 +227,15 @@ def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
     return OK
 
 
+class HaltTask(ById, frozen=True):
+    """`by` and `reason` are ours: who stopped the task and why, kept until it goes on."""
+
+    kind = "task.halt"
+    version: Int64 | None = None
+    by: str = ""
+    reason: str = ""
+
+
 def halt(d: Draft, c: HaltTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -147,6 +249,11 @@ def halt(d: Draft, c: HaltTask) -> Reply:
         tell_holder(d, task)
         d.put_task(task.halted(values.halted(c.by, c.reason, d.now)))
     return OK
+
+
+class ContinueTask(ById, frozen=True):
+    kind = "task.continue"
+    version: Int64 | None = None
 
 
 def resume_halted(d: Draft, c: ContinueTask) -> Reply:

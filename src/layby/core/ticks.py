@@ -1,8 +1,16 @@
 """What time does: commands that nobody sends, found by the store's `due`."""
 
-from layby.core.commands import Command
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from layby.core import values
+from layby.core.address import inbox_of
+from layby.core.draft import Draft
 from layby.core.footprint import Footprint
-from layby.core.model import MessageKey, Millis
+from layby.core.kinds import Command
+from layby.core.model import Holder, MessageKey, Millis, Promise, Task, later
+from layby.core.replies import OK, Reply
+from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 
 
 class Tick(Command, frozen=True):
@@ -20,8 +28,23 @@ class ExpirePromises(IdsTick, frozen=True):
     kind = "tick.expire_promises"
 
 
+def expire_promises(d: Draft, c: ExpirePromises) -> Reply:
+    stored = (d.rows.promises.get(promise_id) for promise_id in c.ids)
+    due = [p.timed_out() for p in stored if p is not None and p.at(d.now) is not p]
+    settle_all(d, due)
+    return OK
+
+
 class RetryTasks(IdsTick, frozen=True):
     kind = "tick.retry_tasks"
+
+
+def retry_tasks(d: Draft, c: RetryTasks) -> Reply:
+    """Dispatch again what nobody has claimed; a delayed task is dispatched for the first time."""
+    for task in map(d.task, c.ids):
+        if task is not None and task.state == "pending" and _is_due(task, d.now):
+            make_ready(d, task)
+    return OK
 
 
 class ExpireLeases(IdsTick, frozen=True):
@@ -29,6 +52,18 @@ class ExpireLeases(IdsTick, frozen=True):
 
     kind = "tick.expire_leases"
     heard_since: Millis | None = None
+
+
+def expire_leases(d: Draft, c: ExpireLeases) -> Reply:
+    for task in map(d.task, c.ids):
+        if task is None or task.state != "acquired" or not _is_due(task, d.now):
+            continue
+        until = _spared_until(c.heard_since, task.ttl or 0)
+        if until > d.now:
+            d.put_task(task.leased_until(until))
+        else:
+            make_ready(d, task)
+    return OK
 
 
 class FinishSettlement(Tick, frozen=True):
@@ -41,6 +76,21 @@ class FinishSettlement(Tick, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
         into.ids.update(self.nodes)
+
+
+def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
+    """The next chunk of waits on a settled promise; of a run that ended early, its nodes."""
+    promise = d.promise(c.id)
+    if promise is None or promise.tail_at is None:
+        return OK
+    d.put(promise.with_tail(None))
+    resume_waiting(d, promise)
+    settle_all(d, [_cancelled(d, node, promise) for node in _unsettled(d, c.nodes)])
+    if c.nodes:
+        d.put(d.promises[c.id].with_tail(d.now))  # look again whether nodes are left
+    else:
+        d.forget_waits_of(c.id)
+    return OK
 
 
 class ExpireHolders(Tick, frozen=True):
@@ -60,6 +110,18 @@ class ExpireHolders(Tick, frozen=True):
             into.leases_of.update(self.pids)
 
 
+def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
+    for holder in chain.from_iterable(map(d.holders_of, c.pids)):
+        if not holder.is_alive:
+            continue
+        if c.opening and holder.embedded:
+            _lose(d, holder)
+            _free_leases(d, holder.pid)
+        elif holder.expires_at <= d.now:
+            _expire(d, holder, _spared_until(c.heard_since, holder.ttl))
+    return OK
+
+
 class FreeTasks(IdsTick, frozen=True):
     """Give back tasks of a holder that is gone."""
 
@@ -72,22 +134,15 @@ class FreeTasks(IdsTick, frozen=True):
         into.pids.add(self.pid)
 
 
-class FireSchedule(Tick, frozen=True):
-    """`occurrences`: each missed instant and the promise id it makes, oldest first.
-
-    `nodes`: of the runs it starts.
-    """
-
-    kind = "tick.fire_schedule"
-    id: str
-    occurrences: tuple[tuple[Millis, str], ...]
-    nodes: tuple[str, ...] = ()
-
-    def footprint(self, into: Footprint) -> None:
-        into.schedules.add(self.id)
-        for _, promise_id in self.occurrences:
-            into.ids.add(promise_id)
-            into.ids.update(f"{promise_id}:{node}" for node in self.nodes)
+def free_tasks(d: Draft, c: FreeTasks) -> Reply:
+    holder = d.holder(c.pid, c.incarnation)
+    if holder is None or holder.is_alive:
+        return OK
+    for task_id in c.ids:
+        task = d.task(task_id)
+        if task is not None and (task.pid, task.holder) == (c.pid, c.incarnation):
+            _free(d, task, lost=holder.standing == "lost")
+    return OK
 
 
 class ForgetMessages(Tick, frozen=True):
@@ -98,3 +153,68 @@ class ForgetMessages(Tick, frozen=True):
 
     def footprint(self, into: Footprint) -> None:
         """Touches the outbox only."""
+
+
+def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
+    for key in c.keys:
+        d.unsend(key)
+    return OK
+
+
+def _spared_until(heard_since: Millis | None, ttl: Millis) -> Millis:
+    """A lease that could not be renewed in time gets a whole one from when that was possible."""
+    return 0 if heard_since is None else later(heard_since, ttl)
+
+
+def _expire(d: Draft, holder: Holder, spared_until: Millis) -> None:
+    if spared_until > d.now:
+        d.put_holder(holder.leased_until(spared_until))
+    else:
+        _lose(d, holder)
+
+
+def _lose(d: Draft, holder: Holder) -> None:
+    d.put_holder(holder.gone("lost"))
+    d.silence(inbox_of(holder.group, holder.pid))
+
+
+def _free(d: Draft, task: Task, *, lost: bool) -> None:
+    """A worker lost while the slot was held counts as a crash; parked losses do not.
+
+    Neither does the loss of a claim ahead, or of one whose body had been told to end. Nobody knows
+    whether one ahead had begun: it counts as a try, so that no two tries have one number.
+    """
+    if task.is_kept:
+        let_go(d, task)
+        return
+    if lost and not task.ahead and task.sub_status != "Deferred":
+        task = task.crashed()
+    task = task.begun()
+    promise = d.promise(task.id)
+    if promise is not None and task.crashes >= d.settings.max_crashes:
+        d.put_task(task)
+        settle(d, promise, "rejected", values.worker_lost(task.id, task.crashes), by_holder=True)
+    else:
+        make_ready(d, task)
+
+
+def _free_leases(d: Draft, pid: str) -> None:
+    """What a process that has died had acquired by the protocol."""
+    for task in map(d.task, d.rows.leases_of[pid]):
+        if task is not None and task.state == "acquired" and task.pid == pid:
+            make_ready(d, task)
+
+
+def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
+    for promise in map(d.promise, ids):
+        if promise is not None and promise.is_pending:
+            yield promise
+
+
+def _cancelled(d: Draft, node: Promise, run: Promise) -> Promise:
+    why = values.cancelled("layby", f"run {run.id} has ended")
+    return node.settled("rejected_canceled", why, d.now)
+
+
+def _is_due(task: Task, now: int) -> bool:
+    return task.wake_at is not None and task.wake_at <= now

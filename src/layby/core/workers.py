@@ -4,22 +4,18 @@ A holder is one worker process with one lease for everything it has taken. A pid
 one living incarnation: a new one puts an end to the old, whose tasks are then freed.
 """
 
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
 from layby.core import birth, promises
 from layby.core.address import inbox_of
-from layby.core.commands import (
-    AnnotateTask,
-    CheckHolder,
-    CreateBelow,
-    FailTask,
-    FinishTask,
-    HeartbeatWorker,
-    LeaveWorker,
-    Released,
-    ReleaseTasks,
-)
 from layby.core.draft import Draft
-from layby.core.model import NEVER, Promise, Task, deadline, later
-from layby.core.promises import add_wait, settle_state
+from layby.core.fields import MAX_CLAIMS, MAX_WAITS, NOTHING, Int64, Tags, Value, Waits
+from layby.core.footprint import Footprint
+from layby.core.kinds import ById, Command
+from layby.core.model import NEVER, Millis, Promise, Task, deadline, later, root_of
+from layby.core.promises import CreatePromise, add_wait, settle_state
 from layby.core.replies import (
     OK,
     AnnotateData,
@@ -31,10 +27,24 @@ from layby.core.replies import (
     refuse,
 )
 from layby.core.settlement import let_go, make_ready, settle
-from layby.core.takes import gone, take_next
+from layby.core.takes import Take, gone, take_next
 from layby.core.tasks import NOT_FOUND, holds
 
 STALE = "Task is not acquired or version mismatch"
+
+
+class HeartbeatWorker(Command, frozen=True):
+    """Renew one row, however many tasks are held. `held` is what the worker believes."""
+
+    kind = "layby.worker.heartbeat"
+    unqueues = False
+    pid: str
+    incarnation: str
+    held: Int64 | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+        into.notices.add(self.pid)
 
 
 def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
@@ -49,11 +59,36 @@ def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     return ok(HeartbeatData(lost, agrees, d.now))
 
 
+class CheckHolder(Command, frozen=True):
+    """Whether this is a living holder of the group; changes nothing."""
+
+    kind = "layby.worker.check"
+    unqueues = False
+    pid: str
+    incarnation: str
+    group: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+
+
 def check(d: Draft, c: CheckHolder) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is None or not holder.is_alive or holder.group != c.group:
         return gone(c.pid, c.incarnation)
     return OK
+
+
+class LeaveWorker(Command, frozen=True):
+    """The holder goes away in order: its tasks are handed back and count as no crash."""
+
+    kind = "layby.worker.leave"
+    unqueues = False
+    pid: str
+    incarnation: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
 
 
 def leave(d: Draft, c: LeaveWorker) -> Reply:
@@ -64,6 +99,37 @@ def leave(d: Draft, c: LeaveWorker) -> Reply:
     return OK
 
 
+class Released(Struct, frozen=True, rename="camel"):
+    """A claim that is handed back.
+
+    `ready_at`: its place in the queue, if it keeps it; `delay`: how long nobody is to take it;
+    `begun`: whether its body ever ran; if not, the claim was no try.
+    """
+
+    id: str
+    version: Int64
+    ready_at: Int64 | None = None
+    begun: bool = True
+    delay: Int64 = 0
+    history: str | None = None
+
+
+class ReleaseTasks(Command, frozen=True):
+    """Hand claims back in order: neither failures nor crashes.
+
+    For a task that was halted meanwhile it says that its body has ended.
+    """
+
+    kind = "layby.worker.release"
+    unqueues = False
+    pid: str
+    incarnation: str
+    tasks: Annotated[tuple[Released, ...], Meta(max_length=MAX_CLAIMS)]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(task.id for task in self.tasks)
+
+
 def release(d: Draft, c: ReleaseTasks) -> Reply:
     """What is not held as they say is skipped in silence: it has moved on already."""
     for each in c.tasks:
@@ -71,6 +137,44 @@ def release(d: Draft, c: ReleaseTasks) -> Reply:
         if task is not None and task.is_claim_of(c.pid, c.incarnation, each.version):
             _release(d, task.with_history(each.history), each)
     return OK
+
+
+class RootVerdict(Struct, frozen=True):
+    """How the whole run ends, if this is its last node."""
+
+    state: str
+    value: Value = NOTHING
+
+
+class FencedCommand(ById, frozen=True):
+    """A command of the worker that holds the task; optionally takes the next one with it."""
+
+    version: Int64
+    take: Take | None = None
+    root: RootVerdict | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.root is not None:
+            into.ids.add(self.root_id)
+        if self.take is not None:
+            self.take.footprint(into)
+
+    @property
+    def asks(self) -> Take | None:
+        return self.take
+
+    @property
+    def root_id(self) -> str:
+        return root_of(self.id)
+
+
+class FinishTask(FencedCommand, frozen=True):
+    kind = "layby.task.finish"
+    unqueues = False
+    value: Value = NOTHING
+    state: str = "resolved"
+    history: str | None = None
 
 
 def finish(d: Draft, c: FinishTask) -> Reply:
@@ -85,6 +189,25 @@ def finish(d: Draft, c: FinishTask) -> Reply:
     d.put_task(task.begun().with_history(c.history))
     settled = settle(d, promise, state, value, by_holder=True)
     return ok(FinishData(settled, root=_ended(d, c, root), taken=take_next(d, c.take)))
+
+
+class FailTask(FencedCommand, frozen=True):
+    """`retry_in` None settles the promise rejected; otherwise the task backs off for so long."""
+
+    kind = "layby.task.fail"
+    unqueues = False
+    error: Value = NOTHING
+    retry_in: Int64 | None = None
+    history: str | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        super().footprint(into)
+        into.ids.add(self.backoff_id)
+        into.pairs.add((self.backoff_id, self.id))
+
+    @property
+    def backoff_id(self) -> str:
+        return f"{self.id}.backoff.{self.version}"
 
 
 def fail(d: Draft, c: FailTask) -> Reply:
@@ -106,6 +229,34 @@ def fail(d: Draft, c: FailTask) -> Reply:
         _back_off(d, failed, c.backoff_id, deadline(d.now, c.retry_in))
     taken = take_next(d, c.take)
     return ok(FailData(promise, d.tasks[c.id], taken, root))
+
+
+class AnnotateTask(ById, frozen=True):
+    """What the holder tells about its task; with `record` also something it must not do again.
+
+    A record is a settled promise below the task's id. The first one stands: whoever records
+    the same id again is answered with what is there.
+
+    `waits`: how long waits that begin may last, by their record ids; the first length of each
+    counts, until it is among the `ended`.
+    """
+
+    kind = "layby.task.annotate"
+    unqueues = False
+    version: Int64
+    sub_status: str | None = None
+    waiting_on: str | None = None
+    progress: str | None = None
+    history: str | None = None
+    record_id: str | None = None
+    record: Value = NOTHING
+    waits: Waits = field(default_factory=dict)
+    ended: Annotated[tuple[str, ...], Meta(max_length=MAX_WAITS)] = ()
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.record_id is not None:
+            into.ids.add(self.record_id)
 
 
 def annotate(d: Draft, c: AnnotateTask) -> Reply:
@@ -151,6 +302,31 @@ def _ended(d: Draft, c: FinishTask | FailTask, root: Task | None) -> Promise | N
 
 def _is_last(before: Task, after: Task) -> bool:
     return before.waits_left > 0 and after.waits_left == 0 and after.state == "pending"
+
+
+class CreateBelow(ById, frozen=True):
+    """The holder of a task creates a promise that ends so long after now, or reads what stands.
+
+    `capped`: it does not outlast the task's own promise.
+    """
+
+    kind = "layby.task.create"
+    version: Int64
+    promise_id: str
+    timeout: Int64 = NEVER
+    param: Value = NOTHING
+    tags: Tags = field(default_factory=dict)
+    capped: bool = False
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update((self.id, self.promise_id))
+        if branch := self.tags.get("resonate:branch"):
+            into.born_into.add((self.promise_id, branch))
+
+    def creating(self, timeout_at: Millis) -> CreatePromise:
+        return CreatePromise(
+            id=self.promise_id, timeout_at=timeout_at, param=self.param, tags=self.tags
+        )
 
 
 def create_below(d: Draft, c: CreateBelow) -> Reply:

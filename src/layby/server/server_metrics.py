@@ -17,8 +17,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from layby.core.replies import Claim, TakeData
+from layby.core.schedules import FireSchedule
 from layby.core.stats import COUNTED, LONGEST, StatsData
-from layby.core.ticks import FireSchedule
 from layby.engine.observer import Commit
 from layby.errors import LaybyError
 from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, HistogramFamily
