@@ -4,17 +4,19 @@ A node with dependencies is born suspended with one counting wait for each; the 
 that brings its count to zero makes it pending. The root waits for all nodes the same way.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
 
-from layby.core import birth
+from layby.core import birth, validate
 from layby.core.address import target_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
-from layby.core.kinds import ById
+from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis, Wait, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
@@ -30,17 +32,32 @@ class Node(Struct, frozen=True, rename="camel"):
     param: Value = NOTHING
 
 
+MAX_DEPENDENCIES = 100_000
 Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
 
 
+class Plan(Protocol):
+    """What a run needs, whenever it is started."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def nodes(self) -> tuple[Node, ...]: ...
+    @property
+    def param(self) -> Value: ...
+
+
+@declare("layby.run.start", sender=Sender.CLIENT, answer=RunData, unqueues=False)
 class StartRun(ById, frozen=True):
     """Create the root and all nodes at once; an existing run is answered as it is.
 
     `timeout`: how long after now the run may take.
     """
 
-    kind = "layby.run.start"
-    unqueues = False
     name: str
     group: str
     nodes: Nodes
@@ -61,7 +78,24 @@ class StartRun(ById, frozen=True):
     def node_id(self, node: str) -> str:
         return f"{self.id}:{node}"
 
+    def named_ids(self) -> Ids:
+        """Nodes have ids that begin with the one named."""
+        yield self.id
+        if self.take is not None:
+            yield from self.take.named_ids()
 
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.id, "Run ID")
+        yield from plan_problems(self, self.id)
+        if self.take is not None:
+            yield from self.take.problems()
+        if self.timeout < 1:
+            yield "timeout must be positive"
+        if ":" in self.id:
+            yield f"Run ID '{self.id}' must not contain ':' (it separates run and node)"
+
+
+@handles(StartRun)
 def start(d: Draft, c: StartRun) -> Reply:
     existing = d.promise(c.id)
     if existing is not None and not birth.is_absent(existing):
@@ -113,3 +147,40 @@ def _create_one(
     birth.create_suspended(d, promise_id, timeout_at, encoded, tags, at, waits_left)
     for dependency in after:
         d.wait(Wait(c.node_id(dependency), promise_id, "all"))
+
+
+def plan_problems(c: Plan, run_id: str) -> Problems:
+    yield from validate.identifier(c.name, f"Name of run '{c.id}'")
+    yield from validate.group(c.group)
+    yield from validate.size(c.param, "param")
+    dependencies = sum(len(node.after) for node in c.nodes)
+    too_many = [
+        *validate.count(len(c.nodes), MAX_NODES, "nodes"),
+        *validate.count(dependencies, MAX_DEPENDENCIES, "dependencies of nodes"),
+    ]
+    yield from too_many or _node_problems(c, run_id)
+
+
+def _node_problems(c: Plan, run_id: str) -> Problems:
+    ids = Counter(node.id for node in c.nodes)
+    if not ids:
+        yield f"Run '{c.id}' has no nodes"
+    for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
+        yield f"Node '{twice}' is given twice"
+    for node in c.nodes:
+        yield from validate.size(node.param, f"param of node '{node.id}'")
+        yield from validate.identifier(f"{run_id}:{node.id}" if node.id else "", "Node ID")
+        yield from validate.identifier(node.name, f"Name of node '{node.id}'")
+        yield from validate.group(node.group) if node.group is not None else ()
+        for unknown in sorted({each for each in node.after if each not in ids}):
+            yield f"Node '{node.id}' depends on unknown node '{unknown}'"
+    yield from _cycle(c)
+
+
+def _cycle(c: Plan) -> Problems:
+    if not any(node.after for node in c.nodes):
+        return
+    try:
+        TopologicalSorter({node.id: node.after for node in c.nodes}).prepare()
+    except CycleError as cycle:
+        yield f"Dependencies form a cycle: {' -> '.join(cycle.args[1])}"

@@ -11,14 +11,14 @@ from typing import Final
 import msgspec
 from msgspec import field
 
-from layby.core import birth, runs
+from layby.core import birth, runs, validate
 from layby.core.address import group_of
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
-from layby.core.kinds import Command
-from layby.core.model import NEVER, RUN_OF_SCHEDULE, Millis, Schedule, later
-from layby.core.replies import OK, Reply, ScheduleData, ok, refuse
+from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
+from layby.core.model import NEVER, RUN_OF_SCHEDULE, Millis, Schedule, later, occurrence_id
+from layby.core.replies import OK, Empty, Reply, ScheduleData, ok, refuse
 from layby.core.runs import Node, Nodes, StartRun
 from layby.core.settings import Calendar, NoInstant
 from layby.core.ticks import Tick
@@ -38,25 +38,51 @@ class ScheduleCommand(Command, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.schedules.add(self.id)
 
+    def named_ids(self) -> Ids:
+        return (self.id,)
 
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.id, "Schedule ID")
+
+
+@declare("schedule.get", sender=Sender.CLIENT, answer=ScheduleData)
 class GetSchedule(ScheduleCommand, frozen=True):
-    kind = "schedule.get"
+    """The schedule as it stands."""
 
 
+@handles(GetSchedule)
 def get(d: Draft, c: GetSchedule) -> Reply:
     schedule = d.schedule(c.id)
     return NOT_FOUND if schedule is None else ok(ScheduleData(schedule))
 
 
+@declare("schedule.create", sender=Sender.CLIENT, answer=ScheduleData)
 class CreateSchedule(ScheduleCommand, frozen=True):
-    kind = "schedule.create"
+    """Create a promise at every occurrence."""
+
     cron: str
     promise_id: str
     promise_timeout: Int64
     promise_param: Value = NOTHING
     promise_tags: Tags = field(default_factory=dict)
 
+    def named_ids(self) -> Ids:
+        """The ids it will create are known but for their timestamps."""
+        return (self.id, self.promise_id.replace("{{.id}}", self.id))
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.identifier(self.cron, "Cron expression")
+        yield from validate.identifier(self.promise_id, "Promise ID")
+        yield from validate.size(self.promise_param, "promiseParam")
+        if self.promise_timeout < 0:
+            yield "promiseTimeout must be non-negative"
+        if birth.TARGET not in self.promise_tags:
+            yield "promiseTags must include a resonate:target tag"
+        yield from validate.tags(self.promise_tags)
+
+
+@handles(CreateSchedule)
 def create(d: Draft, c: CreateSchedule) -> Reply:
     next_run_at = d.rows.calendar(c.cron, d.now, "UTC")
     if isinstance(next_run_at, NoInstant):
@@ -77,6 +103,7 @@ def create(d: Draft, c: CreateSchedule) -> Reply:
     return ok(ScheduleData(schedule))
 
 
+@declare("layby.schedule.create", sender=Sender.OPERATOR, answer=ScheduleData)
 class CreateRunSchedule(ScheduleCommand, frozen=True):
     """Start a run at every occurrence, with what `layby.run.start` needs.
 
@@ -84,7 +111,6 @@ class CreateRunSchedule(ScheduleCommand, frozen=True):
     of several missed occurrences has a run.
     """
 
-    kind = "layby.schedule.create"
     cron: str
     name: str
     group: str
@@ -94,7 +120,18 @@ class CreateRunSchedule(ScheduleCommand, frozen=True):
     timezone: str = "UTC"
     catch_up: bool = False
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.identifier(self.cron, "Cron expression")
+        yield from validate.identifier(self.timezone, "Time zone")
+        yield from runs.plan_problems(self, occurrence_id(RUN_OF_SCHEDULE, self.id, NEVER))
+        if self.timeout < 1:
+            yield "timeout must be positive"
+        for separator in (each for each in ":./" if each in self.id):
+            yield f"Schedule ID '{self.id}' must not contain '{separator}' (it is part of run IDs)"
 
+
+@handles(CreateRunSchedule)
 def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
     """The same again is answered with what is there; another one of the same id is refused."""
     next_run_at = d.rows.calendar(c.cron, d.now, c.timezone)
@@ -111,10 +148,12 @@ def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
     return ok(ScheduleData(existing))
 
 
+@declare("schedule.delete", sender=Sender.CLIENT, answer=Empty)
 class DeleteSchedule(ScheduleCommand, frozen=True):
-    kind = "schedule.delete"
+    """Delete the schedule; what it has created stays."""
 
 
+@handles(DeleteSchedule)
 def delete(d: Draft, c: DeleteSchedule) -> Reply:
     if d.schedule(c.id) is None:
         return NOT_FOUND
@@ -122,13 +161,13 @@ def delete(d: Draft, c: DeleteSchedule) -> Reply:
     return OK
 
 
+@declare("tick.fire_schedule", sender=Sender.INTERNAL, answer=Empty)
 class FireSchedule(Tick, frozen=True):
     """`occurrences`: each missed instant and the promise id it makes, oldest first.
 
     `nodes`: of the runs it starts.
     """
 
-    kind = "tick.fire_schedule"
     id: str
     occurrences: tuple[tuple[Millis, str], ...]
     nodes: tuple[str, ...] = ()
@@ -167,6 +206,7 @@ def occurrences(
     return tuple(found)
 
 
+@handles(FireSchedule)
 def fire(d: Draft, c: FireSchedule) -> Reply:
     for at, promise_id in c.occurrences:
         schedule = d.schedule(c.id)

@@ -3,7 +3,7 @@
 import msgspec
 
 from layby.core import birth
-from layby.core.fields import Int64, Tags
+from layby.core.fields import Tags
 from layby.core.model import Millis, Promise, Schedule, Task
 from layby.core.queries import (
     ListRuns,
@@ -14,9 +14,6 @@ from layby.core.queries import (
     SearchTasks,
 )
 
-TimedKey = tuple[Millis, str]
-"""Where a list that is ordered by time goes on: an instant, and an id of that instant."""
-
 
 class _Told(msgspec.Struct):
     """Of what a worker says about a wait, all that is looked at here."""
@@ -26,7 +23,6 @@ class _Told(msgspec.Struct):
 
 
 _read_told = msgspec.json.Decoder(_Told).decode
-_read_instant = msgspec.json.Decoder(Int64).decode
 
 
 def matches_promise(query: SearchPromises, promise: Promise, task: Task | None) -> bool:
@@ -86,19 +82,6 @@ def awaited_in_memory(task: Task) -> str | None:
     """The promise a parked body waits for: there is no row for that, only what its worker says."""
     told = _told(task.waiting_on)
     return None if told is None else told.awaited
-
-
-def timed_key(cursor: str) -> TimedKey | None:
-    """What a cursor says; None when it is none of ours."""
-    instant, colon, key = cursor.partition(":")
-    try:
-        return (_read_instant(instant), key) if colon else None
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-
-
-def timed_cursor(key: TimedKey) -> str:
-    return f"{key[0]}:{key[1]}"
 
 
 def matches_schedule(query: SearchSchedules, schedule: Schedule) -> bool:

@@ -9,27 +9,29 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from layby.core import validate
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_NAMES, Int64
 from layby.core.footprint import Footprint
-from layby.core.kinds import Command
+from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import HeldKey, Holder, Millis, Promise, Task, root_of
 from layby.core.queue import Entry, Queue, TakeKey
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
 from layby.core.tasks import TaskVersion
 
+MAX_FREE: Final = 100_000
+MAX_AHEAD: Final = 64
 MAX_ROOT_PARAM: Final = 4_096
 """Characters of a root's param that come with a claim."""
 
 
+@declare("layby.worker.take", sender=Sender.WORKER, answer=TakeData, unqueues=False)
 class Take(Command, frozen=True):
     """Register or renew the holder and hand it up to `free` ready tasks, already acquired.
 
     With `wait_ms` the engine keeps the request until something is ready for it.
     """
 
-    kind = "layby.worker.take"
-    unqueues = False
     pid: str
     incarnation: str
     group: str
@@ -67,7 +69,22 @@ class Take(Command, frozen=True):
     def key(self) -> TakeKey:
         return (self.group, self.names, self.prefix)
 
+    def named_ids(self) -> Ids:
+        return (claim.id for claim in self.begun)
 
+    def problems(self) -> Problems:
+        yield from validate.claim(self.pid, self.ttl)
+        yield from validate.identifier(self.incarnation, "Incarnation")
+        yield from validate.group(self.group)
+        yield from validate.count(len(self.names), MAX_NAMES, "names")
+        if not 0 <= self.free <= MAX_FREE:
+            yield f"free must be between 0 and {MAX_FREE}"
+        if not 0 <= self.ahead <= MAX_AHEAD:
+            yield f"ahead must be between 0 and {MAX_AHEAD}"
+        yield from validate.claims(self.begun)
+
+
+@handles(Take)
 def take(d: Draft, c: Take) -> Reply:
     holder = _registered(d, c)
     if not holder.is_alive:

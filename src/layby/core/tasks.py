@@ -4,16 +4,17 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from layby.core import birth, promises, values
+from layby.core import birth, promises, validate, values
 from layby.core.draft import Draft
 from layby.core.fields import Int64, Unread
 from layby.core.footprint import Footprint
-from layby.core.kinds import ById, Command
+from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import Millis, Promise, Task, later
 from layby.core.promises import CreatePromise, RegisterCallback, SettlePromise
 from layby.core.replies import (
     OK,
     ClaimData,
+    Empty,
     FenceData,
     PreloadData,
     PromiseData,
@@ -27,11 +28,26 @@ from layby.core.settlement import leave_ready, make_ready, settle, tell_holder
 NOT_FOUND = refuse(404, "Task not found")
 
 
-class GetTask(ById, frozen=True):
-    kind = "task.get"
-    unqueues = False
+class TaskCommand(ById, frozen=True):
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.id, "Task ID")
 
 
+class FencedCommand(TaskCommand, frozen=True):
+    """A command of whoever holds the task at this version."""
+
+    version: Int64
+
+    def problems(self) -> Problems:
+        return validate.fence(self)
+
+
+@declare("task.get", sender=Sender.CLIENT, answer=TaskData, unqueues=False)
+class GetTask(TaskCommand, frozen=True):
+    """The task as it stands."""
+
+
+@handles(GetTask)
 def get(d: Draft, c: GetTask) -> Reply:
     task = d.task(c.id)
     return NOT_FOUND if task is None else ok(TaskData(task))
@@ -43,8 +59,10 @@ class CreateAction(Struct, frozen=True):
     data: CreatePromise
 
 
+@declare("task.create", sender=Sender.CLIENT, answer=ClaimData)
 class CreateTask(Command, frozen=True):
-    kind = "task.create"
+    """Create a promise and acquire its task."""
+
     pid: str
     ttl: Int64
     action: CreateAction
@@ -53,10 +71,20 @@ class CreateTask(Command, frozen=True):
         promise = self.action.data
         into.ids.add(promise.id)
         into.branches_of.add(promise.id)
-        if branch := promise.tags.get("resonate:branch"):
+        if branch := promise.tags.get(birth.BRANCH):
             into.branches.add(branch)
 
+    def named_ids(self) -> Ids:
+        return self.action.data.named_ids()
 
+    def problems(self) -> Problems:
+        yield from validate.claim(self.pid, self.ttl)
+        yield from self.action.data.problems()
+        if birth.TARGET not in self.action.data.tags:
+            yield "Action must have a resonate:target tag"
+
+
+@handles(CreateTask)
 def create(d: Draft, c: CreateTask) -> Reply:
     action = c.action.data
     promise = d.promise(action.id)
@@ -72,9 +100,10 @@ def create(d: Draft, c: CreateTask) -> Reply:
     return _claim(d, task, promise, c.pid, c.ttl)
 
 
-class AcquireTask(ById, frozen=True):
-    kind = "task.acquire"
-    version: Int64
+@declare("task.acquire", sender=Sender.CLIENT, answer=ClaimData)
+class AcquireTask(FencedCommand, frozen=True):
+    """Claim the task: a lease of its own, and the next version."""
+
     pid: str
     ttl: Int64
 
@@ -82,7 +111,12 @@ class AcquireTask(ById, frozen=True):
         into.ids.add(self.id)
         into.branches_of.add(self.id)
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.claim(self.pid, self.ttl)
 
+
+@handles(AcquireTask)
 def acquire(d: Draft, c: AcquireTask) -> Reply:
     task, promise = d.task(c.id), d.promise(c.id)
     if task is None or promise is None:
@@ -94,11 +128,12 @@ def acquire(d: Draft, c: AcquireTask) -> Reply:
     return _claim(d, task, promise, c.pid, c.ttl)
 
 
-class ReleaseTask(ById, frozen=True):
-    kind = "task.release"
-    version: Int64
+@declare("task.release", sender=Sender.CLIENT, answer=Empty)
+class ReleaseTask(FencedCommand, frozen=True):
+    """Give the claim up."""
 
 
+@handles(ReleaseTask)
 def release(d: Draft, c: ReleaseTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -115,18 +150,29 @@ class SettleAction(Struct, frozen=True):
     data: SettlePromise
 
 
-class FulfillTask(ById, frozen=True):
-    kind = "task.fulfill"
-    version: Int64
+@declare("task.fulfill", sender=Sender.CLIENT, answer=PromiseData)
+class FulfillTask(FencedCommand, frozen=True):
+    """End the task by settling its promise."""
+
     action: SettleAction
 
+    def named_ids(self) -> Ids:
+        return (self.id, self.action.data.id)
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        settle = self.action.data
+        if settle.id != self.id:
+            yield "Action ID must match the task ID"
+        yield from validate.settlement(settle.state, settle.value)
+
+
+@handles(FulfillTask)
 def fulfill(d: Draft, c: FulfillTask) -> Reply:
-    task, promise = d.task(c.id), d.promise(c.id)
-    if task is None or promise is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, "Task is not acquired or version mismatch")
+    claim = claim_of(d, c)
+    if isinstance(claim, Reply):
+        return claim
+    _, promise = claim
     action = c.action.data
     state, value = promises.settle_state(action.state), birth.encoded(action.value)
     return ok(PromiseData(settle(d, promise, state, value, by_holder=True)))
@@ -138,9 +184,10 @@ class SuspendAction(Struct, frozen=True):
     data: RegisterCallback
 
 
-class SuspendTask(ById, frozen=True):
-    kind = "task.suspend"
-    version: Int64
+@declare("task.suspend", sender=Sender.CLIENT, answer=PreloadData)
+class SuspendTask(FencedCommand, frozen=True):
+    """Wait for the first of these promises; status 300 when one is settled already."""
+
     actions: list[SuspendAction]
 
     def footprint(self, into: Footprint) -> None:
@@ -149,13 +196,29 @@ class SuspendTask(ById, frozen=True):
         into.pairs.update((action.data.awaited, self.id) for action in self.actions)
         into.branches_of.add(self.id)
 
+    def named_ids(self) -> Ids:
+        yield self.id
+        for action in self.actions:
+            yield from action.data.named_ids()
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        if not self.actions:
+            yield "Actions array cannot be empty"
+        for action in self.actions:
+            yield from validate.identifier(action.data.awaited, "Awaited promise ID")
+            if action.data.awaiter != self.id:
+                yield "Awaiter must match the task ID"
+            if action.data.awaited == self.id:
+                yield "Awaited and awaiter must be different promises"
+
+
+@handles(SuspendTask)
 def suspend(d: Draft, c: SuspendTask) -> Reply:
-    task, promise = d.task(c.id), d.promise(c.id)
-    if task is None or promise is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, "Task is not acquired or version mismatch")
+    claim = claim_of(d, c)
+    if isinstance(claim, Reply):
+        return claim
+    task, promise = claim
     awaited = [d.promise(action.data.awaited) for action in c.actions]
     if None in awaited:
         return refuse(422, "Awaited promise not found")
@@ -170,11 +233,10 @@ def suspend(d: Draft, c: SuspendTask) -> Reply:
     return OK
 
 
-class FenceTask(ById, frozen=True):
+@declare("task.fence", sender=Sender.CLIENT, answer=FenceData)
+class FenceTask(FencedCommand, frozen=True):
     """`inner` is None when the action's kind is neither create nor settle of a promise."""
 
-    kind = "task.fence"
-    version: Int64
     inner: CreatePromise | SettlePromise | None
 
     def footprint(self, into: Footprint) -> None:
@@ -182,7 +244,22 @@ class FenceTask(ById, frozen=True):
         if self.inner is not None:
             self.inner.footprint(into)
 
+    def named_ids(self) -> Ids:
+        yield self.id
+        if self.inner is not None:
+            yield from self.inner.named_ids()
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        if self.inner is None:
+            yield "Invalid fence action kind"
+            return
+        if self.inner.id == self.id:
+            yield "Action ID must not equal the task ID"
+        yield from self.inner.problems()
+
+
+@handles(FenceTask)
 def fence(d: Draft, c: FenceTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -202,8 +279,10 @@ class TaskVersion(Struct, frozen=True):
     version: Int64
 
 
+@declare("task.heartbeat", sender=Sender.CLIENT, answer=Empty)
 class HeartbeatTasks(Command, frozen=True):
-    kind = "task.heartbeat"
+    """Renew the leases of these tasks, or of all that the process has."""
+
     pid: str
     tasks: list[TaskVersion]
 
@@ -213,7 +292,16 @@ class HeartbeatTasks(Command, frozen=True):
         if not self.tasks:
             into.leases_of.add(self.pid)
 
+    def named_ids(self) -> Ids:
+        return (task.id for task in self.tasks)
 
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.pid, "Process ID")
+        for task in self.tasks:
+            yield from validate.fence(task)
+
+
+@handles(HeartbeatTasks)
 def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
     """Mismatches are skipped in silence; an empty list renews everything this pid leases."""
     named = c.tasks or [
@@ -227,15 +315,20 @@ def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
     return OK
 
 
-class HaltTask(ById, frozen=True):
+@declare("task.halt", sender=Sender.CLIENT, answer=Empty)
+class HaltTask(TaskCommand, frozen=True):
     """`by` and `reason` are ours: who stopped the task and why, kept until it goes on."""
 
-    kind = "task.halt"
     version: Int64 | None = None
     by: str = ""
     reason: str = ""
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.version(self.version or 0)
 
+
+@handles(HaltTask)
 def halt(d: Draft, c: HaltTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -251,11 +344,18 @@ def halt(d: Draft, c: HaltTask) -> Reply:
     return OK
 
 
-class ContinueTask(ById, frozen=True):
-    kind = "task.continue"
+@declare("task.continue", sender=Sender.CLIENT, answer=Empty)
+class ContinueTask(TaskCommand, frozen=True):
+    """Go on with a task that was halted."""
+
     version: Int64 | None = None
 
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.version(self.version or 0)
 
+
+@handles(ContinueTask)
 def resume_halted(d: Draft, c: ContinueTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -269,6 +369,16 @@ def resume_halted(d: Draft, c: ContinueTask) -> Reply:
     else:
         make_ready(d, task)
     return OK
+
+
+def claim_of(d: Draft, c: FencedCommand) -> tuple[Task, Promise] | Reply:
+    """The claim that the caller has, or that it has none."""
+    task, promise = d.task(c.id), d.promise(c.id)
+    if task is None or promise is None:
+        return NOT_FOUND
+    if not holds(task, c.version):
+        return refuse(409, "Task is not acquired or version mismatch")
+    return task, promise
 
 
 def holds(task: Task, version: int) -> bool:

@@ -7,9 +7,9 @@ from layby.core import values
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
-from layby.core.kinds import Command
+from layby.core.kinds import Command, Sender, declare, handles
 from layby.core.model import Holder, MessageKey, Millis, Promise, Task, later
-from layby.core.replies import OK, Reply
+from layby.core.replies import OK, Empty, Reply
 from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 
 
@@ -24,10 +24,12 @@ class IdsTick(Tick, frozen=True):
         into.ids.update(self.ids)
 
 
+@declare("tick.expire_promises", sender=Sender.INTERNAL, answer=Empty)
 class ExpirePromises(IdsTick, frozen=True):
-    kind = "tick.expire_promises"
+    """Deadlines of promises have come."""
 
 
+@handles(ExpirePromises)
 def expire_promises(d: Draft, c: ExpirePromises) -> Reply:
     stored = (d.rows.promises.get(promise_id) for promise_id in c.ids)
     due = [p.timed_out() for p in stored if p is not None and p.at(d.now) is not p]
@@ -35,10 +37,12 @@ def expire_promises(d: Draft, c: ExpirePromises) -> Reply:
     return OK
 
 
+@declare("tick.retry_tasks", sender=Sender.INTERNAL, answer=Empty)
 class RetryTasks(IdsTick, frozen=True):
-    kind = "tick.retry_tasks"
+    """Nobody has claimed these in time."""
 
 
+@handles(RetryTasks)
 def retry_tasks(d: Draft, c: RetryTasks) -> Reply:
     """Dispatch again what nobody has claimed; a delayed task is dispatched for the first time."""
     for task in map(d.task, c.ids):
@@ -47,13 +51,14 @@ def retry_tasks(d: Draft, c: RetryTasks) -> Reply:
     return OK
 
 
+@declare("tick.expire_leases", sender=Sender.INTERNAL, answer=Empty)
 class ExpireLeases(IdsTick, frozen=True):
     """`heard_since`: nobody could renew a lease before; None when there was no such gap."""
 
-    kind = "tick.expire_leases"
     heard_since: Millis | None = None
 
 
+@handles(ExpireLeases)
 def expire_leases(d: Draft, c: ExpireLeases) -> Reply:
     for task in map(d.task, c.ids):
         if task is None or task.state != "acquired" or not _is_due(task, d.now):
@@ -66,10 +71,10 @@ def expire_leases(d: Draft, c: ExpireLeases) -> Reply:
     return OK
 
 
+@declare("tick.finish_settlement", sender=Sender.INTERNAL, answer=Empty)
 class FinishSettlement(Tick, frozen=True):
     """Go on with the effects of a settlement that were too many for one transaction."""
 
-    kind = "tick.finish_settlement"
     id: str
     nodes: tuple[str, ...] = ()
 
@@ -78,6 +83,7 @@ class FinishSettlement(Tick, frozen=True):
         into.ids.update(self.nodes)
 
 
+@handles(FinishSettlement)
 def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
     """The next chunk of waits on a settled promise; of a run that ended early, its nodes."""
     promise = d.promise(c.id)
@@ -93,13 +99,13 @@ def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
     return OK
 
 
+@declare("tick.expire_holders", sender=Sender.INTERNAL, answer=Empty)
 class ExpireHolders(Tick, frozen=True):
     """`opening`: embedded holders have died with the last owner of the store.
 
     `heard_since`: nobody could renew a lease before; None when there was no such gap.
     """
 
-    kind = "tick.expire_holders"
     pids: tuple[str, ...]
     opening: bool = False
     heard_since: Millis | None = None
@@ -110,6 +116,7 @@ class ExpireHolders(Tick, frozen=True):
             into.leases_of.update(self.pids)
 
 
+@handles(ExpireHolders)
 def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
     for holder in chain.from_iterable(map(d.holders_of, c.pids)):
         if not holder.is_alive:
@@ -122,10 +129,10 @@ def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
     return OK
 
 
+@declare("tick.free_tasks", sender=Sender.INTERNAL, answer=Empty)
 class FreeTasks(IdsTick, frozen=True):
     """Give back tasks of a holder that is gone."""
 
-    kind = "tick.free_tasks"
     pid: str
     incarnation: str
 
@@ -134,6 +141,7 @@ class FreeTasks(IdsTick, frozen=True):
         into.pids.add(self.pid)
 
 
+@handles(FreeTasks)
 def free_tasks(d: Draft, c: FreeTasks) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is None or holder.is_alive:
@@ -145,16 +153,17 @@ def free_tasks(d: Draft, c: FreeTasks) -> Reply:
     return OK
 
 
+@declare("tick.forget_messages", sender=Sender.INTERNAL, answer=Empty)
 class ForgetMessages(Tick, frozen=True):
     """Messages that have been delivered (or can never be)."""
 
-    kind = "tick.forget_messages"
     keys: tuple[MessageKey, ...]
 
     def footprint(self, into: Footprint) -> None:
         """Touches the outbox only."""
 
 
+@handles(ForgetMessages)
 def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
     for key in c.keys:
         d.unsend(key)

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
 from typing import NamedTuple
 
-from layby.core.commands import Command, ReleaseTask, Take, WatchPromise
+from layby.core.commands import ReleaseTask, Take, WatchPromise
+from layby.core.kinds import BaseRequest, Sender
 from layby.core.queries import DeclineTasks, Query
 from layby.core.replies import DEBUG_IS_OFF, OK, Reply, refuse
 from layby.delivery.routing import Router
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
-from layby.server import reach
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
 from layby.server.rate_limited_log import RateLimitedLog
 from layby.wire.decode import Batch, Request, decode
@@ -26,7 +26,6 @@ Disconnected = Callable[[], Awaitable[None]]
 Count = Callable[[str, int, float, str], None]
 """Called with kind, status, seconds and, for a refusal, the reason of every answer."""
 
-DEBUG_KINDS = frozenset(kind for kind in KINDS if kind.startswith("debug."))
 NOT_EMBEDDED = refuse(400, "Only a worker in the server's own process can be embedded")
 SHUTTING_DOWN = refuse(503, "The server is shutting down: try again at once, elsewhere or here")
 
@@ -94,18 +93,18 @@ class RequestHandler:
         return forbidden or self._ask_permitted(request, who)
 
     def _ask_permitted(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
-        if not self._debug and request.kind in DEBUG_KINDS:
+        declared, body = KINDS.get(request.kind), request.body
+        if not self._debug and declared is not None and declared.sender is Sender.DEBUGGER:
             return DEBUG_IS_OFF  # even if it is invalid
-        body = request.body
-        if (take := reach.take_in(body)) is not None and take.embedded:
-            return NOT_EMBEDDED
         if isinstance(body, DeclineTasks):
             for each in body.tasks:
                 self._router.decline(each.id, each.version, each.target, body.pid)
             return OK
         if isinstance(body, ReleaseTask):
             self._router.note_hand_back(body.id, body.version)
-        if isinstance(body, Command | Query):
+        if isinstance(body, BaseRequest):
+            if body.asks is not None and body.asks.embedded:
+                return NOT_EMBEDDED
             now = request.debug_time if self._debug else None
             return self._client.ask(self._gate.bounded(who, body), now)
         assert isinstance(body, Reply)
