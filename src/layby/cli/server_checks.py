@@ -11,7 +11,7 @@ from msgspec import Struct
 
 import layby
 from layby.cli.expected_replies import PAGE
-from layby.cli.snapshots import SEEN, Snapshot, state_of, state_of_entries
+from layby.cli.snapshots import SEEN, state_of_entries
 from layby.client.transport import Transport
 from layby.clock import SystemClock
 from layby.core import invariants
@@ -21,7 +21,7 @@ from layby.core.model import Millis
 from layby.core.queries import ListWaiting, Query, SearchPromises, SnapDebug
 from layby.core.replies import PromisePage, Reply, WaitingPage
 from layby.core.state import State
-from layby.core.stats import GetStats
+from layby.core.stats import GetStats, StatsData
 from layby.wire import answers
 from layby.wire.ask import ask
 from layby.workflow.moments import span
@@ -132,11 +132,11 @@ class _ServerProbe:
 
     async def clock(self) -> Check:
         before = SystemClock().now()
-        answer = await self._raw(GetStats())
-        if answer["head"]["status"] != 200:
-            return Check("clock", "note", f"unknown: {answer['data']}")
-        self._skew = answer["data"]["now"] - (before + SystemClock().now()) // 2
-        ahead = answer["data"].get("storeTimeAhead", 0)
+        stats = (await self._send(GetStats())).data
+        if not isinstance(stats, StatsData):
+            return Check("clock", "note", f"unknown: {stats}")
+        self._skew = stats.now - (before + SystemClock().now()) // 2
+        ahead = stats.store_time_ahead
         if abs(self._skew - ahead) >= SKEW_MS:
             way = "ahead" if self._skew > ahead else "behind"
             means = "deadlines that commands and SDK workers set here mean another time there"
@@ -147,16 +147,16 @@ class _ServerProbe:
         return Check("clock", "ok", "as here")
 
     async def debug(self) -> Check:
-        self._snapped = await self._raw(SnapDebug())
-        if self._snapped["head"]["status"] == 200:
+        self._snapped = await self._send(SnapDebug())
+        if self._snapped.is_ok:
             return Check("debug", "note", "on: any client can stop time and delete everything")
         return Check("debug", "ok", "off")
 
     async def violations(self, progress: Progress) -> list[Violation]:
         """Checked twice, since one snapshot may fall between two writes."""
-        if self._snapped["head"]["status"] == 200:
-            first = self._snapshot_violations(self._snapped)
-            again = self._snapshot_violations(await self._raw(SnapDebug())) if first else []
+        if isinstance(self._snapped.data, State):
+            first = self._snapshot_violations(self._snapped.data)
+            again = self._snapshot_violations((await self._send(SnapDebug())).data) if first else []
             self._checked = f"{len(SEEN)} invariants over a snapshot"
             return [each for each in first if each in again]
         found = [each async for each in self._searched_violations(progress)]
@@ -171,9 +171,8 @@ class _ServerProbe:
 
     # --- invariants ----------------------------------------------------------------------
 
-    def _snapshot_violations(self, answer: dict[str, Any]) -> list[Violation]:
-        snapshot = msgspec.json.decode(msgspec.json.encode(answer["data"]), type=Snapshot)
-        return _check(state_of(snapshot), self._now(), SEEN)
+    def _snapshot_violations(self, state: Any) -> list[Violation]:
+        return _check(state, self._now(), SEEN)
 
     async def _searched_violations(self, progress: Progress) -> AsyncIterator[Violation]:
         checked = 0
@@ -208,9 +207,6 @@ class _ServerProbe:
 
     async def _send(self, request: Any) -> Reply:
         return answers.read(request, await self._post(request))
-
-    async def _raw(self, request: Any) -> dict[str, Any]:
-        return msgspec.json.decode(await self._post(request))
 
     async def _post(self, request: Any) -> bytes:
         _, body = await self._transport.post(ask(request, "0", self._token), ANSWER_S)

@@ -12,7 +12,7 @@ from layby.core.commands import Command
 from layby.core.queries import DeclineTasks, Execute, Query
 from layby.core.replies import Reply
 from layby.errors import LaybyError
-from layby.wire.answers import MessageEnvelope
+from layby.wire.records import MessageRecord
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class ExecuteStream:
             except LaybyError as failure:  # the server sends them again if nobody takes them
                 logger.warning("could not decline calls: %s", failure)
 
-    def _hear(self, message: MessageEnvelope) -> None:
+    def _hear(self, message: MessageRecord) -> None:
         task = message.data.task
         if message.kind == "execute" and task is not None:
             self._heard(task.id, task.version)

@@ -22,12 +22,10 @@ from layby.client.stream import listen
 from layby.client.transport import Transport
 from layby.core.address import OWN_GROUP, inbox_of
 from layby.core.commands import Command, RegisterListener
-from layby.core.model import Promise
 from layby.core.queries import Query
 from layby.core.replies import PromiseData, Reply, ok
 from layby.errors import EngineStopped, LaybyError
-from layby.wire import answers
-from layby.wire.answers import MessageEnvelope
+from layby.wire.records import MessageRecord
 
 logger = logging.getLogger(__name__)
 
@@ -219,9 +217,9 @@ class Inbox:
             await asyncio.sleep(RENEW_EVERY_S)
             await self._renew()
 
-    def _hear(self, message: MessageEnvelope) -> None:
+    def _hear(self, message: MessageRecord) -> None:
         if message.data.promise is not None:
-            promise: Promise = answers.promise(message.data.promise)
+            promise = message.data.promise.row()
             self._notify(promise.id, ok(PromiseData(promise)))
         elif message.kind == "lost" and message.data.task is not None:
             self._lost(message.data.task.id, message.data.task.version)

@@ -7,7 +7,7 @@ from typing import Final
 
 from layby.errors import EngineStopped, LaybyError, WireError
 from layby.wire import answers
-from layby.wire.answers import MessageEnvelope
+from layby.wire.records import MessageRecord
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ LONGEST_PAUSE_S: Final = 2.0
 
 async def listen(
     events: Callable[[], AsyncGenerator[bytes]],
-    hear: Callable[[MessageEnvelope], None],
+    hear: Callable[[MessageRecord], None],
     opened: Callable[[], None] = lambda: None,
     closed: Callable[[], None] = lambda: None,
 ) -> None:
@@ -44,7 +44,7 @@ async def listen(
         pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
-def _read(event: bytes, hear: Callable[[MessageEnvelope], None]) -> None:
+def _read(event: bytes, hear: Callable[[MessageRecord], None]) -> None:
     try:
         message = answers.read_message(event)
     except WireError as error:

@@ -7,7 +7,7 @@ that brings its count to zero makes it pending. The root waits for all nodes the
 from collections import Counter
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
@@ -20,6 +20,9 @@ from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis, Wait, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
+
+if TYPE_CHECKING:
+    from layby.core.schedules import CreateRunSchedule
 
 
 class Node(Struct, frozen=True, rename="camel"):
@@ -34,21 +37,6 @@ class Node(Struct, frozen=True, rename="camel"):
 
 MAX_DEPENDENCIES = 100_000
 Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
-
-
-class Plan(Protocol):
-    """What a run needs, whenever it is started."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def nodes(self) -> tuple[Node, ...]: ...
-    @property
-    def param(self) -> Value: ...
 
 
 @declare("layby.run.start", sender=Sender.CLIENT, answer=RunData, unqueues=False)
@@ -149,7 +137,8 @@ def _create_one(
         d.wait(Wait(c.node_id(dependency), promise_id, "all"))
 
 
-def plan_problems(c: Plan, run_id: str) -> Problems:
+def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
+    """What a run needs, whenever it is started."""
     yield from validate.identifier(c.name, f"Name of run '{c.id}'")
     yield from validate.group(c.group)
     yield from validate.size(c.param, "param")
@@ -161,7 +150,7 @@ def plan_problems(c: Plan, run_id: str) -> Problems:
     yield from too_many or _node_problems(c, run_id)
 
 
-def _node_problems(c: Plan, run_id: str) -> Problems:
+def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
     ids = Counter(node.id for node in c.nodes)
     if not ids:
         yield f"Run '{c.id}' has no nodes"
@@ -177,7 +166,7 @@ def _node_problems(c: Plan, run_id: str) -> Problems:
     yield from _cycle(c)
 
 
-def _cycle(c: Plan) -> Problems:
+def _cycle(c: "StartRun | CreateRunSchedule") -> Problems:
     if not any(node.after for node in c.nodes):
         return
     try:

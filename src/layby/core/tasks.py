@@ -230,7 +230,7 @@ def suspend(d: Draft, c: SuspendTask) -> Reply:
     for action in c.actions:
         promises.add_wait(d, action.data.awaited, task.id)
     d.put_task(task.begun().suspended())
-    return OK
+    return ok(PreloadData())
 
 
 @declare("task.fence", sender=Sender.CLIENT, answer=FenceData)
