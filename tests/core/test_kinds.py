@@ -58,15 +58,14 @@ def test_nobody_may_send_a_kind_by_default() -> None:
     ],
 )
 def test_a_missing_part_is_named(base, sender, missing) -> None:
-    part = msgspec.defstruct("Part", [("name", str)], bases=(base,), frozen=True, kw_only=True)
+    part: Any = msgspec.defstruct("Part", [("name", str)], bases=(base,), frozen=True, kw_only=True)
     with pytest.raises(TypeError, match=f"some.thing is declared without {missing}: "):
         declare("some.thing", sender=sender, answer=Empty)(part)
 
 
 def test_a_command_has_one_handler() -> None:
-    command = declare("some.thing", sender=Sender.CLIENT, answer=Empty)(
-        msgspec.defstruct("Thing", [], bases=(Known,), frozen=True)
-    )
+    thing: Any = msgspec.defstruct("Thing", [], bases=(Known,), frozen=True)
+    command = declare("some.thing", sender=Sender.CLIENT, answer=Empty)(thing)
     command.__module__ = __name__
     rows = Rows(Settings(), next_after)
     how = r"some.thing has no handler: attach one with @handles\(Thing\)"
@@ -110,7 +109,8 @@ def made_of(wanted: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any
     if wanted in (NoneType, Any, Raw):
         return st.none() if wanted is NoneType else st.just(Raw(b"{}"))
     if get_origin(wanted) in (Union, UnionType):
-        return st.one_of(made_of(each, texts) for each in get_args(wanted) if each is not UnsetType)
+        some = [each for each in get_args(wanted) if each is not UnsetType]
+        return st.one_of([made_of(each, texts) for each in some])
     if get_origin(wanted) is dict:
         keys = st.sampled_from([birth.BRANCH, birth.TARGET, birth.NAME])
         return st.dictionaries(keys, made_of(get_args(wanted)[1], texts))

@@ -88,7 +88,7 @@ def test_a_message_that_makes_no_sense_is_an_error() -> None:
 
 
 def across(world: World, request: Any) -> tuple[Reply, Reply]:
-    reply = world.send(request)
+    reply: Any = world.send(request)
     return reply, read(request, encode(request.kind, "0", reply))
 
 

@@ -2,10 +2,6 @@
 
 from layby.core.fields import (
     MAX_CLAIMS,
-    MAX_NAMES,
-    MAX_NODES,
-    MAX_TAGS,
-    MAX_WAITS,
     NOTHING,
     Int64,
     Tags,
@@ -70,10 +66,6 @@ from layby.core.workers import (
 
 __all__ = [
     "MAX_CLAIMS",
-    "MAX_NAMES",
-    "MAX_NODES",
-    "MAX_TAGS",
-    "MAX_WAITS",
     "NOTHING",
     "AcquireTask",
     "AnnotateTask",

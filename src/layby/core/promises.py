@@ -1,4 +1,4 @@
-"""Handlers of promise.* and of layby's own promise commands."""
+"""promise.* and layby's own commands on promises: each kind, and below it what it does."""
 
 from msgspec import field
 

@@ -1,5 +1,7 @@
 """Reads that are not by id: they change nothing and never enter `step`."""
 
+from typing import ClassVar
+
 import msgspec
 from msgspec import Struct, field
 
@@ -53,10 +55,10 @@ class SearchTasks(Search, frozen=True):
     state: TaskState | None = None
 
 
-@declare("layby.run.get", sender=Sender.CLIENT, answer=RowPage)
-class GetRun(Query, frozen=True):
-    """Every row of a run, root first: promises with their tasks, as they stand now."""
+class RowsQuery(Query, frozen=True):
+    """A promise and what belongs to it, with their tasks."""
 
+    what: ClassVar[str]
     id: str
     limit: Int64 = 1000
     cursor: str | None = None
@@ -65,24 +67,22 @@ class GetRun(Query, frozen=True):
         return (self.id,)
 
     def problems(self) -> Problems:
-        yield from validate.identifier(self.id, "Run ID")
+        yield from validate.identifier(self.id, f"{self.what} ID")
         yield from validate.page(self.limit)
+
+
+@declare("layby.run.get", sender=Sender.CLIENT, answer=RowPage)
+class GetRun(RowsQuery, frozen=True):
+    """Every row of a run, root first: promises with their tasks, as they stand now."""
+
+    what = "Run"
 
 
 @declare("layby.task.records", sender=Sender.CLIENT, answer=RowPage)
-class GetRecords(Query, frozen=True):
+class GetRecords(RowsQuery, frozen=True):
     """A task and what it keeps below its id, by id, itself first: for who goes on with it."""
 
-    id: str
-    limit: Int64 = 1000
-    cursor: str | None = None
-
-    def named_ids(self) -> Ids:
-        return (self.id,)
-
-    def problems(self) -> Problems:
-        yield from validate.identifier(self.id, "Task ID")
-        yield from validate.page(self.limit)
+    what = "Task"
 
 
 @declare("layby.run.list", sender=Sender.OPERATOR, answer=RowPage)
@@ -185,7 +185,7 @@ class DeclineTasks(Query, frozen=True):
     def problems(self) -> Problems:
         yield from validate.identifier(self.pid, "Process ID")
         for each in self.tasks:
-            yield from validate.fence(each)
+            yield from validate.fence(each.id, each.version)
 
 
 @declare("debug.start", sender=Sender.DEBUGGER, answer=Empty)

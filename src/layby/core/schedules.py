@@ -1,4 +1,4 @@
-"""Handlers of schedules: those of the protocol, which create promises, and ours, which start runs.
+"""Schedules: those of the protocol, which create promises, and ours, which start runs.
 
 When the time of a schedule has come, the store asks here which occurrences are due and what they
 may touch (`due`); the tick that follows makes them (`fire`). Missed ones come in bounded portions.

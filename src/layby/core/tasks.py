@@ -1,6 +1,10 @@
-"""Handlers of task.*: guards in protocol order (404, 409, 422), then a straight path."""
+"""task.*: each kind, and below it what it does.
 
-from collections.abc import Sequence
+Handlers have their guards in protocol order (404, 409, 422), then a straight path.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -39,7 +43,28 @@ class FencedCommand(TaskCommand, frozen=True):
     version: Int64
 
     def problems(self) -> Problems:
-        return validate.fence(self)
+        return validate.fence(self.id, self.version)
+
+
+ClaimHandler = Callable[[Draft, Any, Task, Promise], Reply]
+
+
+def handles_claim(command: type[FencedCommand]) -> Callable[[ClaimHandler], ClaimHandler]:
+    """Attach the rule of a command that only whoever has the claim may send."""
+
+    def attached(handler: ClaimHandler) -> ClaimHandler:
+        @handles(command)
+        def guarded(d: Draft, c: FencedCommand) -> Reply:
+            task, promise = d.task(c.id), d.promise(c.id)
+            if task is None or promise is None:
+                return NOT_FOUND
+            if not holds(task, c.version):
+                return refuse(409, "Task is not acquired or version mismatch")
+            return handler(d, c, task, promise)
+
+        return handler
+
+    return attached
 
 
 @declare("task.get", sender=Sender.CLIENT, answer=TaskData, unqueues=False)
@@ -167,12 +192,8 @@ class FulfillTask(FencedCommand, frozen=True):
         yield from validate.settlement(settle.state, settle.value)
 
 
-@handles(FulfillTask)
-def fulfill(d: Draft, c: FulfillTask) -> Reply:
-    claim = claim_of(d, c)
-    if isinstance(claim, Reply):
-        return claim
-    _, promise = claim
+@handles_claim(FulfillTask)
+def fulfill(d: Draft, c: FulfillTask, _: Task, promise: Promise) -> Reply:
     action = c.action.data
     state, value = promises.settle_state(action.state), birth.encoded(action.value)
     return ok(PromiseData(settle(d, promise, state, value, by_holder=True)))
@@ -213,12 +234,8 @@ class SuspendTask(FencedCommand, frozen=True):
                 yield "Awaited and awaiter must be different promises"
 
 
-@handles(SuspendTask)
-def suspend(d: Draft, c: SuspendTask) -> Reply:
-    claim = claim_of(d, c)
-    if isinstance(claim, Reply):
-        return claim
-    task, promise = claim
+@handles_claim(SuspendTask)
+def suspend(d: Draft, c: SuspendTask, task: Task, promise: Promise) -> Reply:
     awaited = [d.promise(action.data.awaited) for action in c.actions]
     if None in awaited:
         return refuse(422, "Awaited promise not found")
@@ -298,7 +315,7 @@ class HeartbeatTasks(Command, frozen=True):
     def problems(self) -> Problems:
         yield from validate.identifier(self.pid, "Process ID")
         for task in self.tasks:
-            yield from validate.fence(task)
+            yield from validate.fence(task.id, task.version)
 
 
 @handles(HeartbeatTasks)
@@ -315,17 +332,21 @@ def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
     return OK
 
 
-@declare("task.halt", sender=Sender.CLIENT, answer=Empty)
-class HaltTask(TaskCommand, frozen=True):
-    """`by` and `reason` are ours: who stopped the task and why, kept until it goes on."""
+class SteeringCommand(TaskCommand, frozen=True):
+    """A command of people: the version is told by those who want no other claim."""
 
     version: Int64 | None = None
-    by: str = ""
-    reason: str = ""
 
     def problems(self) -> Problems:
-        yield from super().problems()
-        yield from validate.version(self.version or 0)
+        return validate.fence(self.id, self.version or 0)
+
+
+@declare("task.halt", sender=Sender.CLIENT, answer=Empty)
+class HaltTask(SteeringCommand, frozen=True):
+    """`by` and `reason` are ours: who stopped the task and why, kept until it goes on."""
+
+    by: str = ""
+    reason: str = ""
 
 
 @handles(HaltTask)
@@ -345,14 +366,8 @@ def halt(d: Draft, c: HaltTask) -> Reply:
 
 
 @declare("task.continue", sender=Sender.CLIENT, answer=Empty)
-class ContinueTask(TaskCommand, frozen=True):
+class ContinueTask(SteeringCommand, frozen=True):
     """Go on with a task that was halted."""
-
-    version: Int64 | None = None
-
-    def problems(self) -> Problems:
-        yield from super().problems()
-        yield from validate.version(self.version or 0)
 
 
 @handles(ContinueTask)
@@ -369,16 +384,6 @@ def resume_halted(d: Draft, c: ContinueTask) -> Reply:
     else:
         make_ready(d, task)
     return OK
-
-
-def claim_of(d: Draft, c: FencedCommand) -> tuple[Task, Promise] | Reply:
-    """The claim that the caller has, or that it has none."""
-    task, promise = d.task(c.id), d.promise(c.id)
-    if task is None or promise is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, "Task is not acquired or version mismatch")
-    return task, promise
 
 
 def holds(task: Task, version: int) -> bool:

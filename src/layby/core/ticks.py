@@ -1,4 +1,4 @@
-"""What time does: commands that nobody sends, found by the store's `due`."""
+"""What the passing of time does: commands that nobody sends, found by the store's `due`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain

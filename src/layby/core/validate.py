@@ -1,13 +1,15 @@
 """Checks of fields: what is refused with 400 before any row is looked at."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from layby.core import address, birth
 from layby.core.fields import MAX_CLAIMS, MAX_TAGS, Tags, Value
 
 if TYPE_CHECKING:
     from layby.core.kinds import BaseRequest
+    from layby.core.tasks import TaskVersion
+    from layby.core.workers import Released
 
 Problems = Iterator[str]
 
@@ -17,15 +19,6 @@ MAX_VALUE_CHARS = 4 * 2**20
 SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")
 MAX_PAGE = 1000
 MAX_TAGS_CHARS = 2**16
-
-
-class Fence(Protocol):
-    """A claim on a task: its id, and the version it was acquired at."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def version(self) -> int: ...
 
 
 def problems(request: "BaseRequest") -> str | None:
@@ -70,15 +63,15 @@ def settle_state(state: str) -> Problems:
         yield f"state must be one of {', '.join(SETTLE_STATES)}"
 
 
-def fence(claim: Fence) -> Problems:
-    yield from identifier(claim.id, "Task ID")
-    yield from version(claim.version)
+def fence(task_id: str, version_of_claim: int) -> Problems:
+    yield from identifier(task_id, "Task ID")
+    yield from version(version_of_claim)
 
 
-def claims(named: Sequence[Fence]) -> Problems:
+def claims(named: Sequence["TaskVersion | Released"]) -> Problems:
     yield from count(len(named), MAX_CLAIMS, "claims")
     for each in named:
-        yield from fence(each)
+        yield from fence(each.id, each.version)
 
 
 def page(limit: int) -> Problems:

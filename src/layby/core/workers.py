@@ -29,7 +29,7 @@ from layby.core.replies import (
 )
 from layby.core.settlement import let_go, make_ready, settle
 from layby.core.takes import Take, gone, take_next
-from layby.core.tasks import FencedCommand, claim_of
+from layby.core.tasks import FencedCommand, handles_claim
 
 MAX_VERDICT_CHARS = 2**16
 
@@ -211,13 +211,9 @@ class FinishTask(EndTry, frozen=True):
         yield from validate.settlement(self.state, self.value)
 
 
-@handles(FinishTask)
-def finish(d: Draft, c: FinishTask) -> Reply:
+@handles_claim(FinishTask)
+def finish(d: Draft, c: FinishTask, task: Task, promise: Promise) -> Reply:
     """Fulfil and take the next task in one transaction, preferring the same run."""
-    claim = claim_of(d, c)
-    if isinstance(claim, Reply):
-        return claim
-    task, promise = claim
     state, value = settle_state(c.state), birth.encoded(c.value)
     root = _open_root(d, c)
     d.put_task(task.begun().with_history(c.history))
@@ -249,13 +245,9 @@ class FailTask(EndTry, frozen=True):
             yield "retryIn must be non-negative"
 
 
-@handles(FailTask)
-def fail(d: Draft, c: FailTask) -> Reply:
+@handles_claim(FailTask)
+def fail(d: Draft, c: FailTask, task: Task, promise: Promise) -> Reply:
     """Count the failure and keep the error; then back off, or settle rejected and take."""
-    claim = claim_of(d, c)
-    if isinstance(claim, Reply):
-        return claim
-    task, promise = claim
     error = birth.encoded(c.error)
     failed = task.begun().failed(error).with_history(c.history)
     d.put_task(failed)
@@ -313,12 +305,8 @@ class AnnotateTask(FencedCommand, frozen=True):
                 yield f"The length of wait '{key}' must be non-negative"
 
 
-@handles(AnnotateTask)
-def annotate(d: Draft, c: AnnotateTask) -> Reply:
-    claim = claim_of(d, c)
-    if isinstance(claim, Reply):
-        return claim
-    task, _ = claim
+@handles_claim(AnnotateTask)
+def annotate(d: Draft, c: AnnotateTask, task: Task, _: Promise) -> Reply:
     annotated = task.begun().annotated(c.sub_status, c.waiting_on, c.progress, c.history)
     annotated = annotated.waiting_until(c.waits, c.ended, d.now)
     d.put_task(annotated)
@@ -398,13 +386,9 @@ class CreateBelow(FencedCommand, frozen=True):
         yield from validate.tags(self.tags)
 
 
-@handles(CreateBelow)
-def create_below(d: Draft, c: CreateBelow) -> Reply:
+@handles_claim(CreateBelow)
+def create_below(d: Draft, c: CreateBelow, task: Task, promise: Promise) -> Reply:
     """Whoever works on a task says how long something may last; what time it is we know here."""
-    claim = claim_of(d, c)
-    if isinstance(claim, Reply):
-        return claim
-    task, promise = claim
     if task.ahead:
         d.put_task(task.begun())
     timeout_at = deadline(d.now, c.timeout)
