@@ -51,7 +51,7 @@ def test_nobody_may_send_a_kind_by_default() -> None:
     ("base", "sender", "missing"),
     [
         (Command, Sender.CLIENT, r"footprint\(\), named_ids\(\), problems\(\)"),
-        (Command, Sender.OPERATOR, r"footprint\(\), problems\(\)"),
+        (Command, Sender.ADMIN, r"footprint\(\), problems\(\)"),
         (Command, Sender.INTERNAL, r"footprint\(\)"),
         (Query, Sender.WORKER, r"named_ids\(\), problems\(\)"),
         (ById, Sender.CLIENT, r"problems\(\)"),

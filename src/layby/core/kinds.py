@@ -29,8 +29,8 @@ class Sender(Enum):
 
     CLIENT = "whoever has a token that covers every id it names"
     WORKER = "the same, if the token is granted a worker group"
-    OPERATOR = "whoever has a token that no prefix bounds: it reaches rows that it does not name"
-    DEBUGGER = "an operator, while debugging is on"
+    ADMIN = "an admin, or the empty prefix: it reaches rows that it does not name"
+    DEBUGGER = "the same, while debugging is on"
     INTERNAL = "this process alone: the wire does not know it"
 
 

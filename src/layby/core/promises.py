@@ -17,7 +17,7 @@ RUN_PREFIX = "run/"
 
 class PromiseCommand(ById, frozen=True):
     def problems(self) -> Problems:
-        yield from validate.identifier(self.id, "Promise ID")
+        return validate.identifier(self.id, "Promise ID")
 
 
 @declare("promise.get", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)

@@ -41,14 +41,14 @@ class Search(Query, frozen=True):
         return validate.page(self.limit)
 
 
-@declare("promise.search", sender=Sender.OPERATOR, answer=PromisePage)
+@declare("promise.search", sender=Sender.ADMIN, answer=PromisePage)
 class SearchPromises(Search, frozen=True):
     """Promises by state, tags and other marks, ordered by id."""
 
     state: PromiseState | None = None
 
 
-@declare("task.search", sender=Sender.OPERATOR, answer=TaskPage)
+@declare("task.search", sender=Sender.ADMIN, answer=TaskPage)
 class SearchTasks(Search, frozen=True):
     """Tasks by state, tags and other marks, ordered by id."""
 
@@ -85,7 +85,7 @@ class GetRecords(RowsQuery, frozen=True):
     what = "Task"
 
 
-@declare("layby.run.list", sender=Sender.OPERATOR, answer=RowPage)
+@declare("layby.run.list", sender=Sender.ADMIN, answer=RowPage)
 class ListRuns(Query, frozen=True):
     """Roots of runs: by id, or the newest first; all, or those of a schedule."""
 
@@ -102,7 +102,7 @@ class ListRuns(Query, frozen=True):
             yield from _cursor_problems(self.cursor)
 
 
-@declare("layby.waiting.list", sender=Sender.OPERATOR, answer=WaitingPage)
+@declare("layby.waiting.list", sender=Sender.ADMIN, answer=WaitingPage)
 class ListWaiting(Query, frozen=True):
     """What waits now, the longest first.
 
@@ -122,7 +122,7 @@ class ListWaiting(Query, frozen=True):
         yield from _cursor_problems(self.cursor)
 
 
-@declare("layby.promise.explain", sender=Sender.OPERATOR, answer=Explanation)
+@declare("layby.promise.explain", sender=Sender.ADMIN, answer=Explanation)
 class ExplainPromise(Query, frozen=True):
     """Everything the store knows about why this promise has not settled."""
 
@@ -132,7 +132,7 @@ class ExplainPromise(Query, frozen=True):
         return validate.identifier(self.id, "Promise ID")
 
 
-@declare("schedule.search", sender=Sender.OPERATOR, answer=SchedulePage)
+@declare("schedule.search", sender=Sender.ADMIN, answer=SchedulePage)
 class SearchSchedules(Query, frozen=True):
     """Schedules by tags, ordered by id."""
 

@@ -42,7 +42,7 @@ class ScheduleCommand(Command, frozen=True):
         return (self.id,)
 
     def problems(self) -> Problems:
-        yield from validate.identifier(self.id, "Schedule ID")
+        return validate.identifier(self.id, "Schedule ID")
 
 
 @declare("schedule.get", sender=Sender.CLIENT, answer=ScheduleData)
@@ -103,7 +103,7 @@ def create(d: Draft, c: CreateSchedule) -> Reply:
     return ok(ScheduleData(schedule))
 
 
-@declare("layby.schedule.create", sender=Sender.OPERATOR, answer=ScheduleData)
+@declare("layby.schedule.create", sender=Sender.ADMIN, answer=ScheduleData)
 class CreateRunSchedule(ScheduleCommand, frozen=True):
     """Start a run at every occurrence, with what `layby.run.start` needs.
 

@@ -33,7 +33,7 @@ class StatsData(Struct, frozen=True, rename="camel"):
     """How far store time is ahead of the clock of its machine."""
 
 
-@declare("layby.stats", sender=Sender.OPERATOR, answer=StatsData)
+@declare("layby.stats", sender=Sender.ADMIN, answer=StatsData)
 class GetStats(Query, frozen=True):
     """How much there is."""
 

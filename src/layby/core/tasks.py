@@ -34,7 +34,7 @@ NOT_FOUND = refuse(404, "Task not found")
 
 class TaskCommand(ById, frozen=True):
     def problems(self) -> Problems:
-        yield from validate.identifier(self.id, "Task ID")
+        return validate.identifier(self.id, "Task ID")
 
 
 class FencedCommand(TaskCommand, frozen=True):

@@ -53,12 +53,10 @@ def version(number: int) -> Problems:
         yield "version must be non-negative"
 
 
-def settlement(state: str, value: Value) -> Problems:
-    yield from size(value, "value")
-    yield from settle_state(state)
-
-
-def settle_state(state: str) -> Problems:
+def settlement(
+    state: str, value: Value, what: str = "value", most: int = MAX_VALUE_CHARS
+) -> Problems:
+    yield from size(value, what, most)
     if state not in SETTLE_STATES:
         yield f"state must be one of {', '.join(SETTLE_STATES)}"
 

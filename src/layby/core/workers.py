@@ -186,8 +186,8 @@ class EndTry(FencedCommand, frozen=True):
         if self.take is not None:
             yield from self.take.problems()
         if self.root is not None:
-            yield from validate.settle_state(self.root.state)
-            yield from validate.size(self.root.value, "value of root", MAX_VERDICT_CHARS)
+            verdict, most = self.root, MAX_VERDICT_CHARS
+            yield from validate.settlement(verdict.state, verdict.value, "value of root", most)
 
     @property
     def asks(self) -> Take | None:
