@@ -27,6 +27,8 @@ LAYERS = [
     "worker",
     "program",
     "testing",
+    "runner",
+    "server",
     "cli",
 ]
 MEANS_SOMETHING_ELSE = {
@@ -35,11 +37,23 @@ MEANS_SOMETHING_ELSE = {
     "executors": {"job"},  # `AsyncTaskExecutor.park(job)` and its like are public
 }
 """Words that may be used in one layer, because they have another meaning there or are public."""
-NAMED_ONCE = ["executors", "worker", "testing"]
+NAMED_ONCE = [
+    "executors",
+    "worker",
+    "testing",
+    "delivery",
+    "client",
+    "runner",
+    "server",
+    "cli",
+]
 """Packages whose modules and classes have names that nothing else in layby has."""
 SHARED = {
     "Wait",  # public in layby.testing, a row in core
+    "Run",  # public, and a run's state in the rules of workflow
+    "Schedule",  # public, and a row in core
     "worker",  # the worker itself, and the command that runs one
+    *("migrate", "promises", "run", "runs", "schedules", "tasks", "waiting", "why"),  # commands
 }
 BANNED = {
     "job": "task",

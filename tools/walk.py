@@ -44,7 +44,7 @@ from statements import statements_in
 
 import layby
 from layby import Runner, Workflow, task
-from layby.server import config
+from layby.server import server_config
 from layby.server.server import Server
 
 # ruff: noqa: ARG001 - bodies take a context
@@ -163,7 +163,7 @@ async def running(flow: Workflow, folder: Path) -> AsyncIterator[Request]:
 async def settling(folder: Path, count: int) -> AsyncIterator[Request]:
     """The promises are there already; the client is a bare socket, which is no part of layby."""
     flags = {"db": f"sqlite:{folder / 'served.db'}", "server.port": 0}
-    server = Server(config.load(flags))
+    server = Server(server_config.load(flags))
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
 

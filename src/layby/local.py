@@ -1,10 +1,10 @@
 """The client of an engine in the same process: no bytes, no copies, same semantics.
 
-Requests of one turn of the event loop leave together and answers of one batch return together,
-so that a crowd of coroutines costs one wake-up of each thread instead of one each.
+Requests made in one turn of the event loop are submitted together, and answers of one batch come
+back together, so that many coroutines cost each thread one wake-up instead of one each.
 
-One settled promise may wake thousands at once. They are let go in portions, and no faster than
-the engine takes in what they send, so that everybody else is still served in between.
+One settled promise may wake thousands of coroutines. They are woken in portions, no faster than
+the engine accepts what they send, so that everything else is still served in between.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from layby.client.api import Listener, Watching
 from layby.client.claims import releases
+from layby.client.interface import PromiseListener, Watching
 from layby.core.commands import Command, Take, WatchPromise
 from layby.core.model import Millis
 from layby.core.queries import Query
@@ -24,22 +24,22 @@ from layby.engine.items import Answer, Item
 
 Answers = Sequence[tuple[Item, Answer]]
 
-PORTION: Final = 25
-"""Woken coroutines that run in one turn of the loop, when there are many."""
-BACKLOG: Final = 100
-"""Requests the engine may be behind before more are woken."""
+DELIVERED_AT_ONCE: Final = 25
+"""Waiting coroutines that are woken in one turn of the loop."""
+MAX_BACKLOG: Final = 100
+"""Requests the engine may be behind before we wake more."""
 PAUSE_S: Final = 0.001
 
 
 class LocalClient:
-    """Belongs to the event loop it is created in."""
+    """Use it in the event loop it is created in."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._leaving: list[Item] = []
+        self._outgoing: list[Item] = []
         self._alarm: asyncio.TimerHandle | None = None
-        self._crowd: deque[tuple[Item, Answer]] = deque()
+        self._watch_answers: deque[tuple[Item, Answer]] = deque()
         self._sink = self._receive if engine.is_inline else self._receive_from_thread
 
     async def send(self, request: Command | Query, now: Millis | None = None) -> Reply:
@@ -48,17 +48,17 @@ class LocalClient:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                # It was answered, and cancelled before it could go on.
+                # It was answered, then cancelled before it could continue.
                 self._hand_back(request, future.result())
             raise
 
-    def watch(self, promise_id: str, listener: Listener) -> Watching:
+    def watch(self, promise_id: str, listener: PromiseListener) -> Watching:
         item = Item(WatchPromise(id=promise_id), self._sink, listener)
         self._post(item)
         return item
 
     def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
-        """Post it in the order of the calls; `now` is for who may say what time it is."""
+        """Requests keep the order of the calls; `now` sets the time, for debugging and tests."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         item = Item(request, self._sink, future, now)
         if isinstance(request, Take | WatchPromise):
@@ -67,25 +67,25 @@ class LocalClient:
         return future
 
     async def close(self) -> None:
-        """Let go of requests that have not left yet."""
-        self._ship()
+        """Submits requests that have not been submitted yet."""
+        self._submit()
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _post(self, item: Item) -> None:
-        if not self._leaving:
-            self._loop.call_soon(self._ship)
-        self._leaving.append(item)
+        if not self._outgoing:
+            self._loop.call_soon(self._submit)
+        self._outgoing.append(item)
 
-    def _ship(self) -> None:
-        leaving, self._leaving = self._leaving, []
-        if leaving:
-            self._engine.submit(leaving)
+    def _submit(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if outgoing:
+            self._engine.submit(outgoing)
         if self._engine.is_inline:
             self._pump()
 
     def _pump(self) -> None:
-        """An inline engine has no thread: the loop does its work, now and when something is due."""
+        """An inline engine has no thread: the loop does its work, now and when a timer is due."""
         self._engine.pump()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -94,31 +94,36 @@ class LocalClient:
     def _receive_from_thread(self, answers: Answers) -> None:
         try:
             self._loop.call_soon_threadsafe(self._receive, answers)
-        except RuntimeError:  # the loop is closed: nobody is there to hear it
+        except RuntimeError:  # the loop is closed: nobody waits for it
             return
 
     def _receive(self, answers: Answers) -> None:
-        if len(answers) <= PORTION:
-            self._hand_out(answers)
+        if len(answers) <= DELIVERED_AT_ONCE:
+            self._deliver(answers)
             return
-        self._hand_out([each for each in answers if not _is_watch(each[0])])
-        if not self._crowd:
-            self._loop.call_soon(self._let_go)
-        self._crowd.extend(each for each in answers if _is_watch(each[0]))
+        self._deliver([each for each in answers if not _is_watch(each[0])])
+        if not self._watch_answers:
+            self._loop.call_soon(self._notify_next)
+        self._watch_answers.extend(each for each in answers if _is_watch(each[0]))
 
-    def _let_go(self) -> None:
-        """The next portion of a crowd, or a pause when the engine is behind."""
-        is_behind = self._engine.backlog > BACKLOG
+    def _notify_next(self) -> None:
+        """Wake the next portion, or pause while the engine is behind."""
+        is_behind = self._engine.backlog > MAX_BACKLOG
         if not is_behind:
-            self._hand_out([self._crowd.popleft() for _ in range(min(PORTION, len(self._crowd)))])
-        if self._crowd and is_behind:
-            self._loop.call_later(PAUSE_S, self._let_go)
-        elif self._crowd:
-            self._loop.call_soon(self._let_go)
+            self._deliver(
+                [
+                    self._watch_answers.popleft()
+                    for _ in range(min(DELIVERED_AT_ONCE, len(self._watch_answers)))
+                ]
+            )
+        if self._watch_answers and is_behind:
+            self._loop.call_later(PAUSE_S, self._notify_next)
+        elif self._watch_answers:
+            self._loop.call_soon(self._notify_next)
 
-    def _hand_out(self, answers: Answers) -> None:
+    def _deliver(self, answers: Answers) -> None:
         for item, answer in answers:
-            if isinstance(item.token, Listener):
+            if isinstance(item.token, PromiseListener):
                 item.token.heard(answer)
                 continue
             future: asyncio.Future[Reply] = item.token
@@ -130,13 +135,13 @@ class LocalClient:
                 future.set_exception(answer)
 
     def _hand_back(self, request: Command | Query, answer: Answer) -> None:
-        """The caller was cancelled: tasks claimed for it are released, never forgotten."""
+        """The caller was cancelled: release the tasks claimed for it."""
         for release in releases(request, answer):
             self._post(Item(release, _ignore, None))
 
 
 def _abandon(item: Item, future: "asyncio.Future[Reply]") -> None:
-    """Nobody waits for the answer any more: a request that is only waiting is dropped."""
+    """Nobody waits for the answer any more: drop a request that only waits."""
     if future.cancelled():
         item.is_abandoned = True
 
@@ -146,4 +151,4 @@ def _is_watch(item: Item) -> bool:
 
 
 def _ignore(_: Answers) -> None:
-    """A release that is refused was not needed."""
+    """If a release is refused, it was not needed."""

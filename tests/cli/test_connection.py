@@ -50,11 +50,11 @@ def test_a_file_in_this_folder_comes_before_a_server(tmp_path):
     [
         ({"url": "http://h", "db": "a.db"}, {}, "give only one of --url"),
         ({}, {"LAYBY_URL": "http://h", "LAYBY_DB": "a.db"}, "give only one of --url"),
-        ({"url": "h:8001"}, {}, "no URL of a server: write for instance http://127.0.0.1:8001"),
+        ({"url": "h:8001"}, {}, "not the URL of a server: write for example http://127.0.0.1:8001"),
         ({"db": "http://h"}, {}, "give it as --url"),
         ({"db": "postgresql://h/d"}, {}, "later release"),
-        ({"db": "mysql://h/d"}, {}, "write for instance sqlite:layby.db"),
-        ({"db": "sqlite:"}, {}, "write for instance sqlite:layby.db"),
+        ({"db": "mysql://h/d"}, {}, "write for example sqlite:layby.db"),
+        ({"db": "sqlite:"}, {}, "write for example sqlite:layby.db"),
         ({"db": "memory:"}, {}, "memory: keeps nothing"),
     ],
 )

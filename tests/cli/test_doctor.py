@@ -99,7 +99,7 @@ def test_a_clock_that_was_put_back_is_told(file):
     change(file, f"UPDATE store_time SET at = {SystemClock().now() + 3_600_000}")
     code, said, _ = doctor(file)
     assert code == 0
-    assert "ahead of the clock: it was put back" in said
+    assert "ahead of the clock: it was set back" in said
     assert "59 min" in said or "1 h" in said
     report = json.loads(doctor(file, "--json")[1])
     assert 3_000_000 < report["store_time_ahead"] <= 3_600_000
@@ -245,7 +245,7 @@ def test_a_folder(tmp_path):
 
 def test_a_device():
     """Neither missing nor a folder, and still nothing to look at."""
-    assert "is no regular file" in unusable(Path("/dev/null"))
+    assert "is not a regular file" in unusable(Path("/dev/null"))
 
 
 def test_a_file_that_is_no_database(tmp_path):

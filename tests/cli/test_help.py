@@ -89,7 +89,7 @@ def test_completion_scripts(shell):
     """What the shell is to be told, and where to put it."""
     said = typed("completion", shell)
     assert said.code == 0
-    assert said.out.startswith("# To have this in every shell, put this into ~/")
+    assert said.out.startswith("# To have this in every shell, add this to ~/")
     assert "_LAYBY_COMPLETE" in said.out
 
 

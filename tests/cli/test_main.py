@@ -45,7 +45,7 @@ def test_what_a_plain_install_leaves_out_is_named():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "layby: `layby serve` needs prometheus_client, which a plain install leaves out: "
+        "layby: `layby serve` needs prometheus_client, which a plain install does not include: "
         "pip install 'layby[server]'\n"
     )
 

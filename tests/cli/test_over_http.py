@@ -135,7 +135,7 @@ def test_waiting_for_a_call_that_nobody_answers(server):
     """What has become of it, in words."""
     url = url_of(server)
     said = typed("invoke", "c5", "-f", "hello", "--timeout", "1ms", "--wait", "--url", url)
-    said.complains(1, "call 'c5' has timed out: nobody has answered it")
+    said.complains(1, "call 'c5' has timed out: nobody answered it")
     typed("invoke", "c6", "-f", "hello", "--url", url)
     typed("promises", "cancel", "c6", "--url", url)
     said = typed("invoke", "c6", "-f", "hello", "--wait", "--url", url)
@@ -175,7 +175,7 @@ def test_the_doctor_as_json(server):
 def test_a_clock_that_is_wrong(server, monkeypatch):
     """Deadlines would mean something else there."""
     an_hour_later = SystemClock().now() + 3_600_000
-    monkeypatch.setattr("layby.cli.checkup.SystemClock.now", lambda _: an_hour_later)
+    monkeypatch.setattr("layby.cli.server_checks.SystemClock.now", lambda _: an_hour_later)
     said = typed("doctor", "--url", url_of(server))
     assert said.code == 1
     assert "1 h" in said.out or "59 min" in said.out
@@ -188,15 +188,15 @@ def test_a_server_with_keys(tmp_path):
     with ServerProcess(tmp_path) as server:
         url = url_of(server)
         typed("runs", "--url", url).complains(2, "give --token, or set LAYBY_TOKEN")
-        typed("runs", "--url", url, "--token", "wrong").complains(2, "a token that it knows")
+        typed("runs", "--url", url, "--token", "wrong").complains(2, "needs a valid token")
         assert typed("runs", "--url", url, "--token", KEY).code == 0
         assert typed("runs", LAYBY_URL=url, LAYBY_TOKEN=KEY).code == 0
         refused = typed("doctor", "--url", url)
         assert refused.code == 1
-        assert "refuses to read with 401: give --token" in refused.out
+        assert "refuses reading with 401: give --token" in refused.out
         well = typed("doctor", "--url", url, "--token", KEY)
         assert well.code == 0
-        assert "invariants that can be asked for hold" in well.out
+        assert "invariants that can be checked by requests hold" in well.out
 
 
 def test_a_token_with_a_prefix_steers_what_it_covers(tmp_path):
@@ -236,4 +236,4 @@ def test_a_server_whose_clock_was_put_back(tmp_path):
         said = typed("doctor", "--url", url_of(server))
     assert said.code == 0
     assert checks(said)["clock"] == "note"
-    assert "ahead of the clock: it was put back" in said.out
+    assert "ahead of the clock: it was set back" in said.out

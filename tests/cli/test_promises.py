@@ -139,8 +139,8 @@ def test_what_cannot_be_registered_is_refused(desk: Desk):
     [
         (("create", "p", "--timeout", "soon"), "'soon' is no duration: write a duration such as"),
         (("create", "p", "--timeout", "0s"), "makes sense"),
-        (("create", "p", "--param", "{"), "is no JSON"),
-        (("create", "p", "--param", "hello"), "a text is written in quotes: '\"hello\"'"),
+        (("create", "p", "--param", "{"), "is not JSON"),
+        (("create", "p", "--param", "hello"), "a string needs quotes: '\"hello\"'"),
         (("create", "p", "--param", "@gone.json"), "gone.json cannot be read"),
         (("create", "p", "--tag", "novalue"), "write KEY=VALUE"),
         (("create", "p", "--tag", "resonate:target=x"), "Invalid resonate:target address"),

@@ -232,7 +232,7 @@ def test_interrupted_it_says_how_to_go_on_and_does(folder, asked):
         process.send_signal(asked)
         said = process.stderr.read()
     assert process.returncode == 130
-    assert f"the run 'r-1' is kept; go on with: layby run {target} --id r-1 --db o.db" in said
+    assert f"the run 'r-1' is kept; continue it with: layby run {target} --id r-1 --db o.db" in said
     assert said.endswith("layby: interrupted\n")
     typed("resolve", "q-1", "--value", "7", "--db", "o.db")
     done = typed("run", target, "--id", "r-1", "--json", "--db", "o.db").json
@@ -286,7 +286,7 @@ def test_a_body_that_does_not_end_keeps_nobody(folder, timeout, code, said):
         told = process.stderr.read()
     assert process.returncode == code
     assert said in told
-    assert "layby ends, though a task body goes on" in told
+    assert "layby exits though a task body is still running" in told
     assert monotonic() - began < 30
 
 

@@ -76,7 +76,7 @@ def test_an_unknown_schedule(desk: Desk, verb):
         (("s", "--cron", "* * * * *"), "resonate:target"),
         (("s",), "Missing option '--cron'"),
         (("s", "--cron", "* * * * *", "--timeout", "5"), "no duration"),
-        (("s", "--cron", "* * * * *", "--param", "{x}"), "is no JSON"),
+        (("s", "--cron", "* * * * *", "--param", "{x}"), "is not JSON"),
     ],
 )
 def test_bad_input(desk: Desk, arguments, said):

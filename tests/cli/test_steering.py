@@ -77,7 +77,7 @@ def test_cancel_a_run_with_all_its_tasks(desk: Desk):
     assert typed("cancel", "o-7", *ANNA).lines == ["o-7 is cancelled"]
     assert "cancelled by anna: asked for" in typed("why", "o-7").out
     assert typed("runs", "--json").json["runs"][0]["state"] == "Cancelled"
-    typed("cancel", "o-7").complains(1, "settled already: rejected_canceled")
+    typed("cancel", "o-7").complains(1, "already settled: rejected_canceled")
 
 
 def test_cancel_a_task_or_a_promise(desk: Desk):
@@ -121,5 +121,5 @@ def test_bad_values(desk: Desk, verb):
     """Nothing is settled with half a value."""
     said = typed(verb, "paid", "--value", "yes")
     assert said.code == 2
-    assert "a text is written in quotes" in said.err
+    assert "a string needs quotes" in said.err
     typed("promises", "get", "paid").complains(1, "there is no promise 'paid'")

@@ -58,7 +58,7 @@ def test_suspending_on_what_is_settled_says_so(desk: Desk):
     """The task stays yours: exit code 1."""
     desk.do(r.claimed("t"), r.promise("p"), r.settle("p"))
     said = typed("tasks", "suspend", "t", "--version", 1, "--on", "p")
-    said.complains(1, "not suspended", "settled already")
+    said.complains(1, "not suspended", "already settled")
 
 
 def test_rejected_by_complete(desk: Desk):
@@ -118,7 +118,7 @@ def test_a_promise_without_a_task(desk: Desk):
         (("heartbeat", "--pid", "me", "--task", "t"), "write ID=VERSION"),
         (("suspend", "t", "--version", 1), "Missing option '--on'"),
         (("fence", "t", "--version", 1, "--action", "{}"), "Invalid request"),
-        (("fence", "t", "--version", 1, "--action", "nonsense"), "is no JSON"),
+        (("fence", "t", "--version", 1, "--action", "nonsense"), "is not JSON"),
         (("create", "t2", "--pid", "me"), "must have a resonate:target tag"),
         (("complete", "t", "--version", 1, "--state", "done"), "is not one of"),
     ],

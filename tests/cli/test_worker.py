@@ -78,7 +78,7 @@ def test_a_worker_may_be_started_before_its_server(desk: Desk, tmp_path: Path):
     with server:
         pass  # its port is free again, and known
     with layby(tmp_path, "worker", "flows.py", "--url", f"http://127.0.0.1:{server.port}") as here:
-        heard(here, "layby looks for http://127.0.0.1")
+        heard(here, "layby is connecting to http://127.0.0.1")
         with server:
             heard(here, "layby works for .*: workflow doubling, call greet")
             url = f"http://127.0.0.1:{server.port}"
@@ -99,7 +99,7 @@ def test_a_closed_terminal_ends_a_worker_in_order(desk: Desk, tmp_path: Path):
         with heeded, layby(tmp_path, "worker", "flows.py", "--url", url) as here:
             heard(here, "layby works for")
             here.send_signal(signal.SIGHUP)
-            heard(here, "layby stops: its tasks are handed back as they end")
+            heard(here, "layby is stopping: tasks are handed back as they end")
             assert here.wait(PATIENCE_S) == 0
 
 
@@ -136,10 +136,8 @@ def test_code_that_cannot_be_worked_on_is_named(desk: Desk, tmp_path: Path):
     (tmp_path / "flows.py").write_text(FLOWS)
     typed("worker", "nowhere.flows").complains(2, "no module 'nowhere.flows'", "path/to/file.py")
     typed("worker", "nowhere.py").complains(2, "there is no file nowhere.py")
-    typed("worker", "empty.py").complains(
-        2, "empty.py has nothing to work on: write flow = Workflow"
-    )
-    typed("dev", "empty.py", "--db", "memory:", "--port", "0").complains(2, "nothing to work on")
+    typed("worker", "empty.py").complains(2, "empty.py has nothing to run: write flow = Workflow")
+    typed("dev", "empty.py", "--db", "memory:", "--port", "0").complains(2, "nothing to run")
     typed("worker", "flows.py:flow").complains(2, "give flows.py without what follows")
     typed("worker", "flows.py", "--lease", "soon").complains(2, "'soon' is no duration")
     typed("worker", "flows.py", "--lease", "1ms").complains(2, "at least 100ms")
@@ -170,7 +168,7 @@ def test_a_worker_that_finds_no_server_can_be_stopped(desk: Desk, tmp_path: Path
     """At once, though it is looking."""
     (tmp_path / "flows.py").write_text(FLOWS)
     with layby(tmp_path, "worker", "flows.py", "--url", "http://127.0.0.1:1") as here:
-        heard(here, "layby looks for")
+        heard(here, "layby is connecting to")
         began = time.monotonic()
         assert ended(here) == 0
         assert time.monotonic() - began < 20
@@ -211,7 +209,7 @@ def test_a_body_that_does_not_end_does_not_keep_its_worker(flow: str, desk: Desk
             here.hear("@begun")
             assert here.stop() < 10
             here.hear("is handed back though its body goes on")
-            here.hear("though a task body goes on")
+            here.hear("though a task body is still running")
         held = typed("tasks", "search", "--state", "acquired", "--url", url, "--json").json
         assert held["tasks"] == []
 

@@ -13,7 +13,7 @@ from layby.client.http import HttpClient
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import Promise, Task
-from layby.server import config
+from layby.server import server_config
 from layby.server.server import Server
 from layby.wire.decode import VERSION
 from tests.worlds import Answered
@@ -253,7 +253,7 @@ async def staged(flags: dict[str, object] | None = None, **options: Any) -> Asyn
 @asynccontextmanager
 async def served(flags: dict[str, object] | None = None) -> AsyncGenerator[Server]:
     defaults: dict[str, object] = {"db": "memory:", "server.port": 0}
-    server = Server(config.load(defaults | (flags or {})))
+    server = Server(server_config.load(defaults | (flags or {})))
     await server.start()
     try:
         yield server

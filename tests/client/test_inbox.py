@@ -134,8 +134,8 @@ def test_a_crowd_shares_one_listener_and_is_let_go_in_portions():
             await asyncio.sleep(0)
         await asyncio.gather(*crowd)
         assert stage.kinds().count(LISTEN) == 1
-        assert max(woken.count(turn) for turn in set(woken)) <= 2 * inboxes.PORTION
-        assert len(set(woken)) >= 10_000 / inboxes.PORTION / 2
+        assert max(woken.count(turn) for turn in set(woken)) <= 2 * inboxes.NOTIFIED_AT_ONCE
+        assert len(set(woken)) >= 10_000 / inboxes.NOTIFIED_AT_ONCE / 2
 
     listening(scene)
 
@@ -270,7 +270,7 @@ def test_a_listener_that_was_not_registered_is_registered_later():
 
 def test_many_that_are_registered_again_let_others_pass():
     """Whoever asks something meanwhile does not stand behind all of them."""
-    count = 3 * inboxes.RENEWED
+    count = 3 * inboxes.RENEWED_AT_ONCE
 
     async def scene(stage: Stage, heard: Heard) -> None:
         ids = [f"p{number}" for number in range(count)]
@@ -280,7 +280,7 @@ def test_many_that_are_registered_again_let_others_pass():
         stage.meddler.end_streams()
         await stage.meddler.came.until(lambda _: stage.kinds().count(LISTEN) > count)
         await stage.client.send(c.GetPromise(id="x"))
-        assert stage.kinds().count(LISTEN) <= count + 2 * inboxes.RENEWED
+        assert stage.kinds().count(LISTEN) <= count + 2 * inboxes.RENEWED_AT_ONCE
         await heard.listens(2 * count)
         await asyncio.gather(*(stage.ok(r.settle(each)) for each in ids))
         await asyncio.gather(*waiting)
@@ -290,7 +290,7 @@ def test_many_that_are_registered_again_let_others_pass():
 
 def test_listeners_are_registered_again_now_and_then(monkeypatch: pytest.MonkeyPatch):
     """Whatever was lost on the server's side is made up for."""
-    monkeypatch.setattr(inboxes, "AGAIN_S", 0.05)
+    monkeypatch.setattr(inboxes, "RENEW_EVERY_S", 0.05)
 
     async def scene(stage: Stage, heard: Heard) -> None:
         await stage.ok(r.promise("x"))
@@ -305,7 +305,7 @@ def test_listeners_are_registered_again_now_and_then(monkeypatch: pytest.MonkeyP
 
 def test_pings_keep_a_stream_alive(monkeypatch: pytest.MonkeyPatch):
     """Nothing but comments is no reason to hang up; silence is."""
-    monkeypatch.setattr(transport, "SILENCE_S", 0.5)
+    monkeypatch.setattr(transport, "MAX_SILENCE_S", 0.5)
 
     async def pinged(stage: Stage, heard: Heard) -> None:
         await asyncio.sleep(1.0)

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core import ticks
 from layby.core.model import NEVER, Schedule
 from layby.core.replies import RowPage
-from layby.core.schedules import due, occurrences
+from layby.core.schedules import FireSchedule, due, occurrences
 from layby.core.settings import NoInstant
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World
@@ -341,7 +340,7 @@ def test_once_deleted_it_fires_no_more(world: World) -> None:
 def test_a_firing_that_was_meant_for_another_of_that_id_is_harmless(world: World) -> None:
     """It was found due with other nodes: the new one has its turn later."""
     world.ok(every_minute())
-    late = ticks.FireSchedule(id="s", occurrences=((MINUTE, "run/s-60000"),), nodes=("a",))
+    late = FireSchedule(id="s", occurrences=((MINUTE, "run/s-60000"),), nodes=("a",))
     assert world.send(late, MINUTE).status == 200
     assert world.dump().promises == {}
 

@@ -3,9 +3,8 @@
 import pytest
 
 from layby.core import commands as c
-from layby.core import ticks
 from layby.core.model import Schedule
-from layby.core.schedules import STRAY_MS, occurrences
+from layby.core.schedules import STRAY_MS, FireSchedule, occurrences
 from layby.core.settings import NoInstant
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World
@@ -100,7 +99,7 @@ def test_a_deleted_schedule_fires_no_more(world: World) -> None:
     world.ok(every_minute())
     world.tick(MINUTE)
     world.ok(c.DeleteSchedule(id="s"))
-    firing = ticks.FireSchedule(id="s", occurrences=((2 * MINUTE, "s.120000"),))
+    firing = FireSchedule(id="s", occurrences=((2 * MINUTE, "s.120000"),))
     world.send(firing, 2 * MINUTE)
     assert sorted(world.dump().promises) == ["s.60000"]
     assert world.send(c.DeleteSchedule(id="s")).status == 404
@@ -110,7 +109,7 @@ def test_a_deleted_schedule_fires_no_more(world: World) -> None:
 def test_a_firing_that_comes_twice_or_early_is_harmless(world: World) -> None:
     """Each occurrence is made once, and not before its time."""
     world.ok(every_minute())
-    firing = ticks.FireSchedule(id="s", occurrences=((MINUTE, "s.60000"),))
+    firing = FireSchedule(id="s", occurrences=((MINUTE, "s.60000"),))
     world.send(firing, MINUTE - 1)
     assert world.dump().promises == {}
     world.send(firing, MINUTE)

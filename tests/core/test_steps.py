@@ -9,8 +9,9 @@ from layby.core.draft import Draft
 from layby.core.footprint import OutsideFootprint
 from layby.core.model import NEVER
 from layby.core.rows import Rows
+from layby.core.schedules import FireSchedule
 from layby.core.settings import Settings
-from layby.core.step import HANDLERS, step
+from layby.core.step import step
 from layby.engine.calendar import next_after
 from tests.core import requests as r
 from tests.worlds import BACKENDS, World
@@ -155,7 +156,7 @@ def test_late_and_double_ticks_are_harmless() -> None:
             ticks.ExpireHolders(pids=("p", "none")),
             ticks.FreeTasks(pid="p", incarnation="1", ids=("run/a:a",)),
             ticks.FreeTasks(pid="none", incarnation="1", ids=("run/a:a",)),
-            ticks.FireSchedule(id="none", occurrences=((0, "x"),)),
+            FireSchedule(id="none", occurrences=((0, "x"),)),
             ticks.ForgetMessages(keys=(("none", "execute", "x"),)),
         )
         for tick in due:
@@ -214,14 +215,6 @@ def test_a_step_that_reads_what_it_did_not_declare_is_a_bug() -> None:
             read("elsewhere")
     with pytest.raises(OutsideFootprint):
         step(rows, c.GetPromise(id="elsewhere"), 0)
-
-
-def test_every_command_declares_its_footprint() -> None:
-    """A new one without is found here, not in production."""
-    with pytest.raises(NotImplementedError, match="Command"):
-        c.Command().footprint(None)  # pyright: ignore[reportArgumentType]
-    for command in HANDLERS:
-        assert command.footprint is not c.Command.footprint, command
 
 
 def test_a_refusal_writes_nothing() -> None:

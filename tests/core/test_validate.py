@@ -4,8 +4,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core.validate import MAX_VALUE_CHARS, RULES, problems
-from layby.wire.kinds import KINDS
+from layby.core.validate import MAX_VALUE_CHARS, problems
 from tests.core import requests as r
 from tests.worlds import World
 
@@ -140,11 +139,3 @@ def test_ids_may_be_anything_else(text: str) -> None:
         with World(backend) as world:
             assert world.ok(r.promise(text)).promise.id == text
             assert world.ok(c.GetPromise(id=text)).promise.id == text
-
-
-def test_every_public_kind_has_its_rules() -> None:
-    """Only the debug surface has nothing to check."""
-    without = {kind for kind, each in KINDS.items() if each not in RULES}
-    bare = {kind for kind in without if not KINDS[kind].__struct_fields__}
-    without -= bare
-    assert all(kind.startswith("debug.") for kind in without), without

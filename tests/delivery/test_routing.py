@@ -19,7 +19,7 @@ from layby.engine.outbox import Outgoing
 from layby.errors import StoreBusy
 from layby.local import LocalClient
 from layby.server.front import Front
-from layby.server.poll import PollConnection
+from layby.server.poll_stream import PollConnection
 from tests.clocks import ManualClock
 from tests.server.receivers import Seen, on_loop
 from tests.worlds import BACKENDS, Backend, World
@@ -159,7 +159,7 @@ async def test_a_closed_stream_leaves_its_queue_to_the_next() -> None:
     router = new_router(outbox)
     first, second = Wire(router, "a"), Wire(router, "a")
     await settled()
-    router._take([unblock("poll://uni@g/a")], [])  # in the queue of the first, and there it stays
+    router._accept([unblock("poll://uni@g/a")], [])  # in the queue of the first, and there it stays
     first.poll.close()
     await settled()
     assert (first.told, second.told) == (0, 1)
@@ -272,7 +272,7 @@ async def test_an_address_may_name_one_receiver() -> None:
             "poll://uni@h/a",
         )
     ):
-        router._take([about(str(number), address)], [])
+        router._accept([about(str(number), address)], [])
     assert (a.heard, b.heard, other.heard) == (["5"], ["0", "1", "2"], ["4"])
 
 
@@ -280,7 +280,7 @@ async def test_an_address_may_name_one_receiver() -> None:
 async def test_everybody_in_a_group_is_chosen_alike() -> None:
     router = new_router(Outbox(), choose=random.Random(7).choice)
     ears = [Ear(router, str(number)) for number in range(5)]
-    router._take([about(str(number), "poll://any@g") for number in range(1_000)], [])
+    router._accept([about(str(number), "poll://any@g") for number in range(1_000)], [])
     assert all(150 < len(ear.heard) < 250 for ear in ears)
 
 
@@ -289,7 +289,7 @@ async def test_who_has_come_again_is_told_where_it_is_now() -> None:
     """Its older stream may be dead already, and nobody knows."""
     router = new_router(Outbox())
     older, newer = Ear(router, "a"), Ear(router, "a")
-    router._take([about("t", "poll://uni@g/a")], [])
+    router._accept([about("t", "poll://uni@g/a")], [])
     assert (older.heard, newer.heard) == ([], ["t"])
     router.disconnect(newer)
     assert older.heard == ["t"]
@@ -301,8 +301,8 @@ async def test_one_that_is_full_is_passed_by() -> None:
     router = new_router(Outbox())
     full, roomy = Ear(router, "full", room=1), Ear(router, "roomy")
     for number in range(4):
-        router._take([about(str(number), "poll://any@g/full")], [])
-    router._take([about("4", "poll://any@g")], [])
+        router._accept([about(str(number), "poll://any@g/full")], [])
+    router._accept([about("4", "poll://any@g")], [])
     assert (full.heard, roomy.heard) == (["0"], ["1", "2", "3", "4"])
 
 
@@ -311,10 +311,10 @@ async def test_what_is_for_one_that_is_full_waits_for_it() -> None:
     router = new_router(Outbox())
     full, roomy = Ear(router, "full", room=0), Ear(router, "roomy")
     message = about("t", "poll://uni@g/full")
-    router._take([message], [])
+    router._accept([message], [])
     assert (full.heard, roomy.heard) == ([], [])
     full.room = 1
-    router._take_offered([message])
+    router._accept_offered([message])
     assert full.heard == ["t"]
 
 
@@ -324,12 +324,12 @@ async def test_those_who_go_together_leave_nothing_to_each_other() -> None:
     router = new_router(Outbox())
     going, staying = [Ear(router, str(number)) for number in range(50)], Ear(router, "x", "h")
     for number in range(50):
-        router._take([about(str(number), f"poll://any@g/{number}")], [])
+        router._accept([about(str(number), f"poll://any@g/{number}")], [])
     router.disconnect(*going)
     assert all(ear.heard == [ear.id] for ear in going)
     assert staying.heard == []
     assert not any(
-        about(str(number), f"poll://any@g/{number}").key in router._under_way
+        about(str(number), f"poll://any@g/{number}").key in router._assignments
         for number in range(50)
     )
 
@@ -347,7 +347,7 @@ def test_what_leads_nowhere_is_dropped_and_counted(address: str) -> None:
         router = Router(count=lambda kind, status: counted.append((kind, status)))
         router.attach(cast("Engine", outbox), cast("LocalClient", outbox))
         Ear(router, "a")
-        router._take([about("t", address)], [])
+        router._accept([about("t", address)], [])
         assert counted == [("execute", "dropped")]
         assert outbox.forgotten == [("t", "execute", address)]
 
@@ -363,7 +363,7 @@ def test_who_was_told_and_did_nothing_is_passed_by_when_it_is_told_again(address
         router = new_router(Outbox())
         hanging, other = Ear(router, "a"), Ear(router, "b")
         for _ in range(2):
-            router._take([about("t", address)], [])
+            router._accept([about("t", address)], [])
         assert (hanging.heard, other.heard) == (["t"], ["t"])
 
     scene()
@@ -379,7 +379,7 @@ def test_who_is_the_only_one_is_told_again(address: str) -> None:
         ear = Ear(router, "a")
         others = [Ear(router, "b")] if "uni" in address else []
         for _ in range(3):
-            router._take([about("t", address)], [])
+            router._accept([about("t", address)], [])
         assert (ear.heard, [other.heard for other in others]) == (["t"] * 3, [[]] * len(others))
 
     scene()
@@ -391,10 +391,10 @@ def test_who_is_the_only_one_is_told_again(address: str) -> None:
 def taken_and_given_back(router: Router, message: Outgoing) -> Outgoing:
     """By whoever was told of it: the execute that follows."""
     version = message.message.version + 1
-    router._take([], [message.key])
-    router.give_back(message.message.id, version)
+    router._accept([], [message.key])
+    router.note_hand_back(message.message.id, version)
     follower = Outgoing(Message(message.message.id, "execute", message.message.address, version))
-    router._take([follower], [])
+    router._accept([follower], [])
     return follower
 
 
@@ -407,7 +407,7 @@ def test_who_gives_a_task_back_is_asked_last(address: str) -> None:
         router = new_router(Outbox(), choose=random.Random(7).choice)
         ears = [Ear(router, name) for name in "abcde"]
         message = about("t", address)
-        router._take([message], [])
+        router._accept([message], [])
         for _ in range(4):
             message = taken_and_given_back(router, message)
         assert [ear.heard for ear in ears] == [["t"]] * 5
@@ -421,13 +421,13 @@ async def test_what_everybody_has_given_back_is_told_again_after_a_pause() -> No
     router = new_router(Outbox())
     ear = Ear(router, "a")
     message = about("t", "poll://any@g")
-    router._take([message], [])
+    router._accept([message], [])
     message = taken_and_given_back(router, message)
-    router._take_offered([message])
+    router._accept_offered([message])
     assert ear.heard == ["t"]
     ear.rung.clear()
     await ear.rung.wait()
-    assert message.key in router._under_way
+    assert message.key in router._assignments
 
 
 @on_loop
@@ -435,10 +435,10 @@ async def test_what_is_taken_meanwhile_is_not_told_after_its_pause() -> None:
     router = new_router(Outbox())
     ear = Ear(router, "a")
     message = about("t", "poll://uni@g/a")
-    router._take([message], [])
+    router._accept([message], [])
     message = taken_and_given_back(router, message)
     [pause] = router._paused.values()
-    router._take([], [message.key])
+    router._accept([], [message.key])
     assert pause.cancelled()
     assert (ear.heard, router._paused) == (["t"], {})
 
@@ -448,7 +448,7 @@ async def test_who_gave_a_task_back_is_asked_again_when_the_others_decline() -> 
     """It may have been a passing failure, and nobody waits half a minute for that."""
     router = new_router(Outbox())
     taker, message = Ear(router, "a"), about("t", "poll://any@g")
-    router._take([message], [])
+    router._accept([message], [])
     other = Ear(router, "b")
     message = taken_and_given_back(router, message)
     assert other.heard == ["t"]
@@ -473,7 +473,7 @@ def test_what_is_pushed_and_given_back_is_pushed_again_after_a_pause() -> None:
         router = Router(push=Pushes())
         router.attach(cast("Engine", Outbox()), cast("LocalClient", Outbox()))
         message = about("t", "http://there/hook")
-        router._take([message], [])
+        router._accept([message], [])
         taken_and_given_back(router, message)
         assert pushed == [0]
         assert await pushed.until(2) == [0, 1]

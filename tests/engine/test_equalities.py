@@ -24,8 +24,8 @@ from layby.core.state import State
 from layby.errors import StoreUnavailable
 from layby.store.api import Store
 from layby.store.memory import MemoryStore
+from layby.wire.answers import shown
 from layby.wire.decode import decode_data
-from layby.wire.encode import shown
 from tests.core import requests as r
 from tests.engine.random_runs import (
     CHUNK,

@@ -18,7 +18,6 @@ from threading import Event, Thread
 import pytest
 
 from layby.clock import SystemClock
-from layby.core import step
 from layby.core.commands import (
     Command,
     CreatePromise,
@@ -359,7 +358,7 @@ def test_a_bug_in_a_step_is_answered_500_alone(engine, tmp_path, monkeypatch, ca
         raise ZeroDivisionError("oops")
 
     ask(engine, create("p"))
-    monkeypatch.setitem(step.HANDLERS, SettlePromise, buggy)
+    monkeypatch.setattr(SettlePromise, "handler", buggy)
     answers = ask(engine, create("a"), SettlePromise(id="p", state="resolved"), create("b"))
     assert statuses(answers) == [200, 500, 200]
     assert "ZeroDivisionError" in str(answers[1])
@@ -375,7 +374,7 @@ def test_a_bug_in_a_tick_neither_spins_nor_stops_the_writer(monkeypatch, caplog)
         runs.append(command)
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setitem(step.HANDLERS, ExpirePromises, buggy)
+    monkeypatch.setattr(ExpirePromises, "handler", buggy)
     clock = ManualClock(0)
     engine = Engine(MemoryStore(Settings(), next_after), clock)
     engine.start()
@@ -389,14 +388,14 @@ def test_a_bug_in_a_tick_neither_spins_nor_stops_the_writer(monkeypatch, caplog)
 
 def test_one_bad_row_does_not_hold_up_the_other_timers(monkeypatch, caplog):
     """A tick that meets a bug is taken apart: the rest of its rows are worked off."""
-    whole = step.HANDLERS[ExpirePromises]
+    whole = ExpirePromises.handler
 
     def buggy(draft, command):
         if "bad" in command.ids:
             raise ZeroDivisionError("oops")
         return whole(draft, command)
 
-    monkeypatch.setitem(step.HANDLERS, ExpirePromises, buggy)
+    monkeypatch.setattr(ExpirePromises, "handler", buggy)
     clock = ManualClock(0)
     store = MemoryStore(Settings(), next_after)
     engine = Engine(store, clock)

@@ -42,7 +42,7 @@ def test_bad_addresses(address, told):
 @pytest.mark.parametrize("value", [0, -1, 1.5, "4", True])
 def test_bad_counts(option, value):
     """Counts are whole numbers from 1."""
-    with pytest.raises(UsageError, match=f"{option} must be a whole number from 1"):
+    with pytest.raises(UsageError, match=f"{option} must be a whole number of at least 1"):
         Runner("memory:", **{option: value})
 
 
@@ -163,7 +163,7 @@ async def test_what_is_no_workflow():
     """A task or function where a Workflow is wanted."""
     async with Runner("memory:") as runner:
         for thing in (nothing, test_bad_addresses, None):
-            with pytest.raises(WorkflowError, match="is no Workflow: write Workflow"):
+            with pytest.raises(WorkflowError, match="is not a Workflow: write Workflow"):
                 await runner.start(thing)  # pyright: ignore[reportArgumentType]
 
 
@@ -192,7 +192,7 @@ async def test_one_run_id_for_two_workflows():
     """The same id is the same run, so it cannot be one of another workflow."""
     async with Runner("memory:") as runner:
         await runner.execute(FLOW, run_id="r")
-        with pytest.raises(UsageError, match="'r' exists already and is one of workflow 'flow'"):
+        with pytest.raises(UsageError, match="'r' already exists and belongs to workflow 'flow'"):
             await runner.start(flow_of(nothing, name="other"), run_id="r")
 
 

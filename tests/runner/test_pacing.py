@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from layby import Runner, task
-from layby.local import PORTION
+from layby.local import DELIVERED_AT_ONCE
 from layby.testing import current_clock, virtual_test
 from tests.runner.flows import flow_of
 
@@ -29,8 +29,8 @@ async def test_a_woken_crowd_comes_in_portions():
             await asyncio.sleep(0)
         for run in runs:
             await run.result()
-    assert max(map(resumed.count, set(resumed))) <= PORTION
-    assert len(set(resumed)) >= count / PORTION
+    assert max(map(resumed.count, set(resumed))) <= DELIVERED_AT_ONCE
+    assert len(set(resumed)) >= count / DELIVERED_AT_ONCE
 
 
 def test_a_crowd_on_a_real_engine_all_resumes(tmp_path: Path):

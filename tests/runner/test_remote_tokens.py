@@ -39,7 +39,7 @@ class Rights:
 def rights(monkeypatch: pytest.MonkeyPatch) -> Rights:
     monkeypatch.setattr(worker, "REFUSED_S", 0.1)
     monkeypatch.setattr(patience, "PAUSES", Pauses(0.05, 0.05))
-    monkeypatch.setattr(inbox, "AGAIN_S", 0.1)
+    monkeypatch.setattr(inbox, "RENEW_EVERY_S", 0.1)
     return Rights(monkeypatch)
 
 

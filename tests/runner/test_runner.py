@@ -493,7 +493,7 @@ async def test_closing_ends_waits_for_results(tmp_path: Path):
         run = await runner.start(flow_of(endless))
         waiting = asyncio.ensure_future(run.result())
         await current_clock().advance(1)
-    with pytest.raises(EngineStopped, match="open one again"):
+    with pytest.raises(EngineStopped, match="open another one"):
         await waiting
 
 
@@ -514,7 +514,7 @@ async def test_a_runner_may_be_opened_again(tmp_path: Path):
     async with runner:
         await runner.resolve("go")
         assert await runner.execute(flow, run_id="r") == {"tries": 2}
-        with pytest.raises(UsageError, match="open already"):
+        with pytest.raises(UsageError, match="already open"):
             await runner.__aenter__()
     await runner.close()
 

@@ -306,10 +306,10 @@ async def test_a_rule_that_has_ended_says_so() -> None:
     [
         ({"cron": "61 * * * *"}, r"cron '61 \* \* \* \*' is no rule \(Bad minute\): write five"),
         ({"cron": ""}, "Cron expression is required"),
-        ({"cron": 5}, "cron must be a text such as '0 9 .*got 5"),
+        ({"cron": 5}, "cron must be a string such as '0 9 .*got 5"),
         ({"cron": "0 0 0 1 1 * 1999"}, "comes no more"),
         ({"timezone": "Europe/Berln"}, "'Europe/Berln' is not known: did you mean 'Europe/Berlin'"),
-        ({"timezone": UTC}, "timezone must be a text such as 'Europe/Berlin', got"),
+        ({"timezone": UTC}, "timezone must be a string such as 'Europe/Berlin', got"),
         ({"catch_up": "no"}, "catch_up must be True or False, got 'no'"),
         ({"id": "a/b"}, "schedule id 'a/b' must not contain '/': use 'a-b', for instance"),
         ({"id": ""}, "schedule id '' must not be empty"),
@@ -318,8 +318,11 @@ async def test_a_rule_that_has_ended_says_so() -> None:
         ({"deadline": "1d"}, "deadline of a scheduled run must be seconds or a timedelta"),
         ({"context": {"x": object()}}, r'context\["x"\]'),
         ({"context": 5}, "context must be a dict"),
-        ({"flow": note}, "is no Workflow"),
-        ({"flow": flow_of(note, name="v1.0")}, r"give schedule\(\) an id: as the workflow's name"),
+        ({"flow": note}, "is not a Workflow"),
+        (
+            {"flow": flow_of(note, name="v1.0")},
+            r"pass id= to schedule\(\), since the workflow's name",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_at_the_call(given: dict[str, Any], why: str) -> None:
@@ -339,7 +342,7 @@ async def test_a_limit_is_a_number_from_one() -> None:
     """As everywhere."""
     async with Runner("memory:") as runner:
         schedule = await runner.schedule(report, "* * * * *")
-        with pytest.raises(UsageError, match="limit must be a whole number from 1, got 0"):
+        with pytest.raises(UsageError, match="limit must be a whole number of at least 1, got 0"):
             await schedule.runs(limit=0)
 
 

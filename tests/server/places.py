@@ -10,11 +10,11 @@ import uvloop
 
 from layby.delivery.routing import Router
 from layby.local import LocalClient
-from layby.server.app import Surface
+from layby.server.app import HttpSettings
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
 from layby.server.front import Front
-from layby.server.listener import Limits, Listener
+from layby.server.listener import HttpListener, Limits
 from layby.store.api import Store
 from tests.worlds import World
 
@@ -47,7 +47,7 @@ class ListenerPlace(Place):
     """A listener with any application."""
 
     async def open(self, app: Any, limits: Limits | None) -> None:
-        self.listener = Listener(app, limits)
+        self.listener = HttpListener(app, limits)
         self.port = await self.listener.listen("127.0.0.1", 0)
 
 
@@ -56,7 +56,7 @@ class FrontPlace(Place):
 
     async def open(
         self,
-        surface: Surface | None = None,
+        settings: HttpSettings | None = None,
         limits: Limits | None = None,
         auth: AuthConfig | None = None,
         wrap: Callable[[Store], Store] = lambda store: store,
@@ -68,7 +68,7 @@ class FrontPlace(Place):
         self.router.attach(self.world.engine, self.client)
         gate = Gate(auth or AuthConfig())
         self.front = Front(
-            self.client, self.router, surface, gate=gate, limits=limits, metrics=metrics
+            self.client, self.router, settings, gate=gate, limits=limits, metrics=metrics
         )
         self.port = await self.front.listener.listen("127.0.0.1", 0)
 

@@ -146,7 +146,7 @@ class Ear:
         self._path = f"/poll/{group}/{name}"
         self._server = server
         self._record = record
-        self._tell = tell
+        self._respond_error = tell
         self._is_stopped = threading.Event()
         self._is_open = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -194,7 +194,7 @@ class Ear:
             if line.startswith(b"data: ") and line.endswith(b"\n"):
                 message = msgspec.json.decode(line[6:])
                 self._record.add(Heard(self.address, message, time.monotonic_ns()))
-                self._tell(message)
+                self._respond_error(message)
 
 
 class Meeting:

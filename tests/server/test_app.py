@@ -10,9 +10,9 @@ import pytest
 from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
 from layby.errors import StoreUnavailable
-from layby.server.app import GONE, Surface
+from layby.server.app import GONE, HttpSettings
 from layby.server.auth_config import ApiKey, AuthConfig
-from layby.server.pages import STRANGER
+from layby.server.cross_origin import ORIGIN_REFUSED
 from layby.store.api import Store
 from tests.server.places import LOOPS, FrontPlace, fronting
 from tests.server.raw import HttpAnswer, Line, envelope, get, post
@@ -23,7 +23,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 @pytest.fixture(scope="module")
 def here() -> Generator[FrontPlace]:
-    with fronting(surface=Surface(max_body=MAX_BODY, max_polls=3)) as here:
+    with fronting(settings=HttpSettings(max_body=MAX_BODY, max_polls=3)) as here:
         yield here
 
 
@@ -78,7 +78,7 @@ def test_other_methods_are_refused_and_the_right_ones_named(
         answer = asked(line, method, path)
         assert (answer.status, answer.headers["allow"]) == (405, allowed), (method, answer)
         assert answer.headers["content-type"] == "application/json"
-        assert method == "HEAD" or answer.json == {"error": f"{method} is not for {path}"}
+        assert method == "HEAD" or answer.json == {"error": f"{path} does not accept {method}"}
 
 
 @pytest.mark.parametrize(
@@ -426,8 +426,8 @@ def test_a_page_from_elsewhere_has_nothing_done(
     """Whether it may see the answer is for the browser to say, and too late."""
     body = envelope("promise.create", {"id": "forged", "timeoutAt": NEVER})
     answer = line.send(post(body, "content-type: text/plain", *headers)).answer()
-    assert (answer.status, answer.json["data"]) == (403, STRANGER)
-    assert asked(line, "GET", "/poll/g/w", *headers)[::2] == (403, STRANGER.encode())
+    assert (answer.status, answer.json["data"]) == (403, ORIGIN_REFUSED)
+    assert asked(line, "GET", "/poll/g/w", *headers)[::2] == (403, ORIGIN_REFUSED.encode())
     assert line.ask("promise.get", {"id": "forged"}).status == 404
     opened(here.port, "/poll/g/w", "sec-fetch-site: none").socket.close()
 
@@ -442,8 +442,8 @@ def test_where_tokens_are_asked_for_a_page_needs_nothing_else() -> None:
 
 
 def test_named_origins_are_served() -> None:
-    surface = Surface(origins=("https://app.example.org", "https://other.example.org"))
-    with fronting(surface=surface) as here, Line(here.port) as line:
+    settings = HttpSettings(origins=("https://app.example.org", "https://other.example.org"))
+    with fronting(settings=settings) as here, Line(here.port) as line:
         answer = line.send(get("/", ORIGIN, *PREFLIGHT, method="OPTIONS")).answer()
         assert answer.status == 200
         assert answer.headers["access-control-allow-origin"] == "https://app.example.org"
@@ -453,17 +453,17 @@ def test_named_origins_are_served() -> None:
         answer = line.send(post(GOOD, ORIGIN, "sec-fetch-site: cross-site")).answer()
         assert answer.status == 404
         assert answer.headers["access-control-allow-origin"] == "https://app.example.org"
-        stranger = "origin: https://evil.example.org"
-        answer = line.send(get("/", stranger, *PREFLIGHT, method="OPTIONS")).answer()
+        refused_origin = "origin: https://evil.example.org"
+        answer = line.send(get("/", refused_origin, *PREFLIGHT, method="OPTIONS")).answer()
         assert answer.status == 400
         assert "access-control-allow-origin" not in answer.headers
-        answer = line.send(post(GOOD, stranger)).answer()
+        answer = line.send(post(GOOD, refused_origin)).answer()
         assert answer.status == 403
         assert "access-control-allow-origin" not in answer.headers
 
 
 def test_any_origin_may_be_served() -> None:
-    with fronting(surface=Surface(origins=("*",))) as here, Line(here.port) as line:
+    with fronting(settings=HttpSettings(origins=("*",))) as here, Line(here.port) as line:
         headers = (
             ORIGIN,
             "access-control-request-method: POST",

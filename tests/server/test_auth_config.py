@@ -76,7 +76,7 @@ def test_what_protects_nothing_is_a_mistake(name: str) -> None:
         ({"key": None, "key_sha256": "g" * 64}, "64 hexadecimal digits"),
         ({"key": None, "key_sha256": DIGEST + "\n"}, "64 hexadecimal digits"),
         ({"role": "root"}, "unknown role 'root'"),
-        ({"prefix": None}, "may do nothing"),
+        ({"prefix": None}, "allows nothing"),
     ],
 )
 def test_a_bad_key_is_named_by_its_place_and_name(given: Any, why: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from layby.server import listener as module
-from layby.server.listener import MAX_HEAD_BYTES, MAX_UNANSWERED, Limits, Listener
+from layby.server.listener import MAX_HEAD_BYTES, MAX_UNANSWERED, HttpListener, Limits
 from tests.server.places import LOOPS, PATIENCE_S, ListenerPlace, listening
 from tests.server.raw import Line, get, post
 
@@ -276,7 +276,7 @@ def test_who_has_sent_too_large_a_head_is_told() -> None:
 
 async def _tell_of_large_head() -> None:
     wire = Wire()
-    protocol = Listener(Echo())._protocol()
+    protocol = HttpListener(Echo())._protocol()
     protocol.connection_made(wire)
     piece = b"x: x\r\n" * 1_000
     protocol.data_received(b"GET / HTTP/1.1\r\n" + piece)
@@ -304,7 +304,7 @@ def test_what_is_no_body_has_an_end_behind_the_head_too(beginning: bytes, piece:
 
 async def _tell_of_no_body(beginning: bytes, piece: bytes) -> None:
     wire = Wire()
-    protocol = Listener(Echo())._protocol()
+    protocol = HttpListener(Echo())._protocol()
     protocol.connection_made(wire)
     protocol.data_received(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
     for rest in (b"", b"", beginning):

@@ -12,7 +12,7 @@ import pytest
 
 from layby.server import logs
 from layby.server.auth_config import new_api_key
-from layby.server.config import LogConfig, LogFormat, LogLevel
+from layby.server.server_config import LogConfig, LogFormat, LogLevel
 
 logger = logging.getLogger("layby.server.test")
 
@@ -171,8 +171,8 @@ def test_odd_texts_reach_a_real_stream():
     """Also where the stream itself knows only ASCII: the line is written, nothing is raised."""
     script = (
         "import logging\n"
-        "from layby.server import config, logs\n"
-        "logs.configure(config.LogConfig(format='text'))\n"
+        "from layby.server import logs, server_config\n"
+        "logs.configure(server_config.LogConfig(format='text'))\n"
         "logging.getLogger('layby').info('é \\ud800', extra={'id': 'ü'})"
     )
     done = subprocess.run(

@@ -12,9 +12,9 @@ import pytest
 from layby.core.model import Message, Promise
 from layby.engine.outbox import Outgoing
 from layby.errors import UsageError
-from layby.server.config import PushConfig
 from layby.server.push import PAUSES, Pusher, pause_after
 from layby.server.secret import Secret
+from layby.server.server_config import PushConfig
 from tests.server.receivers import (
     BREAK_OFF,
     IN_TWO,
@@ -100,7 +100,7 @@ async def test_a_message_is_posted_as_json():
         assert receiver.headers[0]["Content-Type"] == "application/json"
         assert "Authorization" not in receiver.headers[0]
         assert (told.delivered, told.counted) == (["t1"], [("execute", "success")])
-        assert pusher._parcels == {}
+        assert pusher._pending == {}
 
 
 @on_loop
@@ -241,7 +241,7 @@ async def test_a_newer_message_ends_the_back_off_of_the_older():
     async with Receiver(500, 200) as receiver, Pushing(pauses=LATER) as (pusher, told):
         pusher.push(execute(receiver.url, version=1))
         await told.failures.until(1)
-        older = pusher._parcels[execute(receiver.url).key]
+        older = pusher._pending[execute(receiver.url).key]
         pusher.push(execute(receiver.url, version=2))
         await told.delivered.until(1)
         assert receiver.seen == ["execute t1 1", "execute t1 2"]
@@ -260,7 +260,7 @@ async def test_a_newer_message_does_not_wait_for_the_answer_to_the_older():
         receiver.release()
         await told.counted.until(2)
         assert sorted(status for _, status in told.counted) == ["error", "success"]
-        assert (told.delivered, len(pusher._parcels)) == ([], 1)
+        assert (told.delivered, len(pusher._pending)) == ([], 1)
 
 
 @on_loop
@@ -283,11 +283,11 @@ async def test_a_message_withdrawn_while_it_backs_off_is_not_tried_again():
         pusher.push(execute(receiver.url))
         await told.failures.until(1)
         await told.counted.until(1)
-        parcel = pusher._parcels[execute(receiver.url).key]
-        pusher.withdraw(parcel.message.key)
-        assert parcel.timer is not None
-        assert parcel.timer.cancelled()
-        assert pusher._parcels == {}
+        pending = pusher._pending[execute(receiver.url).key]
+        pusher.withdraw(pending.message.key)
+        assert pending.timer is not None
+        assert pending.timer.cancelled()
+        assert pusher._pending == {}
 
 
 @on_loop
@@ -336,9 +336,9 @@ async def test_a_burst_is_bounded_and_arrives_whole():
         await told.delivered.until(5_000)
         assert one.most + two.most <= 256
         assert len(set(one.seen) | set(two.seen)) == len(one.seen) + len(two.seen) == 5_000
-        assert pusher._parcels == {}
+        assert pusher._pending == {}
         gc.collect()
-        assert list(pusher._turns._hosts) == []
+        assert list(pusher._queue._hosts) == []
 
 
 @on_loop
@@ -355,7 +355,7 @@ async def test_a_queue_holds_no_bodies():
             held, _peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert len(pusher._parcels) == 5_001
+        assert len(pusher._pending) == 5_001
         assert held < 15_000_000
         await pusher.close(0)
 
@@ -429,7 +429,7 @@ async def test_a_connection_kept_open_is_a_way_to_the_host_too():
         await receiver.seen.until(2)
         pusher.push(execute(receiver.url, "finds none"))
         await told.failures.until(1)
-        host = pusher._parcels[execute(receiver.url, "finds none").key].host
+        host = pusher._pending[execute(receiver.url, "finds none").key].host
         receiver.release()
         await told.delivered.until(3)
         assert (host.failures, len(receiver.callers)) == (0, 1)
@@ -491,7 +491,7 @@ def test_this_machine_is_refused(host, caplog):
             await told.dropped.until(3)
             assert receiver.seen == []
             assert told.counted == [("execute", "dropped")] * 3
-            assert pusher._parcels == {}
+            assert pusher._pending == {}
 
     push()
     (said,) = [record.getMessage() for record in caplog.records]
@@ -735,7 +735,7 @@ async def test_closing_waits_for_what_is_under_way():
         receiver.release()
         await closing
         assert (told.delivered, len(receiver.seen)) == (["under way"], 1)
-        assert (pusher._parcels, told.dropped) == ({}, [])
+        assert (pusher._pending, told.dropped) == ({}, [])
 
 
 @on_loop

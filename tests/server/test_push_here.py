@@ -10,8 +10,8 @@ import pytest
 
 from layby.core.model import NEVER
 from layby.server.auth_config import AuthConfig
-from layby.server.config import CorsConfig, HttpConfig, ServerConfig
 from layby.server.server import LOOPBACK, Server
+from layby.server.server_config import CorsConfig, HttpConfig, ServerConfig
 from tests.server.processes import ServerProcess
 from tests.server.raw import Line
 

@@ -3,7 +3,7 @@
 import pytest
 from yarl import URL
 
-from layby.server.push_token import TokenHosts, read_place
+from layby.server.push_token import TokenHosts, parse_token_host
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_nobody_gets_it_by_default():
     ],
 )
 def test_what_is_no_host_is_refused(text):
-    assert read_place(text) is None
+    assert parse_token_host(text) is None

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from layby.errors import UsageError
-from layby.server.config import HttpConfig, ServerConfig
 from layby.server.server import Server
+from layby.server.server_config import HttpConfig, ServerConfig
 
 
 def refusal(config: ServerConfig) -> str:
@@ -26,7 +26,7 @@ def test_an_address_of_another_kind_is_no_file(
     monkeypatch.chdir(tmp_path)
     told = refusal(ServerConfig(db=db))
     assert told.startswith(f"db cannot be {db.replace('hush', '***')}: ")
-    assert told.endswith("write for instance sqlite:layby.db")
+    assert told.endswith("write for example sqlite:layby.db")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,7 +55,7 @@ def test_a_port_in_use_is_told_with_its_flag() -> None:
         port = taken.getsockname()[1]
         told = refusal(ServerConfig(db="memory:", server=HttpConfig(port=port)))
         assert told.startswith(f"cannot listen on 127.0.0.1 port {port} (")
-        assert told.endswith(": stop what listens there, or choose another with --port")
+        assert told.endswith(": stop the process that uses it, or choose another port with --port")
         http = HttpConfig(port=0, metrics_port=port)
         assert refusal(ServerConfig(db="memory:", server=http)).endswith("with --metrics-port")
 

@@ -279,8 +279,11 @@ def test_a_key_may_stand_in_a_file(kind: str, tmp_path: Path) -> None:
         (".", r"auth.public_key \('.'\) .* directory"),
         ("None", r"auth.public_key \('None'\) .* No such file"),
         ("a\0b", r"auth.public_key .* neither PEM text nor a file"),
-        ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "is no public key in PEM"),
-        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "is no public key"),
+        (
+            "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----",
+            "is not a public key in PEM",
+        ),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "is not a public key"),
     ],
 )
 def test_a_key_that_cannot_be_read_is_named(key: str, why: str) -> None:

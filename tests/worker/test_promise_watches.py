@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from layby.client.api import Listener, WatchingClient
+from layby.client.interface import PromiseListener, WatchingClient
 from layby.client.patience import PAUSES
 from layby.core.model import Promise
 from layby.core.replies import PromiseData, Reply, ok, refuse
@@ -20,7 +20,7 @@ class Store:
     """Answers when told to."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, Listener]] = []
+        self.asked: list[tuple[str, PromiseListener]] = []
         self.cancelled = 0
         self.found: Reply | Exception = ok(PromiseData(promise(None)))
 
@@ -29,7 +29,7 @@ class Store:
             raise self.found
         return self.found
 
-    def watch(self, promise_id: str, listener: Listener) -> "Store":
+    def watch(self, promise_id: str, listener: PromiseListener) -> "Store":
         self.asked.append((promise_id, listener))
         return self
 

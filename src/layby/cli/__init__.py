@@ -1,1 +1,1 @@
-"""The command line: reads, shows and asks; no rule lives here."""
+"""The command line: it reads, prints and sends requests, and contains no rules."""

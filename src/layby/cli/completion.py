@@ -1,4 +1,4 @@
-"""`layby completion`: the script that lets a shell complete `layby` commands and options."""
+"""`layby completion`: the script by which a shell completes `layby` commands and options."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -13,7 +13,7 @@ INSTALL = {
 
 
 @click.command(
-    epilog="\b\nPut one line into the file your shell reads:\n"
+    epilog="\b\nAdd one line to your shell's configuration:\n"
     + "\n".join(f"  {line}" for line in INSTALL.values())
 )
 @click.argument("shell", type=click.Choice(list(INSTALL)))
@@ -25,5 +25,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     if script is None:
         raise UsageError(f"click has no completion for {shell}: upgrade click")
     where, _, line = INSTALL[shell].partition(":")
-    click.echo(f"# To have this in every shell, put this into {where}:  {line.strip()}")
+    click.echo(f"# To have this in every shell, add this to {where}:  {line.strip()}")
     click.echo(script(root, {}, "layby", "_LAYBY_COMPLETE").source())

@@ -1,8 +1,8 @@
 """How a command reaches layby: a server, the process that owns a file, or the file itself.
 
 A file that a process owns is reached through that process, by the socket beside it. Otherwise
-reads look into the file without owning it, so that looking never stands in the way of a process
-that is just starting; only a write opens it with an engine of our own, for a moment.
+reads open the file without owning it, so that they never get in the way of a process that is just
+starting; only a write opens it with an engine of its own, for a moment.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from layby.client.api import Client
 from layby.client.http import HttpClient
+from layby.client.interface import Client
 from layby.client.transport import Unreachable
 from layby.clock import SystemClock
 from layby.core import validate
@@ -38,7 +38,7 @@ T = TypeVar("T")
 DEFAULT_FILE: Final = "layby.db"
 DEFAULT_URL: Final = "http://127.0.0.1:8001"
 PATIENCE_S: Final = 0.3
-"""A person is waiting: a server that does not answer by then is said not to."""
+"""A person is waiting, so a server that does not answer soon is reported."""
 READS: Final = (Query, GetPromise, GetTask, GetSchedule)
 
 
@@ -49,17 +49,17 @@ class Place(Struct, frozen=True):
     token: str | None = None
     file: Path | None = None
     is_default: bool = False
-    """Nobody named it."""
+    """It was not named by the user."""
     flags: str = ""
-    """What was typed to name it."""
+    """The flags by which the user named it."""
 
     @property
     def address(self) -> str:
-        """As a Runner takes it."""
+        """In the form a Runner accepts."""
         return f"sqlite:{self.file}" if self.file is not None else self.url or DEFAULT_URL
 
     def sent_here(self, command: str) -> str:
-        """The command as somebody may paste it, so that it means this place, too."""
+        """The command with the flags it needs to reach this place, ready to paste."""
         is_for_worker = command.startswith("layby worker") and self.file is not None
         flags = f"--url {shlex.quote(self.address)}" if is_for_worker else self.flags
         return f"{command} {flags}".rstrip()
@@ -72,7 +72,7 @@ def find_place(
     environ: Mapping[str, str] = os.environ,
     folder: Path = Path(),
 ) -> Place:
-    """Flags before variables; without either the file `layby.db` here, or a server here."""
+    """Flags before variables; without either, `layby.db` in this folder or a local server."""
     if url is None and db is None:
         url, db = environ.get("LAYBY_URL") or None, environ.get("LAYBY_DB") or None
     if url is not None and db is not None:
@@ -91,7 +91,7 @@ def find_place(
 
 
 def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Do this with a client of that place, and let it go again."""
+    """Run `work` with a client of this place, and close the client."""
 
     async def connected() -> T:
         async with reach(place) as client:
@@ -112,7 +112,7 @@ async def reach(place: Place) -> AsyncGenerator[Client]:
 
 
 class FileClient:
-    """A file that may have an owner, now or in a moment."""
+    """A client of a file that may have an owner, now or a moment later."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -143,7 +143,7 @@ class FileClient:
             self._reader.close()
 
     def _look(self, request: Command | Query) -> Reply:
-        """Read the file as it is: nothing is owned, nothing is changed."""
+        """Read the file without owning or changing it."""
         if (wrong := validate.problems(request)) is not None:
             return refuse(400, wrong)
         reader = self._reader = self._reader or SqliteReader(self._file, Settings(), next_after)
@@ -174,21 +174,21 @@ def _client(place: Place) -> Client:
 
 def _no_file(file: Path) -> str:
     if file.exists():
-        what = "is a folder" if file.is_dir() else "is no regular file"
+        what = "is a folder" if file.is_dir() else "is not a regular file"
         return f"{file} {what}: give --db the path of a layby database"
     return (
         f"{file} does not exist: give --db the path of a layby database, or --url a server; "
-        "`layby run` and `layby serve` make a new file"
+        "`layby run` and `layby serve` create a new file"
     )
 
 
 def unreachable(place: Place, error: StoreUnavailable) -> LaybyError:
-    """Who named nothing hears what was tried; who named a server, what came of it."""
+    """Says what was tried if no place was named, else what went wrong."""
     if not isinstance(error, Unreachable) or place.url is None:
         return error
     nobody = f"no layby server answers at {place.url}"
     if place.is_default:
-        where = f"there is no {DEFAULT_FILE} in this folder, so a server was looked for"
+        where = f"there is no {DEFAULT_FILE} in this folder, so a server was tried"
         return StoreUnavailable(
             f"{nobody}: {where}; start one with `layby serve`, or give --db or --url"
         )
@@ -198,7 +198,7 @@ def unreachable(place: Place, error: StoreUnavailable) -> LaybyError:
 
 def _checked_url(url: str) -> str:
     if not url.startswith(("http://", "https://", "unix:")):
-        raise UsageError(f"{url!r} is no URL of a server: write for instance {DEFAULT_URL}")
+        raise UsageError(f"{url!r} is not the URL of a server: write for example {DEFAULT_URL}")
     return url.rstrip("/")
 
 
@@ -208,10 +208,12 @@ def _file(db: str) -> Path:
     if scheme in ("http", "https"):
         raise UsageError(f"--db {db}: this is a server; give it as --url")
     if db == "memory:":
-        raise UsageError("--db memory: keeps nothing, and nobody else can see it: name a file")
+        raise UsageError(
+            "--db memory: keeps nothing and is visible to its own process only: name a file"
+        )
     if scheme in ("postgres", "postgresql"):
         raise UsageError(f"--db {db}: PostgreSQL comes with a later release")
     path = rest.removeprefix("//") if colon and scheme == "sqlite" else db
     if not path or "://" in path:
-        raise UsageError(f"--db {db}: write for instance sqlite:{DEFAULT_FILE}")
+        raise UsageError(f"--db {db}: write for example sqlite:{DEFAULT_FILE}")
     return Path(path)

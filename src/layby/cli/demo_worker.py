@@ -2,7 +2,7 @@
 
 A parcel is packed and then waits: for a door (a file), for a signature (a promise) or for its
 hour (a sleep). A letter is ordinary work, which holds a slot for 50 ms. Every 100 ms a report
-goes to stdout. Nothing here knows that the process is going to be killed.
+goes to stdout. Nothing here prepares for being killed.
 """
 
 import asyncio
@@ -26,27 +26,27 @@ REPORT_S = 0.1
 KINDS = ("condition", "promise", "sleep")
 
 
-class Report(Struct):
-    """What this process tells of itself, ten times a second; what waits stands in the file."""
+class WorkerReport(Struct):
+    """What this process reports ten times a second; what waits is in the file."""
 
     held: int = 0
     peak: int = 0
-    """Slots held: now, and the most there ever were."""
+    """Slots held: now, and at most so far."""
     letters: int = 0
     recovered: int = 0
-    """Letters that an earlier life of this process had begun."""
+    """Letters that an earlier process had begun."""
     delivered: int = 0
     late_ms: float = 0
-    """The sleeper that woke latest, against the hour it had been promised."""
+    """How late the latest sleeper woke."""
 
 
-class Depot:
+class DemoState:
     """What the tasks below share: the folder they write to and the Runner they are counted in."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runner = Runner(f"sqlite:{folder / 'demo.db'}", slots=SLOTS)
-        self.report = Report()
+        self.report = WorkerReport()
         self.is_closing = False
 
     @property
@@ -54,7 +54,7 @@ class Depot:
         return (self.folder / "door").exists()
 
     def look(self) -> None:
-        """Whoever has got a slot looks how many are held."""
+        """Called by each body that has a slot: counts the slots held."""
         self.report.held = self.runner.worker.credit.held
         self.report.peak = max(self.report.peak, self.report.held)
 
@@ -63,23 +63,23 @@ class Depot:
             file.write(f"{text}\n")
 
     def is_empty(self) -> bool:
-        """Whether every parcel has been delivered, in whichever life of this process."""
+        """Whether every parcel has been delivered, by this process or an earlier one."""
         delivered = self.folder / "delivered"
         return delivered.exists() and len(delivered.read_text().split()) >= PARCELS
 
 
-depot: Depot
+state: DemoState
 
 
 @task
 async def pack(context: Context) -> None:
-    depot.look()
-    depot.note("packed", context["parcel"])
+    state.look()
+    state.note("packed", context["parcel"])
 
 
 @task(dependencies=[pack])
 async def deliver(context: Context, handle: TaskHandle) -> None:
-    depot.look()
+    state.look()
     if context["waits_for"] == "condition":
         await handle.defer_until(door_is_open, poll_interval=0.5)
     elif context["waits_for"] == "promise":
@@ -88,22 +88,22 @@ async def deliver(context: Context, handle: TaskHandle) -> None:
         begun_at = await handle.checkpoint("begun", time.time)
         await handle.sleep(SLEEP_S)
         late = (time.time() - begun_at - SLEEP_S) * 1000
-        depot.report.late_ms = max(depot.report.late_ms, late)
-    depot.look()
-    depot.note("delivered", context["parcel"])
-    depot.report.delivered += 1
+        state.report.late_ms = max(state.report.late_ms, late)
+    state.look()
+    state.note("delivered", context["parcel"])
+    state.report.delivered += 1
 
 
 @task
 async def stamp(_context: Context, handle: TaskHandle) -> None:
-    depot.look()
-    await asyncio.sleep(LETTER_S)  # not a wait of layby's: it holds its slot, as work does
-    depot.report.letters += 1
-    depot.report.recovered += handle.try_number > 1
+    state.look()
+    await asyncio.sleep(LETTER_S)  # not a wait of layby: it holds its slot, like real work
+    state.report.letters += 1
+    state.report.recovered += handle.try_number > 1
 
 
 def door_is_open() -> bool:
-    return depot.is_door_open
+    return state.is_door_open
 
 
 parcel = Workflow("parcel", tasks=[pack, deliver])
@@ -111,10 +111,10 @@ letter = Workflow("letter", tasks=[stamp])
 
 
 async def work(life: str) -> None:
-    async with depot.runner as runner, asyncio.TaskGroup() as group:
+    async with state.runner as runner, asyncio.TaskGroup() as group:
         runner.register(parcel)
         runner.register(letter)
-        group.create_task(_tell())
+        group.create_task(_report_regularly())
         if life == "1":
             await _send_parcels(runner)
         for line in range(LETTERS_AT_ONCE):
@@ -131,13 +131,13 @@ async def _send_parcels(runner: Runner) -> None:
 
 async def _send_letters(runner: Runner, line: str) -> None:
     number = 0
-    while not depot.is_closing:
+    while not state.is_closing:
         number += 1
         await runner.execute(letter, run_id=f"letter-{line}-{number}")
 
 
 async def _sign_when_the_door_opens(runner: Runner) -> None:
-    while not depot.is_door_open:  # noqa: ASYNC110 - nobody in this process opens it
+    while not state.is_door_open:  # noqa: ASYNC110 - nobody in this process opens it
         await asyncio.sleep(REPORT_S)
     await asyncio.gather(
         *(
@@ -148,23 +148,23 @@ async def _sign_when_the_door_opens(runner: Runner) -> None:
     )
 
 
-async def _tell() -> None:
+async def _report_regularly() -> None:
     while True:
-        depot.report.held = depot.runner.worker.credit.held
-        print(msgspec.json.encode(depot.report).decode(), flush=True)
-        if depot.is_closing:
+        state.report.held = state.runner.worker.credit.held
+        print(msgspec.json.encode(state.report).decode(), flush=True)
+        if state.is_closing:
             return
-        depot.is_closing = depot.is_empty()
+        state.is_closing = state.is_empty()
         await asyncio.sleep(REPORT_S)
 
 
-def _end_with_the_audience() -> None:
-    """Stdin ends when the demo does, however it ends."""
+def _exit_with_the_demo() -> None:
+    """Stdin ends when the demo ends, for whatever reason."""
     sys.stdin.read()
     os._exit(1)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_the_audience, daemon=True).start()
-    depot = Depot(Path(sys.argv[1]))
+    threading.Thread(target=_exit_with_the_demo, daemon=True).start()
+    state = DemoState(Path(sys.argv[1]))
     asyncio.run(work(sys.argv[2]))

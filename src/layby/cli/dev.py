@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from layby.cli.loading import complete_files, load_module
+from layby.cli.closing import exit_soon
 from layby.cli.options import graced, slotted
 from layby.cli.serve import tell
-from layby.cli.stopping import end_soon
-from layby.cli.worker import Code, work
+from layby.cli.user_code import complete_files, load_module
+from layby.cli.worker import LoadedCode, work
 from layby.runner import Runner
-from layby.server import config, logs
-from layby.server.config import ServerConfig
+from layby.server import logs, server_config
 from layby.server.server import Server, serve
+from layby.server.server_config import ServerConfig
 
 EPILOG = """
 \b
@@ -45,13 +45,13 @@ def dev(
     """Serve on this machine and, with MODULE, work as well: one process, nothing to set up."""
     given = {"db": db, "server.port": port}
     flags = {name: value for name, value in given.items() if value is not None}
-    loaded = config.load(flags, os.environ, file)
+    loaded = server_config.load(flags, os.environ, file)
     logs.configure(loaded.log)
-    code = None if module is None else Code(load_module(module), module)
+    code = None if module is None else LoadedCode(load_module(module), module)
     asyncio.run(serve(loaded, tell) if code is None else _dev(loaded, code, slots, grace))
 
 
-async def _dev(loaded: ServerConfig, code: Code, slots: int, grace: int) -> None:
+async def _dev(loaded: ServerConfig, code: LoadedCode, slots: int, grace: int) -> None:
     server = Server(loaded)
     await server.start()
     tell(server)
@@ -61,4 +61,4 @@ async def _dev(loaded: ServerConfig, code: Code, slots: int, grace: int) -> None
         await work(runner, code, server.url)
     finally:
         await server.stop()
-        end_soon()
+        exit_soon()

@@ -1,4 +1,4 @@
-"""`layby doctor`: is this file sound, or this server well?"""
+"""`layby doctor`: is this file sound, or this server healthy?"""
 
 import asyncio
 from collections.abc import Generator, Iterator
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress as ProgressBar
 
-from layby.cli import checkup
+from layby.cli import server_checks
 from layby.cli.connection import Place, find_place, unreachable
 from layby.cli.inspection import Counts, Inspection, Progress
 from layby.cli.options import limited
@@ -27,15 +27,15 @@ from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
 from layby.store.pages import PageReader
 
 
-class Report(Struct, frozen=True):
+class FileReport(Struct, frozen=True):
     file: str
     counts: Counts
     invariants: int
     violations: list[Violation]
     more_violations: int
-    """Found beyond those listed."""
+    """How many were found beyond those listed."""
     store_time_ahead: Millis = 0
-    """Of the clock of this machine, in milliseconds."""
+    """How far ahead of this machine's clock, in milliseconds."""
 
     @property
     def is_sound(self) -> bool:
@@ -72,12 +72,12 @@ def doctor(
     *,
     as_json: bool,
 ) -> None:
-    """Check that every invariant holds in the layby FILE, or that a server is well.
+    """Check that every invariant holds in the layby FILE, or that a server is healthy.
 
-    Only reads; the file may be in use. Of a server it checks that it answers, is ready, has our
-    time, and that what can be seen of its state is sound. Exits with 0 when all is well, 1 when
-    something is wrong, 2 when the file is missing, damaged or no layby database, or when nobody
-    answers.
+    Only reads; the file may be in use. For a server it checks that it answers, is ready, agrees
+    on the time, and that the visible part of its state is sound. Exits with 0 if all is well, 1
+    if something is wrong, 2 if the file is missing, damaged or not a layby database, or if no
+    server answers.
     """
     if file is None:
         place = find_place(url, token, db)
@@ -87,7 +87,7 @@ def doctor(
     elif (other := url or db) is not None:
         raise UsageError(f"both the file {file} and {other} are named: give one of them")
     assert file is not None
-    with _bar() as progress:
+    with _progress_bar() as progress:
         report = examine(file, limit, progress)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(_plain(report))).decode())
@@ -98,21 +98,21 @@ def doctor(
 
 def _check_server(ctx: click.Context, place: Place, limit: int, *, as_json: bool) -> NoReturn:
     assert place.url is not None
-    with _bar() as progress:
-        looked = checkup.examine(place.url, place.token, lambda done: progress(done, done))
+    with _progress_bar() as progress:
+        checking = server_checks.examine(place.url, place.token, lambda done: progress(done, done))
         try:
-            report = asyncio.run(looked)
+            report = asyncio.run(checking)
         except StoreUnavailable as error:
             raise unreachable(place, error) from error
     if as_json:
-        document = {"ok": report.is_well, **msgspec.structs.asdict(report)}
+        document = {"ok": report.is_healthy, **msgspec.structs.asdict(report)}
         click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
     else:
-        show_checkup(report, limit, Console(highlight=False, soft_wrap=True))
-    ctx.exit(0 if report.is_well else 1)
+        show_server_report(report, limit, Console(highlight=False, soft_wrap=True))
+    ctx.exit(0 if report.is_healthy else 1)
 
 
-def show_checkup(report: checkup.Checkup, limit: int, console: Console) -> None:
+def show_server_report(report: server_checks.ServerReport, limit: int, console: Console) -> None:
     styles = {"ok": "green", "note": "yellow", "wrong": "bold red"}
     console.print(f"[bold]{escape(report.url)}[/]")
     for check in report.checks:
@@ -124,10 +124,10 @@ def show_checkup(report: checkup.Checkup, limit: int, console: Console) -> None:
         console.print(f"... and {len(report.violations) - limit:,} more (--limit 0 lists all)")
 
 
-def examine(file: Path, limit: int, progress: Progress | None = None) -> Report:
+def examine(file: Path, limit: int, progress: Progress | None = None) -> FileReport:
     """Check the whole file; list at most `limit` violations (0: all)."""
     if not file.is_file():
-        there = "is a folder" if file.is_dir() else "is no regular file"
+        there = "is a folder" if file.is_dir() else "is not a regular file"
         what = there if file.exists() else "does not exist"
         raise UsageError(f"{file} {what}: give the path of a layby database")
     reader = PageReader(file, Settings(), next_after)
@@ -140,22 +140,22 @@ def examine(file: Path, limit: int, progress: Progress | None = None) -> Report:
                 )
             wall, stored = SystemClock().now(), reader.store_time()
             inspection = Inspection(reader, max(wall, stored))
-            found = inspection.violations(progress or _untold)
+            found = inspection.violations(progress or _no_progress)
             listed = list(islice(found, limit or None))
             more = sum(1 for _ in found)
     finally:
         reader.close()
     ahead = max(0, stored - wall)
-    return Report(str(file), inspection.counts, len(INVARIANTS), listed, more, ahead)
+    return FileReport(str(file), inspection.counts, len(INVARIANTS), listed, more, ahead)
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: FileReport, console: Console) -> None:
     console.print(f"[bold]{escape(report.file)}[/]")
     for name, count, parts in _lines(report.counts):
         told = f"   [dim]{parts}[/]" if parts else ""
         console.print(f"  {name:<10}{count:>12,}{told}")
-    if report.store_time_ahead >= checkup.SKEW_MS:
-        console.print(f"[yellow]{checkup.put_back(report.store_time_ahead)}[/]")
+    if report.store_time_ahead >= server_checks.SKEW_MS:
+        console.print(f"[yellow]{server_checks.clock_moved_back(report.store_time_ahead)}[/]")
     for violation in report.violations:
         where = f"[red]{violation.invariant}[/]"
         console.print(f"{where}: {escape(violation.what)}")
@@ -174,18 +174,18 @@ def _lines(counts: Counts) -> Iterator[tuple[str, int, str]]:
             yield name, count.total(), ", ".join(f"{state} {n:,}" for state, n in parts)
 
 
-def _plain(report: Report) -> dict[str, Any]:
+def _plain(report: FileReport) -> dict[str, Any]:
     return {"ok": report.is_sound, "verdict": report.verdict, **msgspec.structs.asdict(report)}
 
 
 @contextmanager
-def _bar() -> Generator[Progress]:
-    """A bar on a terminal, nothing in a pipe."""
+def _progress_bar() -> Generator[Progress]:
+    """A progress bar on a terminal, nothing in a pipe."""
     console = Console(stderr=True)
     with ProgressBar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("checking promises", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _untold(_done: int, _total: int) -> None:
-    """Nobody is looking."""
+def _no_progress(_done: int, _total: int) -> None:
+    """Progress that nobody watches."""

@@ -14,10 +14,10 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.groups import Named
-from layby.cli.loading import complete_files, find_graph
-from layby.cli.options import DURATION, as_json, loosely
-from layby.cli.refusals import Refused
+from layby.cli.command_errors import Refused
+from layby.cli.command_groups import CommandGroup
+from layby.cli.options import DURATION, as_json, json_or_text
+from layby.cli.user_code import complete_files, find_graph
 from layby.errors import UsageError
 from layby.executors import (
     DeterministicTaskExecutor,
@@ -34,7 +34,7 @@ ADMITTED = 1_024
 target = click.argument("target", metavar="TARGET", shell_complete=complete_files)
 
 
-@click.group(cls=Named)
+@click.group(cls=CommandGroup)
 def graph() -> None:
     """In-process graphs: components, ports and edges.
 
@@ -267,7 +267,7 @@ def _fire(found: Graph, runtime: GraphRuntime, fires: tuple[str, ...]) -> None:
         )
     for each in fires or manual:
         component, equals, payload = each.partition("=")
-        runtime.fire(component, loosely(payload) if equals else None)
+        runtime.fire(component, json_or_text(payload) if equals else None)
 
 
 def _run(

@@ -2,10 +2,9 @@
 
 `check(store.dump())` holds the whole file in memory (measured on a million promises, half of
 them tasks: 1,144 MB in 7.2 s, against 48 MB in 7.8 s here), and SQLite refuses a text above 1 GB
-altogether. Most invariants look at one row and the rows next
-to it, so they run on a page of rows with its neighbours at hand; the few that count over the
-whole file run once, on a stream. All pages are read in one transaction: one moment of the file,
-while its owner goes on writing.
+altogether. Most invariants look at one row and related rows, so they run on a page of rows with
+its neighbours; the few that count over the whole file run once, on a stream. All pages are read in
+one transaction: a consistent snapshot, while the owner of the file keeps writing.
 """
 
 from collections import Counter
@@ -22,7 +21,7 @@ from layby.store.pages import PageReader
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-"""Told how many promises have been looked at, and of how many."""
+"""Called with how many promises have been checked, and of how many."""
 
 OVER_ALL: Final = (
     invariants.one_living_holder_per_pid,
@@ -46,7 +45,7 @@ class Counts(Struct):
 
 
 class Near(dict[str, T]):
-    """Rows to go through; rows beyond them can be looked up but are not gone through."""
+    """Rows to iterate over; other rows can be looked up but are not iterated over."""
 
     def __init__(self, rows: dict[str, T], beyond: dict[str, T]) -> None:
         super().__init__(rows)
@@ -60,7 +59,7 @@ class Near(dict[str, T]):
 
 
 class Streamed(dict[str, T]):
-    """Rows that are gone through once and never kept."""
+    """Rows that are iterated over once and never kept."""
 
     def __init__(self, rows: Iterable[T]) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ class Streamed(dict[str, T]):
 
 
 class Inspection:
-    """One look at a file through a reader that is inside a transaction."""
+    """One check of a file, through a reader that is inside a transaction."""
 
     def __init__(self, reader: PageReader, now: Millis) -> None:
         self.counts = Counts()

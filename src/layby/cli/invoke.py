@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.answers import expect
+from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask, is_served
-from layby.cli.options import DURATION, JSON, as_json, loosely, reaching
+from layby.cli.expected_replies import expect
+from layby.cli.options import DURATION, JSON, as_json, json_or_text, reaching
 from layby.cli.promises import print_promise
-from layby.cli.refusals import Refused
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.birth import DELAY, TARGET
 from layby.core.commands import CreatePromise, WatchPromise
@@ -28,14 +28,17 @@ Examples:
 )
 @click.argument("promise_id", metavar="ID")
 @click.option("-f", "--func", required=True, help="The name the function is registered under.")
-@click.option("--arg", "args", multiple=True, help="An argument: JSON, or else a text.")
+@click.option("--arg", "args", multiple=True, help="An argument: JSON, or else plain text.")
 @click.option("--json-args", type=JSON, help="All arguments as a JSON array, instead of --arg.")
 @click.option("--version", default=1, show_default=True, help="The version of the function.")
 @click.option("-t", "--timeout", type=DURATION, default="1h", show_default=True, help="Deadline.")
 @click.option(
-    "--target", default="poll://any@default", show_default=True, help="Whose function it is."
+    "--target",
+    default="poll://any@default",
+    show_default=True,
+    help="The address of the workers that have it.",
 )
-@click.option("--delay", type=DURATION, help="Not before so long from now.")
+@click.option("--delay", type=DURATION, help="Start no earlier than this long from now.")
 @click.option("--wait", is_flag=True, help="Wait for the result and print it.")
 @reaching
 @as_json
@@ -53,9 +56,9 @@ def invoke(
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Call the function FUNC of a worker; the promise ID will have its result.
+    """Call the function FUNC of a worker; the promise ID gets its result.
 
-    The same ID is the same call: it is made once, however often this is typed.
+    The same ID is the same call: it is made once, however often you run this.
     """
     call = {"func": func, "args": _arguments(args, json_args), "version": version}
     now = SystemClock().now()
@@ -68,8 +71,8 @@ def invoke(
     )
     if wait and place.file is not None and not is_served(place.file):
         raise UsageError(
-            f"--wait: no process serves {place.file}, so nobody would run it; start "
-            f"`layby serve --db {place.address}` and a worker, or leave --wait away"
+            f"--wait: no process serves {place.file}, so nothing would run it; start "
+            f"`layby serve --db {place.address}` and a worker, or leave out --wait"
         )
     promise = ask(place, lambda client: _called(client, command, wait=wait))
     _show(promise, wait=wait, as_json=as_json)
@@ -97,7 +100,7 @@ def _show(promise: Promise, *, wait: bool, as_json: bool) -> None:
 
 def _how_it_ended(promise: Promise) -> str:
     if promise.state == "rejected_timedout":
-        return "has timed out: nobody has answered it by its deadline"
+        return "has timed out: nobody answered it before its deadline"
     told = "was cancelled" if promise.state == "rejected_canceled" else "is rejected"
     return (
         told
@@ -108,9 +111,9 @@ def _how_it_ended(promise: Promise) -> str:
 
 def _arguments(args: tuple[str, ...], json_args: Any) -> list[Any]:
     if json_args is None:
-        return [loosely(each) for each in args]
+        return [json_or_text(each) for each in args]
     if args:
         raise UsageError("--arg and --json-args exclude each other: give all arguments one way")
     if not isinstance(json_args, list):
-        raise UsageError("--json-args takes a JSON array, for instance '[1, \"two\"]'")
+        raise UsageError("--json-args takes a JSON array, for example '[1, \"two\"]'")
     return json_args  # pyright: ignore[reportUnknownVariableType] - JSON is what it is

@@ -1,17 +1,17 @@
-"""Long lists: read page by page, with a word on how far it is when somebody is looking."""
+"""Long lists: read page by page, with progress on a terminal."""
 
 from typing import Any, NamedTuple
 
-from layby.cli.answers import Paged, pages
 from layby.cli.connection import Place, ask
+from layby.cli.expected_replies import Paged, pages
 from layby.cli.showing import new_console
-from layby.client.api import Client
+from layby.client.interface import Client
 
 
 class Listed(NamedTuple):
     rows: list[Any]
     is_cut: bool
-    """There are more than were asked for."""
+    """There are more rows than the limit."""
 
 
 def listed(place: Place, query: Paged, limit: int) -> Listed:
@@ -25,7 +25,7 @@ async def gathered(client: Client, query: Paged, limit: int) -> Listed:
     try:
         async for rows, has_more in pages(client, query, limit):
             found += rows
-            if not has_more or len(found) == limit:  # a short list is there before one can read
+            if not has_more or len(found) == limit:  # a short list needs no progress
                 return Listed(found, has_more)
             status.update(f"{len(found):,} found, reading on ...")
             status.start()

@@ -1,7 +1,7 @@
 """The `layby` command. Each command lives in a module of its own and is only listed here.
 
 Exit codes are the same everywhere: 0 it worked, 1 it ran and the answer is no, 2 it could not
-run, 130 it was interrupted. What can be expected to go wrong is one line on stderr.
+run, 130 it was interrupted. Expected failures are one line on stderr.
 """
 
 from typing import Any, Final
@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 import layby
-from layby.cli.groups import Named, Place
-from layby.cli.refusals import Refused
+from layby.cli.command_errors import Refused
+from layby.cli.command_groups import CommandGroup, LazyCommand
 from layby.errors import LaybyError
 
 HELP = """Durable Python tasks that hold no slot while they wait.
@@ -30,44 +30,44 @@ Exit codes:
   2    it could not run: wrong usage, a file or a server that cannot be used
   130  interrupted
 """
-SECTIONS: Final[dict[str, tuple[Place, ...]]] = {
+SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
     "Begin": (
-        Place("demo", "demo", "See it work, in a few seconds."),
-        Place("run", "run", "Run a workflow and watch it."),
-        Place("dev", "dev", "A server and a worker in one process, to develop with."),
-        Place("graph", "graph", "Check, plan, run and draw an in-process graph."),
+        LazyCommand("demo", "demo", "See it work, in a few seconds."),
+        LazyCommand("run", "run", "Run a workflow and watch it."),
+        LazyCommand("dev", "dev", "A server and a worker in one process, to develop with."),
+        LazyCommand("graph", "graph", "Check, plan, run and draw an in-process graph."),
     ),
     "Look": (
-        Place("runs", "runs", "List runs, the newest first."),
-        Place("waiting", "waiting", "List what waits now, the longest first."),
-        Place("why", "why", "Say in one sentence why something waits."),
-        Place("tree", "tree", "Draw a run, or a tree of calls."),
-        Place("doctor", "doctor", "Check that a file or a server is sound."),
+        LazyCommand("runs", "runs", "List runs, the newest first."),
+        LazyCommand("waiting", "waiting", "List what waits now, the longest first."),
+        LazyCommand("why", "why", "Say in one sentence why something waits."),
+        LazyCommand("tree", "tree", "Draw a run, or a tree of calls."),
+        LazyCommand("doctor", "doctor", "Check that a file or a server is sound."),
     ),
     "Act": (
-        Place("resolve", "steering", "Resolve a promise; it may be new."),
-        Place("reject", "steering", "Reject a promise; it may be new."),
-        Place("cancel", "steering", "Cancel a run, a task or a promise."),
-        Place("halt", "steering", "Stop a run or a task until it is continued."),
-        Place("continue", "steering", "Let a halted run or task go on."),
-        Place("invoke", "invoke", "Call a function of a worker in any language."),
+        LazyCommand("resolve", "steering", "Resolve a promise; it may be new."),
+        LazyCommand("reject", "steering", "Reject a promise; it may be new."),
+        LazyCommand("cancel", "steering", "Cancel a run, a task or a promise."),
+        LazyCommand("halt", "steering", "Stop a run or a task until it is continued."),
+        LazyCommand("continue", "steering", "Let a halted run or task go on."),
+        LazyCommand("invoke", "invoke", "Call a function of a worker in any language."),
     ),
     "By the protocol": (
-        Place("promises", "promises", "Promises: get, create, settle, search, register."),
-        Place("tasks", "tasks", "Tasks: what a worker does, by hand."),
-        Place("schedules", "schedules", "Cron rules that create promises, or start runs."),
+        LazyCommand("promises", "promises", "Promises: get, create, settle, search, register."),
+        LazyCommand("tasks", "tasks", "Tasks: what a worker does, by hand."),
+        LazyCommand("schedules", "schedules", "Cron rules that create promises, or start runs."),
     ),
     "Operate": (
-        Place("serve", "serve", "Serve many processes and languages over HTTP."),
-        Place("worker", "worker", "Run the tasks of your modules for a server."),
-        Place("migrate", "migrate", "Bring a file to the schema of this version."),
-        Place("completion", "completion", "Let your shell complete commands."),
+        LazyCommand("serve", "serve", "Serve many processes and languages over HTTP."),
+        LazyCommand("worker", "worker", "Run the tasks of your modules for a server."),
+        LazyCommand("migrate", "migrate", "Bring a file to the schema of this version."),
+        LazyCommand("completion", "completion", "Let your shell complete commands."),
     ),
 }
-"""Every command: its name, its module, and what the list of commands says of it."""
+"""Every command: its name, its module, and its line in the list of commands."""
 
 
-class Commands(Named):
+class Commands(CommandGroup):
     """Shows expected failures as one line, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -91,7 +91,7 @@ class Commands(Named):
 )
 @click.version_option(layby.__version__, prog_name="layby")
 def cli() -> None:
-    """The group; what it says about itself is HELP."""
+    """The group; its help text is HELP."""
 
 
 def main() -> None:

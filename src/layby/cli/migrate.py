@@ -1,4 +1,4 @@
-"""`layby migrate`: bring a file to the schema this version knows, or say whether it is."""
+"""`layby migrate`: bring a file to the schema of this version, or say what is missing."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from layby.store.sqlite import SqliteStore, missing_migrations
 @click.command(
     epilog="""\b
 Examples:
-  layby migrate --check          exit code 1 when something is to be done
+  layby migrate --check          exit code 1 if there is something to do
   layby migrate --db sqlite:/var/lib/layby.db"""
 )
 @click.option("--db", metavar="ADDRESS", help="The file: sqlite:PATH.  [env: LAYBY_DB]")

@@ -1,4 +1,4 @@
-"""Options that many commands share, and how their texts are read."""
+"""Options that many commands share, and how their values are parsed."""
 
 import functools
 import json
@@ -20,25 +20,25 @@ Function = Callable[..., Any]
 
 
 def reaching(command: Function) -> Function:
-    """`--url`, `--token` and `--db`, handed over as one `place`."""
+    """Adds `--url`, `--token` and `--db`, passed to the command as one `place`."""
 
     @click.option("--url", metavar="URL", help="Ask this server.  [env: LAYBY_URL]")
     @click.option("--token", metavar="TOKEN", help="The server's token.  [env: LAYBY_TOKEN]")
     @click.option(
         "--db",
         metavar="ADDRESS",
-        help="Look into this file: sqlite:PATH.  [env: LAYBY_DB; default: ./layby.db if it is "
-        "there, else the server http://127.0.0.1:8001]",
+        help="Use this file: sqlite:PATH.  [env: LAYBY_DB; default: ./layby.db if it "
+        "exists, else the server http://127.0.0.1:8001]",
     )
     @functools.wraps(command)
     def reached(url: str | None, token: str | None, db: str | None, **given: Any) -> Any:
-        place = replace(find_place(url, token, db), flags=_typed(url, db))
+        place = replace(find_place(url, token, db), flags=_flags_as_typed(url, db))
         return command(place=place, **given)
 
     return reached
 
 
-def _typed(url: str | None, db: str | None) -> str:
+def _flags_as_typed(url: str | None, db: str | None) -> str:
     named = (("--url", url), ("--db", db))
     return " ".join(f"{flag} {shlex.quote(text)}" for flag, text in named if text is not None)
 
@@ -62,11 +62,11 @@ def limited(default: int) -> Callable[[Function], Function]:
         default=default,
         show_default=True,
         type=click.IntRange(min=0),
-        help="List at most so many; 0 for all.",
+        help="List at most this many; 0 for all.",
     )
 
 
-class Duration(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+class DurationParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
     name = "duration"
 
     def __init__(self, least: int = 1) -> None:
@@ -81,7 +81,7 @@ class Duration(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] -
             self.fail(str(error), param, ctx)
 
 
-class Json(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+class JsonParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
     """JSON, or `@FILE` with JSON in it (`@-`: on stdin)."""
 
     name = "json"
@@ -93,9 +93,9 @@ class Json(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - non
         try:
             return json.loads(text)
         except ValueError as error:
-            where = f"what {value} holds" if value.startswith("@") else repr(value)
+            where = f"the content of {value}" if value.startswith("@") else repr(value)
             hint = "" if value.startswith(("@", "{", "[")) else self._hint(value)
-            self.fail(f"{where} is no JSON ({error}){hint}", param, ctx)
+            self.fail(f"{where} is not JSON ({error}){hint}", param, ctx)
 
     def _text(self, value: str, param: Any, ctx: Any) -> str:
         if not value.startswith("@"):
@@ -107,10 +107,10 @@ class Json(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - non
 
     @staticmethod
     def _hint(value: str) -> str:
-        return f"; a text is written in quotes: '{json.dumps(value, ensure_ascii=False)}'"
+        return f"; a string needs quotes: '{json.dumps(value, ensure_ascii=False)}'"
 
 
-class Tag(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
+class TagParam(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none before click 8.4
     """`KEY=VALUE`."""
 
     name = "key=value"
@@ -120,24 +120,24 @@ class Tag(click.ParamType):  # pyright: ignore[reportMissingTypeArgument] - none
             return value  # pyright: ignore[reportUnknownVariableType]
         key, equals, text = value.partition("=")
         if not equals or not key:
-            self.fail(f"{value!r} is no tag: write KEY=VALUE", param, ctx)
+            self.fail(f"{value!r} is not a tag: write KEY=VALUE", param, ctx)
         return key, text
 
 
-DURATION = Duration()
-JSON = Json()
+DURATION = DurationParam()
+JSON = JsonParam()
 graced = click.option(
     "--grace",
-    type=Duration(least=0),
+    type=DurationParam(least=0),
     default="25s",
     show_default=True,
-    help="How long plain `def` and process bodies may take to end when it stops.",
+    help="How long plain `def` and process bodies may take to end at shutdown.",
 )
 
 
 def tagged(help_text: str) -> Callable[[Function], Function]:
     return click.option(
-        "--tag", "tags", type=Tag(), multiple=True, metavar="KEY=VALUE", help=help_text
+        "--tag", "tags", type=TagParam(), multiple=True, metavar="KEY=VALUE", help=help_text
     )
 
 
@@ -145,7 +145,7 @@ def tags_of(pairs: tuple[tuple[str, str], ...]) -> Tags:
     return dict(pairs)
 
 
-def loosely(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     """JSON if it is JSON, else the text itself."""
     try:
         return json.loads(text)

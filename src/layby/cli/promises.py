@@ -4,13 +4,13 @@ from typing import Any
 
 import click
 
-from layby.cli import records, showing
-from layby.cli.answers import expect, unknown
+from layby.cli import record_views, showing
+from layby.cli.command_groups import CommandGroup
 from layby.cli.connection import Place, ask
-from layby.cli.groups import Named
+from layby.cli.expected_replies import expect, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.commands import (
     NOTHING,
@@ -30,9 +30,9 @@ from layby.wire import encoding
 STATES = ("pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout")
 
 
-@click.group(cls=Named)
+@click.group(cls=CommandGroup)
 def promises() -> None:
-    """Promises, by the protocol: ids are taken as they are, and must exist."""
+    """Promises, by the protocol: ids are used as given, and must exist."""
 
 
 @promises.command(epilog="Example:  layby promises get order-7.paid")
@@ -52,8 +52,8 @@ Examples:
       --tag resonate:target=poll://any@default"""
 )
 @click.argument("promise_id", metavar="ID")
-@click.option("--timeout", type=DURATION, help="How long it may stay pending.  [default: for ever]")
-@click.option("--param", type=JSON, help="What it is born with, as JSON or @FILE.")
+@click.option("--timeout", type=DURATION, help="How long it may stay pending.  [default: forever]")
+@click.option("--param", type=JSON, help="Its parameter, as JSON or @FILE.")
 @tagged("A tag; give it again for more.")
 @reaching
 @as_json
@@ -98,7 +98,7 @@ _settling(
 @promises.command(epilog="Example:  layby promises search --state pending --tag kind=order")
 @click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
 @tagged("Only those with this tag; give it again for more.")
-@click.option("--prefix", help="Only ids that begin so.")
+@click.option("--prefix", help="Only ids that begin with this.")
 @limited(100)
 @reaching
 @as_json
@@ -110,7 +110,7 @@ def search(
     rows, is_cut = listed(place, query, limit)
     found: list[Promise] = rows
     if as_json:
-        showing.print_json({"promises": [records.promise_json(each) for each in found]})
+        showing.print_json({"promises": [record_views.promise_json(each) for each in found]})
         return
     now = SystemClock().now()
     showing.print_found(
@@ -158,7 +158,7 @@ def register_listener(place: Place, awaited: str, address: str, *, as_json: bool
 
 
 def show(place: Place, command: Command, promise_id: str, *, as_json: bool) -> None:
-    """Send it and show the promise that comes back."""
+    """Send the command and show the promise it returns."""
 
     async def sent(client: Client) -> Promise:
         reply = await client.send(command)
@@ -171,9 +171,9 @@ def show(place: Place, command: Command, promise_id: str, *, as_json: bool) -> N
 
 def print_promise(promise: Promise, *, as_json: bool) -> None:
     if as_json:
-        showing.print_json({"promise": records.promise_json(promise)})
+        showing.print_json({"promise": record_views.promise_json(promise)})
     else:
-        showing.print_fields(records.promise_fields(promise, SystemClock().now()))
+        showing.print_fields(record_views.promise_fields(promise, SystemClock().now()))
 
 
 def value_of(given: Any) -> Value:

@@ -15,31 +15,40 @@ from rich.table import Table
 from rich.text import Text
 
 from layby.cli import showing
+from layby.cli.closing import close_and_report, exit_soon
+from layby.cli.command_errors import Refused
 from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
-from layby.cli.loading import complete_files, find_flow
-from layby.cli.options import DURATION, Json, as_json, graced, loosely, reaching, slotted
-from layby.cli.refusals import Refused
-from layby.cli.stopping import closed, end_soon
-from layby.client.api import Client
+from layby.cli.options import DURATION, JsonParam, as_json, graced, json_or_text, reaching, slotted
+from layby.cli.user_code import complete_files, find_flow
+from layby.client.interface import Client
 from layby.core.commands import GetPromise
 from layby.core.replies import PromiseData
 from layby.errors import RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
 from layby.runner.runner import Runner
-from layby.server.signals import asked_to_stop
+from layby.server.signals import stop_requested
 from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.workflow import Workflow
 
-LOOK_S = 0.2
-"""How often the tasks are looked at while a person watches."""
-AROUND = 3
-"""Lines above and below the tasks: the run, those that are only counted, and the cursor's."""
-LOUD = ("Failed", "Running", "Halted", "Ready", "Pending", "Cancelled", "Skipped", "Completed")
-"""Who is shown first where not all can be."""
+REFRESH_S = 0.2
+"""How often the tasks are read while a person watches."""
+OTHER_LINES = 3
+"""Lines besides the tasks: the run, the tasks that are only counted, and the cursor."""
+SHOWN_FIRST = (
+    "Failed",
+    "Running",
+    "Halted",
+    "Ready",
+    "Pending",
+    "Cancelled",
+    "Skipped",
+    "Completed",
+)
+"""Which tasks are shown first if there is no room for all."""
 TRACEBACKS = 3
-"""Of a run in which everything failed, nobody reads all."""
+"""How many are printed: nobody reads all of a run in which everything failed."""
 
 
 @click.command(
@@ -54,7 +63,7 @@ Examples:
     "--context",
     "given",
     multiple=True,
-    help="What it starts with: KEY=VALUE (JSON, or else a text), a JSON object, or @FILE.",
+    help="Its initial context: KEY=VALUE (JSON, or else text), a JSON object, or @FILE.",
 )
 @click.option("--id", "run_id", help="The run's id; the same id is the same run.")
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
@@ -77,8 +86,8 @@ def run(
 ) -> None:
     """Start the workflow FLOW of MODULE, show its tasks, and print its result as JSON.
 
-    MODULE is a file or an importable module. Exit code 1 says that the run failed. Interrupted, it
-    can be taken up again: the same --id goes on where it was.
+    MODULE is a file or an importable module. Exit code 1 means that the run failed. An interrupted
+    run can be resumed: the same --id continues where it stopped.
     """
     with redirect_stdout(sys.stderr):
         flow = find_flow(target)
@@ -87,29 +96,29 @@ def run(
         _address(place), slots=slots, group=group, token=place.token, grace=grace / 1000
     )
     seconds = None if deadline is None else deadline / 1000
-    watch = _Watch(showing.new_console(stderr=True), quiet=as_json)
-    ending = _Ending()
+    view = _RunView(showing.new_console(stderr=True), quiet=as_json)
+    closer = _LoopCloser()
     try:
-        with redirect_stdout(sys.stderr):  # whatever tasks print, stdout is the result
-            result = ending.loop.run(_executed(runner, flow, context, run_id, seconds, watch))
+        with redirect_stdout(sys.stderr):  # stdout is for the result, whatever tasks print
+            result = closer.loop.run(_executed(runner, flow, context, run_id, seconds, view))
     except (RunFailed, RunCancelled) as error:
-        ending.code = 1
+        closer.code = 1
         if as_json:
-            showing.print_json(_document(watch, None, str(error)))
+            showing.print_json(_document(view, None, str(error)))
         raise Refused(str(error)) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
-        ending.code = 130
-        if watch.run_id:
+        closer.code = 130
+        if view.run_id:
             in_group = "" if group == "default" else f" --group {group}"
-            again = place.sent_here(f"layby run {target} --id {watch.run_id}{in_group}")
-            click.echo(f"the run '{watch.run_id}' is kept; go on with: {again}", err=True)
+            again = place.sent_here(f"layby run {target} --id {view.run_id}{in_group}")
+            click.echo(f"the run '{view.run_id}' is kept; continue it with: {again}", err=True)
         raise KeyboardInterrupt from None
-    showing.print_json(_document(watch, result, None) if as_json else result.to_dict())
-    ending.code = 0
+    showing.print_json(_document(view, result, None) if as_json else result.to_dict())
+    closer.code = 0
 
 
-class _Ending:
-    """Closes the loop when all is said: a body that goes on in its thread would hold that up."""
+class _LoopCloser:
+    """Closes the loop after all output: a body still running in a thread would delay that."""
 
     def __init__(self) -> None:
         self.loop = asyncio.Runner()
@@ -117,7 +126,7 @@ class _Ending:
         click.get_current_context().find_root().call_on_close(self._close)
 
     def _close(self) -> None:
-        timer = end_soon(self.code)
+        timer = exit_soon(self.code)
         self.loop.close()
         timer.cancel()
 
@@ -128,30 +137,30 @@ async def _executed(
     context: Mapping[str, Any],
     run_id: str | None,
     deadline: float | None,
-    watch: "_Watch",
+    view: "_RunView",
 ) -> Context:
     running = asyncio.current_task()
     assert running is not None
-    asked_to_stop(running.cancel)
+    stop_requested(running.cancel)
     await runner.__aenter__()
     try:
         started = await runner.start(flow, context, run_id=run_id, deadline=deadline)
         try:
-            return await watch.follow(started)
+            return await view.follow(started)
         except RunFailed as failed:
-            await watch.say_where(runner.client, failed)
+            await view.print_tracebacks(runner.client, failed)
             raise
     finally:
-        await closed(runner)
+        await close_and_report(runner)
 
 
-class _Watch:
-    """What a person sees of the run: a table that changes, or in a pipe a line for each change."""
+class _RunView:
+    """What a person sees of the run: a live table, or in a pipe one line per change."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
         self.run_id = ""
         self.status: RunStatus | None = None
 
@@ -160,7 +169,7 @@ class _Watch:
         result = asyncio.ensure_future(run.result())
         try:
             with self._shown():
-                await self._look_until(result, run)
+                await self._update_until(result, run)
             return await result
         finally:
             result.cancel()
@@ -170,44 +179,44 @@ class _Watch:
             return nullcontext()
         return Live(get_renderable=self._table, console=self._console, refresh_per_second=8)
 
-    async def _look_until(self, result: "asyncio.Future[Context]", run: Run) -> None:
+    async def _update_until(self, result: "asyncio.Future[Context]", run: Run) -> None:
         while not result.done():
-            self._learn(await run.status())
-            await asyncio.wait((result,), timeout=LOOK_S)
-        self._learn(await run.status())
+            self._update(await run.status())
+            await asyncio.wait((result,), timeout=REFRESH_S)
+        self._update(await run.status())
 
-    async def say_where(self, client: Client, failed: RunFailed) -> None:
-        """The first few tracebacks: an error's name alone sends people searching."""
+    async def print_tracebacks(self, client: Client, failed: RunFailed) -> None:
+        """The first few tracebacks, since the name of an error is rarely enough."""
         for task_id in [] if self._quiet else list(failed.failed)[:TRACEBACKS]:
             reply = await client.send(GetPromise(id=plan.node_id(failed.run_id, task_id)))
             found = reply.data.promise.value if isinstance(reply.data, PromiseData) else ""
             if stack := showing.stack(found):
                 click.echo(f"task '{task_id}':\n{stack}", err=True)
 
-    def _learn(self, status: RunStatus) -> None:
+    def _update(self, status: RunStatus) -> None:
         self.status = status
         if self._quiet or self._console.is_terminal:
             return
         for task_id, execution in status.tasks.items():
             told = _words(execution)
-            if self._told.get(task_id, "Pending") != told:
+            if self._printed.get(task_id, "Pending") != told:
                 click.echo(f"{task_id}: {told}", err=True)
-            self._told[task_id] = told
+            self._printed[task_id] = told
 
     def _table(self) -> RenderableType:
         if self.status is None:
             return Text("starting ...", "dim")
-        return drawn(self.status, max(1, self._console.height - AROUND))
+        return drawn(self.status, max(1, self._console.height - OTHER_LINES))
 
 
 def drawn(status: RunStatus, lines: int) -> RenderableType:
-    """Where there is little room, what a task says is cut, not its name.
+    """If there is little room, a task's text is cut, not its name.
 
-    Of more tasks than lines, those with something to say are shown, and the others counted.
+    If there are more tasks than lines, the most important are shown and the others counted.
     """
     shown = list(status.tasks.items())
     if len(shown) > lines:
-        shown.sort(key=lambda each: LOUD.index(each[1].status))
+        shown.sort(key=lambda each: SHOWN_FIRST.index(each[1].status))
     others = Counter(each.status for _, each in shown[lines:])
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True)
@@ -242,8 +251,8 @@ def _says(execution: TaskExecution) -> str:
     return (execution.error or execution.reason or "").partition("\n")[0]
 
 
-def _document(watch: _Watch, result: Context | None, error: str | None) -> dict[str, Any]:
-    status = watch.status
+def _document(view: _RunView, result: Context | None, error: str | None) -> dict[str, Any]:
+    status = view.status
     assert status is not None
     return {
         "run": {
@@ -271,7 +280,7 @@ def _task_document(execution: TaskExecution) -> dict[str, Any]:
 
 
 def _address(place: Place) -> str:
-    """Without a word on where: the file here, which is made if need be."""
+    """By default the file in this folder, which is created if it does not exist."""
     if place.is_default and place.file is None:
         place = Place(file=Path(DEFAULT_FILE))
     if place.file is not None and is_served(place.file):
@@ -290,7 +299,7 @@ def read_context(given: tuple[str, ...]) -> dict[str, Any]:
 def _part(text: str) -> dict[str, Any]:
     if text.startswith(("{", "@", "[")):
         try:
-            found = Json().convert(text, None, None)
+            found = JsonParam().convert(text, None, None)
         except click.BadParameter as error:
             raise UsageError(f"--context: {error.message}") from None
         if not isinstance(found, dict):
@@ -299,4 +308,4 @@ def _part(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--context {text!r}: write KEY=VALUE, a JSON object, or @FILE")
-    return {key: loosely(value)}
+    return {key: json_or_text(value)}

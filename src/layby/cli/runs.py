@@ -33,7 +33,7 @@ Examples:
   layby runs --state failed --flow order --limit 20
   layby runs --json | jq -r '.runs[].id'"""
 )
-@click.option("--state", type=click.Choice(list(STATES)), help="Only those that are so.")
+@click.option("--state", type=click.Choice(list(STATES)), help="Only those in this state.")
 @click.option("--flow", help="Only those of this workflow.")
 @limited(50)
 @reaching
@@ -55,7 +55,7 @@ def runs(place: Place, state: str | None, flow: str | None, limit: int, *, as_js
 
 
 def _newest(place: Place, state: str | None, flow: str | None, limit: int) -> Listed:
-    """A state people name may be several of the store's."""
+    """One state of a run may be several states of its promise."""
     states = STATES[state] if state is not None else (None,)
     queries = (ListRuns(state=each, name=flow, newest_first=True) for each in states)
     lists = [listed(place, query, limit) for query in queries]
@@ -84,7 +84,7 @@ def state_of(root: Promise, task: Task | None) -> str:
 
 
 def progress_of(root: Promise, task: Task | None) -> tuple[int | None, int | None]:
-    """Settled and all tasks; None where this is no run that `layby.run.start` made."""
+    """Settled and all tasks; None if `layby.run.start` did not create it."""
     try:
         total = len(plan.read_root_param(root.param).shape.after)
     except WireError:

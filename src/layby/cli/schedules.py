@@ -4,15 +4,15 @@ from typing import Any
 
 import click
 
-from layby.cli import records, showing
-from layby.cli.answers import expect
+from layby.cli import record_views, showing
+from layby.cli.command_errors import Refused
+from layby.cli.command_groups import CommandGroup
 from layby.cli.connection import Place, ask
-from layby.cli.groups import Named
+from layby.cli.expected_replies import expect
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
 from layby.cli.promises import value_of
-from layby.cli.refusals import Refused
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.commands import Command, CreateSchedule, DeleteSchedule, GetSchedule
 from layby.core.model import Schedule
@@ -21,7 +21,7 @@ from layby.core.replies import Reply, ScheduleData, SchedulePage
 from layby.workflow.names import close_match
 
 
-@click.group(cls=Named)
+@click.group(cls=CommandGroup)
 def schedules() -> None:
     """Schedules: cron rules that create promises, or start runs."""
 
@@ -52,7 +52,7 @@ Example:
 @click.option(
     "--timeout", type=DURATION, default="1h", show_default=True, help="Deadline of each promise."
 )
-@click.option("--param", type=JSON, help="What each promise is born with, as JSON or @FILE.")
+@click.option("--param", type=JSON, help="The parameter of each promise, as JSON or @FILE.")
 @tagged("A tag of each promise; resonate:target=ADDRESS is needed.")
 @reaching
 @as_json
@@ -102,7 +102,7 @@ def search(place: Place, tags: Any, limit: int, *, as_json: bool) -> None:
     rows, is_cut = listed(place, SearchSchedules(tags=tags_of(tags)), limit)
     found: list[Schedule] = rows
     if as_json:
-        showing.print_json({"schedules": [records.schedule_json(each) for each in found]})
+        showing.print_json({"schedules": [record_views.schedule_json(each) for each in found]})
         return
     now = SystemClock().now()
     showing.print_found(
@@ -111,10 +111,10 @@ def search(place: Place, tags: Any, limit: int, *, as_json: bool) -> None:
         (
             (
                 showing.plain(each.id),
-                showing.plain(records.rule_of(each)),
+                showing.plain(record_views.rule_of(each)),
                 showing.coming(each.next_run_at, now),
                 showing.passed(each.last_run_at, now),
-                showing.plain(records.made_by(each)),
+                showing.plain(record_views.made_by(each)),
             )
             for each in found
         ),
@@ -126,9 +126,9 @@ def _show(place: Place, command: Command, schedule_id: str, *, as_json: bool) ->
     reply = ask(place, lambda client: _reply(client, command, schedule_id))
     schedule = expect(reply, ScheduleData, f"schedule '{schedule_id}'").schedule
     if as_json:
-        showing.print_json({"schedule": records.schedule_json(schedule)})
+        showing.print_json({"schedule": record_views.schedule_json(schedule)})
     else:
-        showing.print_fields(records.schedule_fields(schedule, SystemClock().now()))
+        showing.print_fields(record_views.schedule_fields(schedule, SystemClock().now()))
 
 
 async def _reply(client: Client, command: Command, schedule_id: str) -> Reply:

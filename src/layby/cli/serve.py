@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from layby.server import config, logs, server
-from layby.server.config import KEYS
+from layby.server import logs, server, server_config
+from layby.server.server_config import KEYS
 
 EPILOG = """
 \b
@@ -18,15 +18,15 @@ Examples:
   layby serve --db sqlite:/var/lib/layby.db --host 0.0.0.0
   LAYBY_LOG__FORMAT=json layby serve --config /etc/layby.toml
 
-Every setting can stand in layby.toml, in a variable LAYBY_SECTION__NAME, or be a flag; flags win.
-SIGTERM and Ctrl-C answer what is under way, then stop.
+Every setting can be in layby.toml, a variable LAYBY_SECTION__NAME, or a flag; flags win.
+On SIGTERM and Ctrl-C it answers requests under way, then stops.
 """
 NO_FLAGS = ("auth.api_keys",)
-"""What other users of the machine could read in the list of processes."""
+"""Secrets, which other users of the machine could read in the list of processes."""
 
 
 def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """One flag for each setting: what it is called and means is said once, in the config."""
+    """One flag for each setting; its name and meaning are defined once, in the config."""
     for key in reversed(KEYS.values()):
         if key.name in NO_FLAGS:
             continue
@@ -48,7 +48,7 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
 def serve(file: Path | None, **given: Any) -> None:
     """Serve the Resonate protocol and layby's own over HTTP."""
     flags = {name.replace("__", "."): value for name, value in given.items() if value is not None}
-    loaded = config.load(flags, os.environ, file)
+    loaded = server_config.load(flags, os.environ, file)
     logs.configure(loaded.log)
     _run(server.serve(loaded, tell))
 

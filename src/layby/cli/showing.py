@@ -1,6 +1,6 @@
-"""What a command prints: one JSON document, or words and tables for people.
+"""What a command prints: one JSON document, or text and tables for people.
 
-Nothing coloured goes into a pipe, and no line is cut there.
+Output to a pipe has no colours, and its lines are never cut.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import moment
 
 WIDE: Final = 100_000
-"""A pipe has no width."""
+"""The width of output to a pipe, which has none."""
 STACK: Final = "stack"
 STYLES: Final = {
     "pending": "yellow",
@@ -69,7 +69,7 @@ def print_found(
     *,
     cut_at: int | None,
 ) -> None:
-    """A table of what was searched for, or the word that there is none."""
+    """A table of what was found, or a line that says nothing was."""
     if found := list(rows):
         print_table(headings, found)
         tell_cut(cut_at)
@@ -78,13 +78,13 @@ def print_found(
 
 
 def tell_cut(at: int | None) -> None:
-    """Who reads a list must not believe that this is all."""
+    """Says that a list is incomplete."""
     if at is not None:
         click.echo(f"... and more than these {at} (--limit 0 lists all)", err=True)
 
 
 def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:
-    """A thing by itself, a line for each thing to know of it."""
+    """One item, with one line per field."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     console = new_console()
     grid.add_column(style="bold", no_wrap=True)
@@ -95,12 +95,12 @@ def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:
 
 
 def print_wide(shown: RenderableType) -> None:
-    """Never cut: a terminal that is too narrow folds the lines by itself."""
+    """Never cut: a narrow terminal wraps the lines itself."""
     Console(highlight=False, width=WIDE).print(shown)
 
 
 def _print(console: Console, shown: RenderableType) -> None:
-    """On a terminal as it is; into a pipe without the spaces that fill up its lines."""
+    """On a terminal as it is; into a pipe without trailing spaces."""
     if console.is_terminal:
         console.print(shown)
         return
@@ -119,7 +119,7 @@ def state(name: str) -> Text:
 
 
 def plain(text: object) -> Text:
-    """As it is: brackets in an id are no markup."""
+    """Verbatim: brackets in an id are not markup."""
     return Text(str(text))
 
 
@@ -140,14 +140,14 @@ def coming(at: Millis | None, now: Millis) -> Text:
 
 
 def instant(at: Millis | None, now: Millis) -> Text:
-    """When that is, both ways of saying it."""
+    """Relative and absolute time."""
     if at is None or at >= FOREVER:
         return Text("never" if at else "-")
     return Text(f"{ago(at, now)} ({moment(at)})")
 
 
 def value(text: str) -> str:
-    """A param or value, decoded, in one line; what is not ours as the text it is."""
+    """A param or value, decoded, in one line; text that is not ours as it is."""
     found = encoding.from_text(text)
     if stack(text):
         found = {key: each for key, each in found.items() if key != STACK}
@@ -155,7 +155,7 @@ def value(text: str) -> str:
 
 
 def stack(text: str) -> str:
-    """Where an error was raised, if its worker has told: many lines, so they stand apart."""
+    """The traceback of an error, if its worker sent one; shown separately, as it is long."""
     found = encoding.from_text(text)
     told: Any = found.get(STACK) if isinstance(found, dict) and "__type" in found else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - JSON is what it is
     return told.rstrip() if isinstance(told, str) else ""

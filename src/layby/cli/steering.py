@@ -6,12 +6,12 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from layby.cli import records, showing
-from layby.cli.answers import expect, found, run_rows
+from layby.cli import record_views, showing
+from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask
+from layby.cli.expected_replies import expect, found, run_rows
 from layby.cli.options import JSON, as_json, reaching
-from layby.cli.refusals import Refused
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.core.commands import (
     CancelPromise,
     Command,
@@ -34,12 +34,12 @@ REASON = "layby:reason"
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
+    except (KeyError, OSError):  # a container whose user has no name
         return ""
 
 
 by_whom = click.option("--by", default=_user, help="Who does it.  [default: your login name]")
-why = click.option("--reason", default="", help="Why, for those who look later.")
+why = click.option("--reason", default="", help="Why, for the record.")
 
 
 @click.command(
@@ -57,10 +57,10 @@ Examples:
 def resolve(
     place: Place, promise_id: str, given: Any, by: str, reason: str, *, as_json: bool
 ) -> None:
-    """Resolve the promise ID; whoever waits for it goes on.
+    """Resolve the promise ID; tasks that wait for it continue.
 
-    One that nobody has waited for yet comes into being: an event before its wait is not lost.
-    Who did it and why is kept in the headers of the value.
+    A promise that does not exist yet is created: an event that comes before its wait is not lost.
+    The headers of the value record who did it and why.
     """
     value = _signed(encoding.to_value(given), by, reason)
     _settle(place, ResolvePromise(id=promise_id, value=value), promise_id, as_json=as_json)
@@ -78,7 +78,7 @@ def resolve(
 def reject(
     place: Place, promise_id: str, given: Any, by: str, reason: str, *, as_json: bool
 ) -> None:
-    """Reject the promise ID; who waits for it gets an error that says the reason."""
+    """Reject the promise ID; tasks that wait for it get an error with the reason."""
     told = encoding.named_error_value("Rejected", reason or f"rejected by {by or 'somebody'}")
     value = told if given is None else encoding.to_value(given)
     command = ResolvePromise(id=promise_id, value=_signed(value, by, reason), state="rejected")
@@ -102,7 +102,7 @@ def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> 
     async def work(client: Client) -> Promise:
         promise = await found(client, asked)
         if not promise.is_pending:
-            raise Refused(f"{asked} is settled already: {promise.state}")
+            raise Refused(f"{asked} is already settled: {promise.state}")
         reply = await client.send(CancelPromise(id=promise.id, by=by, reason=reason))
         return expect(reply, PromiseData, asked).promise
 
@@ -136,13 +136,13 @@ Examples:
 @reaching
 @as_json
 def continue_(place: Place, asked: str, *, as_json: bool) -> None:
-    """Let a halted task, or every halted task of a run, go on."""
+    """Continue a halted task, or every halted task of a run."""
     _steer(place, asked, ContinueTask(id=""), "continued", as_json=as_json)
 
 
 def print_outcome(promise: Promise, told: str, *, as_json: bool) -> None:
     if as_json:
-        showing.print_json({"promise": records.promise_json(promise)})
+        showing.print_json({"promise": record_views.promise_json(promise)})
     else:
         showing.print_line(f"{short_id(promise.id)} {told}")
 
@@ -163,7 +163,7 @@ def _settle(place: Place, command: ResolvePromise, promise_id: str, *, as_json: 
 
 
 async def _meant(client: Client, promise_id: str) -> str:
-    """What a task has made may be typed without `run/`; any other id is an event's, as it is."""
+    """Promises of a task may be typed without `run/`; any other id is used as given."""
     full = f"{plan.ROOT_PREFIX}{promise_id}"
     if ":" not in promise_id or (await client.send(GetPromise(id=promise_id))).status != 404:
         return promise_id
@@ -173,7 +173,7 @@ async def _meant(client: Client, promise_id: str) -> str:
 def _steer(
     place: Place, asked: str, command: HaltTask | ContinueTask, told: str, *, as_json: bool
 ) -> None:
-    """One task with its refusal; of a run, all tasks it applies to."""
+    """For a task, report a refusal; for a run, apply it to every task that allows it."""
 
     async def work(client: Client) -> list[str]:
         promise = await found(client, asked)
@@ -201,7 +201,7 @@ def _expect_task(reply: Reply, asked: str, told: str) -> None:
 
 
 async def _steered(client: Client, promise_id: str, command: Command) -> list[str]:
-    """Of a run everything that has not settled, root first; else the one task."""
+    """The tasks of a run that it applies to, root first; else the one task."""
     if plan.parse_root_id(promise_id) is None:
         return [promise_id]
     wanted = (

@@ -5,15 +5,15 @@ from typing import Any
 import click
 import msgspec
 
-from layby.cli import records, showing
-from layby.cli.answers import expect, unknown
+from layby.cli import record_views, showing
+from layby.cli.command_errors import Refused
+from layby.cli.command_groups import CommandGroup
 from layby.cli.connection import Place, ask
-from layby.cli.groups import Named
+from layby.cli.expected_replies import expect, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
 from layby.cli.promises import print_promise, value_of
-from layby.cli.refusals import Refused
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.commands import (
     AcquireTask,
@@ -49,7 +49,7 @@ claiming = [
 ]
 
 
-@click.group(cls=Named, aliases={"acquire": "claim", "fulfill": "complete"})
+@click.group(cls=CommandGroup, aliases={"acquire": "claim", "fulfill": "complete"})
 def tasks() -> None:
     """Tasks, by the protocol: what a worker does, by hand."""
 
@@ -72,7 +72,7 @@ def get(place: Place, task_id: str, *, as_json: bool) -> None:
 @claiming[0]
 @claiming[1]
 @click.option("--timeout", type=DURATION, help="The promise's deadline.  [default: none]")
-@click.option("--param", type=JSON, help="What the promise is born with, as JSON or @FILE.")
+@click.option("--param", type=JSON, help="The parameter of the promise, as JSON or @FILE.")
 @tagged("A tag; resonate:target=ADDRESS is needed.")
 @reaching
 @as_json
@@ -87,7 +87,7 @@ def create(
     *,
     as_json: bool,
 ) -> None:
-    """Create a promise with its task and acquire that at once."""
+    """Create a promise with its task and acquire the task at once."""
     timeout_at = NEVER if timeout is None else SystemClock().now() + timeout
     inner = CreatePromise(
         id=task_id, timeout_at=timeout_at, param=value_of(param), tags=tags_of(tags)
@@ -121,7 +121,7 @@ Example:
     "--action",
     type=JSON,
     required=True,
-    help="A promise.create or promise.settle: {kind, data}, as the wire has it.",
+    help="A promise.create or promise.settle: {kind, data}, as on the wire.",
 )
 @reaching
 @as_json
@@ -142,7 +142,7 @@ def fence(place: Place, task_id: str, version: int, action: Any, *, as_json: boo
 @reaching
 @as_json
 def heartbeat(place: Place, pid: str, held: tuple[str, ...], *, as_json: bool) -> None:
-    """Renew leases; what is no longer yours is skipped in silence."""
+    """Renew leases; skips tasks that are no longer yours."""
     command = HeartbeatTasks(pid=pid, tasks=[_task_version(each) for each in held])
     _do(place, command, "", f"renewed for {pid}", as_json=as_json)
 
@@ -161,7 +161,7 @@ def suspend(
 ) -> None:
     """Let the task wait in the store until one of these promises settles.
 
-    If one is settled already the task stays yours, and exit code 1 says so.
+    If one is already settled, the task stays yours and the exit code is 1.
     """
     waits = [RegisterCallback(awaited=each, awaiter=task_id) for each in awaited]
     actions = [SuspendAction(wait.kind, {}, wait) for wait in waits]
@@ -198,7 +198,7 @@ def complete(
 @reaching
 @as_json
 def release(place: Place, task_id: str, version: int, *, as_json: bool) -> None:
-    """Hand a task back that you hold: somebody else may take it."""
+    """Hand back a task you hold, so others may take it."""
     command = ReleaseTask(id=task_id, version=version)
     _do(place, command, task_id, f"{task_id} is released", as_json=as_json)
 
@@ -217,7 +217,7 @@ def halt(place: Place, task_id: str, *, as_json: bool) -> None:
 @reaching
 @as_json
 def continue_(place: Place, task_id: str, *, as_json: bool) -> None:
-    """Let a halted task go on."""
+    """Continue a halted task."""
     _do(place, ContinueTask(id=task_id), task_id, f"{task_id} goes on", as_json=as_json)
 
 
@@ -236,7 +236,7 @@ def search(
     rows, is_cut = listed(place, query, limit)
     found: list[Task] = rows
     if as_json:
-        showing.print_json({"tasks": [records.task_json(each) for each in found]})
+        showing.print_json({"tasks": [record_views.task_json(each) for each in found]})
         return
     showing.print_found(
         "tasks",
@@ -259,28 +259,28 @@ def _claim(place: Place, command: Command, task_id: str, *, as_json: bool) -> No
     if as_json:
         showing.print_json(
             {
-                "task": records.task_json(data.task),
-                "promise": records.promise_json(data.promise),
-                "preload": [records.promise_json(each) for each in data.preload],
+                "task": record_views.task_json(data.task),
+                "promise": record_views.promise_json(data.promise),
+                "preload": [record_views.promise_json(each) for each in data.preload],
             }
         )
         return
-    fields = (*records.task_fields(data.task), ("param", showing.value(data.promise.param)))
+    fields = (*record_views.task_fields(data.task), ("param", showing.value(data.promise.param)))
     showing.print_fields((name, showing.plain(each)) for name, each in fields)
 
 
 def _print_task(task: Task, *, as_json: bool) -> None:
     if as_json:
-        showing.print_json({"task": records.task_json(task)})
+        showing.print_json({"task": record_views.task_json(task)})
     else:
-        showing.print_fields(records.task_fields(task))
+        showing.print_fields(record_views.task_fields(task))
 
 
 def _do(place: Place, command: Command, task_id: str, told: str, *, as_json: bool) -> None:
-    """Send what is answered with nothing, and say what has happened."""
+    """Send a command whose answer has no data, and print what happened."""
     reply = ask(place, lambda client: _reply(client, command, task_id))
     if reply.status == 300:
-        raise Refused(f"{task_id} is not suspended: one of the promises is settled already")
+        raise Refused(f"{task_id} is not suspended: one of the promises is already settled")
     showing.print_json({"ok": True}) if as_json else showing.print_line(told)
 
 
@@ -307,5 +307,5 @@ def _decoded(kind: str, data: object) -> Any:
 def _task_version(text: str) -> TaskVersion:
     task_id, _, version = text.rpartition("=")
     if not task_id or not version.isdecimal():
-        raise UsageError(f"--task {text!r}: write ID=VERSION, for instance job-7=1")
+        raise UsageError(f"--task {text!r}: write ID=VERSION, for example job-7=1")
     return TaskVersion(task_id, int(version))

@@ -1,4 +1,4 @@
-"""`layby tree`: a run with its tasks, or a call with the calls it made, drawn."""
+"""`layby tree`: draws a run with its tasks, or a call with the calls it made."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -11,10 +11,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from layby.cli import showing
-from layby.cli.answers import Row, explained, pages, run_rows
 from layby.cli.connection import Place, ask
+from layby.cli.expected_replies import Row, explained, pages, run_rows
 from layby.cli.options import as_json, reaching
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
@@ -33,7 +33,7 @@ _tags = msgspec.json.Decoder(Tags).decode
 
 
 class Branch(Struct):
-    """One line of the drawing, and what hangs below it."""
+    """One line of the tree, and the lines below it."""
 
     id: str
     state: str
@@ -49,7 +49,7 @@ Examples:
   layby tree hello-1             a call made by an SDK, and the calls below it"""
 )
 @click.argument("asked", metavar="ID")
-@click.option("--all", "everything", is_flag=True, help="Also what tasks have recorded.")
+@click.option("--all", "everything", is_flag=True, help="Include what tasks have recorded.")
 @reaching
 @as_json
 def tree(place: Place, asked: str, *, everything: bool, as_json: bool) -> None:
@@ -76,7 +76,7 @@ async def _drawn(client: Client, asked: str, *, everything: bool) -> Branch:
 
 
 def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[str, Branch]:
-    """Every row of a run by id: tasks below tasks, and below those what they made."""
+    """Every row of a run by id: tasks below tasks, and their promises below them."""
     by_id = {promise.id: (promise, task) for promise, task in rows}
     root_id = min(by_id, key=len)
     root, root_task = by_id[root_id]
@@ -94,19 +94,19 @@ def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[
 
 
 def _is_call(promise: Promise, task: Task | None) -> bool:
-    """Of a function elsewhere: an SDK's sleeps have tasks too."""
+    """Whether it calls a function of another worker; an SDK's sleeps have tasks too."""
     return task is not None and not task.is_ours and not promise.timer
 
 
 def _is_open(promise: Promise) -> bool:
-    """Somebody has to settle it; a timer needs nobody."""
+    """Whether somebody has to settle it; a timer settles itself."""
     return promise.is_pending and not promise.timer
 
 
 def _task_branches(
     root_id: str, status: RunStatus, after: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Branch]:
-    """Each task once: below the last of those it waits for, which says all of them."""
+    """Each task once, below the last of its dependencies; its line names all of them."""
     root = Branch(root_id, status.state, status.flow)
     branches = {root_id: root}
     for task_id, dependencies in after.items():
@@ -139,7 +139,7 @@ def _made_branches(made: Iterable[Promise], tasks: Mapping[str, Branch]) -> dict
 
 
 def _nearest(promise_id: str, *known: Mapping[str, Branch]) -> Branch | None:
-    """Ids extend those of who made them by `.` and more."""
+    """The closest ancestor: an id extends that of its creator by `.` and more."""
     above = promise_id
     while "." in above:
         above = above.rpartition(".")[0]
@@ -161,7 +161,7 @@ async def _calls(client: Client, about: Explanation) -> Branch:
 
 
 def call_branches(promises: Iterable[Promise], top: str) -> Branch:
-    """From `top` downwards by their parents; who names itself or nobody known has none."""
+    """The tree below `top`, by parents; an unknown parent, or itself, does not count."""
     by_id = {promise.id: promise for promise in promises}
     below: defaultdict[str, list[Promise]] = defaultdict(list)
     for promise in sorted(by_id.values(), key=lambda each: (each.created_at, each.id)):
@@ -178,7 +178,7 @@ def call_branches(promises: Iterable[Promise], top: str) -> Branch:
 
 
 def _parent(promise: Promise, known: Mapping[str, Promise], top: str) -> str:
-    """A parent that cannot be found must not hide its children: they hang from the origin."""
+    """Children of a parent that is not found appear below the origin."""
     tags = _tags(promise.tags)
     for each in (tags.get(PARENT), tags.get(ORIGIN)):
         if each is not None and each != promise.id and each in known:
@@ -187,7 +187,7 @@ def _parent(promise: Promise, known: Mapping[str, Promise], top: str) -> str:
 
 
 def call_of(promise: Promise) -> str:
-    """`rpc name`, `run name` or `sleep`, as far as the promise says so."""
+    """`rpc name`, `run name` or `sleep`, as far as the promise shows it."""
     tags = _tags(promise.tags)
     if tags.get(TIMER) == "true":
         return "sleep"
@@ -214,7 +214,7 @@ def _rendered(top: Branch) -> Tree:
 
 
 def _line(branch: Branch, top: str) -> Text:
-    """In a run the tasks' own ids are enough."""
+    """In a run, the part of the id after the run's is enough."""
     name = branch.id.removeprefix(f"{top}:") if top else branch.id
     line = Text.assemble(name, "  ", (branch.state, showing.STYLES.get(branch.state, "")))
     told = " ".join(branch.told.split())

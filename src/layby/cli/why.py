@@ -5,11 +5,11 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.answers import expect, explained
 from layby.cli.connection import Place, ask
+from layby.cli.expected_replies import expect, explained
 from layby.cli.options import as_json, reaching
 from layby.cli.waiting import reason_json
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.model import Millis
 from layby.core.queries import ExplainPromise

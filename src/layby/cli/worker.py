@@ -9,13 +9,13 @@ from typing import cast
 
 import click
 
-from layby.cli.loading import calls_in, complete_files, flows_in, load_module
-from layby.cli.options import Duration, graced, slotted
-from layby.cli.stopping import closed, end_soon
-from layby.client.api import Client
+from layby.cli.closing import close_and_report, exit_soon
+from layby.cli.options import DurationParam, graced, slotted
+from layby.cli.user_code import calls_in, complete_files, flows_in, load_module
+from layby.client.interface import Client
 from layby.errors import StoreUnavailable, UsageError
-from layby.runner.runner import Runner, serving
-from layby.server.signals import asked_to_stop
+from layby.runner.runner import Runner, check_can_serve
+from layby.server.signals import stop_requested
 from layby.workflow.program import FlowProgram
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ Examples:
   layby worker flows.py --url sqlite:layby.db      beside the process that owns the file
 
 SIGTERM and Ctrl-C end `async` bodies and wait for others to end, at most --grace; then other
-workers go on. A second one, a second later, ends the process at once.
+workers continue the tasks. Another signal, a second later, ends the process at once.
 """
 
 
@@ -46,10 +46,10 @@ workers go on. A second one, a second later, ends the process at once.
 @slotted
 @click.option(
     "--lease",
-    type=Duration(least=100),
+    type=DurationParam(least=100),
     default="15s",
     show_default=True,
-    help="After this long without a sign of life others take over.",
+    help="After this long without a heartbeat others take over.",
 )
 @graced
 def worker(
@@ -57,7 +57,7 @@ def worker(
 ) -> None:
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    code = Code(load_module(module), module, group)
+    code = LoadedCode(load_module(module), module, group)
     runner = Runner(
         _checked(url),
         token=token,
@@ -69,25 +69,25 @@ def worker(
     asyncio.run(_work_and_end(runner, code, url))
 
 
-class Code:
-    """What there is to work on in a module."""
+class LoadedCode:
+    """The workflows and calls of a module."""
 
     def __init__(self, module: ModuleType, name: str, group: str = "default") -> None:
         self.flows, self.calls = flows_in(module), calls_in(module)
         if not self.flows and not self.calls:
             raise UsageError(
-                f"{name} has nothing to work on: write flow = Workflow('name', "
+                f"{name} has nothing to run: write flow = Workflow('name', "
                 "tasks=[...]) or a @task(rpc='name') at its top"
             )
         self._check(group)
 
     def _check(self, group: str) -> None:
-        """What a Runner would refuse is refused before anybody is connected to."""
+        """Refuses what a Runner would refuse, before connecting."""
         program = FlowProgram(cast("Client", None), random.random)
         for flow in self.flows:
             program.register(flow)
         for call in self.calls:
-            program.register_function(serving(call, group))
+            program.register_function(check_can_serve(call, group))
 
     def __str__(self) -> str:
         told = [f"workflow {flow.name}" for flow in self.flows]
@@ -95,19 +95,19 @@ class Code:
 
 
 def _checked(url: str) -> str:
-    """A Runner takes a plain path, too: here that would be a mistyped URL, and a new file."""
+    """A Runner also accepts a plain path; here it would be a mistyped URL and create a file."""
     if not url.startswith(("http://", "https://", "unix:", "sqlite:")):
         raise UsageError(
-            f"{url!r} is no address of a server: write for instance http://127.0.0.1:8001, "
+            f"{url!r} is not the address of a server: write for example http://127.0.0.1:8001, "
             "or sqlite:PATH to work beside the process that owns a file"
         )
     return url
 
 
-async def work(runner: Runner, code: Code, where: str) -> None:
-    """Until a signal says stop; a second one ends it at once."""
-    stop = asked_to_stop(
-        lambda: click.echo("layby stops: its tasks are handed back as they end", err=True)
+async def work(runner: Runner, code: LoadedCode, where: str) -> None:
+    """Work until a signal to stop; a second signal ends the process at once."""
+    stop = stop_requested(
+        lambda: click.echo("layby is stopping: tasks are handed back as they end", err=True)
     )
     working = asyncio.ensure_future(_work(runner, code, where))
     stopping = asyncio.ensure_future(stop.wait())
@@ -117,16 +117,16 @@ async def work(runner: Runner, code: Code, where: str) -> None:
         await working
 
 
-async def _work_and_end(runner: Runner, code: Code, where: str) -> None:
+async def _work_and_end(runner: Runner, code: LoadedCode, where: str) -> None:
     try:
         await work(runner, code, where)
     finally:
-        end_soon()
+        exit_soon()
 
 
-async def _work(runner: Runner, code: Code, where: str) -> None:
-    """A worker may be started before its server: it says so, and waits."""
-    click.echo(f"layby looks for {where} …", err=True)
+async def _work(runner: Runner, code: LoadedCode, where: str) -> None:
+    """A worker may be started before its server: it reports that, and retries."""
+    click.echo(f"layby is connecting to {where} …", err=True)
     while not await _entered(runner):
         pass
     try:
@@ -135,7 +135,7 @@ async def _work(runner: Runner, code: Code, where: str) -> None:
         click.echo(f"layby works for {where}: {code}  (Ctrl-C stops it)", err=True)
         await asyncio.Event().wait()
     finally:
-        await closed(runner)
+        await close_and_report(runner)
 
 
 async def _entered(runner: Runner) -> bool:

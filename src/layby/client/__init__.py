@@ -1,1 +1,1 @@
-"""How everything above an engine talks to it: one Protocol, and a client that speaks HTTP."""
+"""How code above the engine talks to it: one protocol, and a client that speaks HTTP."""

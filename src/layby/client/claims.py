@@ -2,16 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from layby.core.commands import (
-    Command,
-    FailTask,
-    FinishTask,
-    Released,
-    ReleaseTask,
-    ReleaseTasks,
-    StartRun,
-    Take,
-)
+from layby.core.commands import Command, Released, ReleaseTask, ReleaseTasks
 from layby.core.queries import Query
 from layby.core.replies import Claim, ClaimData, FailData, FinishData, Reply, RunData, TakeData
 
@@ -21,7 +12,7 @@ def releases(
 ) -> Iterator[ReleaseTask | ReleaseTasks]:
     """What hands back all that this answer claims: released with its place, never forgotten."""
     data = answer.data if isinstance(answer, Reply) else None
-    take, claims = _take(request), _taken(data)
+    take, claims = request.asks, _taken(data)
     if take is not None and claims:
         tasks = tuple(
             Released(each.task.id, each.task.version, each.ready_at, begun=False) for each in claims
@@ -29,12 +20,6 @@ def releases(
         yield ReleaseTasks(pid=take.pid, incarnation=take.incarnation, tasks=tasks)
     if isinstance(data, ClaimData) and data.task.state == "acquired":
         yield ReleaseTask(id=data.task.id, version=data.task.version)
-
-
-def _take(request: Command | Query) -> Take | None:
-    if isinstance(request, Take):
-        return request
-    return request.take if isinstance(request, FinishTask | FailTask | StartRun) else None
 
 
 def _taken(data: object) -> Sequence[Claim]:

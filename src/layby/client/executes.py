@@ -1,4 +1,4 @@
-"""What the server has to tell a worker that serves calls: which tasks may be acquired."""
+"""The stream of `execute` messages for a worker that serves calls: tasks it may acquire."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ from layby.core.commands import Command
 from layby.core.queries import DeclineTasks, Execute, Query
 from layby.core.replies import Reply
 from layby.errors import LaybyError
-from layby.wire.answers import MessageEnvelope
+from layby.wire.records import MessageRecord
 
 logger = logging.getLogger(__name__)
 
-PORTION: Final = 500
+DECLINED_AT_ONCE: Final = 500
 
 
 class ExecuteStream:
-    """Open, it is one of the receivers of its group, like a worker of any SDK."""
+    """While open, it is a receiver of its group, like a worker of any SDK."""
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class ExecuteStream:
                 task.cancel()
 
     def decline(self, task: Execute) -> None:
-        """Together with all that are declined while the last ones are told."""
+        """Queued, and sent together with others that are declined in the meantime."""
         self._declined.append(task)
         if self._declining is None or self._declining.done():
             self._declining = asyncio.create_task(self._decline())
 
     async def _decline(self) -> None:
         while self._declined:
-            count = min(len(self._declined), PORTION)
+            count = min(len(self._declined), DECLINED_AT_ONCE)
             tasks = tuple(self._declined.popleft() for _ in range(count))
             try:
                 await self._send(DeclineTasks(pid=self._pid, tasks=tasks))
-            except LaybyError as failure:  # they are told again when nobody has taken them
-                logger.warning("calls were not declined: %s", failure)
+            except LaybyError as failure:  # the server sends them again if nobody takes them
+                logger.warning("could not decline calls: %s", failure)
 
-    def _hear(self, message: MessageEnvelope) -> None:
+    def _hear(self, message: MessageRecord) -> None:
         task = message.data.task
         if message.kind == "execute" and task is not None:
             self._heard(task.id, task.version)

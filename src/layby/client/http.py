@@ -1,11 +1,11 @@
-"""The client of a server: the same answers as from an engine in this process.
+"""A client for a server. It gives the same answers as an engine in this process.
 
-Commands of one process apply in the order in which they were sent: they leave in line, one batch
-at a time, and whatever is sent while a batch is under way goes with the next. Requests that wait
-on the server, and reads that may take long, have a connection each.
+Commands of one process apply in the order in which they were sent: they are queued and sent one
+batch at a time; requests made while a batch is under way go with the next one. Requests that wait
+on the server, and reads that may take long, get a connection each.
 
-A request without an answer is sent again. If an earlier copy of it may have arrived and it is
-then refused, reading shows whether that was our own doing (`doubt`).
+A request without an answer is sent again. If it is then refused and an earlier copy may have
+arrived, `lost_replies` reads the store to find out whether that copy succeeded.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from layby.client.api import Listener, Watching
 from layby.client.claims import releases
-from layby.client.doubt import resolved
 from layby.client.inbox import Inbox
+from layby.client.interface import PromiseListener, Watching
+from layby.client.lost_replies import recovered_reply
 from layby.client.transport import Transport, Unreachable
 from layby.core.commands import Command, Take, WatchPromise
 from layby.core.pauses import Pauses
@@ -29,37 +29,37 @@ from layby.wire import answers
 from layby.wire.ask import ask, ask_all
 
 PATIENCE_S: Final = 30.0
-"""How long a request is sent again before its sender hears that nobody answers."""
+"""How long a request is sent again before the caller gets an error."""
 ANSWER_S: Final = 30.0
-"""How long one answer may take, beyond what its request asked to wait."""
+"""How long one answer may take, on top of the time its request asked to wait."""
 PAUSES: Final = Pauses(0.02, longest=1.0)
 BATCH: Final = 500
 BATCH_BYTES: Final = 1_000_000
-LAST_S: Final = 1.0
-"""How long a client that is closed lets its line move on."""
-A_DAY_MS: Final = 86_400_000
-NO_TEXT: Final = refuse(400, "Invalid request: a text in it is not valid Unicode")
+CLOSING_S: Final = 1.0
+"""How long `close` lets the queue be sent."""
+DAY_MS: Final = 86_400_000
+NOT_UNICODE: Final = refuse(400, "Invalid request: a text in it is not valid Unicode")
 
 
-class Letter:
-    """A request on its way."""
+class PendingRequest:
+    """A request that is queued or under way."""
 
-    __slots__ = ("answer", "body", "is_doubtful", "request")
+    __slots__ = ("answer", "body", "may_have_arrived", "request")
 
     def __init__(self, request: Command | Query, token: str | None) -> None:
         self.request = request
         self.body = ask(request, "0", token)
         self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.is_doubtful = False
+        self.may_have_arrived = False
         """An earlier copy may have arrived."""
 
     @property
     def reply(self) -> Reply | None:
-        """What its sender was told, if it was told anything."""
-        is_told = self.answer.done() and not self.answer.cancelled()
-        return self.answer.result() if is_told and self.answer.exception() is None else None
+        """The reply its caller got, if any."""
+        is_answered = self.answer.done() and not self.answer.cancelled()
+        return self.answer.result() if is_answered and self.answer.exception() is None else None
 
-    def tell(self, reply: Reply | BaseException) -> None:
+    def answer_with(self, reply: Reply | BaseException) -> None:
         if self.answer.done():
             return
         if isinstance(reply, Reply):
@@ -69,7 +69,7 @@ class Letter:
 
 
 class HttpClient:
-    """Belongs to the event loop it is created in. `url`: `http://host:port` or `unix:/a.sock`."""
+    """Use it in the event loop it is created in. `url`: `http://host:port` or `unix:/a.sock`."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class HttpClient:
     ) -> None:
         self.transport = Transport(url, token)
         self.inbox: Inbox | None = None
-        """Who has one hears of settled promises there; others let a request wait for each."""
+        """If set, it reports settled promises; otherwise each watch is a request that waits."""
         self._token = token
         self._patience = patience
         self._answer_within = answer_within
-        self._line: deque[Letter] = deque()
-        self._carrying: asyncio.Task[None] | None = None
+        self._queue: deque[PendingRequest] = deque()
+        self._sending: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
 
     async def send(self, request: Command | Query) -> Reply:
@@ -94,126 +94,130 @@ class HttpClient:
         if isinstance(request, WatchPromise) and self.inbox is not None:
             return await self.inbox.watch(request.id)
         try:
-            letter = Letter(request, self._token)
+            pending = PendingRequest(request, self._token)
         except UnicodeEncodeError:
-            return NO_TEXT
-        if isinstance(request, Query) or _waits_ms(request):
-            return await self._alone(letter)
-        self._line_up(letter)
+            return NOT_UNICODE
+        if isinstance(request, Query) or _server_wait_ms(request):
+            return await self._send_alone(pending)
+        self._enqueue(pending)
         try:
-            return await letter.answer
+            return await pending.answer
         except asyncio.CancelledError:
-            self._hand_back(letter.request, letter.reply)
+            self._hand_back(pending.request, pending.reply)
             raise
 
     def ask(self, request: Command | Query) -> "asyncio.Future[Reply]":
-        """As `send`, for who does not wait: it stands in line when this returns."""
-        if self._closed.is_set() or isinstance(request, Query) or _waits_ms(request):
+        """Like `send`, without waiting: the request is queued when this returns."""
+        if self._closed.is_set() or isinstance(request, Query) or _server_wait_ms(request):
             return asyncio.ensure_future(self.send(request))
         try:
-            letter = Letter(request, self._token)
+            pending = PendingRequest(request, self._token)
         except UnicodeEncodeError:
-            return asyncio.ensure_future(self.send(request))  # which says so
-        self._line_up(letter)
-        return letter.answer
+            return asyncio.ensure_future(self.send(request))  # which returns the refusal
+        self._enqueue(pending)
+        return pending.answer
 
-    def watch(self, promise_id: str, listener: Listener) -> Watching:
+    def watch(self, promise_id: str, listener: PromiseListener) -> Watching:
         if self.inbox is not None and not self._closed.is_set():
             return self.inbox.listen_for(promise_id, listener)
         asked = asyncio.ensure_future(self.send(WatchPromise(id=promise_id)))
-        asked.add_done_callback(partial(_told, listener))
+        asked.add_done_callback(partial(_notify, listener))
         return asked
 
     async def close(self) -> None:
-        """What is in line leaves first, if that takes no time."""
+        """Sends what is queued first, if that takes no longer than a second."""
         self._closed.set()
-        if self._carrying is not None:
-            await asyncio.wait([self._carrying], timeout=LAST_S)
-            self._carrying.cancel()
-            await asyncio.wait([self._carrying])
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=CLOSING_S)
+            self._sending.cancel()
+            await asyncio.wait([self._sending])
         await self.transport.close()
 
-    # --- in line -------------------------------------------------------------------------
+    # --- the queue -----------------------------------------------------------------------
 
-    def _line_up(self, letter: Letter) -> None:
-        self._line.append(letter)
-        if self._carrying is None or self._carrying.done():
-            self._carrying = asyncio.create_task(self._carry())
+    def _enqueue(self, pending: PendingRequest) -> None:
+        self._queue.append(pending)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_batches())
 
-    async def _carry(self) -> None:
+    async def _send_batches(self) -> None:
         try:
-            while self._line:
-                await self._carry_batch(self._next_batch())
+            while self._queue:
+                await self._send_batch(self._next_batch())
         finally:
-            _tell(self._line, _stopped())
+            _fail_all(self._queue, _stopped())
 
-    async def _carry_batch(self, batch: Sequence[Letter]) -> None:
+    async def _send_batch(self, batch: Sequence[PendingRequest]) -> None:
         try:
             await self._deliver(batch)
-        except Exception as failure:  # noqa: BLE001 - whatever it was, whoever asked is answered
-            _tell(batch, failure)
+        except Exception as failure:  # noqa: BLE001 - whatever it was, the callers are told
+            _fail_all(batch, failure)
         finally:
-            _tell(batch, _stopped())
+            _fail_all(batch, _stopped())
 
-    def _next_batch(self) -> list[Letter]:
-        batch = [self._line.popleft()]
+    def _next_batch(self) -> list[PendingRequest]:
+        batch = [self._queue.popleft()]
         size = len(batch[0].body)
-        while self._line and len(batch) < BATCH and size + len(self._line[0].body) <= BATCH_BYTES:
-            batch.append(self._line.popleft())
+        while self._queue and len(batch) < BATCH and size + len(self._queue[0].body) <= BATCH_BYTES:
+            batch.append(self._queue.popleft())
             size += len(batch[-1].body)
         return batch
 
     def _hand_back(self, request: Command | Query, reply: Reply | None) -> None:
-        """Its sender is gone: tasks that came with the answer are released, never forgotten."""
+        """The caller is gone: release the tasks that came with the answer."""
         for release in releases(request, reply):
-            letter = Letter(release, self._token)
-            letter.answer.add_done_callback(_look_at)
-            self._line_up(letter)
+            pending = PendingRequest(release, self._token)
+            pending.answer.add_done_callback(_retrieve_exception)
+            self._enqueue(pending)
 
-    # --- alone or together ---------------------------------------------------------------
+    # --- sending -------------------------------------------------------------------------
 
-    async def _alone(self, letter: Letter) -> Reply:
-        await self._deliver([letter])
-        return await letter.answer
+    async def _send_alone(self, pending: PendingRequest) -> Reply:
+        await self._deliver([pending])
+        return await pending.answer
 
-    async def _deliver(self, batch: Sequence[Letter]) -> None:
-        """Until each has its answer; those that could not be served are sent again, in order."""
-        left, pauses = batch, _pauses(self._patience)
+    async def _deliver(self, batch: Sequence[PendingRequest]) -> None:
+        """Send until each has its answer; those that could not be served again, in order."""
+        unanswered, pauses = batch, _pauses(self._patience)
         while True:
             began = asyncio.get_running_loop().time()
-            left, failure = await self._try(left)
-            if not left:
+            unanswered, failure = await self._try(unanswered)
+            if not unanswered:
                 return
-            if _waits_ms(batch[0].request) and asyncio.get_running_loop().time() > began + 1:
-                pauses = _pauses(self._patience)  # the server was there, and let it wait
+            if _server_wait_ms(batch[0].request) and asyncio.get_running_loop().time() > began + 1:
+                pauses = _pauses(self._patience)  # the server was up, and let the request wait
             pause = next(pauses, None)
             if pause is None or self._closed.is_set():
-                _tell(left, _stopped() if self._closed.is_set() else failure)
+                _fail_all(unanswered, _stopped() if self._closed.is_set() else failure)
                 return
-            await self._rest(pause)
+            await self._pause(pause)
 
-    async def _try(self, batch: Sequence[Letter]) -> tuple[Sequence[Letter], LaybyError]:
-        """Those that are left without an answer, and why."""
+    async def _try(
+        self, batch: Sequence[PendingRequest]
+    ) -> tuple[Sequence[PendingRequest], LaybyError]:
+        """Returns the requests that have no answer yet, and why."""
         try:
             replies = await self._exchange(batch)
         except Unreachable as failure:
-            for letter in batch:
-                letter.is_doubtful |= failure.may_have_arrived
+            for pending in batch:
+                pending.may_have_arrived |= failure.may_have_arrived
             return batch, failure
         if len(batch) > 1 and all(reply.status == 413 for reply in replies):
-            for letter in batch:
-                await self._deliver([letter])
+            for pending in batch:
+                await self._deliver([pending])
             return (), _stopped()
-        for letter, reply in zip(batch, replies, strict=True):
+        for pending, reply in zip(batch, replies, strict=True):
             if reply.status != 503:
-                await self._conclude(letter, reply)
-        left = [each for each, reply in zip(batch, replies, strict=True) if reply.status == 503]
-        return left, StoreUnavailable(f"the server at {self.transport.url} cannot serve now")
+                await self._conclude(pending, reply)
+        unanswered = [
+            each for each, reply in zip(batch, replies, strict=True) if reply.status == 503
+        ]
+        return unanswered, StoreUnavailable(f"the server at {self.transport.url} cannot serve now")
 
-    async def _exchange(self, batch: Sequence[Letter]) -> list[Reply]:
+    async def _exchange(self, batch: Sequence[PendingRequest]) -> list[Reply]:
         alone = len(batch) == 1
         body = batch[0].body if alone else ask_all([each.body for each in batch], "0", self._token)
-        within = self._answer_within + max(_waits_ms(each.request) for each in batch) / 1000
+        within = self._answer_within + max(_server_wait_ms(each.request) for each in batch) / 1000
         status, answer = await self.transport.post(body, within)
         try:
             return _replies(batch, answer)
@@ -222,26 +226,26 @@ class HttpClient:
                 raise
             raise Unreachable(self.transport.url, str(error), may_have_arrived=True) from None
 
-    async def _conclude(self, letter: Letter, reply: Reply) -> None:
+    async def _conclude(self, pending: PendingRequest, reply: Reply) -> None:
         try:
-            if letter.is_doubtful and reply.status in (404, 409):
-                reply = await resolved(self._read, letter.request, reply)
+            if pending.may_have_arrived and reply.status in (404, 409):
+                reply = await recovered_reply(self._read, pending.request, reply)
         except LaybyError as failure:
-            letter.tell(failure)
+            pending.answer_with(failure)
             return
-        if letter.answer.cancelled():
-            self._hand_back(letter.request, reply)
-        letter.tell(reply)
+        if pending.answer.cancelled():
+            self._hand_back(pending.request, reply)
+        pending.answer_with(reply)
 
     async def _read(self, request: Command | Query) -> Reply:
-        return await self._alone(Letter(request, self._token))
+        return await self._send_alone(PendingRequest(request, self._token))
 
-    async def _rest(self, pause: float) -> None:
+    async def _pause(self, pause: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closed.wait(), pause)
 
 
-def _replies(batch: Sequence[Letter], answer: bytes) -> list[Reply]:
+def _replies(batch: Sequence[PendingRequest], answer: bytes) -> list[Reply]:
     if len(batch) == 1:
         return [answers.read(batch[0].request, answer)]
     parts = answers.read_batch(answer)
@@ -250,15 +254,15 @@ def _replies(batch: Sequence[Letter], answer: bytes) -> list[Reply]:
     return [answers.read(each.request, part) for each, part in zip(batch, parts, strict=True)]
 
 
-def _waits_ms(request: Command | Query) -> int:
-    """How long a request may wait on the server."""
+def _server_wait_ms(request: Command | Query) -> int:
+    """How long the request may wait on the server."""
     if isinstance(request, WatchPromise):
-        return A_DAY_MS
+        return DAY_MS
     return request.wait_ms if isinstance(request, Take) else 0
 
 
 def _pauses(patience: float) -> Iterator[float]:
-    """Ever longer, from the first failure until the patience ends; what hangs uses it up, too."""
+    """Increasing pauses until `patience` seconds have passed, hanging requests included."""
     now = asyncio.get_running_loop().time
     began = now()
     for pause in PAUSES:
@@ -267,22 +271,22 @@ def _pauses(patience: float) -> Iterator[float]:
         yield pause
 
 
-def _told(listener: Listener, answer: "asyncio.Future[Reply]") -> None:
+def _notify(listener: PromiseListener, answer: "asyncio.Future[Reply]") -> None:
     if not answer.cancelled():
         listener.heard(answer.exception() or answer.result())
 
 
-def _tell(letters: Iterable[Letter], failure: BaseException) -> None:
-    """Those that have not been told anything yet."""
-    for letter in letters:
-        letter.tell(failure)
+def _fail_all(requests: Iterable[PendingRequest], failure: BaseException) -> None:
+    """Fail those that have no answer yet."""
+    for each in requests:
+        each.answer_with(failure)
 
 
 def _stopped() -> EngineStopped:
     return EngineStopped("the connection to the server has been closed")
 
 
-def _look_at(answer: "asyncio.Future[Reply]") -> None:
-    """Nobody waits for it; what went wrong with it is no secret of the garbage collector."""
+def _retrieve_exception(answer: "asyncio.Future[Reply]") -> None:
+    """Nobody awaits it: keep asyncio from logging its exception as never retrieved."""
     if not answer.cancelled():
         answer.exception()

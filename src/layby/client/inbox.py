@@ -1,8 +1,8 @@
-"""What the server has to tell this process, over one stream: settled promises, lost tasks.
+"""What the server tells this process over one stream: settled promises and lost tasks.
 
-There is one listener for each promise and process; all who wait for it here share it. Listeners
-are registered again whenever the stream is opened anew, and now and then in between, so that
-nothing that happened while nobody listened is missed.
+There is one listener per promise and process, shared by everything here that waits for it.
+Listeners are registered again whenever the stream is reopened, and regularly in between, so that
+nothing that happened while the stream was down is missed.
 """
 
 import asyncio
@@ -17,46 +17,44 @@ from collections.abc import (
 from itertools import islice
 from typing import Any, Final
 
-from layby.client.api import Listener
+from layby.client.interface import PromiseListener
 from layby.client.stream import listen
 from layby.client.transport import Transport
 from layby.core.address import OWN_GROUP, inbox_of
 from layby.core.commands import Command, RegisterListener
-from layby.core.model import Promise
 from layby.core.queries import Query
 from layby.core.replies import PromiseData, Reply, ok
 from layby.errors import EngineStopped, LaybyError
-from layby.wire import answers
-from layby.wire.answers import MessageEnvelope
+from layby.wire.records import MessageRecord
 
 logger = logging.getLogger(__name__)
 
 Send = Callable[[Command | Query], Awaitable[Reply]]
 Lost = Callable[[str, int], None]
 
-AGAIN_S: Final = 60.0
-RENEWED: Final = 250
-"""Listeners registered again at a time."""
-PORTION: Final = 25
-"""Waiting coroutines woken in one turn of the loop, when there are many."""
+RENEW_EVERY_S: Final = 60.0
+RENEWED_AT_ONCE: Final = 250
+"""Listeners that are registered again at a time."""
+NOTIFIED_AT_ONCE: Final = 25
+"""Waiting coroutines that are woken in one turn of the loop."""
 
 
-class Entry:
-    """Somebody here who waits for a promise."""
+class InboxWatch:
+    """Something in this process waits for a promise."""
 
     __slots__ = ("_inbox", "listener", "promise_id")
 
-    def __init__(self, inbox: "Inbox", promise_id: str, listener: Listener) -> None:
+    def __init__(self, inbox: "Inbox", promise_id: str, listener: PromiseListener) -> None:
         self._inbox = inbox
         self.promise_id = promise_id
         self.listener = listener
 
     def cancel(self) -> None:
-        self._inbox.leave(self)
+        self._inbox.drop_watch(self)
 
 
-class _Waiting(Listener):
-    """A coroutine that waits for one."""
+class _FutureListener(PromiseListener):
+    """For a coroutine that waits for a promise."""
 
     __slots__ = ("future",)
 
@@ -73,7 +71,7 @@ class _Waiting(Listener):
 
 
 class Inbox:
-    """`register` makes this process known to the server; its incarnation is the key."""
+    """`register` makes this process known to the server and returns its incarnation."""
 
     def __init__(
         self,
@@ -91,8 +89,8 @@ class Inbox:
         self._address = inbox_of(group, pid)
         self._register = register
         self._lost = lost
-        self._waiting: dict[str, Entry | dict[Entry, None]] = {}
-        """Mostly one waits for a promise, and then it is not worth a dictionary of its own."""
+        self._watches: dict[str, InboxWatch | dict[InboxWatch, None]] = {}
+        """A dict only where several wait for the same promise, which is rare."""
         self._listening: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,10 +100,10 @@ class Inbox:
 
     def start(self) -> None:
         self._listening = self._spawn(listen(self._events, self._hear, self._opened, self._closed))
-        self._spawn(self._repeat())
+        self._spawn(self._renew_regularly())
 
     def reopen(self) -> None:
-        """This process is known to the server as another one now: nothing it asked for counts."""
+        """The process has a new incarnation, so the server has forgotten its listeners."""
         if self._listening is not None and not self._is_closed:
             self._listening.cancel()
             self._closed()
@@ -117,8 +115,8 @@ class Inbox:
         self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
-        for promise_id in list(self._waiting):
-            self._tell(promise_id, _stopped())
+        for promise_id in list(self._watches):
+            self._notify(promise_id, _stopped())
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -130,71 +128,71 @@ class Inbox:
     # --- waiting for promises ------------------------------------------------------------
 
     async def watch(self, promise_id: str) -> Reply:
-        """Returns when the promise is settled (at once if it is, or is refused)."""
+        """Returns when the promise is settled: at once if it already is, or on a refusal."""
         if self._is_closed:
             raise _stopped()
-        waiting = _Waiting(asyncio.get_running_loop().create_future())
-        entry = self.listen_for(promise_id, waiting)
+        listener = _FutureListener(asyncio.get_running_loop().create_future())
+        watch = self.listen_for(promise_id, listener)
         try:
-            return await waiting.future
+            return await listener.future
         finally:
-            entry.cancel()
+            watch.cancel()
 
-    def listen_for(self, promise_id: str, listener: Listener) -> "Entry":
-        entry = Entry(self, promise_id, listener)
+    def listen_for(self, promise_id: str, listener: PromiseListener) -> "InboxWatch":
+        watch = InboxWatch(self, promise_id, listener)
         if self._is_closed:
             asyncio.get_running_loop().call_soon(listener.heard, _stopped())
-            return entry
-        mates = self._waiting.get(promise_id)
-        if mates is None:
-            self._waiting[promise_id] = entry
-            self._spawn(self._listen_for(promise_id))
-        elif isinstance(mates, Entry):
-            self._waiting[promise_id] = {mates: None, entry: None}
+            return watch
+        watches = self._watches.get(promise_id)
+        if watches is None:
+            self._watches[promise_id] = watch
+            self._spawn(self._register_listener(promise_id))
+        elif isinstance(watches, InboxWatch):
+            self._watches[promise_id] = {watches: None, watch: None}
         else:
-            mates[entry] = None
-        return entry
+            watches[watch] = None
+        return watch
 
-    def leave(self, entry: "Entry") -> None:
-        mates = self._waiting.get(entry.promise_id)
-        if isinstance(mates, dict):
-            mates.pop(entry, None)
-        if not mates or mates is entry:
-            self._waiting.pop(entry.promise_id, None)
+    def drop_watch(self, watch: "InboxWatch") -> None:
+        watches = self._watches.get(watch.promise_id)
+        if isinstance(watches, dict):
+            watches.pop(watch, None)
+        if not watches or watches is watch:
+            self._watches.pop(watch.promise_id, None)
 
     async def _renew(self) -> None:
-        """Register every listener again, in portions: whatever else is asked goes in between."""
-        promise_ids = list(self._waiting)
-        for first in range(0, len(promise_ids), RENEWED):
-            portion = promise_ids[first : first + RENEWED]
-            await asyncio.gather(*map(self._listen_for, portion))
+        """Register every listener again, in portions, so that other requests get through."""
+        promise_ids = list(self._watches)
+        for first in range(0, len(promise_ids), RENEWED_AT_ONCE):
+            portion = promise_ids[first : first + RENEWED_AT_ONCE]
+            await asyncio.gather(*map(self._register_listener, portion))
 
-    async def _listen_for(self, promise_id: str) -> None:
-        if promise_id not in self._waiting:
+    async def _register_listener(self, promise_id: str) -> None:
+        if promise_id not in self._watches:
             return
         try:
             reply = await self._send(RegisterListener(awaited=promise_id, address=self._address))
         except EngineStopped:
             return
-        except LaybyError as failure:  # tried again when the stream is opened anew
-            logger.warning("nobody hears of promise %s yet: %s", promise_id, failure)
+        except LaybyError as failure:  # tried again when the stream is reopened
+            logger.warning("promise %s is not watched yet: %s", promise_id, failure)
             return
-        if reply.status == 401:  # as if nobody answered: the token may be known again
-            logger.warning("nobody hears of promise %s yet: %s", promise_id, reply.data)
+        if reply.status == 401:  # like an outage: the server may accept the token again
+            logger.warning("promise %s is not watched yet: %s", promise_id, reply.data)
         elif not isinstance(reply.data, PromiseData) or not reply.data.promise.is_pending:
-            self._tell(promise_id, reply)
+            self._notify(promise_id, reply)
 
-    def _tell(self, promise_id: str, reply: Reply | BaseException) -> None:
-        mates = self._waiting.pop(promise_id, {})
-        self._let_go(iter([mates] if isinstance(mates, Entry) else mates), reply)
+    def _notify(self, promise_id: str, reply: Reply | BaseException) -> None:
+        watches = self._watches.pop(promise_id, {})
+        self._notify_next(iter([watches] if isinstance(watches, InboxWatch) else watches), reply)
 
-    def _let_go(self, mates: "Iterator[Entry]", reply: Reply | BaseException) -> None:
-        """A crowd is let go in portions, so that everybody else is served in between."""
-        portion = list(islice(mates, PORTION))
-        for entry in portion:
-            entry.listener.heard(reply)
-        if len(portion) == PORTION:
-            asyncio.get_running_loop().call_soon(self._let_go, mates, reply)
+    def _notify_next(self, watches: "Iterator[InboxWatch]", reply: Reply | BaseException) -> None:
+        """In portions, so that everything else is served in between."""
+        portion = list(islice(watches, NOTIFIED_AT_ONCE))
+        for watch in portion:
+            watch.listener.heard(reply)
+        if len(portion) == NOTIFIED_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._notify_next, watches, reply)
 
     # --- the stream ----------------------------------------------------------------------
 
@@ -214,15 +212,15 @@ class Inbox:
         self.is_down.clear()
         self._renewing = self._spawn(self._renew())
 
-    async def _repeat(self) -> None:
+    async def _renew_regularly(self) -> None:
         while True:
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RENEW_EVERY_S)
             await self._renew()
 
-    def _hear(self, message: MessageEnvelope) -> None:
+    def _hear(self, message: MessageRecord) -> None:
         if message.data.promise is not None:
-            promise: Promise = answers.promise(message.data.promise)
-            self._tell(promise.id, ok(PromiseData(promise)))
+            promise = message.data.promise.row()
+            self._notify(promise.id, ok(PromiseData(promise)))
         elif message.kind == "lost" and message.data.task is not None:
             self._lost(message.data.task.id, message.data.task.version)
 

@@ -1,8 +1,8 @@
-"""Where this process may connect to because somebody named an address: the public internet, and
-what its owner allows.
+"""Where this process may connect when a user names an address: the public internet, and the hosts
+that its owner allows.
 
-A name is looked up once, every address found is judged, and the connection goes to an address
-that was judged: a name that means something else a moment later (DNS rebinding) gains nothing.
+A name is looked up once, every address found is checked, and the connection goes to an address
+that was checked: a name that resolves to something else a moment later (DNS rebinding) is harmless.
 """
 
 import asyncio
@@ -25,19 +25,21 @@ Lookup = Callable[[str], Iterable[Found]]
 LOOKUP_THREADS: Final = 32
 _UNICAST: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
-_NOT_PUBLIC_EITHER: Final[tuple[Network, ...]] = (
-    IPv4Network("168.63.129.16/32"),  # metadata of a cloud, on an address that counts as public
-    IPv4Network("192.0.0.0/24"),  # such a service too; Pythons disagree about this network
-    IPv6Network("3fff::/20"),  # for documents, newer than Python 3.11
+_ALSO_NOT_PUBLIC: Final[tuple[Network, ...]] = (
+    IPv4Network(
+        "168.63.129.16/32"
+    ),  # a cloud's metadata service, on an address that counts as public
+    IPv4Network("192.0.0.0/24"),  # the same; versions of Python disagree about this network
+    IPv6Network("3fff::/20"),  # documentation; not known to Python 3.11
 )
 
 
 class OutboundRefused(LaybyError):
-    """Nothing at this host may be connected to; the message names what was found there."""
+    """This host may not be connected to; the message says what it resolves to."""
 
 
 class OutboundRules:
-    """`allow` holds hosts, trusted wherever they lead, addresses and networks."""
+    """`allow` holds addresses, networks, and hosts, which are trusted whatever they resolve to."""
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
         self._networks: list[Network] = []
@@ -46,18 +48,18 @@ class OutboundRules:
             self._add(each)
 
     def permits(self, host: str, address: str) -> bool:
-        if _plain(host) in self._hosts:
+        if _normalized(host) in self._hosts:
             return True
-        meant = _meant(ip_address(address))
-        return _is_public(meant) or any(meant in network for network in self._networks)
+        judged = _embedded_ipv4(ip_address(address))
+        return _is_public(judged) or any(judged in network for network in self._networks)
 
     def check_literal(self, host: str) -> None:
-        """Raise for a host that is an address by itself: nobody looks such a host up."""
+        """Raise for a forbidden host that is an address: such a host is never looked up."""
         if not _is_numeric(host):
             return
         try:
             is_permitted = self.permits(host, host)
-        except ValueError:  # 127.1, 2130706433: some read an address in it, and not always the same
+        except ValueError:  # 127.1, 2130706433: systems differ in which address they read
             is_permitted = False
         if not is_permitted:
             raise OutboundRefused(f"{host} is not a public address")
@@ -66,7 +68,7 @@ class OutboundRules:
         try:
             self._networks.append(ip_network(allowed, strict=False))
         except ValueError:
-            self._hosts.add(_plain(allowed))
+            self._hosts.add(_normalized(allowed))
 
 
 def look_up(host: str) -> list[Found]:
@@ -76,12 +78,12 @@ def look_up(host: str) -> list[Found]:
 
 
 class OutboundResolver(AbstractResolver):
-    """For aiohttp's connector: gives it only addresses it may connect to."""
+    """For aiohttp's connector: returns only addresses it may connect to."""
 
     def __init__(self, rules: OutboundRules, lookup: Lookup = look_up) -> None:
         self._rules = rules
         self._lookup = lookup
-        # A pool of its own: names whose servers do not answer hold a thread for half a minute.
+        # Its own pool: a name whose server does not answer blocks a thread for half a minute.
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "layby-lookup")
 
     async def resolve(
@@ -94,11 +96,11 @@ class OutboundResolver(AbstractResolver):
         try:
             found = list(await loop.run_in_executor(self._threads, self._lookup, host))
         except UnicodeError as error:  # an empty label, or one above 63 characters
-            raise OutboundRefused(f"{host[:100]} is no name of a host") from error
+            raise OutboundRefused(f"{host[:100]} is not a valid host name") from error
         permitted = [each for each in found if self._rules.permits(host, each[1])]
         if not permitted:
-            places = ", ".join(sorted({address for _, address in found})) or "nowhere"
-            raise OutboundRefused(f"{host} leads to {places}, which is not public")
+            found_at = ", ".join(sorted({address for _, address in found})) or "nothing"
+            raise OutboundRefused(f"{host} resolves to {found_at}, which is not public")
         return [_result(host, port, *each) for each in permitted]
 
     async def close(self) -> None:
@@ -112,7 +114,7 @@ def _result(host: str, port: int, family: socket.AddressFamily, address: str) ->
     )
 
 
-def _plain(host: str) -> str:
+def _normalized(host: str) -> str:
     return host.lower().rstrip(".")
 
 
@@ -121,13 +123,13 @@ def _is_numeric(host: str) -> bool:
 
 
 def _is_public(address: Address) -> bool:
-    if address.is_multicast or any(address in network for network in _NOT_PUBLIC_EITHER):
+    if address.is_multicast or any(address in network for network in _ALSO_NOT_PUBLIC):
         return False
     return address.is_global and (address.version == 4 or address in _UNICAST)
 
 
-def _meant(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does; else itself."""
+def _embedded_ipv4(address: Address) -> Address:
+    """The IPv4 address inside an IPv6 address; the address itself if there is none."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

@@ -1,9 +1,9 @@
-"""What the worker does while the store does not answer: it tries again, ever less often."""
+"""What a worker does while the store does not answer: it retries, at increasing intervals."""
 
 import asyncio
 import logging
 
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.core.commands import Command
 from layby.core.pauses import Pauses
 from layby.core.queries import Query
@@ -17,14 +17,14 @@ PAUSES = Pauses(0.1, longest=5.0)
 
 
 def known(reply: Reply) -> Reply:
-    """A server that does not know our token (any more) is as good as none: it may know it again."""
+    """Treat a server that rejects our token as unavailable: it may accept the token later."""
     if reply.status == 401:
         raise StoreUnavailable(f"the server does not accept the token of this worker: {reply.data}")
     return reply
 
 
-async def patiently(client: Client, request: Command | Query) -> Reply:
-    """Send until the store answers. A failed batch wrote nothing, so it may be sent again."""
+async def send_until_answered(client: Client, request: Command | Query) -> Reply:
+    """Send until the store answers. A failed batch wrote nothing, so resending is safe."""
     for pause in PAUSES:
         try:
             return known(await client.send(request))

@@ -1,4 +1,4 @@
-"""Listening to a server for as long as there is something to hear, however often it breaks off."""
+"""Listens to a server's stream of messages and reconnects whenever it breaks off."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Final
 from layby.core.pauses import Pauses
 from layby.errors import EngineStopped, LaybyError, WireError
 from layby.wire import answers
-from layby.wire.answers import MessageEnvelope
+from layby.wire.records import MessageRecord
 
 logger = logging.getLogger(__name__)
 
@@ -17,33 +17,33 @@ PAUSES: Final = Pauses(0.05, longest=2.0)
 
 async def listen(
     events: Callable[[], AsyncGenerator[bytes]],
-    hear: Callable[[MessageEnvelope], None],
+    hear: Callable[[MessageRecord], None],
     opened: Callable[[], None] = lambda: None,
     closed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until it is cancelled. `events` opens a stream, whose first event is empty."""
-    pauses, told = iter(PAUSES), ""
+    """Runs until cancelled. `events` opens a stream, whose first event is empty."""
+    pauses, logged = iter(PAUSES), ""
     while True:
         try:
             async for event in events():
                 if event:
                     _read(event, hear)
                 else:
-                    pauses, told = iter(PAUSES), ""
+                    pauses, logged = iter(PAUSES), ""
                     opened()
         except EngineStopped:
             return
         except LaybyError as failure:
-            if str(failure) != told:  # said once, however long it lasts
+            if str(failure) != logged:  # logged once, however long it lasts
                 logger.warning("the stream of messages is down: %s", failure)
-            told = str(failure)
+            logged = str(failure)
         except Exception:
             logger.exception("the stream of messages is down")
         closed()
         await asyncio.sleep(next(pauses))
 
 
-def _read(event: bytes, hear: Callable[[MessageEnvelope], None]) -> None:
+def _read(event: bytes, hear: Callable[[MessageRecord], None]) -> None:
     try:
         message = answers.read_message(event)
     except WireError as error:

@@ -1,4 +1,4 @@
-"""Bytes to a server and back: a pool of connections over TCP or a socket in the file system."""
+"""Sends bytes to a server and back, over a pool of TCP or Unix socket connections."""
 
 import io
 import socket
@@ -14,18 +14,18 @@ from layby.wire import ask
 
 CONNECT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 60.0
-"""Shorter than the server's, so that it is never the server who closes an idle connection first."""
+"""Shorter than the server's, so that the server never closes an idle connection first."""
 LARGE_BYTES: Final = 1 << 20
 """Bodies above this size are written piece by piece."""
-SILENCE_S: Final = 45.0
-"""A stream carries a comment every 15 s; one that is silent for so long is dead."""
+MAX_SILENCE_S: Final = 45.0
+"""A stream carries a comment every 15 s; one that is silent for this long is dead."""
 EVENT: Final = b"data:"
-WATCH_PEER: Final = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""A peer that vanished without a word is noticed in half a minute, also by who waits for long."""
+KEEPALIVE_OPTIONS: Final = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""A peer that vanished is noticed within half a minute, even during a long wait."""
 
 
 class Unreachable(StoreUnavailable):
-    """The server gave no answer. `may_have_arrived`: it may have got the request all the same."""
+    """The server gave no answer. `may_have_arrived`: it may still have received the request."""
 
     def __init__(self, url: str, why: str, *, may_have_arrived: bool) -> None:
         super().__init__(f"the server at {url} does not answer ({why}): is it running?")
@@ -34,7 +34,7 @@ class Unreachable(StoreUnavailable):
 
 
 class StreamRefused(StoreUnavailable):
-    """The server does not let this process listen (now)."""
+    """The server refused to open the stream of messages."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(f"the server refused the stream of messages with {status}: {why}")
@@ -42,7 +42,7 @@ class StreamRefused(StoreUnavailable):
 
 
 class Transport:
-    """Belongs to the event loop in which it is first used."""
+    """Use it only in the event loop of its first use."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = check_url(url)
@@ -53,27 +53,29 @@ class Transport:
         self._base = "http://layby" if self._is_socket else url.rstrip("/")
 
     async def post(self, body: bytes, within: float) -> tuple[int, bytes]:
-        """The answer's status and body; none for so many seconds is no answer."""
+        """The answer's status and body; silence for `within` seconds counts as no answer."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=within)
         data = body if len(body) <= LARGE_BYTES else io.BytesIO(body)
         try:
-            async with self._open().post(f"{self._base}/", data=data, timeout=timeout) as answer:
+            async with self._open_session().post(
+                f"{self._base}/", data=data, timeout=timeout
+            ) as answer:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from None
         if answer.content_type != "application/json":
-            why = f"HTTP {answer.status} from something that is no layby server"
+            why = f"HTTP {answer.status} from something that is not a layby server"
             raise Unreachable(self.url, why, may_have_arrived=True)
         return answer.status, content
 
     async def events(self, group: str, pid: str, incarnation: str) -> AsyncGenerator[bytes]:
-        """The messages of a stream; first an empty one, when it is open."""
-        place = f"{self._base}/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        """The messages of a stream, after an empty one that says it is open."""
+        url = f"{self._base}/poll/{quote(group, safe='')}/{quote(pid, safe='')}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=MAX_SILENCE_S)
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         headers |= {ask.INCARNATION: incarnation} if incarnation else {}
         try:
-            async with self._open().get(place, timeout=timeout, headers=headers) as answer:
+            async with self._open_session().get(url, timeout=timeout, headers=headers) as answer:
                 if answer.status != 200:
                     raise StreamRefused(answer.status, await answer.text())
                 yield b""
@@ -84,13 +86,13 @@ class Transport:
             raise self._unreachable(error) from None
 
     async def close(self) -> None:
-        """For good: whoever asks now, or is still waiting, is told that nobody answers."""
+        """Closes for good: pending and later requests fail as unreachable."""
         self._is_closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._is_closed:
             raise aiohttp.ClientConnectionError("closed")
         if self._session is None:
@@ -103,11 +105,11 @@ class Transport:
                 self.url.removeprefix("unix:"), limit=0, keepalive_timeout=KEEP_ALIVE_S
             )
         return aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_watching_socket
+            limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_keepalive_socket
         )
 
     def _proxy(self) -> str | None:
-        """What the environment says, looked up once: aiohttp would do it for every request."""
+        """The proxy of the environment, looked up once; aiohttp would do so for every request."""
         parts = urlsplit(self.url)
         if self._is_socket or proxy_bypass(parts.hostname or ""):
             return None
@@ -122,15 +124,17 @@ class Transport:
 def check_url(url: str) -> str:
     """`http://host:port`, `https://…`, or `unix:/path/of/a.sock`."""
     parts = urlsplit(url)
-    is_there = parts.path if parts.scheme == "unix" else parts.hostname
-    if parts.scheme not in ("http", "https", "unix") or not is_there:
-        raise UsageError(f"{url!r} is no address of a server: write for instance http://host:8001")
+    has_host = parts.path if parts.scheme == "unix" else parts.hostname
+    if parts.scheme not in ("http", "https", "unix") or not has_host:
+        raise UsageError(
+            f"{url!r} is not the address of a server: write for example http://host:8001"
+        )
     return url
 
 
-def _watching_socket(place: tuple[Any, ...]) -> socket.socket:
-    made = socket.socket(*place[:3])
-    for name, value in WATCH_PEER:
+def _keepalive_socket(address_info: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(*address_info[:3])
+    for name, value in KEEPALIVE_OPTIONS:
         if (option := getattr(socket, name, None)) is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made

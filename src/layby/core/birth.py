@@ -3,8 +3,8 @@
 import msgspec
 
 from layby.core import address
-from layby.core.commands import Tags, Value
 from layby.core.draft import Draft
+from layby.core.fields import Tags, Value
 from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later, root_of
 from layby.core.settlement import make_ready, settle_all
 

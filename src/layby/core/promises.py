@@ -1,18 +1,12 @@
-"""Handlers of promise.* and of layby's own promise commands."""
+"""promise.* and layby's own commands on promises: each kind, and below it what it does."""
 
-from layby.core import birth, values
-from layby.core.commands import (
-    CancelPromise,
-    CreatePromise,
-    EnsurePromise,
-    GetPromise,
-    RegisterCallback,
-    RegisterListener,
-    ResolvePromise,
-    SettlePromise,
-    WatchPromise,
-)
+from msgspec import field
+
+from layby.core import birth, validate, values
 from layby.core.draft import Draft
+from layby.core.fields import NOTHING, Int64, Tags, Value
+from layby.core.footprint import Footprint
+from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import EMPTY, NEVER, Listener, Promise, PromiseState, Task, Wait
 from layby.core.replies import PromiseData, Reply, ok, refuse
 from layby.core.settlement import make_ready, settle
@@ -21,11 +15,56 @@ NOT_FOUND = refuse(404, "Promise not found")
 RUN_PREFIX = "run/"
 
 
+class PromiseCommand(ById, frozen=True):
+    def problems(self) -> Problems:
+        return validate.identifier(self.id, "Promise ID")
+
+
+@declare("promise.get", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
+class GetPromise(PromiseCommand, frozen=True):
+    """The promise as it stands."""
+
+
+@declare("layby.promise.watch", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
+class WatchPromise(PromiseCommand, frozen=True):
+    """Read the promise; the engine holds the answer back until it is settled."""
+
+
+@handles(GetPromise)
 def get(d: Draft, c: GetPromise | WatchPromise) -> Reply:
     promise = d.promise(c.id)
     return NOT_FOUND if promise is None else ok(PromiseData(promise))
 
 
+@declare("promise.create", sender=Sender.CLIENT, answer=PromiseData)
+class CreatePromise(PromiseCommand, frozen=True):
+    """Create the promise; one that exists is answered as it is."""
+
+    timeout_at: Int64
+    param: Value = NOTHING
+    tags: Tags = field(default_factory=dict)
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if branch := self.tags.get(birth.BRANCH):
+            into.born_into.add((self.id, branch))
+
+    def named_ids(self) -> Ids:
+        """A branch is an id too: whoever creates in a branch is shown what else is in it."""
+        branch = self.tags.get(birth.BRANCH)
+        return (self.id, branch) if branch else (self.id,)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.size(self.param, "param")
+        if self.timeout_at < 0:
+            yield "timeoutAt must be non-negative"
+        if self.tags:
+            yield from validate.delay(self.tags, self.timeout_at)
+            yield from validate.tags(self.tags)
+
+
+@handles(CreatePromise)
 def create(d: Draft, c: CreatePromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None or birth.is_absent(promise):
@@ -37,6 +76,19 @@ def create(d: Draft, c: CreatePromise) -> Reply:
     return ok(PromiseData(promise))
 
 
+@declare("promise.settle", sender=Sender.CLIENT, answer=PromiseData)
+class SettlePromise(PromiseCommand, frozen=True):
+    """Settle the promise, unless it is settled."""
+
+    state: str
+    value: Value = NOTHING
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.settlement(self.state, self.value)
+
+
+@handles(SettlePromise)
 def settle_by_id(d: Draft, c: SettlePromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None:
@@ -46,6 +98,28 @@ def settle_by_id(d: Draft, c: SettlePromise) -> Reply:
     return ok(PromiseData(promise))
 
 
+@declare("promise.register_callback", sender=Sender.CLIENT, answer=PromiseData)
+class RegisterCallback(Command, frozen=True):
+    """The task `awaiter` resumes when `awaited` settles."""
+
+    awaited: str
+    awaiter: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update((self.awaited, self.awaiter))
+        into.pairs.add((self.awaited, self.awaiter))
+
+    def named_ids(self) -> Ids:
+        return (self.awaited, self.awaiter)
+
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.awaited, "Awaited promise ID")
+        yield from validate.identifier(self.awaiter, "Awaiter promise ID")
+        if self.awaited == self.awaiter:
+            yield "Awaited and awaiter must be different promises"
+
+
+@handles(RegisterCallback)
 def register_callback(d: Draft, c: RegisterCallback) -> Reply:
     awaited, awaiter = d.promise(c.awaited), d.promise(c.awaiter)
     if awaited is None:
@@ -64,6 +138,26 @@ def register_callback(d: Draft, c: RegisterCallback) -> Reply:
     return ok(PromiseData(awaited))
 
 
+@declare("promise.register_listener", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
+class RegisterListener(Command, frozen=True):
+    """The address is told when `awaited` settles."""
+
+    awaited: str
+    address: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.awaited)
+
+    def named_ids(self) -> Ids:
+        return (self.awaited,)
+
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.awaited, "Awaited promise ID")
+        if not validate.is_address(self.address):
+            yield "Invalid listener address"
+
+
+@handles(RegisterListener)
 def register_listener(d: Draft, c: RegisterListener) -> Reply:
     awaited = d.promise(c.awaited)
     if awaited is None:
@@ -75,6 +169,19 @@ def register_listener(d: Draft, c: RegisterListener) -> Reply:
     return ok(PromiseData(awaited))
 
 
+@declare("layby.promise.resolve", sender=Sender.CLIENT, answer=PromiseData)
+class ResolvePromise(PromiseCommand, frozen=True):
+    """Settle, or create settled: an event before its wait is never lost."""
+
+    value: Value = NOTHING
+    state: str = "resolved"
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.settlement(self.state, self.value)
+
+
+@handles(ResolvePromise)
 def resolve(d: Draft, c: ResolvePromise) -> Reply:
     """Settle, or create settled in one step. Runs are never created by resolving."""
     promise = d.promise(c.id)
@@ -87,6 +194,12 @@ def resolve(d: Draft, c: ResolvePromise) -> Reply:
     return ok(PromiseData(promise))
 
 
+@declare("layby.promise.ensure", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
+class EnsurePromise(PromiseCommand, frozen=True):
+    """The promise of this id; a placeholder comes into being when there is none."""
+
+
+@handles(EnsurePromise)
 def ensure(d: Draft, c: EnsurePromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None and c.id.startswith(RUN_PREFIX):
@@ -94,6 +207,7 @@ def ensure(d: Draft, c: EnsurePromise) -> Reply:
     return ok(PromiseData(birth.placeholder(d, c.id) if promise is None else promise))
 
 
+@handles(WatchPromise)
 def watch(d: Draft, c: WatchPromise) -> Reply:
     """Waiting for an internal promise could last for ever; one that has settled is just read."""
     promise = d.promise(c.id)
@@ -102,6 +216,15 @@ def watch(d: Draft, c: WatchPromise) -> Reply:
     return get(d, c)
 
 
+@declare("layby.promise.cancel", sender=Sender.CLIENT, answer=PromiseData)
+class CancelPromise(PromiseCommand, frozen=True):
+    """Settle as cancelled, keeping who and why. Cancelling a run cancels its nodes."""
+
+    by: str = ""
+    reason: str = ""
+
+
+@handles(CancelPromise)
 def cancel(d: Draft, c: CancelPromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None:

@@ -2,20 +2,34 @@
 
 from typing import ClassVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
-from layby.core.commands import Int64, Tags
-from layby.core.model import PromiseState, TaskState
+from layby.core import validate
+from layby.core.fields import Int64, Tags
+from layby.core.kinds import Ids, Problems, Query, Sender, declare
+from layby.core.model import Millis, PromiseState, TaskState
+from layby.core.replies import (
+    Empty,
+    Explanation,
+    PromisePage,
+    RowPage,
+    SchedulePage,
+    TaskPage,
+    WaitingPage,
+)
+from layby.core.state import State
 
+TimedKey = tuple[Millis, str]
+"""Where a list that is ordered by time goes on: an instant, and an id of that instant."""
 
-class Query(Struct, frozen=True, rename="camel", kw_only=True):
-    kind: ClassVar[str]
+_read_instant = msgspec.json.Decoder(Int64).decode
 
 
 class Search(Query, frozen=True):
     limit: Int64 = 100
     cursor: str | None = None
-    tags: Tags = {}
+    tags: Tags = field(default_factory=dict)
     root: str | None = None
     prefix: str | None = None
     """Only ids that begin so."""
@@ -23,39 +37,58 @@ class Search(Query, frozen=True):
     name: str | None = None
     group: str | None = None
 
+    def problems(self) -> Problems:
+        return validate.page(self.limit)
 
+
+@declare("promise.search", sender=Sender.ADMIN, answer=PromisePage)
 class SearchPromises(Search, frozen=True):
-    kind = "promise.search"
+    """Promises by state, tags and other marks, ordered by id."""
+
     state: PromiseState | None = None
 
 
+@declare("task.search", sender=Sender.ADMIN, answer=TaskPage)
 class SearchTasks(Search, frozen=True):
-    kind = "task.search"
+    """Tasks by state, tags and other marks, ordered by id."""
+
     state: TaskState | None = None
 
 
-class GetRun(Query, frozen=True):
+class RowsQuery(Query, frozen=True):
+    """A promise and what belongs to it, with their tasks."""
+
+    what: ClassVar[str]
+    id: str
+    limit: Int64 = 1000
+    cursor: str | None = None
+
+    def named_ids(self) -> Ids:
+        return (self.id,)
+
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.id, f"{self.what} ID")
+        yield from validate.page(self.limit)
+
+
+@declare("layby.run.get", sender=Sender.CLIENT, answer=RowPage)
+class GetRun(RowsQuery, frozen=True):
     """Every row of a run, root first: promises with their tasks, as they stand now."""
 
-    kind = "layby.run.get"
-    id: str
-    limit: Int64 = 1000
-    cursor: str | None = None
+    what = "Run"
 
 
-class GetRecords(Query, frozen=True):
+@declare("layby.task.records", sender=Sender.CLIENT, answer=RowPage)
+class GetRecords(RowsQuery, frozen=True):
     """A task and what it keeps below its id, by id, itself first: for who goes on with it."""
 
-    kind = "layby.task.records"
-    id: str
-    limit: Int64 = 1000
-    cursor: str | None = None
+    what = "Task"
 
 
+@declare("layby.run.list", sender=Sender.ADMIN, answer=RowPage)
 class ListRuns(Query, frozen=True):
     """Roots of runs: by id, or the newest first; all, or those of a schedule."""
 
-    kind = "layby.run.list"
     state: PromiseState | None = None
     name: str | None = None
     schedule: str | None = None
@@ -63,7 +96,13 @@ class ListRuns(Query, frozen=True):
     limit: Int64 = 100
     cursor: str | None = None
 
+    def problems(self) -> Problems:
+        yield from validate.page(self.limit)
+        if self.newest_first:
+            yield from _cursor_problems(self.cursor)
 
+
+@declare("layby.waiting.list", sender=Sender.ADMIN, answer=WaitingPage)
 class ListWaiting(Query, frozen=True):
     """What waits now, the longest first.
 
@@ -71,7 +110,6 @@ class ListWaiting(Query, frozen=True):
     waits for. A page may be short, even empty, and still have a cursor: there is more behind it.
     """
 
-    kind = "layby.waiting.list"
     until: Int64 | None = None
     """Only what has waited since this moment, or longer."""
     wait_kind: str | None = None
@@ -79,29 +117,48 @@ class ListWaiting(Query, frozen=True):
     limit: Int64 = 100
     cursor: str | None = None
 
+    def problems(self) -> Problems:
+        yield from validate.page(self.limit)
+        yield from _cursor_problems(self.cursor)
 
+
+@declare("layby.promise.explain", sender=Sender.ADMIN, answer=Explanation)
 class ExplainPromise(Query, frozen=True):
     """Everything the store knows about why this promise has not settled."""
 
-    kind = "layby.promise.explain"
     id: str
 
+    def problems(self) -> Problems:
+        return validate.identifier(self.id, "Promise ID")
 
+
+@declare("schedule.search", sender=Sender.ADMIN, answer=SchedulePage)
 class SearchSchedules(Query, frozen=True):
-    kind = "schedule.search"
+    """Schedules by tags, ordered by id."""
+
     limit: Int64 = 10
     cursor: str | None = None
-    tags: Tags = {}
+    tags: Tags = field(default_factory=dict)
+
+    def problems(self) -> Problems:
+        return validate.page(self.limit)
 
 
+@declare("layby.worker.list", sender=Sender.WORKER, answer=TaskPage)
 class ListHeld(Query, frozen=True):
     """What a holder holds, by id: for a worker whose own count disagrees."""
 
-    kind = "layby.worker.list"
     pid: str
     incarnation: str
     limit: Int64 = 1000
     cursor: str | None = None
+
+    def named_ids(self) -> Ids:
+        """Its own tasks, by the incarnation that only it knows."""
+        return ()
+
+    def problems(self) -> Problems:
+        return validate.page(self.limit)
 
 
 class Execute(Struct, frozen=True):
@@ -112,47 +169,85 @@ class Execute(Struct, frozen=True):
     target: str
 
 
+@declare("layby.task.decline", sender=Sender.CLIENT, answer=Empty)
 class DeclineTasks(Query, frozen=True):
     """The receiver of these executes does not take the tasks (now): others may be told.
 
     Nothing of the store changes; whoever declined may still acquire them.
     """
 
-    kind = "layby.task.decline"
     pid: str
     tasks: tuple[Execute, ...]
 
+    def named_ids(self) -> Ids:
+        return (task.id for task in self.tasks)
 
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.pid, "Process ID")
+        for each in self.tasks:
+            yield from validate.fence(each.id, each.version)
+
+
+@declare("debug.start", sender=Sender.DEBUGGER, answer=Empty)
 class StartDebug(Query, frozen=True):
-    kind = "debug.start"
+    """Stop time: nothing is due and nothing is delivered."""
 
 
+@declare("debug.stop", sender=Sender.DEBUGGER, answer=Empty)
 class StopDebug(Query, frozen=True):
-    kind = "debug.stop"
+    """Let time go on."""
 
 
+@declare("debug.reset", sender=Sender.DEBUGGER, answer=Empty)
 class ResetDebug(Query, frozen=True):
-    kind = "debug.reset"
+    """Delete everything."""
 
 
+@declare("debug.tick", sender=Sender.DEBUGGER, answer=list)
 class TickDebug(Query, frozen=True):
-    kind = "debug.tick"
+    """Do what is due at this instant."""
+
     time: Int64
 
+    def problems(self) -> Problems:
+        return iter(())
 
+
+@declare("debug.snap", sender=Sender.DEBUGGER, answer=State)
 class SnapDebug(Query, frozen=True):
-    kind = "debug.snap"
+    """The whole state."""
 
 
+@declare("tick.offer_messages", sender=Sender.INTERNAL, answer=object)
 class OfferMessages(Query, frozen=True):
     """Offer a page of the outbox once more: addresses from `start` to before `end`, in order.
 
     Answered with the place to go on `after`, or None when that was all.
     """
 
-    kind = "tick.offer_messages"
     start: str = ""
     end: str = "\U0010ffff"
     after: tuple[str, str, str] = ("", "", "")
     """Address, id and kind of the last message of the page before."""
     limit: Int64 = 500
+
+    def problems(self) -> Problems:
+        return iter(())
+
+
+def timed_key(cursor: str) -> TimedKey | None:
+    """What a cursor says; None when it is none of ours."""
+    instant, colon, key = cursor.partition(":")
+    try:
+        return (_read_instant(instant), key) if colon else None
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def timed_cursor(key: TimedKey) -> str:
+    return f"{key[0]}:{key[1]}"
+
+
+def _cursor_problems(cursor: str | None) -> Problems:
+    if cursor is not None and timed_key(cursor) is None:
+        yield "cursor must be one that an answer gave"

@@ -36,7 +36,9 @@ class ClaimData(Struct, frozen=True):
 
 
 class PreloadData(Struct, frozen=True):
-    preload: Sequence[Promise]
+    """`preload`: None when the task is suspended, so that nothing is to be known."""
+
+    preload: Sequence[Promise] | None = None
 
 
 class FenceData(Struct, frozen=True):

@@ -4,17 +4,86 @@ A node with dependencies is born suspended with one counting wait for each; the 
 that brings its count to zero makes it pending. The root waits for all nodes the same way.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Annotated
 
-from layby.core import birth
+from msgspec import Meta, Struct
+
+from layby.core import birth, validate
 from layby.core.address import target_of
-from layby.core.commands import StartRun, Tags, Value
 from layby.core.draft import Draft
-from layby.core.model import Millis, Wait, deadline
+from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
+from layby.core.footprint import Footprint
+from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
+from layby.core.model import NEVER, Millis, Wait, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
-from layby.core.takes import take_next
+from layby.core.takes import Take, take_next
+
+if TYPE_CHECKING:
+    from layby.core.schedules import CreateRunSchedule
 
 
+class Node(Struct, frozen=True, rename="camel"):
+    """One vertex of a run: runs after all of `after` have settled, whatever their outcome."""
+
+    id: str
+    name: str
+    after: tuple[str, ...] = ()
+    group: str | None = None
+    param: Value = NOTHING
+
+
+MAX_DEPENDENCIES = 100_000
+Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
+
+
+@declare("layby.run.start", sender=Sender.CLIENT, answer=RunData, unqueues=False)
+class StartRun(ById, frozen=True):
+    """Create the root and all nodes at once; an existing run is answered as it is.
+
+    `timeout`: how long after now the run may take.
+    """
+
+    name: str
+    group: str
+    nodes: Nodes
+    timeout: Int64 = NEVER
+    param: Value = NOTHING
+    take: Take | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.ids.update(self.node_id(node.id) for node in self.nodes)
+        if self.take is not None:
+            self.take.footprint(into)
+
+    @property
+    def asks(self) -> Take | None:
+        return self.take
+
+    def node_id(self, node: str) -> str:
+        return f"{self.id}:{node}"
+
+    def named_ids(self) -> Ids:
+        """Nodes have ids that begin with the one named."""
+        yield self.id
+        if self.take is not None:
+            yield from self.take.named_ids()
+
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.id, "Run ID")
+        yield from plan_problems(self, self.id)
+        if self.take is not None:
+            yield from self.take.problems()
+        if self.timeout < 1:
+            yield "timeout must be positive"
+        if ":" in self.id:
+            yield f"Run ID '{self.id}' must not contain ':' (it separates run and node)"
+
+
+@handles(StartRun)
 def start(d: Draft, c: StartRun) -> Reply:
     existing = d.promise(c.id)
     if existing is not None and not birth.is_absent(existing):
@@ -66,3 +135,41 @@ def _create_one(
     birth.create_suspended(d, promise_id, timeout_at, encoded, tags, at, waits_left)
     for dependency in after:
         d.wait(Wait(c.node_id(dependency), promise_id, "all"))
+
+
+def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
+    """What a run needs, whenever it is started."""
+    yield from validate.identifier(c.name, f"Name of run '{c.id}'")
+    yield from validate.group(c.group)
+    yield from validate.size(c.param, "param")
+    dependencies = sum(len(node.after) for node in c.nodes)
+    too_many = [
+        *validate.count(len(c.nodes), MAX_NODES, "nodes"),
+        *validate.count(dependencies, MAX_DEPENDENCIES, "dependencies of nodes"),
+    ]
+    yield from too_many or _node_problems(c, run_id)
+
+
+def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
+    ids = Counter(node.id for node in c.nodes)
+    if not ids:
+        yield f"Run '{c.id}' has no nodes"
+    for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
+        yield f"Node '{twice}' is given twice"
+    for node in c.nodes:
+        yield from validate.size(node.param, f"param of node '{node.id}'")
+        yield from validate.identifier(f"{run_id}:{node.id}" if node.id else "", "Node ID")
+        yield from validate.identifier(node.name, f"Name of node '{node.id}'")
+        yield from validate.group(node.group) if node.group is not None else ()
+        for unknown in sorted({each for each in node.after if each not in ids}):
+            yield f"Node '{node.id}' depends on unknown node '{unknown}'"
+    yield from _cycle(c)
+
+
+def _cycle(c: "StartRun | CreateRunSchedule") -> Problems:
+    if not any(node.after for node in c.nodes):
+        return
+    try:
+        TopologicalSorter({node.id: node.after for node in c.nodes}).prepare()
+    except CycleError as cycle:
+        yield f"Dependencies form a cycle: {' -> '.join(cycle.args[1])}"

@@ -1,4 +1,4 @@
-"""Handlers of schedules: those of the protocol, which create promises, and ours, which start runs.
+"""Schedules: those of the protocol, which create promises, and ours, which start runs.
 
 When the time of a schedule has come, the store asks here which occurrences are due and what they
 may touch (`due`); the tick that follows makes them (`fire`). Missed ones come in bounded portions.
@@ -9,24 +9,19 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
+from msgspec import field
 
-from layby.core import birth, runs
+from layby.core import birth, runs, validate
 from layby.core.address import group_of
-from layby.core.commands import (
-    CreateRunSchedule,
-    CreateSchedule,
-    DeleteSchedule,
-    GetSchedule,
-    Node,
-    StartRun,
-    Tags,
-    Value,
-)
 from layby.core.draft import Draft
-from layby.core.model import NEVER, RUN_OF_SCHEDULE, Millis, Schedule, later
-from layby.core.replies import OK, Reply, ScheduleData, ok, refuse
+from layby.core.fields import NOTHING, Int64, Tags, Value
+from layby.core.footprint import Footprint
+from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
+from layby.core.model import NEVER, RUN_OF_SCHEDULE, Millis, Schedule, later, occurrence_id
+from layby.core.replies import OK, Empty, Reply, ScheduleData, ok, refuse
+from layby.core.runs import Node, Nodes, StartRun
 from layby.core.settings import Calendar, NoInstant
-from layby.core.ticks import FireSchedule
+from layby.core.ticks import Tick
 
 NOT_FOUND = refuse(404, "Schedule not found")
 STRAY_MS = 60_000
@@ -37,11 +32,57 @@ _UNTOLD: Final = ("tasks", "context", "deadline")
 """Differences in these are named, but too long to be shown."""
 
 
+class ScheduleCommand(Command, frozen=True):
+    id: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.schedules.add(self.id)
+
+    def named_ids(self) -> Ids:
+        return (self.id,)
+
+    def problems(self) -> Problems:
+        return validate.identifier(self.id, "Schedule ID")
+
+
+@declare("schedule.get", sender=Sender.CLIENT, answer=ScheduleData)
+class GetSchedule(ScheduleCommand, frozen=True):
+    """The schedule as it stands."""
+
+
+@handles(GetSchedule)
 def get(d: Draft, c: GetSchedule) -> Reply:
     schedule = d.schedule(c.id)
     return NOT_FOUND if schedule is None else ok(ScheduleData(schedule))
 
 
+@declare("schedule.create", sender=Sender.CLIENT, answer=ScheduleData)
+class CreateSchedule(ScheduleCommand, frozen=True):
+    """Create a promise at every occurrence."""
+
+    cron: str
+    promise_id: str
+    promise_timeout: Int64
+    promise_param: Value = NOTHING
+    promise_tags: Tags = field(default_factory=dict)
+
+    def named_ids(self) -> Ids:
+        """The ids it will create are known but for their timestamps."""
+        return (self.id, self.promise_id.replace("{{.id}}", self.id))
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.identifier(self.cron, "Cron expression")
+        yield from validate.identifier(self.promise_id, "Promise ID")
+        yield from validate.size(self.promise_param, "promiseParam")
+        if self.promise_timeout < 0:
+            yield "promiseTimeout must be non-negative"
+        if birth.TARGET not in self.promise_tags:
+            yield "promiseTags must include a resonate:target tag"
+        yield from validate.tags(self.promise_tags)
+
+
+@handles(CreateSchedule)
 def create(d: Draft, c: CreateSchedule) -> Reply:
     next_run_at = d.rows.calendar(c.cron, d.now, "UTC")
     if isinstance(next_run_at, NoInstant):
@@ -62,6 +103,35 @@ def create(d: Draft, c: CreateSchedule) -> Reply:
     return ok(ScheduleData(schedule))
 
 
+@declare("layby.schedule.create", sender=Sender.ADMIN, answer=ScheduleData)
+class CreateRunSchedule(ScheduleCommand, frozen=True):
+    """Start a run at every occurrence, with what `layby.run.start` needs.
+
+    `timeout`: how long after its occurrence a run may take. Without `catch_up` only the latest
+    of several missed occurrences has a run.
+    """
+
+    cron: str
+    name: str
+    group: str
+    nodes: Nodes
+    timeout: Int64 = NEVER
+    param: Value = NOTHING
+    timezone: str = "UTC"
+    catch_up: bool = False
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.identifier(self.cron, "Cron expression")
+        yield from validate.identifier(self.timezone, "Time zone")
+        yield from runs.plan_problems(self, occurrence_id(RUN_OF_SCHEDULE, self.id, NEVER))
+        if self.timeout < 1:
+            yield "timeout must be positive"
+        for separator in (each for each in ":./" if each in self.id):
+            yield f"Schedule ID '{self.id}' must not contain '{separator}' (it is part of run IDs)"
+
+
+@handles(CreateRunSchedule)
 def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
     """The same again is answered with what is there; another one of the same id is refused."""
     next_run_at = d.rows.calendar(c.cron, d.now, c.timezone)
@@ -78,11 +148,35 @@ def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
     return ok(ScheduleData(existing))
 
 
+@declare("schedule.delete", sender=Sender.CLIENT, answer=Empty)
+class DeleteSchedule(ScheduleCommand, frozen=True):
+    """Delete the schedule; what it has created stays."""
+
+
+@handles(DeleteSchedule)
 def delete(d: Draft, c: DeleteSchedule) -> Reply:
     if d.schedule(c.id) is None:
         return NOT_FOUND
     d.delete_schedule(c.id)
     return OK
+
+
+@declare("tick.fire_schedule", sender=Sender.INTERNAL, answer=Empty)
+class FireSchedule(Tick, frozen=True):
+    """`occurrences`: each missed instant and the promise id it makes, oldest first.
+
+    `nodes`: of the runs it starts.
+    """
+
+    id: str
+    occurrences: tuple[tuple[Millis, str], ...]
+    nodes: tuple[str, ...] = ()
+
+    def footprint(self, into: Footprint) -> None:
+        into.schedules.add(self.id)
+        for _, promise_id in self.occurrences:
+            into.ids.add(promise_id)
+            into.ids.update(f"{promise_id}:{node}" for node in self.nodes)
 
 
 def due(
@@ -112,6 +206,7 @@ def occurrences(
     return tuple(found)
 
 
+@handles(FireSchedule)
 def fire(d: Draft, c: FireSchedule) -> Reply:
     for at, promise_id in c.occurrences:
         schedule = d.schedule(c.id)

@@ -3,7 +3,7 @@
 import msgspec
 
 from layby.core import birth
-from layby.core.commands import Int64, Tags
+from layby.core.fields import Tags
 from layby.core.model import Millis, Promise, Schedule, Task
 from layby.core.queries import (
     ListRuns,
@@ -14,12 +14,6 @@ from layby.core.queries import (
     SearchTasks,
 )
 from layby.core.waits import waiting_of
-
-TimedKey = tuple[Millis, str]
-"""Where a list that is ordered by time goes on: an instant, and an id of that instant."""
-
-
-_read_instant = msgspec.json.Decoder(Int64).decode
 
 
 def matches_promise(query: SearchPromises, promise: Promise, task: Task | None) -> bool:
@@ -53,19 +47,6 @@ def matches_waiting(query: ListWaiting, promise: Promise, task: Task | None, now
         and (query.prefix is None or promise.id.startswith(query.prefix))
         and (query.until is None or waiting.since <= query.until)
     )
-
-
-def timed_key(cursor: str) -> TimedKey | None:
-    """What a cursor says; None when it is none of ours."""
-    instant, colon, key = cursor.partition(":")
-    try:
-        return (_read_instant(instant), key) if colon else None
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-
-
-def timed_cursor(key: TimedKey) -> str:
-    return f"{key[0]}:{key[1]}"
 
 
 def matches_schedule(query: SearchSchedules, schedule: Schedule) -> bool:

@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from layby.core.kinds import Sender, declare
 from layby.core.model import Millis, Promise, Task, TaskState
 from layby.core.queries import Query
 from layby.core.search import projected
@@ -15,10 +16,6 @@ COUNTED: Final = 250_000
 LONGEST: Final = 200
 """How many of the longest waits are looked at for the oldest of each kind."""
 LIVING: Final[tuple[TaskState, ...]] = ("pending", "acquired", "suspended", "halted")
-
-
-class GetStats(Query, frozen=True):
-    kind = "layby.stats"
 
 
 class StatsData(Struct, frozen=True, rename="camel"):
@@ -35,6 +32,11 @@ class StatsData(Struct, frozen=True, rename="camel"):
     schedules: int
     store_time_ahead: Millis = 0
     """How far store time is ahead of the clock of its machine."""
+
+
+@declare("layby.stats", sender=Sender.ADMIN, answer=StatsData)
+class GetStats(Query, frozen=True):
+    """How much there is."""
 
 
 def oldest_waits(longest: Iterable[tuple[Promise, Task | None]], now: Millis) -> dict[str, Millis]:

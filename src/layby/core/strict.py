@@ -13,19 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from layby.core import birth
-from layby.core.commands import (
-    Command,
-    CreateBelow,
-    CreatePromise,
-    CreateSchedule,
-    CreateTask,
-    FenceTask,
-    RegisterCallback,
-    SuspendTask,
-    Tags,
-)
+from layby.core.fields import Tags
+from layby.core.kinds import Command
 from layby.core.model import NEVER
+from layby.core.promises import CreatePromise, RegisterCallback
+from layby.core.schedules import CreateSchedule
 from layby.core.settings import Settings
+from layby.core.tasks import CreateTask, FenceTask, SuspendTask
+from layby.core.workers import CreateBelow
 
 Problems = Iterator[str]
 

@@ -5,18 +5,86 @@ Roots need a lease but no slot, so they come beside what there is room for.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final
 
-from layby.core.commands import Take, TaskVersion
+from msgspec import Meta
+
+from layby.core import validate
 from layby.core.draft import Draft
+from layby.core.fields import MAX_CLAIMS, MAX_NAMES, Int64
+from layby.core.footprint import Footprint
+from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import HeldKey, Holder, Millis, Promise, Task, root_of
-from layby.core.queue import Entry, Queue, is_early, is_for
+from layby.core.queue import Entry, Queue, TakeKey, is_early, is_for
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
+from layby.core.tasks import TaskVersion
 
+MAX_FREE: Final = 100_000
+MAX_AHEAD: Final = 64
 MAX_ROOT_PARAM: Final = 4_096
 """Characters of a root's param that come with a claim."""
 
 
+@declare("layby.worker.take", sender=Sender.WORKER, answer=TakeData, unqueues=False)
+class Take(Command, frozen=True):
+    """Register or renew the holder and hand it up to `free` ready tasks, already acquired.
+
+    With `wait_ms` the engine keeps the request until something is ready for it.
+    """
+
+    pid: str
+    incarnation: str
+    group: str
+    names: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMES)]
+    free: Int64
+    ttl: Int64 = 60_000
+    embedded: bool = False
+    wait_ms: Int64 = 0
+    prefix: str = ""
+    """Only ids that begin so: what the caller's token allows."""
+    ahead: Int64 = 0
+    """So many more, acquired but not begun, of what nobody has a slot for."""
+    before: Int64 | None = None
+    """Only nodes that were ready before this instant, and none ahead."""
+    in_line: bool = False
+    """Somebody stands in line at this worker: it wants to hear of nodes that are left."""
+    begun: Annotated[tuple[TaskVersion, ...], Meta(max_length=MAX_CLAIMS)] = ()
+    """Claims that were ahead, and whose bodies run now."""
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+        into.ids.update(claim.id for claim in self.begun)
+        into.expect(self.key, max(0, self.free), max(0, self.ahead))
+        into.root_params = into.root_params or not self.embedded
+
+    @property
+    def asks(self) -> "Take":
+        return self
+
+    @property
+    def holder(self) -> HeldKey:
+        return (self.pid, self.incarnation)
+
+    @property
+    def key(self) -> TakeKey:
+        return (self.group, self.names, self.prefix)
+
+    def named_ids(self) -> Ids:
+        return (claim.id for claim in self.begun)
+
+    def problems(self) -> Problems:
+        yield from validate.claim(self.pid, self.ttl)
+        yield from validate.identifier(self.incarnation, "Incarnation")
+        yield from validate.group(self.group)
+        yield from validate.count(len(self.names), MAX_NAMES, "names")
+        if not 0 <= self.free <= MAX_FREE:
+            yield f"free must be between 0 and {MAX_FREE}"
+        if not 0 <= self.ahead <= MAX_AHEAD:
+            yield f"ahead must be between 0 and {MAX_AHEAD}"
+        yield from validate.claims(self.begun)
+
+
+@handles(Take)
 def take(d: Draft, c: Take) -> Reply:
     holder = _registered(d, c)
     if not holder.is_alive:

@@ -1,27 +1,24 @@
-"""Handlers of task.*: guards in protocol order (404, 409, 422), then a straight path."""
+"""task.*: each kind, and below it what it does.
 
-from collections.abc import Sequence
+Handlers have their guards in protocol order (404, 409, 422), then a straight path.
+"""
 
-from layby.core import birth, promises, waits
-from layby.core.commands import (
-    AcquireTask,
-    ContinueTask,
-    CreatePromise,
-    CreateTask,
-    FenceTask,
-    FulfillTask,
-    GetTask,
-    HaltTask,
-    HeartbeatTasks,
-    ReleaseTask,
-    SuspendTask,
-    TaskVersion,
-)
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from layby.core import birth, promises, validate, waits
 from layby.core.draft import Draft
+from layby.core.fields import Int64, Unread
+from layby.core.footprint import Footprint
+from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import Millis, Promise, Task, later
+from layby.core.promises import CreatePromise, RegisterCallback, SettlePromise
 from layby.core.replies import (
     OK,
     ClaimData,
+    Empty,
     FenceData,
     PreloadData,
     PromiseData,
@@ -35,11 +32,84 @@ from layby.core.settlement import leave_ready, make_ready, settle, tell_holder
 NOT_FOUND = refuse(404, "Task not found")
 
 
+class TaskCommand(ById, frozen=True):
+    def problems(self) -> Problems:
+        return validate.identifier(self.id, "Task ID")
+
+
+class FencedCommand(TaskCommand, frozen=True):
+    """A command of whoever holds the task at this version."""
+
+    version: Int64
+
+    def problems(self) -> Problems:
+        return validate.fence(self.id, self.version)
+
+
+ClaimHandler = Callable[[Draft, Any, Task, Promise], Reply]
+
+
+def handles_claim(command: type[FencedCommand]) -> Callable[[ClaimHandler], ClaimHandler]:
+    """Attach the rule of a command that only whoever has the claim may send."""
+
+    def attached(handler: ClaimHandler) -> ClaimHandler:
+        @handles(command)
+        def guarded(d: Draft, c: FencedCommand) -> Reply:
+            task, promise = d.task(c.id), d.promise(c.id)
+            if task is None or promise is None:
+                return NOT_FOUND
+            if not holds(task, c.version):
+                return refuse(409, "Task is not acquired or version mismatch")
+            return handler(d, c, task, promise)
+
+        return handler
+
+    return attached
+
+
+@declare("task.get", sender=Sender.CLIENT, answer=TaskData, unqueues=False)
+class GetTask(TaskCommand, frozen=True):
+    """The task as it stands."""
+
+
+@handles(GetTask)
 def get(d: Draft, c: GetTask) -> Reply:
     task = d.task(c.id)
     return NOT_FOUND if task is None else ok(TaskData(task))
 
 
+class CreateAction(Struct, frozen=True):
+    kind: str
+    head: Unread
+    data: CreatePromise
+
+
+@declare("task.create", sender=Sender.CLIENT, answer=ClaimData)
+class CreateTask(Command, frozen=True):
+    """Create a promise and acquire its task."""
+
+    pid: str
+    ttl: Int64
+    action: CreateAction
+
+    def footprint(self, into: Footprint) -> None:
+        promise = self.action.data
+        into.ids.add(promise.id)
+        into.branches_of.add(promise.id)
+        if branch := promise.tags.get(birth.BRANCH):
+            into.branches.add(branch)
+
+    def named_ids(self) -> Ids:
+        return self.action.data.named_ids()
+
+    def problems(self) -> Problems:
+        yield from validate.claim(self.pid, self.ttl)
+        yield from self.action.data.problems()
+        if birth.TARGET not in self.action.data.tags:
+            yield "Action must have a resonate:target tag"
+
+
+@handles(CreateTask)
 def create(d: Draft, c: CreateTask) -> Reply:
     action = c.action.data
     promise = d.promise(action.id)
@@ -55,6 +125,23 @@ def create(d: Draft, c: CreateTask) -> Reply:
     return _claim(d, task, promise, c.pid, c.ttl)
 
 
+@declare("task.acquire", sender=Sender.CLIENT, answer=ClaimData)
+class AcquireTask(FencedCommand, frozen=True):
+    """Claim the task: a lease of its own, and the next version."""
+
+    pid: str
+    ttl: Int64
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.branches_of.add(self.id)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.claim(self.pid, self.ttl)
+
+
+@handles(AcquireTask)
 def acquire(d: Draft, c: AcquireTask) -> Reply:
     task, promise = d.task(c.id), d.promise(c.id)
     if task is None or promise is None:
@@ -66,6 +153,12 @@ def acquire(d: Draft, c: AcquireTask) -> Reply:
     return _claim(d, task, promise, c.pid, c.ttl)
 
 
+@declare("task.release", sender=Sender.CLIENT, answer=Empty)
+class ReleaseTask(FencedCommand, frozen=True):
+    """Give the claim up."""
+
+
+@handles(ReleaseTask)
 def release(d: Draft, c: ReleaseTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -76,23 +169,73 @@ def release(d: Draft, c: ReleaseTask) -> Reply:
     return OK
 
 
-def fulfill(d: Draft, c: FulfillTask) -> Reply:
-    task, promise = d.task(c.id), d.promise(c.id)
-    if task is None or promise is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, "Task is not acquired or version mismatch")
+class SettleAction(Struct, frozen=True):
+    kind: str
+    head: Unread
+    data: SettlePromise
+
+
+@declare("task.fulfill", sender=Sender.CLIENT, answer=PromiseData)
+class FulfillTask(FencedCommand, frozen=True):
+    """End the task by settling its promise."""
+
+    action: SettleAction
+
+    def named_ids(self) -> Ids:
+        return (self.id, self.action.data.id)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        settle = self.action.data
+        if settle.id != self.id:
+            yield "Action ID must match the task ID"
+        yield from validate.settlement(settle.state, settle.value)
+
+
+@handles_claim(FulfillTask)
+def fulfill(d: Draft, c: FulfillTask, _: Task, promise: Promise) -> Reply:
     action = c.action.data
     state, value = promises.settle_state(action.state), birth.encoded(action.value)
     return ok(PromiseData(settle(d, promise, state, value, by_holder=True)))
 
 
-def suspend(d: Draft, c: SuspendTask) -> Reply:
-    task, promise = d.task(c.id), d.promise(c.id)
-    if task is None or promise is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, "Task is not acquired or version mismatch")
+class SuspendAction(Struct, frozen=True):
+    kind: str
+    head: Unread
+    data: RegisterCallback
+
+
+@declare("task.suspend", sender=Sender.CLIENT, answer=PreloadData)
+class SuspendTask(FencedCommand, frozen=True):
+    """Wait for the first of these promises; status 300 when one is settled already."""
+
+    actions: list[SuspendAction]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        into.ids.update(action.data.awaited for action in self.actions)
+        into.pairs.update((action.data.awaited, self.id) for action in self.actions)
+        into.branches_of.add(self.id)
+
+    def named_ids(self) -> Ids:
+        yield self.id
+        for action in self.actions:
+            yield from action.data.named_ids()
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        if not self.actions:
+            yield "Actions array cannot be empty"
+        for action in self.actions:
+            yield from validate.identifier(action.data.awaited, "Awaited promise ID")
+            if action.data.awaiter != self.id:
+                yield "Awaiter must match the task ID"
+            if action.data.awaited == self.id:
+                yield "Awaited and awaiter must be different promises"
+
+
+@handles_claim(SuspendTask)
+def suspend(d: Draft, c: SuspendTask, task: Task, promise: Promise) -> Reply:
     awaited = [d.promise(action.data.awaited) for action in c.actions]
     if None in awaited:
         return refuse(422, "Awaited promise not found")
@@ -104,9 +247,36 @@ def suspend(d: Draft, c: SuspendTask) -> Reply:
     for action in c.actions:
         promises.add_wait(d, action.data.awaited, task.id)
     d.put_task(task.begun().suspended())
-    return OK
+    return ok(PreloadData())
 
 
+@declare("task.fence", sender=Sender.CLIENT, answer=FenceData)
+class FenceTask(FencedCommand, frozen=True):
+    """`inner` is None when the action's kind is neither create nor settle of a promise."""
+
+    inner: CreatePromise | SettlePromise | None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.inner is not None:
+            self.inner.footprint(into)
+
+    def named_ids(self) -> Ids:
+        yield self.id
+        if self.inner is not None:
+            yield from self.inner.named_ids()
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        if self.inner is None:
+            yield "Invalid fence action kind"
+            return
+        if self.inner.id == self.id:
+            yield "Action ID must not equal the task ID"
+        yield from self.inner.problems()
+
+
+@handles(FenceTask)
 def fence(d: Draft, c: FenceTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -121,6 +291,34 @@ def fence(d: Draft, c: FenceTask) -> Reply:
     return ok(FenceData(c.inner.kind, promises.settle_by_id(d, c.inner)))
 
 
+class TaskVersion(Struct, frozen=True):
+    id: str
+    version: Int64
+
+
+@declare("task.heartbeat", sender=Sender.CLIENT, answer=Empty)
+class HeartbeatTasks(Command, frozen=True):
+    """Renew the leases of these tasks, or of all that the process has."""
+
+    pid: str
+    tasks: list[TaskVersion]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(task.id for task in self.tasks)
+        into.pids.add(self.pid)
+        if not self.tasks:
+            into.leases_of.add(self.pid)
+
+    def named_ids(self) -> Ids:
+        return (task.id for task in self.tasks)
+
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.pid, "Process ID")
+        for task in self.tasks:
+            yield from validate.fence(task.id, task.version)
+
+
+@handles(HeartbeatTasks)
 def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
     """Mismatches are skipped in silence; an empty list renews everything this pid leases."""
     named = c.tasks or [
@@ -134,6 +332,24 @@ def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
     return OK
 
 
+class SteeringCommand(TaskCommand, frozen=True):
+    """A command of people: the version is told by those who want no other claim."""
+
+    version: Int64 | None = None
+
+    def problems(self) -> Problems:
+        return validate.fence(self.id, self.version or 0)
+
+
+@declare("task.halt", sender=Sender.CLIENT, answer=Empty)
+class HaltTask(SteeringCommand, frozen=True):
+    """`by` and `reason` are ours: who stopped the task and why, kept until it goes on."""
+
+    by: str = ""
+    reason: str = ""
+
+
+@handles(HaltTask)
 def halt(d: Draft, c: HaltTask) -> Reply:
     task = d.task(c.id)
     if task is None:
@@ -149,6 +365,12 @@ def halt(d: Draft, c: HaltTask) -> Reply:
     return OK
 
 
+@declare("task.continue", sender=Sender.CLIENT, answer=Empty)
+class ContinueTask(SteeringCommand, frozen=True):
+    """Go on with a task that was halted."""
+
+
+@handles(ContinueTask)
 def resume_halted(d: Draft, c: ContinueTask) -> Reply:
     task = d.task(c.id)
     if task is None:

@@ -1,8 +1,16 @@
-"""What time does: commands that nobody sends, found by the store's `due`."""
+"""What the passing of time does: commands that nobody sends, found by the store's `due`."""
 
-from layby.core.commands import Command
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from layby.core import values
+from layby.core.address import inbox_of
+from layby.core.draft import Draft
 from layby.core.footprint import Footprint
-from layby.core.model import MessageKey, Millis
+from layby.core.kinds import Command, Sender, declare, handles
+from layby.core.model import Holder, MessageKey, Millis, Promise, Task, later
+from layby.core.replies import OK, Empty, Reply
+from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 
 
 class Tick(Command, frozen=True):
@@ -16,25 +24,57 @@ class IdsTick(Tick, frozen=True):
         into.ids.update(self.ids)
 
 
+@declare("tick.expire_promises", sender=Sender.INTERNAL, answer=Empty)
 class ExpirePromises(IdsTick, frozen=True):
-    kind = "tick.expire_promises"
+    """Deadlines of promises have come."""
 
 
+@handles(ExpirePromises)
+def expire_promises(d: Draft, c: ExpirePromises) -> Reply:
+    stored = (d.rows.promises.get(promise_id) for promise_id in c.ids)
+    due = [p.timed_out() for p in stored if p is not None and p.at(d.now) is not p]
+    settle_all(d, due)
+    return OK
+
+
+@declare("tick.retry_tasks", sender=Sender.INTERNAL, answer=Empty)
 class RetryTasks(IdsTick, frozen=True):
-    kind = "tick.retry_tasks"
+    """Nobody has claimed these in time."""
 
 
+@handles(RetryTasks)
+def retry_tasks(d: Draft, c: RetryTasks) -> Reply:
+    """Dispatch again what nobody has claimed; a delayed task is dispatched for the first time."""
+    for task in map(d.task, c.ids):
+        if task is not None and task.state == "pending" and _is_due(task, d.now):
+            make_ready(d, task)
+    return OK
+
+
+@declare("tick.expire_leases", sender=Sender.INTERNAL, answer=Empty)
 class ExpireLeases(IdsTick, frozen=True):
     """`heard_since`: nobody could renew a lease before; None when there was no such gap."""
 
-    kind = "tick.expire_leases"
     heard_since: Millis | None = None
 
 
+@handles(ExpireLeases)
+def expire_leases(d: Draft, c: ExpireLeases) -> Reply:
+    for task in map(d.task, c.ids):
+        if task is None or task.state != "acquired" or not _is_due(task, d.now):
+            continue
+        until = _spared_until(c.heard_since, task.ttl or 0)
+        if until > d.now:
+            d.put_task(task.leased_until(until))
+        else:
+            make_ready(d, task)
+    return OK
+
+
+@declare("tick.finish_settlement", sender=Sender.INTERNAL, answer=Empty)
 class FinishSettlement(Tick, frozen=True):
     """Go on with the effects of a settlement that were too many for one transaction."""
 
-    kind = "tick.finish_settlement"
     id: str
     nodes: tuple[str, ...] = ()
 
@@ -43,13 +83,29 @@ class FinishSettlement(Tick, frozen=True):
         into.ids.update(self.nodes)
 
 
+@handles(FinishSettlement)
+def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
+    """The next chunk of waits on a settled promise; of a run that ended early, its nodes."""
+    promise = d.promise(c.id)
+    if promise is None or promise.tail_at is None:
+        return OK
+    d.put(promise.with_tail(None))
+    resume_waiting(d, promise)
+    settle_all(d, [_cancelled(d, node, promise) for node in _unsettled(d, c.nodes)])
+    if c.nodes:
+        d.put(d.promises[c.id].with_tail(d.now))  # look again whether nodes are left
+    else:
+        d.forget_waits_of(c.id)
+    return OK
+
+
+@declare("tick.expire_holders", sender=Sender.INTERNAL, answer=Empty)
 class ExpireHolders(Tick, frozen=True):
     """`opening`: embedded holders have died with the last owner of the store.
 
     `heard_since`: nobody could renew a lease before; None when there was no such gap.
     """
 
-    kind = "tick.expire_holders"
     pids: tuple[str, ...]
     opening: bool = False
     heard_since: Millis | None = None
@@ -60,10 +116,23 @@ class ExpireHolders(Tick, frozen=True):
             into.leases_of.update(self.pids)
 
 
+@handles(ExpireHolders)
+def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
+    for holder in chain.from_iterable(map(d.holders_of, c.pids)):
+        if not holder.is_alive:
+            continue
+        if c.opening and holder.embedded:
+            _lose(d, holder)
+            _free_leases(d, holder.pid)
+        elif holder.expires_at <= d.now:
+            _expire(d, holder, _spared_until(c.heard_since, holder.ttl))
+    return OK
+
+
+@declare("tick.free_tasks", sender=Sender.INTERNAL, answer=Empty)
 class FreeTasks(IdsTick, frozen=True):
     """Give back tasks of a holder that is gone."""
 
-    kind = "tick.free_tasks"
     pid: str
     incarnation: str
 
@@ -72,29 +141,89 @@ class FreeTasks(IdsTick, frozen=True):
         into.pids.add(self.pid)
 
 
-class FireSchedule(Tick, frozen=True):
-    """`occurrences`: each missed instant and the promise id it makes, oldest first.
-
-    `nodes`: of the runs it starts.
-    """
-
-    kind = "tick.fire_schedule"
-    id: str
-    occurrences: tuple[tuple[Millis, str], ...]
-    nodes: tuple[str, ...] = ()
-
-    def footprint(self, into: Footprint) -> None:
-        into.schedules.add(self.id)
-        for _, promise_id in self.occurrences:
-            into.ids.add(promise_id)
-            into.ids.update(f"{promise_id}:{node}" for node in self.nodes)
+@handles(FreeTasks)
+def free_tasks(d: Draft, c: FreeTasks) -> Reply:
+    holder = d.holder(c.pid, c.incarnation)
+    if holder is None or holder.is_alive:
+        return OK
+    for task_id in c.ids:
+        task = d.task(task_id)
+        if task is not None and (task.pid, task.holder) == (c.pid, c.incarnation):
+            _free(d, task, lost=holder.standing == "lost")
+    return OK
 
 
+@declare("tick.forget_messages", sender=Sender.INTERNAL, answer=Empty)
 class ForgetMessages(Tick, frozen=True):
     """Messages that have been delivered (or can never be)."""
 
-    kind = "tick.forget_messages"
     keys: tuple[MessageKey, ...]
 
     def footprint(self, into: Footprint) -> None:
         """Touches the outbox only."""
+
+
+@handles(ForgetMessages)
+def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
+    for key in c.keys:
+        d.unsend(key)
+    return OK
+
+
+def _spared_until(heard_since: Millis | None, ttl: Millis) -> Millis:
+    """A lease that could not be renewed in time gets a whole one from when that was possible."""
+    return 0 if heard_since is None else later(heard_since, ttl)
+
+
+def _expire(d: Draft, holder: Holder, spared_until: Millis) -> None:
+    if spared_until > d.now:
+        d.put_holder(holder.leased_until(spared_until))
+    else:
+        _lose(d, holder)
+
+
+def _lose(d: Draft, holder: Holder) -> None:
+    d.put_holder(holder.gone("lost"))
+    d.silence(inbox_of(holder.group, holder.pid))
+
+
+def _free(d: Draft, task: Task, *, lost: bool) -> None:
+    """A worker lost while the slot was held counts as a crash; parked losses do not.
+
+    Neither does the loss of a claim ahead, or of one whose body had been told to end. Nobody knows
+    whether one ahead had begun: it counts as a try, so that no two tries have one number.
+    """
+    if task.is_kept:
+        let_go(d, task)
+        return
+    if lost and not task.ahead and task.sub_status != "Deferred":
+        task = task.crashed()
+    task = task.begun()
+    promise = d.promise(task.id)
+    if promise is not None and task.crashes >= d.settings.max_crashes:
+        d.put_task(task)
+        settle(d, promise, "rejected", values.worker_lost(task.id, task.crashes), by_holder=True)
+    else:
+        make_ready(d, task)
+
+
+def _free_leases(d: Draft, pid: str) -> None:
+    """What a process that has died had acquired by the protocol."""
+    for task in map(d.task, d.rows.leases_of[pid]):
+        if task is not None and task.state == "acquired" and task.pid == pid:
+            make_ready(d, task)
+
+
+def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
+    for promise in map(d.promise, ids):
+        if promise is not None and promise.is_pending:
+            yield promise
+
+
+def _cancelled(d: Draft, node: Promise, run: Promise) -> Promise:
+    why = values.cancelled("layby", f"run {run.id} has ended")
+    return node.settled("rejected_canceled", why, d.now)
+
+
+def _is_due(task: Task, now: int) -> bool:
+    return task.wake_at is not None and task.wake_at <= now

@@ -4,39 +4,65 @@ A holder is one worker process with one lease for everything it has taken. A pid
 one living incarnation: a new one puts an end to the old, whose tasks are then freed.
 """
 
-from layby.core import birth, promises, waits
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from layby.core import birth, promises, validate, waits
 from layby.core.address import inbox_of
-from layby.core.commands import (
-    AnnotateTask,
-    CheckHolder,
-    CreateBelow,
-    FailTask,
-    FinishTask,
-    HeartbeatWorker,
-    LeaveWorker,
-    Released,
-    ReleaseTasks,
-)
 from layby.core.draft import Draft
-from layby.core.model import NEVER, Promise, Task, deadline, later
-from layby.core.promises import add_wait, settle_state
+from layby.core.fields import MAX_CLAIMS, MAX_WAITS, NOTHING, Int64, Tags, Value, Waits
+from layby.core.footprint import Footprint
+from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
+from layby.core.model import NEVER, Millis, Promise, Task, deadline, later, root_of
+from layby.core.promises import CreatePromise, add_wait, settle_state
 from layby.core.replies import (
     OK,
     AnnotateData,
+    Empty,
     FailData,
     FinishData,
     HeartbeatData,
+    PromiseData,
     Reply,
     ok,
-    refuse,
 )
 from layby.core.settlement import let_go, make_ready, settle
-from layby.core.takes import gone, take_next
-from layby.core.tasks import NOT_FOUND, holds
+from layby.core.takes import Take, gone, take_next
+from layby.core.tasks import FencedCommand, handles_claim
 
-STALE = "Task is not acquired or version mismatch"
+MAX_VERDICT_CHARS = 2**16
 
 
+class WorkerCommand(Command, frozen=True):
+    """A command of a worker process, which proves itself by its incarnation."""
+
+    pid: str
+    incarnation: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+
+    def named_ids(self) -> Ids:
+        return ()
+
+    def problems(self) -> Problems:
+        yield from validate.identifier(self.pid, "Process ID")
+        yield from validate.identifier(self.incarnation, "Incarnation")
+
+
+@declare("layby.worker.heartbeat", sender=Sender.WORKER, answer=HeartbeatData, unqueues=False)
+class HeartbeatWorker(WorkerCommand, frozen=True):
+    """Renew one row, however many tasks are held. `held` is what the worker believes."""
+
+    held: Int64 | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.add(self.pid)
+        into.notices.add(self.pid)
+
+
+@handles(HeartbeatWorker)
 def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is None or not holder.is_alive:
@@ -49,6 +75,14 @@ def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     return ok(HeartbeatData(lost, agrees, d.now))
 
 
+@declare("layby.worker.check", sender=Sender.INTERNAL, answer=Empty, unqueues=False)
+class CheckHolder(WorkerCommand, frozen=True):
+    """Whether this is a living holder of the group; changes nothing."""
+
+    group: str
+
+
+@handles(CheckHolder)
 def check(d: Draft, c: CheckHolder) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is None or not holder.is_alive or holder.group != c.group:
@@ -56,6 +90,12 @@ def check(d: Draft, c: CheckHolder) -> Reply:
     return OK
 
 
+@declare("layby.worker.leave", sender=Sender.WORKER, answer=Empty, unqueues=False)
+class LeaveWorker(WorkerCommand, frozen=True):
+    """The holder goes away in order: its tasks are handed back and count as no crash."""
+
+
+@handles(LeaveWorker)
 def leave(d: Draft, c: LeaveWorker) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is not None and holder.is_alive:
@@ -64,6 +104,45 @@ def leave(d: Draft, c: LeaveWorker) -> Reply:
     return OK
 
 
+class Released(Struct, frozen=True, rename="camel"):
+    """A claim that is handed back.
+
+    `ready_at`: its place in the queue, if it keeps it; `delay`: how long nobody is to take it;
+    `begun`: whether its body ever ran; if not, the claim was no try.
+    """
+
+    id: str
+    version: Int64
+    ready_at: Int64 | None = None
+    begun: bool = True
+    delay: Int64 = 0
+    history: str | None = None
+
+
+@declare("layby.worker.release", sender=Sender.WORKER, answer=Empty, unqueues=False)
+class ReleaseTasks(WorkerCommand, frozen=True):
+    """Hand claims back in order: neither failures nor crashes.
+
+    For a task that was halted meanwhile it says that its body has ended.
+    """
+
+    tasks: Annotated[tuple[Released, ...], Meta(max_length=MAX_CLAIMS)]
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update(task.id for task in self.tasks)
+
+    def named_ids(self) -> Ids:
+        return (task.id for task in self.tasks)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.claims(self.tasks)
+        for each in self.tasks:
+            if each.delay < 0 or (each.ready_at or 0) < 0:
+                yield "delay and readyAt must be non-negative"
+
+
+@handles(ReleaseTasks)
 def release(d: Draft, c: ReleaseTasks) -> Reply:
     """What is not held as they say is skipped in silence: it has moved on already."""
     for each in c.tasks:
@@ -73,13 +152,68 @@ def release(d: Draft, c: ReleaseTasks) -> Reply:
     return OK
 
 
-def finish(d: Draft, c: FinishTask) -> Reply:
+class RootVerdict(Struct, frozen=True):
+    """How the whole run ends, if this is its last node."""
+
+    state: str
+    value: Value = NOTHING
+
+
+class EndTry(FencedCommand, frozen=True):
+    """The try is over. A take of the next task may ride on it, and a verdict on the run."""
+
+    take: Take | None = None
+    root: RootVerdict | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.root is not None:
+            into.ids.add(self.root_id)
+        if self.take is not None:
+            self.take.footprint(into)
+
+    def named_ids(self) -> Ids:
+        """Back-off timers have ids that begin with the one named; roots have not."""
+        yield self.id
+        if self.root is not None:
+            yield self.root_id
+        if self.take is not None:
+            yield from self.take.named_ids()
+
+    def problems(self) -> Problems:
+        """Every finish may carry a verdict though few use it, so a large one goes by itself."""
+        yield from super().problems()
+        if self.take is not None:
+            yield from self.take.problems()
+        if self.root is not None:
+            verdict, most = self.root, MAX_VERDICT_CHARS
+            yield from validate.settlement(verdict.state, verdict.value, "value of root", most)
+
+    @property
+    def asks(self) -> Take | None:
+        return self.take
+
+    @property
+    def root_id(self) -> str:
+        return root_of(self.id)
+
+
+@declare("layby.task.finish", sender=Sender.CLIENT, answer=FinishData, unqueues=False)
+class FinishTask(EndTry, frozen=True):
+    """Settle the promise of the task."""
+
+    value: Value = NOTHING
+    state: str = "resolved"
+    history: str | None = None
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.settlement(self.state, self.value)
+
+
+@handles_claim(FinishTask)
+def finish(d: Draft, c: FinishTask, task: Task, promise: Promise) -> Reply:
     """Fulfil and take the next task in one transaction, preferring the same run."""
-    task, promise = d.task(c.id), d.promise(c.id)
-    if task is None or promise is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, STALE)
     state, value = settle_state(c.state), birth.encoded(c.value)
     root = _open_root(d, c)
     d.put_task(task.begun().with_history(c.history))
@@ -87,13 +221,33 @@ def finish(d: Draft, c: FinishTask) -> Reply:
     return ok(FinishData(settled, root=_ended(d, c, root), taken=take_next(d, c.take)))
 
 
-def fail(d: Draft, c: FailTask) -> Reply:
+@declare("layby.task.fail", sender=Sender.CLIENT, answer=FailData, unqueues=False)
+class FailTask(EndTry, frozen=True):
+    """`retry_in` None settles the promise rejected; otherwise the task backs off for so long."""
+
+    error: Value = NOTHING
+    retry_in: Int64 | None = None
+    history: str | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        super().footprint(into)
+        into.ids.add(self.backoff_id)
+        into.pairs.add((self.backoff_id, self.id))
+
+    @property
+    def backoff_id(self) -> str:
+        return f"{self.id}.backoff.{self.version}"
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.size(self.error, "error")
+        if self.retry_in is not None and self.retry_in < 0:
+            yield "retryIn must be non-negative"
+
+
+@handles_claim(FailTask)
+def fail(d: Draft, c: FailTask, task: Task, promise: Promise) -> Reply:
     """Count the failure and keep the error; then back off, or settle rejected and take."""
-    task, promise = d.task(c.id), d.promise(c.id)
-    if task is None or promise is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, STALE)
     error = birth.encoded(c.error)
     failed = task.begun().failed(error).with_history(c.history)
     d.put_task(failed)
@@ -108,12 +262,51 @@ def fail(d: Draft, c: FailTask) -> Reply:
     return ok(FailData(promise, d.tasks[c.id], taken, root))
 
 
-def annotate(d: Draft, c: AnnotateTask) -> Reply:
-    task = d.task(c.id)
-    if task is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, STALE)
+@declare("layby.task.annotate", sender=Sender.CLIENT, answer=AnnotateData, unqueues=False)
+class AnnotateTask(FencedCommand, frozen=True):
+    """What the holder tells about its task; with `record` also something it must not do again.
+
+    A record is a settled promise below the task's id. The first one stands: whoever records
+    the same id again is answered with what is there.
+
+    `waits`: how long waits that begin may last, by their record ids; the first length of each
+    counts, until it is among the `ended`.
+    """
+
+    sub_status: str | None = None
+    waiting_on: str | None = None
+    progress: str | None = None
+    history: str | None = None
+    record_id: str | None = None
+    record: Value = NOTHING
+    waits: Waits = field(default_factory=dict)
+    ended: Annotated[tuple[str, ...], Meta(max_length=MAX_WAITS)] = ()
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.record_id is not None:
+            into.ids.add(self.record_id)
+
+    def named_ids(self) -> Ids:
+        return (self.id,) if self.record_id is None else (self.id, self.record_id)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.size(self.record, "record")
+        if self.record_id is not None:
+            yield from validate.identifier(self.record_id, "Record ID")
+            if not self.record_id.startswith(self.id + "."):
+                yield f"Record ID must begin with '{self.id}.'"
+        yield from validate.count(len(self.waits), MAX_WAITS, "waits")
+        yield from validate.count(len(self.ended), MAX_WAITS, "ended waits")
+        for key, length in self.waits.items():
+            yield from validate.identifier(key, "ID of a wait")
+            if length < 0:
+                yield f"The length of wait '{key}' must be non-negative"
+
+
+@handles_claim(AnnotateTask)
+def annotate(d: Draft, c: AnnotateTask, task: Task, _: Promise) -> Reply:
     annotated = task.begun().annotated(c.sub_status, c.waiting_on, c.progress, c.history)
     annotated = annotated.waiting_until(c.waits, c.ended, d.now)
     d.put_task(annotated)
@@ -132,7 +325,7 @@ def _release(d: Draft, task: Task, how: Released) -> None:
         d.put_task(task.pending(NEVER, ready_at))
 
 
-def _open_root(d: Draft, c: FinishTask | FailTask) -> Task | None:
+def _open_root(d: Draft, c: EndTry) -> Task | None:
     """The root of the run, if a verdict on it came along and it waits for its nodes."""
     root = None if c.root is None else d.task(c.root_id)
     if root is None or not root.is_root or root.state != "suspended":
@@ -140,7 +333,7 @@ def _open_root(d: Draft, c: FinishTask | FailTask) -> Task | None:
     return root
 
 
-def _ended(d: Draft, c: FinishTask | FailTask, root: Task | None) -> Promise | None:
+def _ended(d: Draft, c: EndTry, root: Task | None) -> Promise | None:
     """Settle the root with the verdict, if this very step has ended the last of its nodes."""
     if root is None or c.root is None or not _is_last(root, d.tasks.get(root.id, root)):
         return None
@@ -153,13 +346,49 @@ def _is_last(before: Task, after: Task) -> bool:
     return before.waits_left > 0 and after.waits_left == 0 and after.state == "pending"
 
 
-def create_below(d: Draft, c: CreateBelow) -> Reply:
+@declare("layby.task.create", sender=Sender.CLIENT, answer=PromiseData)
+class CreateBelow(FencedCommand, frozen=True):
+    """The holder of a task creates a promise that ends so long after now, or reads what stands.
+
+    `capped`: it does not outlast the task's own promise.
+    """
+
+    promise_id: str
+    timeout: Int64 = NEVER
+    param: Value = NOTHING
+    tags: Tags = field(default_factory=dict)
+    capped: bool = False
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update((self.id, self.promise_id))
+        if branch := self.tags.get(birth.BRANCH):
+            into.born_into.add((self.promise_id, branch))
+
+    def creating(self, timeout_at: Millis) -> CreatePromise:
+        return CreatePromise(
+            id=self.promise_id, timeout_at=timeout_at, param=self.param, tags=self.tags
+        )
+
+    def named_ids(self) -> Ids:
+        yield self.id
+        yield from self.creating(NEVER).named_ids()
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.identifier(self.promise_id, "Promise ID")
+        yield from validate.size(self.param, "param")
+        if self.promise_id == self.id:
+            yield "Promise ID must not equal the task ID"
+        if self.timeout < 0:
+            yield "timeout must be non-negative"
+        if birth.DELAY in self.tags:
+            yield "resonate:delay is an instant: create the promise by promise.create"
+        yield from validate.tags(self.tags)
+
+
+@handles_claim(CreateBelow)
+def create_below(d: Draft, c: CreateBelow, task: Task, promise: Promise) -> Reply:
     """Whoever works on a task says how long something may last; what time it is we know here."""
-    task, promise = d.task(c.id), d.promise(c.id)
-    if task is None or promise is None:
-        return NOT_FOUND
-    if not holds(task, c.version):
-        return refuse(409, STALE)
     if task.ahead:
         d.put_task(task.begun())
     timeout_at = deadline(d.now, c.timeout)

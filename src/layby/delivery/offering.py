@@ -1,7 +1,7 @@
-"""What waits in the outbox for one receiver, page by page, as fast as that makes room for it.
+"""Offers one receiver the messages in the outbox, page by page, as fast as it makes room for them.
 
-When there was no room for some of it, or something came while there was none, all is offered once
-more; what is under way by then is passed over quickly.
+If the receiver was full at some point, it may have missed messages, so everything is offered once
+more; messages that are already under way are skipped cheaply.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from layby.core.queries import OfferMessages
-from layby.delivery.under_way import Receiver
+from layby.delivery.assignments import Receiver
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
 
@@ -21,7 +21,7 @@ PAGE: Final = 100
 
 
 class Offering:
-    """Runs until everything has been offered, and the receiver had room for it."""
+    """Runs until the receiver has been offered everything while it had room."""
 
     def __init__(self, receiver: Receiver, client: LocalClient) -> None:
         self._receiver = receiver
@@ -31,11 +31,11 @@ class Offering:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
-    def is_over(self) -> bool:
+    def is_done(self) -> bool:
         return self._task.done()
 
-    def go_on(self) -> None:
-        """The receiver has room again; before, something may have passed it by."""
+    def resume(self) -> None:
+        """The receiver has room again, and may have missed messages while it was full."""
         self._times_full += 1
         self._made_room.set()
 
@@ -51,29 +51,29 @@ class Offering:
                     await self._offer(first)
         except StoreError as failure:  # the engine offers everything again now and then
             who = f"{self._receiver.group}/{self._receiver.id}"
-            logger.warning("what waits for %s will be told later: %s", who, failure)
+            logger.warning("messages for %s will be delivered later: %s", who, failure)
         except EngineStopped:
             return
 
     async def _offer(self, page: OfferMessages | None) -> None:
         while page is not None:
-            await self._room()
-            page = await self._next(page)
+            await self._wait_for_room()
+            page = await self._offer_page(page)
 
-    async def _room(self) -> None:
+    async def _wait_for_room(self) -> None:
         self._made_room.clear()
         while not self._receiver.has_room:
             await self._made_room.wait()
             self._made_room.clear()
 
-    async def _next(self, page: OfferMessages) -> OfferMessages | None:
-        """The page to offer after this one, or None."""
-        told = (await self._client.send(page)).data
-        return told if isinstance(told, OfferMessages) and told.after != FIRST_PAGE else None
+    async def _offer_page(self, page: OfferMessages) -> OfferMessages | None:
+        """Offer this page; returns the one after it, or None."""
+        after = (await self._client.send(page)).data
+        return after if isinstance(after, OfferMessages) and after.after != FIRST_PAGE else None
 
 
 def _addresses_of(receiver: Receiver) -> Iterator[OfferMessages]:
-    """The ranges of addresses it can be reached at; who else is found there is left alone."""
+    """The ranges of addresses that reach it; messages to others in a range are not affected."""
     own, group = f"poll://uni@{receiver.group}/{receiver.id}", f"poll://any@{receiver.group}"
     yield OfferMessages(start=own, end=f"{own}\0", limit=PAGE)
     yield OfferMessages(start=group, end=f"{group}0", limit=PAGE)  # "0" follows "/"

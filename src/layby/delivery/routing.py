@@ -1,10 +1,10 @@
-"""Who hears what: messages go to receivers of their group, over a socket or in this process.
+"""Routes messages to receivers of their group, over a socket or in this process.
 
-An `execute` stays in the outbox until its task has been taken or has ended: core withdraws it
-then. So nothing is lost when its receiver dies; the message goes to another one at once. So it
-does when its receiver declines: it has no such function, or no slot now. An
-`unblock` is forgotten when its receiver has it. What nobody can take now stays in the outbox, and
-is offered when a receiver comes or has room again.
+An `execute` stays in the outbox until its task has been taken or has ended, when core withdraws
+it. So nothing is lost when its receiver dies: the message goes to another one at once, as it does
+when its receiver declines because it does not have the function, or has no free slot. An `unblock`
+is forgotten once its receiver has it. A message that nobody can take now stays in the outbox, and
+is offered when a receiver connects or has room again.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from layby.core.address import PollAddress, parse_poll
 from layby.core.model import Message, MessageKey
 from layby.core.replies import Reply
 from layby.core.ticks import ForgetMessages
-from layby.delivery.given_back import GivenBack
+from layby.delivery.assignments import Assignments, Receiver
+from layby.delivery.hand_backs import HandBacks
 from layby.delivery.offering import Offering
-from layby.delivery.under_way import Receiver, UnderWay
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
 from layby.local import LocalClient
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 K = TypeVar("K")
 KEPT_MS = 24 * 3_600_000
-"""Whoever has not come to hear an `unblock` by then will read the promise instead."""
+"""How long an `unblock` is kept; after that, its receiver has to read the promise."""
 
 
 class Push(Protocol):
-    """Delivery to addresses that are no connections: `http://…`."""
+    """Delivers to addresses that are not connections: `http://…`."""
 
     def push(self, outgoing: Outgoing) -> None: ...
 
@@ -42,30 +42,30 @@ class Push(Protocol):
 
 
 class Router:
-    """A `Delivery`. All but `committed` and `offered` belongs to the event loop."""
+    """A `Delivery`. Call it in the event loop, except `committed` and `offered`."""
 
     def __init__(
         self,
         push: Push | None = None,
         count: Callable[[str, str], None] = lambda _kind, _status: None,
         choose: Callable[[Sequence[Receiver]], Receiver] = random.choice,
-        woke: Callable[[float], None] = lambda _seconds: None,
+        observe_wake: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
-        """`count` is told kind and fate of each message; `woke`, how old the news of one were."""
+        """`count` gets each message's kind and fate, `observe_wake` the age of its news."""
         self._loop = asyncio.get_running_loop()
         self._push = push
         self._count = count
         self._choose = choose
-        self._woke = woke
+        self._observe_wake = observe_wake
         self._receivers: dict[str, list[Receiver]] = {}
         self._by_id: dict[tuple[str, str], list[Receiver]] = {}
-        self._under_way = UnderWay()
-        self._told: set[MessageKey] = set()
-        """What has arrived and is still in the outbox: to be offered again, and not told again."""
+        self._assignments = Assignments()
+        self._delivered: set[MessageKey] = set()
+        """Arrived, but still in the outbox: it may be offered again and must not be sent again."""
         self._declined: dict[MessageKey, set[Receiver]] = {}
-        """Who is not to be asked again for a message, until it is sent anew."""
+        """Receivers that must not get a message again until it is committed again."""
         self._offerings: dict[Receiver, Offering] = {}
-        self._given_back = GivenBack()
+        self._hand_backs = HandBacks()
         self._paused: dict[MessageKey, asyncio.TimerHandle] = {}
 
     def attach(self, engine: Engine, client: LocalClient) -> None:
@@ -75,12 +75,14 @@ class Router:
     # --- from the writer's thread --------------------------------------------------------
 
     def committed(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: whoever opens the store next delivers
-            self._loop.call_soon_threadsafe(self._take, outgoing, withdrawn)
+        with suppress(
+            RuntimeError
+        ):  # the loop is closed: the next process to open the store delivers
+            self._loop.call_soon_threadsafe(self._accept, outgoing, withdrawn)
 
     def offered(self, outgoing: Sequence[Outgoing]) -> None:
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._take_offered, outgoing)
+            self._loop.call_soon_threadsafe(self._accept_offered, outgoing)
 
     # --- receivers -----------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class Router:
         self.made_room(receiver)
 
     def disconnect(self, *receivers: Receiver) -> None:
-        """They are gone: what was under way to them goes to others, if it may."""
+        """Messages that were under way to them go to other receivers where that is allowed."""
         for each in receivers:
             _remove(self._receivers, each.group, each)
             _remove(self._by_id, (each.group, each.id), each)
@@ -98,97 +100,103 @@ class Router:
                 decliners.discard(each)
             if (offering := self._offerings.pop(each, None)) is not None:
                 offering.stop()
-        left = [outgoing for each in receivers for outgoing in self._under_way.drop_all_to(each)]
-        for outgoing in left:
+        unassigned = [
+            outgoing for each in receivers for outgoing in self._assignments.drop_all_to(each)
+        ]
+        for outgoing in unassigned:
             self._send(outgoing)
 
     def made_room(self, receiver: Receiver) -> None:
-        """There may be messages in the outbox that it can take now."""
+        """Offer it the messages in the outbox that it can take now."""
         offering = self._offerings.get(receiver)
-        if offering is None or offering.is_over:
+        if offering is None or offering.is_done:
             self._offerings[receiver] = Offering(receiver, self._client)
         else:
-            offering.go_on()
+            offering.resume()
 
     def arrived(self, outgoing: Sequence[Outgoing]) -> None:
-        """Its receiver has them. An `execute` stays under way until somebody takes the task."""
+        """Their receiver has them. An `execute` stays under way until its task is taken."""
         done = {each.key for each in outgoing if each.message.kind != "execute"}
         for key in done:
-            self._under_way.drop(key)
+            self._assignments.drop(key)
         now = self._engine.clock.now()
         for each in outgoing:
             self._count(each.message.kind, "success")
             if each.promise is not None and each.promise.settled_at is not None:
-                self._woke((now - each.promise.settled_at) / 1000)
+                self._observe_wake((now - each.promise.settled_at) / 1000)
         if done:
             self._forget(done)
 
     def decline(self, task_id: str, version: int, target: str, receiver_id: str) -> None:
-        """This receiver does not take the task, or not now: another one may.
+        """This receiver does not take the task, at least not now: ask another one.
 
-        If none is left the message waits in the outbox; who declined may still acquire the task.
+        If there is none, the message waits in the outbox. The receiver may still acquire the task.
         """
         key: MessageKey = (task_id, "execute", target)
-        under = self._under_way.get(key)
-        if under is None or under.receiver.id != receiver_id:
+        assignment = self._assignments.get(key)
+        if assignment is None or assignment.receiver.id != receiver_id:
             return
-        if under.outgoing.message.version == version:
-            self._under_way.drop(key)
-            self._declined.setdefault(key, set()).add(under.receiver)
-            self._send(under.outgoing)
+        if assignment.outgoing.message.version == version:
+            self._assignments.drop(key)
+            self._declined.setdefault(key, set()).add(assignment.receiver)
+            self._send(assignment.outgoing)
 
-    def give_back(self, task_id: str, version: int) -> None:
-        """Somebody is about to release the task: the `execute` that follows may have to wait."""
-        self._given_back.note(task_id, version)
+    def note_hand_back(self, task_id: str, version: int) -> None:
+        """The task is about to be released: the `execute` that follows may have to wait."""
+        self._hand_backs.note(task_id, version)
 
     def is_current(self, outgoing: Outgoing, receiver: Receiver) -> bool:
-        """Whether this one is still to tell it: not withdrawn, not replaced, not sent elsewhere."""
-        under = self._under_way.get(outgoing.key)
-        return under is not None and under.outgoing is outgoing and under.receiver is receiver
+        """Whether the message is still assigned to it: not withdrawn, replaced or rerouted."""
+        assignment = self._assignments.get(outgoing.key)
+        return (
+            assignment is not None
+            and assignment.outgoing is outgoing
+            and assignment.receiver is receiver
+        )
 
     def _forget(self, keys: set[MessageKey]) -> None:
-        self._told |= keys
+        self._delivered |= keys
         forgetting = self._client.ask(ForgetMessages(keys=tuple(keys)))
         forgetting.add_done_callback(partial(self._forgot, keys))
 
     def _forgot(self, keys: set[MessageKey], forgetting: "asyncio.Future[Reply]") -> None:
-        """What could not be forgotten will be told once more."""
-        self._told -= keys
+        """Messages that could not be forgotten will be delivered once more."""
+        self._delivered -= keys
         if not forgetting.cancelled() and (failure := forgetting.exception()) is not None:
             logger.warning("messages that have arrived are still in the outbox: %s", failure)
 
     # --- messages ------------------------------------------------------------------------
 
-    def _take(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
+    def _accept(self, outgoing: Sequence[Outgoing], withdrawn: Sequence[MessageKey]) -> None:
         for key in withdrawn:
             self._withdraw(key)
         for each in outgoing:
             self._declined.pop(each.key, None)
             self._end_pause(each.key)
-            self._pass_by_the_silent(each)
+            self._skip_unresponsive(each)
             self._send(each)
 
-    def _pass_by_the_silent(self, again: Outgoing) -> None:
-        """Who was told long ago and has not taken the task may hang: anybody else is better."""
-        under = self._under_way.get(again.key)
-        if under is None or not again.message.address.startswith("poll://any@"):
+    def _skip_unresponsive(self, again: Outgoing) -> None:
+        """Prefer others to a receiver that got the message and never took the task: it may hang."""
+        assignment = self._assignments.get(again.key)
+        if assignment is None or not again.message.address.startswith("poll://any@"):
             return
-        if len(self._receivers.get(under.receiver.group, ())) > 1:
-            self._declined[again.key] = {under.receiver}
+        if len(self._receivers.get(assignment.receiver.group, ())) > 1:
+            self._declined[again.key] = {assignment.receiver}
 
     def _withdraw(self, key: MessageKey) -> None:
-        """Mostly because its task was taken, and then by whoever was told of it."""
+        """Usually because its task was taken, most likely by the receiver of the message."""
         task_id, kind, _ = key
-        under = self._under_way.get(key)
-        if under is not None and kind == "execute":
-            self._given_back.took(task_id, under.receiver.id)
-        self._under_way.drop(key)
+        assignment = self._assignments.get(key)
+        if assignment is not None and kind == "execute":
+            self._hand_backs.note_taken(task_id, assignment.receiver.id)
+        self._assignments.drop(key)
         self._declined.pop(key, None)
         self._end_pause(key)
         if self._push is not None:
             self._push.withdraw(key)
 
-    def _take_offered(self, outgoing: Sequence[Outgoing]) -> None:
+    def _accept_offered(self, outgoing: Sequence[Outgoing]) -> None:
         long_ago = self._engine.clock.now() - KEPT_MS
         for each in outgoing:
             if each.promise is not None and (each.promise.settled_at or 0) < long_ago:
@@ -197,14 +205,14 @@ class Router:
                 self._send(each)
 
     def _is_known(self, key: MessageKey) -> bool:
-        return key in self._under_way or key in self._told or key in self._paused
+        return key in self._assignments or key in self._delivered or key in self._paused
 
-    def _send_again(self, outgoing: Outgoing) -> None:
-        """All who could be asked have given it back: they are asked again, but not at once."""
-        pause = self._given_back.next_round(outgoing.message.id)
-        self._paused[outgoing.key] = self._loop.call_later(pause, self._send_late, outgoing)
+    def _send_after_pause(self, outgoing: Outgoing) -> None:
+        """Every receiver has handed it back: ask them again, after a pause."""
+        pause = self._hand_backs.next_round(outgoing.message.id)
+        self._paused[outgoing.key] = self._loop.call_later(pause, self._send_paused, outgoing)
 
-    def _send_late(self, outgoing: Outgoing) -> None:
+    def _send_paused(self, outgoing: Outgoing) -> None:
         del self._paused[outgoing.key]
         self._send(outgoing)
 
@@ -225,57 +233,57 @@ class Router:
         tried = self._tried(outgoing.message)
         receiver = self._receiver_of(outgoing, address, tried)
         if receiver is not None:
-            self._under_way.put(outgoing, receiver)
+            self._assignments.put(outgoing, receiver)
             receiver.receive(outgoing)
         elif tried:
-            self._send_again(outgoing)
+            self._send_after_pause(outgoing)
 
     def _send_elsewhere(self, outgoing: Outgoing) -> None:
         is_push = outgoing.message.address.startswith(("http://", "https://"))
         if not is_push:
             self._drop(outgoing)
         elif self._tried(outgoing.message):
-            self._send_again(outgoing)
+            self._send_after_pause(outgoing)
         elif self._push is not None:
             self._push.push(outgoing)
 
     def _tried(self, message: Message) -> set[str]:
-        """Who has just given its task back."""
+        """The receivers that have just handed its task back."""
         is_execute = message.kind == "execute"
-        return self._given_back.tried(message.id, message.version) if is_execute else set()
+        return self._hand_backs.tried(message.id, message.version) if is_execute else set()
 
     def _drop(self, outgoing: Outgoing) -> None:
-        """Nobody will ever hear it: an address that is valid and leads nowhere."""
+        """It can never be delivered: the address is valid and leads nowhere."""
         self._count(outgoing.message.kind, "dropped")
         self._engine.forget([outgoing.key])
 
     def _receiver_of(
         self, outgoing: Outgoing, address: PollAddress, tried: set[str]
     ) -> Receiver | None:
-        """The one that is named, if it has room; else any other, if that will do."""
+        """The named receiver if it has room; else any other one if the address allows that."""
         declined = self._declined.get(outgoing.key, ())
-        # One that has come again has hung up before, whether that was noticed or not.
+        # The newest connection counts: older ones with this id are dead, noticed or not.
         named = self._by_id.get((address.group, address.id or ""), ())[-1:]
-        fit = [each for each in named if each not in declined and each.id not in tried]
-        fit = [each for each in fit if each.has_room]
-        if fit or address.cast == "uni":
-            return fit[0] if fit else None
-        mates = self._receivers.get(address.group, ())
+        candidates = [each for each in named if each not in declined and each.id not in tried]
+        candidates = [each for each in candidates if each.has_room]
+        if candidates or address.cast == "uni":
+            return candidates[0] if candidates else None
+        members = self._receivers.get(address.group, ())
         if declined or tried:
-            mates = [each for each in mates if each not in declined and each.id not in tried]
-        return self._any_of(mates)
+            members = [each for each in members if each not in declined and each.id not in tried]
+        return self._any_with_room(members)
 
-    def _any_of(self, mates: Sequence[Receiver]) -> Receiver | None:
-        """There may be thousands, and most have room."""
-        if mates and (lucky := self._choose(mates)).has_room:
-            return lucky
-        fit = [each for each in mates if each.has_room]
-        return self._choose(fit) if fit else None
+    def _any_with_room(self, members: Sequence[Receiver]) -> Receiver | None:
+        """Try one at random first: there may be thousands, and most have room."""
+        if members and (chosen := self._choose(members)).has_room:
+            return chosen
+        candidates = [each for each in members if each.has_room]
+        return self._choose(candidates) if candidates else None
 
 
 def _remove(lists: dict[K, list[Receiver]], key: K, receiver: Receiver) -> None:
-    mates = lists.get(key, [])
-    if receiver in mates:
-        mates.remove(receiver)
-    if not mates:
+    members = lists.get(key, [])
+    if receiver in members:
+        members.remove(receiver)
+    if not members:
         lists.pop(key, None)

@@ -22,6 +22,7 @@ from layby.clock import SLOWER, Clock, StoreClock
 from layby.core import validate
 from layby.core.changes import Changes
 from layby.core.commands import Command, Take, WatchPromise
+from layby.core.kinds import Sender
 from layby.core.model import FAR, MessageKey, Millis
 from layby.core.queries import OfferMessages, Query, ResetDebug, StartDebug, StopDebug, TickDebug
 from layby.core.queue import Offer
@@ -462,7 +463,7 @@ class Engine:
         """Kinds that steer the engine itself; None for an ordinary read."""
         if isinstance(query, OfferMessages):
             return ok(self._offer(query))
-        if not query.kind.startswith("debug."):
+        if query.sender is not Sender.DEBUGGER:
             return None
         if not self._config.debug:
             return DEBUG_IS_OFF

@@ -1,6 +1,6 @@
-"""What users hold: a Runner that starts runs and works on them, and the runs it gives out."""
+"""What users hold: a Runner that starts runs and executes them, and the runs it returns."""
 
-from layby.runner.blocking import BlockingRunner, run
+from layby.runner.blocking_runner import BlockingRunner, run
 from layby.runner.run import Run
 from layby.runner.runner import Runner
 from layby.runner.schedule import Schedule

@@ -1,6 +1,6 @@
-"""A Runner's own engine on its own store."""
+"""The link of a Runner that runs the engine in its own process."""
 
-from layby.client.patience import patiently
+from layby.client.patience import send_until_answered
 from layby.clock import SystemClock, virtual_clock
 from layby.core.address import OWN_GROUP
 from layby.core.model import Millis
@@ -11,15 +11,15 @@ from layby.engine.engine import Engine
 from layby.engine.opening import is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.local import LocalClient
-from layby.runner import switching
-from layby.runner.private import PrivateSocket
+from layby.runner.private_socket import PrivateSocket
+from layby.runner.switch_interval import lower_switch_interval, restore_switch_interval
 from layby.store.sqlite import Durability
 from layby.worker.thread_call import in_own_thread
 from layby.worker.worker import Worker
 
 
 class EmbeddedLink:
-    """Opens in the event loop it is used in."""
+    """Create it in the event loop it is used in."""
 
     is_embedded = True
 
@@ -56,7 +56,7 @@ class EmbeddedLink:
         return self._clock.elapsed()
 
     async def join(self, worker: Worker) -> None:
-        """From now on this worker is told what it no longer holds."""
+        """From now on the worker is told when it loses a task."""
         self.router.connect(WorkerInbox(worker, self.router))
         worker.calls.source = CallInbox(worker, self.router)
 
@@ -71,7 +71,7 @@ class EmbeddedLink:
             await in_own_thread(self.engine.stop)
         finally:
             if self._switch_interval is not None:
-                switching.restore(self._switch_interval)
+                restore_switch_interval(self._switch_interval)
 
     def _start(self, *, inline: bool) -> None:
         if inline:
@@ -79,11 +79,11 @@ class EmbeddedLink:
             return
         self.engine.start()
         if self._switch_interval is not None:
-            switching.lower(self._switch_interval)
+            lower_switch_interval(self._switch_interval)
 
 
 class WorkerInbox:
-    """A `Receiver` in this process: always there, always with room."""
+    """A `Receiver` in this process: always connected, always with room."""
 
     has_room = True
 
@@ -100,7 +100,7 @@ class WorkerInbox:
 
 
 class CallInbox:
-    """The `Receiver` of executes for the functions that this process serves, while it is open."""
+    """While open, the `Receiver` of executes for the functions this process serves."""
 
     has_room = True
 
@@ -111,9 +111,9 @@ class CallInbox:
         self._router = router
 
     def open(self) -> None:
-        """As a holder: whoever opens the file next knows by that that this process is dead."""
+        """Registers as a holder, so that the next owner of the file can tell that it is dead."""
         worker = self._worker
-        worker.spawn(patiently(worker.client, worker.registration()))
+        worker.spawn(send_until_answered(worker.client, worker.registration()))
         self._router.connect(self)
 
     def close(self) -> None:

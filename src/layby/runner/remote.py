@@ -1,4 +1,4 @@
-"""A Runner whose engine is elsewhere: behind a server's URL, or in the process that owns a file."""
+"""The link of a Runner whose engine is in another process: a server, or the owner of a file."""
 
 from layby.client.executes import ExecuteStream
 from layby.client.http import HttpClient
@@ -12,7 +12,7 @@ from layby.worker.worker import Worker
 
 
 class RemoteLink:
-    """Opens in the event loop it is used in."""
+    """Create it in the event loop it is used in."""
 
     is_embedded = False
 
@@ -34,7 +34,7 @@ class RemoteLink:
     async def join(self, worker: Worker) -> None:
         """Make this worker known to the server, listen to it, and keep its leases."""
         await self._register(worker)
-        await self._first_beat(worker)
+        await self._first_heartbeat(worker)
         config = worker.config
         self._inbox = Inbox(
             self.client.transport,
@@ -64,7 +64,7 @@ class RemoteLink:
             await self._inbox.close()
         await self.client.close()
 
-    async def _first_beat(self, worker: Worker) -> None:
+    async def _first_heartbeat(self, worker: Worker) -> None:
         sent_at, beat = worker.lease.elapsed(), worker.heartbeat()
         if (await self._clock.beat(self.client, beat)).is_ok:
             worker.lease.renewed(sent_at, beat.incarnation)
@@ -73,9 +73,9 @@ class RemoteLink:
         return HttpClient(self._url, self._token, patience=0, answer_within=within)
 
     async def _register(self, worker: Worker) -> str:
-        """Takes nothing: a holder is registered, or its lease renewed. Its incarnation is the key.
+        """Register the worker as a holder, or renew its lease; returns its incarnation.
 
-        One that the server has given up is told so, and comes again as another one.
+        If the server has given this holder up, it registers again under a new incarnation.
         """
         if worker.is_leaving:
             raise EngineStopped("this worker has left")
@@ -84,13 +84,13 @@ class RemoteLink:
         if reply.status == 409:
             worker.start_over(incarnation, reply)
         if reply.status in (401, 403):
-            wanted = (
-                "give a token that it knows"
+            remedy = (
+                "give a token that the server accepts"
                 if reply.status == 401
-                else f"its token does not grant the group '{worker.config.group}'"
+                else f"the token does not allow the group '{worker.config.group}'"
             )
             raise UsageError(
-                f"the server at {self._url} refused this worker: {reply.data}: {wanted}"
+                f"the server at {self._url} refused this worker: {reply.data}: {remedy}"
             )
         if not reply.is_ok:
             raise StoreUnavailable(f"this worker was not registered: {reply.data}")

@@ -1,4 +1,4 @@
-"""One execution of a workflow, as whoever started it (or looks it up) sees it."""
+"""One execution of a workflow, for code that started it or looked it up."""
 
 import asyncio
 from functools import partial
@@ -39,7 +39,7 @@ class Run:
         return outcome.read_run(root).result(self.id)
 
     async def status(self) -> RunStatus:
-        """The run and each of its tasks: what it does, and what it waits for."""
+        """The run and each of its tasks: what each does, and what it waits for."""
         rows = await self._rows()
         by_id = {promise.id: (promise, task) for promise, task in rows}
         root, root_task = by_id[self.promise_id]
@@ -69,7 +69,7 @@ class Run:
         return f"<run '{self.id}'>"
 
     async def unsettled(self) -> list[str]:
-        """The ids of its promises that can still be steered: the root first, then tasks."""
+        """The ids of its unsettled root and tasks, which can be halted or continued; root first."""
         rows = await self._rows()
         steered = (task for _, task in rows if task is not None and task.kind is not None)
         return [task.id for task in steered if task.state != "fulfilled"]
@@ -86,8 +86,8 @@ class Run:
             if not limit.expired():
                 raise
             raise TimeoutError(
-                f"run '{self.id}' has no result after {within:g} s; it goes on: "
-                "ask again, or cancel it"
+                f"run '{self.id}' has no result after {within:g} s and is still running: "
+                "wait again, or cancel it"
             ) from None
         if isinstance(reply.data, PromiseData):
             return reply.data.promise

@@ -1,4 +1,4 @@
-"""A Runner: an engine on its store, a worker with slots, and the verbs users have for runs."""
+"""A Runner: an engine on its store, a worker with slots, and the methods users call for runs."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ from layby.errors import EngineStopped, UsageError, WorkflowError
 from layby.runner import schedule as scheduling
 from layby.runner.counts import at_least_one
 from layby.runner.embedded import EmbeddedLink
-from layby.runner.private import own_or_visit
+from layby.runner.private_socket import open_or_join
 from layby.runner.run import Run
 from layby.runner.schedule import Schedule
 from layby.store.sqlite import Durability
@@ -54,18 +54,18 @@ if TYPE_CHECKING:
     from layby.runner.remote import RemoteLink
 
 SWITCH_INTERVAL_S = 0.0005
-"""The writer's thread must get the interpreter soon, whatever user code computes."""
+"""The writer's thread must get the interpreter soon, however busy user code is."""
 
 Page = TypeVar("Page")
 PAGE = 1_000
 EMBEDDED_TTL_MS = 60_000
 GRACE_S = 25.0
-"""Below the 30 s that Kubernetes waits before it kills."""
+"""Less than the 30 s that Kubernetes waits before it kills a process."""
 MEMORY_GRACE_S = 1.0
-"""Nobody takes up what is kept nowhere."""
+"""Nothing is kept, so nobody could resume it."""
 
 RunFilter = Literal["Running", "Completed", "Failed", "Cancelled"]
-"""What `list` can look for. `Running` is every run that has not ended, halted ones too."""
+"""What `list` can filter by. `Running` is every run that has not ended, halted ones too."""
 
 _STATES: dict[RunFilter, tuple[PromiseState, ...]] = {
     "Running": ("pending",),
@@ -80,17 +80,17 @@ class Runner:
 
     While Runners are open the interpreter switches threads every `switch_interval` seconds, so
     that a busy body does not keep the writer's thread waiting; None leaves the setting alone.
-    With `freeze_parked` thousands of parked tasks are taken out of the garbage collector's sight
-    (`gc.freeze`), which would otherwise stop everything to visit them.
+    With `freeze_parked`, thousands of parked tasks are hidden from the garbage collector
+    (`gc.freeze`), which would otherwise stop everything to traverse them.
 
-    A process that opens a file owns it. Others that open it speak to the owner through a private
-    socket beside the file, unless `socket` is False; when it ends one of them takes its place.
+    A process that opens a file owns it. Others that open it talk to the owner through a private
+    socket beside the file, unless `socket` is False; when the owner ends, one of them takes over.
 
     With the `http://…` address of a server, `token` is for that server, and the tasks of this
-    process go to others when it has not been heard of for `lease` seconds.
+    process go to others when the server has not heard from it for `lease` seconds.
 
-    Closed, it ends `async` bodies and waits for plain `def` and process bodies to end, at most
-    `grace` seconds: 25, or 1 for `memory:`.
+    `close` ends `async` bodies and waits at most `grace` seconds for plain `def` and process
+    bodies: 25 seconds by default, or 1 for `memory:`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Runner:
         grace: Duration | None = None,
     ) -> None:
         self._address = check_address(address)
-        self._durability: Durability = _checked_durability(durability)
+        self._durability: Durability = _check_durability(durability)
         self._settings = Settings(max_crashes=at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
         self._token = token
@@ -130,11 +130,11 @@ class Runner:
         )
         self._state: Literal["new", "open", "closing", "closed"] = "new"
 
-    # --- life ----------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._state == "open":
-            raise UsageError(f"this Runner on {self._address!r} is open already: use it as it is")
+            raise UsageError(f"this Runner on {self._address!r} is already open: use it as it is")
         self._loop = asyncio.get_running_loop()
         self._link = await self._open_link()
         self.client = self._link.client
@@ -148,13 +148,13 @@ class Runner:
 
     async def _open_link(self) -> "EmbeddedLink | RemoteLink":
         if is_url(self._address):
-            return _remote(self._address, self._token)
+            return _remote_link(self._address, self._token)
         if not is_file(self._address):
-            return self._own()
+            return self._open_file()
         file = path_of(self._address)
-        return await own_or_visit(file, self._own, may_visit=self._socket)
+        return await open_or_join(file, self._open_file, may_join=self._socket)
 
-    def _own(self) -> EmbeddedLink:
+    def _open_file(self) -> EmbeddedLink:
         return EmbeddedLink(
             self._address,
             self._durability,
@@ -164,7 +164,7 @@ class Runner:
         )
 
     async def _start_worker(self) -> None:
-        """A new holder each time: one that has left is gone for good."""
+        """A new holder each time: one that has left cannot come back."""
         self._config = replace(
             self._config,
             pid=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
@@ -187,7 +187,7 @@ class Runner:
     async def close(self) -> None:
         """Hand tasks back as their bodies end, write what is queued, close the store.
 
-        Twice is harmless.
+        Closing twice is harmless.
         """
         if self._state != "open":
             return
@@ -217,10 +217,10 @@ class Runner:
         run_id: str | None = None,
         deadline: Duration | None = None,
     ) -> Run:
-        """Start a run and return at once. The same id is the same run, also after a restart."""
+        """Start a run and return at once. The same id is the same run, even after a restart."""
         self._register_flow(flow)
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
-        command = plan.plan(flow, run_id, context, self._config.group, _length(deadline))
+        command = plan.plan(flow, run_id, context, self._config.group, _duration_ms(deadline))
         started = await self._started(command, run_id)
         if not started.created:
             self._check_flow(started.promise, flow, run_id)
@@ -240,7 +240,7 @@ class Runner:
         return await run.result(timeout)
 
     def register(self, code: Workflow | AnyTask) -> None:
-        """Give this Runner code: of a workflow, for runs started before; of a task, for calls.
+        """Add a workflow, to resume runs started earlier, or a task, to serve calls.
 
         Tasks of a workflow that have an `rpc` name serve calls as well.
         """
@@ -248,23 +248,23 @@ class Runner:
             self._register_flow(code)
             return
         self._check_open()
-        if self._program.register_function(serving(code, self._config.group)):
+        if self._program.register_function(check_can_serve(code, self._config.group)):
             self.worker.code_changed()
 
     def _register_flow(self, flow: Workflow) -> None:
         self._check_open()
         if not isinstance(cast("object", flow), Workflow):
             raise WorkflowError(
-                f"{flow!r} is no Workflow: write Workflow('name', tasks=[...]) and start that"
+                f"{flow!r} is not a Workflow: write Workflow('name', tasks=[...]) and start that"
             )
         for definition in flow.tasks.values():
             if definition.rpc is not None:
-                serving(definition, self._config.group)
+                check_can_serve(definition, self._config.group)
         if self._program.register(flow):
             self.worker.code_changed()
 
     async def get(self, run_id: str) -> Run:
-        """The run of this id, which must exist."""
+        """The run with this id, which must exist."""
         root = GetPromise(id=plan.root_id(check_run_id(run_id)))
         await self._promise(root, f"run '{run_id}'")
         return Run(self, run_id)
@@ -281,8 +281,8 @@ class Runner:
     async def cancel(
         self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
     ) -> None:
-        """Cancel a run, or one task of it: running, parked or pending, at once."""
-        cancel = CancelPromise(id=_id(run_id, task), by=by, reason=reason)
+        """Cancel a run or one of its tasks at once, whether running, parked or pending."""
+        cancel = CancelPromise(id=_promise_id(run_id, task), by=by, reason=reason)
         reply = await self.send(cancel)
         if not reply.is_ok:
             raise await self._unknown(run_id, task)
@@ -294,7 +294,7 @@ class Runner:
         await self._steer(run_id, task, partial(HaltTask, by=by, reason=reason))
 
     async def continue_(self, run_id: str, task: str | None = None) -> None:
-        """Let a halted task (or every halted task of a run) go on."""
+        """Continue a halted task (or every halted task of a run)."""
         await self._steer(run_id, task, ContinueTask)
 
     async def schedule(
@@ -311,9 +311,9 @@ class Runner:
         """Start a run at every occurrence of the cron rule, read in this time zone.
 
         Each run has the id `<id>-<milliseconds of its occurrence>`. The id is the workflow's name
-        unless given; the same id is the same schedule, also after a restart. `deadline` counts
-        from the occurrence. Of occurrences that passed while nothing was running only the latest
-        has its run; with `catch_up` all have.
+        unless given; the same id is the same schedule, even after a restart. `deadline` counts
+        from the occurrence. Of the occurrences missed while nothing was running, only the latest
+        gets a run; with `catch_up` all of them do.
         """
         self._register_flow(flow)
         command = scheduling.command_for(
@@ -330,60 +330,60 @@ class Runner:
 
     async def schedules(self) -> "list[Schedule]":
         """Every schedule of a workflow, by id."""
-        return await scheduling.every(self)
+        return await scheduling.list_all(self)
 
     async def unschedule(self, schedule_id: str) -> None:
-        """Delete a schedule. Runs it has started go on."""
+        """Delete a schedule. Runs it has started continue."""
         await scheduling.delete(self, schedule_id)
 
     async def resolve(self, promise_id: str, value: Any = None) -> None:
-        """Settle a promise; one nobody has waited for yet comes into being settled."""
-        told = encoding.to_value(value, f"the value of promise '{promise_id}'")
-        await self._promise(ResolvePromise(id=promise_id, value=told), f"promise '{promise_id}'")
+        """Settle a promise; one that does not exist yet is created settled."""
+        encoded = encoding.to_value(value, f"the value of promise '{promise_id}'")
+        await self._promise(ResolvePromise(id=promise_id, value=encoded), f"promise '{promise_id}'")
 
     async def reject(self, promise_id: str, error: str | BaseException) -> None:
-        told = error if isinstance(error, BaseException) else Exception(error)
-        value = encoding.error_value(told)
+        raised = error if isinstance(error, BaseException) else Exception(error)
+        value = encoding.error_value(raised)
         reject = ResolvePromise(id=promise_id, value=value, state="rejected")
         await self._promise(reject, f"promise '{promise_id}'")
 
     def polling(self, task_execution_id: str) -> Polling | None:
-        """What only this process knows of a parked task."""
-        attempt = self.worker.attempts.get(task_execution_id)
-        poll = None if attempt is None else attempt.poll
+        """What only this process knows about a parked task."""
+        held = self.worker.attempts.get(task_execution_id)
+        poll = None if held is None else held.poll
         if poll is None:
             return None
         now = self.now()
         return Polling(
             poll.polls,
-            _millis(poll.next_poll_at, self._loop, now),
+            _to_millis(poll.next_poll_at, self._loop, now),
             poll.last_error,
-            _millis(poll.asked_at, self._loop, now),
+            _to_millis(poll.asked_at, self._loop, now),
         )
 
     def is_stuck(self, task_execution_id: str) -> bool:
-        """Whether a body of it goes on in this process though the task is over."""
+        """Whether one of its bodies is still running in this process though the task has ended."""
         return task_execution_id in self.worker.stuck
 
     async def send(self, request: Command | Query) -> Reply:
-        """Ask the engine; refusals are replies."""
+        """Send a request to the engine; refusals are replies."""
         self._check_open()
         try:
             return await self.client.send(request)
         except EngineStopped:
             raise EngineStopped(
                 f"the Runner on {self._address!r} was closed before this was answered: "
-                "open one again and ask there; runs go on where they were"
+                "open another one and ask again; runs continue where they stopped"
             ) from None
 
     async def page(self, query: Query, kind: type[Page]) -> Page:
-        """What a query finds; a refusal is raised."""
+        """The page a query finds; raises for a refusal."""
         reply = await self.send(query)
         if not isinstance(reply.data, kind):
             raise UsageError(f"{query.kind} was refused: {reply.data}")
         return reply.data
 
-    # --- inside --------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------
 
     async def _started(self, command: StartRun, run_id: str) -> RunData:
         reply = await self.worker.start_run(command)
@@ -393,23 +393,23 @@ class Runner:
 
     @staticmethod
     def _check_flow(root: Promise, flow: Workflow, run_id: str) -> None:
-        """The same id is the same run, so it must be one of the same workflow."""
+        """The same id is the same run, so it must belong to the same workflow."""
         stored = plan.read_root_param(root.param).flow
         if stored != flow.name:
             raise UsageError(
-                f"run '{run_id}' exists already and is one of workflow '{stored}', not of "
+                f"run '{run_id}' already exists and belongs to workflow '{stored}', not "
                 f"'{flow.name}': use another run id, or runner.get({run_id!r})"
             )
 
     async def _steer(
         self, run_id: str, task: str | None, kind: Callable[..., HaltTask | ContinueTask]
     ) -> None:
-        """All of a run at once; of a single task a refusal is told."""
+        """For a run, every task at once; for a single task, a refusal is raised."""
         if task is None:
             run = await self.get(run_id)
             await asyncio.gather(*(self.send(kind(id=each)) for each in await run.unsettled()))
             return
-        reply = await self.send(kind(id=_id(run_id, task)))
+        reply = await self.send(kind(id=_promise_id(run_id, task)))
         if reply.status == 404:
             raise await self._unknown(run_id, task)
         if not reply.is_ok:
@@ -435,7 +435,7 @@ class Runner:
         raise UsageError(f"{what}: {reply.data}{remedy}")
 
     async def _unknown(self, run_id: str, task: str | None) -> UsageError:
-        """Which of the two is not there, and what is there instead."""
+        """Says whether the run or the task does not exist, and what does."""
         run = await self.get(run_id)
         tasks = (await run.status()).tasks
         hint = close_match(task or "", tuple(tasks)) or f"; it has {', '.join(tasks)}"
@@ -448,17 +448,17 @@ class Runner:
             raise UsageError("this Runner is not open: use it inside `async with Runner(...)`")
 
 
-def _remote(url: str, token: str | None) -> "RemoteLink":
+def _remote_link(url: str, token: str | None) -> "RemoteLink":
     from layby.runner.remote import RemoteLink  # noqa: PLC0415 - an HTTP client is slow to load
 
     return RemoteLink(url, token)
 
 
-def serving(definition: AnyTask, group: str) -> AnyTask:
-    """A task that can serve calls in this group."""
+def check_can_serve(definition: AnyTask, group: str) -> AnyTask:
+    """Raise unless the task can serve calls in this group."""
     if definition.rpc is None:
         raise UsageError(
-            f"task '{definition.id}' serves no calls: write @task(rpc='name'), "
+            f"task '{definition.id}' does not serve calls: write @task(rpc='name'), "
             "or put it into a Workflow"
         )
     if group.startswith(OWN_GROUP):
@@ -469,14 +469,14 @@ def serving(definition: AnyTask, group: str) -> AnyTask:
     return definition
 
 
-def _length(deadline: Duration | None) -> Millis:
-    """How long a run may take: what time it is then, only the store knows."""
+def _duration_ms(deadline: Duration | None) -> Millis:
+    """How long a run may take; the store turns it into a deadline by its own clock."""
     if deadline is None:
         return NEVER
     return max(1, millis_of(positive_seconds(deadline, "deadline of a run")))
 
 
-def _id(run_id: str, task: str | None) -> str:
+def _promise_id(run_id: str, task: str | None) -> str:
     check_run_id(run_id)
     return plan.root_id(run_id) if task is None else plan.node_id(run_id, task)
 
@@ -488,12 +488,14 @@ def _states(state: RunFilter) -> tuple[PromiseState, ...]:
     return _STATES[state]
 
 
-def _checked_durability(durability: Durability) -> Durability:
+def _check_durability(durability: Durability) -> Durability:
     if durability not in get_args(Durability):
         names = ", ".join(map(repr, get_args(Durability)))
         raise UsageError(f"durability must be one of {names}, got {durability!r}")
     return durability
 
 
-def _millis(loop_time: float | None, loop: asyncio.AbstractEventLoop, now: Millis) -> Millis | None:
+def _to_millis(
+    loop_time: float | None, loop: asyncio.AbstractEventLoop, now: Millis
+) -> Millis | None:
     return None if loop_time is None else now + round((loop_time - loop.time()) * 1000)

@@ -1,4 +1,4 @@
-"""A schedule of a workflow, as whoever made it (or looks it up) sees it."""
+"""A schedule of a workflow, for code that created it or looked it up."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -27,7 +27,7 @@ PAGE = 1_000
 
 
 class Schedule:
-    """As it was when it was read; `runner.schedules()` reads it again."""
+    """A snapshot of when it was read; `runner.schedules()` reads it again."""
 
     def __init__(self, runner: "Runner", row: model.Schedule) -> None:
         self._runner = runner
@@ -56,7 +56,7 @@ class Schedule:
 
     @property
     def next_run_at(self) -> Millis | None:
-        """Milliseconds since 1970; None when its rule comes no more."""
+        """Milliseconds since 1970; None if its rule has no further occurrence."""
         return None if self._row.next_run_at >= NEVER else self._row.next_run_at
 
     @property
@@ -65,7 +65,7 @@ class Schedule:
         return self._row.last_run_at
 
     async def runs(self, limit: int = 100) -> list[Run]:
-        """The runs it has started, newest first; also after it was deleted."""
+        """The runs it has started, newest first; works after it was deleted, too."""
         at_least_one(limit, "limit")
         query = ListRuns(schedule=self.id, newest_first=True, limit=min(limit, PAGE))
         found: list[str] = []
@@ -77,7 +77,7 @@ class Schedule:
         return [Run(self._runner, each) for each in ids if each is not None]
 
     async def delete(self) -> None:
-        """Start no more runs. Those that were started go on."""
+        """Start no more runs. Those that were started continue."""
         await self._runner.unschedule(self.id)
 
     def __repr__(self) -> str:
@@ -93,8 +93,8 @@ async def create(runner: "Runner", command: CreateRunSchedule) -> Schedule:
     raise UsageError(f"{reply.data}{remedy}")
 
 
-async def every(runner: "Runner") -> list[Schedule]:
-    """By id. Schedules of the protocol, which create single promises, are not among them."""
+async def list_all(runner: "Runner") -> list[Schedule]:
+    """Sorted by id, without schedules of the protocol, which create single promises."""
     ask = partial(runner.page, kind=SchedulePage)
     return [
         Schedule(runner, each)
@@ -107,7 +107,7 @@ async def every(runner: "Runner") -> list[Schedule]:
 async def delete(runner: "Runner", schedule_id: str) -> None:
     reply = await runner.send(DeleteSchedule(id=check_schedule_id(schedule_id)))
     if reply.status == 404:
-        known = tuple(each.id for each in await every(runner))
+        known = tuple(each.id for each in await list_all(runner))
         hint = close_match(schedule_id, known) or "; runner.schedules() lists what there is"
         raise UsageError(f"there is no schedule '{schedule_id}'{hint}")
     if not reply.is_ok:
@@ -125,45 +125,47 @@ def command_for(
     catch_up: bool,
     deadline: Duration | None,
 ) -> CreateRunSchedule:
-    """The command, checked as far as that needs no store and no calendar."""
+    """The command, with every check that needs neither the store nor a calendar."""
     return plan.schedule(
         flow,
-        _checked_id(schedule_id, flow),
-        _text(cron, "cron", "'0 9 * * mon-fri'"),
+        _schedule_id(schedule_id, flow),
+        _check_text(cron, "cron", "'0 9 * * mon-fri'"),
         context,
         group,
-        _timeout(deadline),
-        _text(_name(timezone), "timezone", "'Europe/Berlin'"),
-        catch_up=_flag(catch_up),
+        _timeout_ms(deadline),
+        _check_text(_zone_name(timezone), "timezone", "'Europe/Berlin'"),
+        catch_up=_check_flag(catch_up),
     )
 
 
-def _checked_id(schedule_id: str | None, flow: Workflow) -> str:
+def _schedule_id(schedule_id: str | None, flow: Workflow) -> str:
     if schedule_id is not None:
         return check_schedule_id(schedule_id)
     try:
         return check_schedule_id(flow.name)
     except UsageError as error:
-        raise UsageError(f"give schedule() an id: as the workflow's name, {error}") from None
+        raise UsageError(
+            f"pass id= to schedule(), since the workflow's name cannot be one: {error}"
+        ) from None
 
 
-def _name(timezone: object) -> object:
+def _zone_name(timezone: object) -> object:
     return timezone.key if isinstance(timezone, ZoneInfo) else timezone
 
 
-def _timeout(deadline: Duration | None) -> Millis:
+def _timeout_ms(deadline: Duration | None) -> Millis:
     if deadline is None:
         return NEVER
     return max(1, millis_of(positive_seconds(deadline, "deadline of a scheduled run")))
 
 
-def _text(given: object, what: str, such_as: str) -> str:
+def _check_text(given: object, what: str, example: str) -> str:
     if not isinstance(given, str):
-        raise UsageError(f"{what} must be a text such as {such_as}, got {given!r}")
+        raise UsageError(f"{what} must be a string such as {example}, got {given!r}")
     return given
 
 
-def _flag(catch_up: object) -> bool:
+def _check_flag(catch_up: object) -> bool:
     if not isinstance(catch_up, bool):
         raise UsageError(f"catch_up must be True or False, got {catch_up!r}")
     return catch_up

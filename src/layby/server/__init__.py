@@ -1,1 +1,1 @@
-"""The wire over sockets: requests in, answers and messages out. No rule lives here."""
+"""The wire over sockets: requests in, answers and messages out. It contains no rules."""

@@ -1,4 +1,4 @@
-"""The HTTP surface: which path answers what. Requests themselves are `Rpc`'s business."""
+"""The HTTP surface: which path answers what. `RequestHandler` answers the requests themselves."""
 
 import asyncio
 import logging
@@ -20,10 +20,10 @@ from layby.delivery.routing import Router
 from layby.errors import LaybyError
 from layby.local import LocalClient
 from layby.server.auth import Gate, Identity, bearer
-from layby.server.bodies import Bodies, header
-from layby.server.pages import STRANGER, is_stranger
-from layby.server.poll import PollConnection
-from layby.server.rpc import Rpc
+from layby.server.cross_origin import ORIGIN_REFUSED, is_cross_origin
+from layby.server.poll_stream import PollConnection
+from layby.server.request_bodies import BodyReader, header
+from layby.server.request_handler import RequestHandler
 from layby.wire.ask import INCARNATION
 from layby.wire.encode import encode
 
@@ -43,8 +43,8 @@ ALLOWED: Final = {"/": ("POST",)} | dict.fromkeys(PROBES, ("GET", "HEAD"))
 GONE: Final = "This endpoint is no longer supported. Please update to the latest SDK."
 
 
-class Surface(Struct, frozen=True):
-    """What of the configuration shows on the HTTP surface."""
+class HttpSettings(Struct, frozen=True):
+    """The settings of the HTTP surface."""
 
     max_body: int = 8 * 1024 * 1024
     max_polls: int = 10_000
@@ -55,27 +55,27 @@ class Surface(Struct, frozen=True):
 
 
 class Application:
-    """An ASGI application. `drain` ends what would never end by itself."""
+    """An ASGI application. `drain` ends streams and waits, which would not end by themselves."""
 
     def __init__(
         self,
         client: LocalClient,
         router: Router,
-        rpc: Rpc,
+        handler: RequestHandler,
         gate: Gate,
-        surface: Surface,
+        settings: HttpSettings,
         metrics: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
         self._client = client
         self._router = router
-        self._rpc = rpc
+        self._handler = handler
         self._gate = gate
-        self._surface = surface
-        self._bodies = Bodies(surface.max_body)
+        self._settings = settings
+        self._body_reader = BodyReader(settings.max_body)
         self._metrics = metrics
         self._draining = asyncio.Event()
         self.url = ""
-        """Where workers that get an `execute` reach this server; known once it listens."""
+        """How workers that get an `execute` reach this server; known once it listens."""
         self.polls: set[PollConnection] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,42 +83,44 @@ class Application:
         if path == "/" and method == "POST":
             await self._answer(scope, receive, send)
             return
-        place = _poll_place(scope)
-        allowed = ("GET",) if place else ALLOWED.get(path, ())
+        stream = _poll_path(scope)
+        allowed = ("GET",) if stream else ALLOWED.get(path, ())
         if path.removeprefix("/").split("/")[0] in LEGACY:
-            await _tell(send, 410, GONE)
+            await _respond_error(send, 410, GONE)
         elif not allowed:
-            await _tell(send, 404, f"There is nothing at {path}")
+            await _respond_error(send, 404, f"There is nothing at {path}")
         elif method not in allowed:
-            await _tell(send, 405, f"{method} is not for {path}", allow=", ".join(allowed))
-        elif place:
-            await self._poll(scope, receive, send, *place)
+            await _respond_error(
+                send, 405, f"{path} does not accept {method}", allow=", ".join(allowed)
+            )
+        elif stream:
+            await self._poll(scope, receive, send, *stream)
         else:
             await self._probe(path, send)
 
     def drain(self) -> None:
-        """End streams and requests that wait; whoever asks again is sent away."""
+        """End streams and requests that wait, and refuse new ones."""
         self._draining.set()
         polls = list(self.polls)
-        self._router.disconnect(*polls)  # all at once: what one leaves must not go to the next
+        self._router.disconnect(*polls)  # all at once: messages of one must not go to the next
         for poll in polls:
             poll.close()
 
     # --- requests ------------------------------------------------------------------------
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._refused_page(scope) or await self._bodies.read(scope, receive)
+        body = self._refused_origin(scope) or await self._body_reader.read(scope, receive)
         if isinstance(body, Reply):
-            # Who still sends is listened to, or would not hear this; who waits to be asked is not.
+            # A peer that sent `Expect` waits before it sends the body, so the connection is closed.
             more = () if header(scope, b"expect") is None else ((b"connection", b"close"),)
             await _respond(send, body.status, encode("unknown", "0", body), JSON, *more)
             return
         token = bearer(header(scope, b"authorization"))
-        answer = await self._rpc.answer(body, token, lambda: self._gone(receive))
+        answer = await self._handler.answer(body, token, lambda: self._disconnected(receive))
         await _respond_in_pieces(send, answer.status, iter(answer.body))
 
-    async def _gone(self, receive: Receive) -> None:
-        """Returns when the peer has hung up, or the server is about to."""
+    async def _disconnected(self, receive: Receive) -> None:
+        """Returns when the peer has disconnected, or the server is draining."""
         draining = asyncio.ensure_future(self._draining.wait())
         hung_up = asyncio.ensure_future(_hung_up(receive))
         try:
@@ -136,7 +138,9 @@ class Application:
         if isinstance(who, Reply):
             await _respond(send, who.status, str(who.data).encode(), TEXT)
             return
-        poll = PollConnection(group, receiver_id, self._router, self.url, self._surface.poll_buffer)
+        poll = PollConnection(
+            group, receiver_id, self._router, self.url, self._settings.poll_buffer
+        )
         self.polls.add(poll)
         hung_up = asyncio.ensure_future(_hung_up(receive))
         hung_up.add_done_callback(lambda _: poll.close())
@@ -155,37 +159,37 @@ class Application:
         transport: asyncio.Transport,
         hung_up: Awaitable[None],
     ) -> None:
-        surface = self._surface
-        _let_unread_be_few(transport)
+        settings = self._settings
+        _limit_unread(transport)
         await send(_start(200, *STREAM))
         write = _writer(send, transport)
-        if await poll.stream(write, surface.ping_every, surface.poll_patience):
+        if await poll.stream(write, settings.ping_every, settings.poll_patience):
             await send({"type": "http.response.body", "body": b""})
         else:
             _hang_up(transport)
             await hung_up
 
-    def _refused_page(self, scope: Scope) -> Reply | None:
-        """Who needs a token to be let in needs nothing else."""
+    def _refused_origin(self, scope: Scope) -> Reply | None:
+        """Checked only without auth: where a token is needed, it is enough."""
         if not self._gate.is_open:
             return None
-        is_refused = is_stranger(scope["headers"], self._surface.origins, self.url)
-        return refuse(403, STRANGER) if is_refused else None
+        is_refused = is_cross_origin(scope["headers"], self._settings.origins, self.url)
+        return refuse(403, ORIGIN_REFUSED) if is_refused else None
 
     async def _admitted(self, scope: Scope, group: str, receiver_id: str) -> Identity | Reply:
-        if (stranger := self._refused_page(scope)) is not None:
-            return stranger
+        if (refused_origin := self._refused_origin(scope)) is not None:
+            return refused_origin
         who = self._gate.identify(bearer(header(scope, b"authorization")))
         if isinstance(who, Reply):
             return who
         refused = self._gate.permit_poll(who, group)
         refused = refused or await self._refused_holder(scope, group, receiver_id)
-        if self._draining.is_set() or len(self.polls) >= self._surface.max_polls:
+        if self._draining.is_set() or len(self.polls) >= self._settings.max_polls:
             return refused or refuse(503, "Poll registration at capacity")
         return refused or who
 
     async def _refused_holder(self, scope: Scope, group: str, pid: str) -> Reply | None:
-        """A group of our own is for registered holders: the incarnation is their secret."""
+        """The groups of our own workers are for registered holders, who prove it by incarnation."""
         own = own_group(group)
         if own is None:
             return None
@@ -203,14 +207,14 @@ class Application:
         if path == "/metrics" and self._metrics is not None:
             await _respond(send, 200, await self._metrics(), TEXT)
         elif path == "/metrics":
-            await _tell(send, 404, "Metrics are not on")
+            await _respond_error(send, 404, "Metrics are disabled")
         elif path == "/ready" and not await self._is_ready():
             await _respond(send, 503, b"", TEXT)
         else:
             await _respond(send, 200, b"", TEXT)
 
     async def _is_ready(self) -> bool:
-        """The store is asked: a read goes the way of every request."""
+        """Reads from the store, the way every request does."""
         if self._draining.is_set():
             return False
         try:
@@ -220,10 +224,10 @@ class Application:
             return False
 
 
-def _poll_place(scope: Scope) -> tuple[str, str] | None:
-    """Group and id, each decoded by itself: an id may contain a slash, encoded or not.
+def _poll_path(scope: Scope) -> tuple[str, str] | None:
+    """Group and id, each decoded separately: an id may contain a slash, encoded or not.
 
-    Whoever was given our URL with a slash at its end asks for `//poll/…`.
+    A client that was given our URL with a trailing slash asks for `//poll/…`.
     """
     first, *place = scope["raw_path"].decode("latin-1").lstrip("/").split("/", 2)
     if first != "poll" or len(place) < 2 or not all(place):
@@ -237,28 +241,28 @@ async def _hung_up(receive: Receive) -> None:
         pass
 
 
-def _let_unread_be_few(transport: asyncio.Transport) -> None:
-    """The kernel would take megabytes for a reader that does not read, and hide that from us."""
+def _limit_unread(transport: asyncio.Transport) -> None:
+    """Otherwise the kernel buffers megabytes for a reader that does not read, unnoticed."""
     _set_option(transport, socket.SO_SNDBUF, UNREAD_BYTES)
 
 
 def _hang_up(transport: asyncio.Transport) -> None:
-    """Closing would wait for a reader that takes nothing; so would the kernel, if it were let."""
+    """Abort: closing would wait for a reader that does not read, here and in the kernel."""
     _set_option(transport, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
 def _set_option(transport: asyncio.Transport, option: int, value: int | bytes) -> None:
-    with suppress(OSError, ValueError):  # the connection is gone: then it does not matter
+    with suppress(OSError, ValueError):  # the connection is gone, so it does not matter
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, value)
 
 
 def _writer(send: Send, transport: asyncio.BaseTransport) -> Callable[[bytes], Awaitable[None]]:
-    """Raises ConnectionError for what would be written and never arrive."""
+    """Raises ConnectionError if the connection is closed, where ASGI would stay silent."""
 
     async def write(chunk: bytes) -> None:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if transport.is_closing():  # nobody else says so: what is sent then is dropped in silence
+        if transport.is_closing():  # otherwise unnoticed: uvicorn drops it silently
             raise ConnectionResetError
 
     return write
@@ -268,13 +272,13 @@ def _start(status: int, *headers: tuple[bytes, bytes]) -> MutableMapping[str, An
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
-async def _tell(send: Send, status: int, why: str, allow: str = "") -> None:
+async def _respond_error(send: Send, status: int, why: str, allow: str = "") -> None:
     more = ((b"allow", allow.encode()),) if allow else ()
     await _respond(send, status, msgspec.json.encode({"error": why}), JSON, *more)
 
 
 async def _respond_in_pieces(send: Send, status: int, pieces: Iterator[bytes]) -> None:
-    """Each when the reader has taken those before it; most answers are one."""
+    """One by one, as fast as the peer reads; most answers have a single piece."""
     first, second = next(pieces), next(pieces, None)
     if second is None:
         await _respond(send, status, first)
@@ -286,8 +290,8 @@ async def _respond_in_pieces(send: Send, status: int, pieces: Iterator[bytes]) -
 
 
 async def _respond(
-    send: Send, status: int, body: bytes, sort: bytes = JSON, *more: tuple[bytes, bytes]
+    send: Send, status: int, body: bytes, content_type: bytes = JSON, *more: tuple[bytes, bytes]
 ) -> None:
     length = b"%d" % len(body)
-    await send(_start(status, (b"content-type", sort), (b"content-length", length), *more))
+    await send(_start(status, (b"content-type", content_type), (b"content-length", length), *more))
     await send({"type": "http.response.body", "body": body})

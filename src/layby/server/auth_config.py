@@ -1,6 +1,6 @@
-"""How a server is told whom to let in, and what is wrong with what it was told.
+"""The configuration of who may use a server, and how it is checked.
 
-Secrets stand in the configuration only: nothing here shows them when printed.
+Secrets stay in the configuration: nothing here shows them when printed.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class ApiKey(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuthConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Nothing given: everybody may do everything."""
+    """If nothing is given, everybody may do everything."""
 
     public_key: str | None = None
     """PEM text, the path of a PEM file, or "none" to accept any signature (for tests)."""
@@ -60,7 +60,7 @@ class AuthConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return f"AuthConfig({shown})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The key is left out: somebody may have put a private one there."""
+        """Without the key: it may be a private one, put there by mistake."""
         return [
             ("public_key", None if self.public_key is None else "..."),
             ("issuer", self.issuer),
@@ -80,7 +80,7 @@ def digest_of(token: str) -> bytes:
 
 
 def check(config: AuthConfig) -> None:
-    """Raise for what would leave a door open or shut by mistake; all of it at once."""
+    """Raise for settings that would let in or lock out anybody by mistake; report all at once."""
     wrong = [*_problems(config), *_key_problems(config.api_keys)]
     if wrong:
         raise UsageError("; ".join(wrong))
@@ -102,7 +102,7 @@ def _key_problems(keys: tuple[ApiKey, ...]) -> Iterator[str]:
         yield from (f"{where}: {problem}" for problem in _problems_of(key))
     for name, times in Counter(key.name for key in keys).items():
         if times > 1:
-            yield f"auth.api_keys: {times} keys are named {name!r}: logs could not tell them apart"
+            yield f"auth.api_keys: {times} keys are named {name!r}: give each its own name"
     yield from _shared(keys)
 
 
@@ -118,11 +118,11 @@ def _problems_of(key: ApiKey) -> Iterator[str]:
     if key.role is not None and not key.is_admin:
         yield f'unknown role {key.role!r}: the only role is "admin"; others get a prefix'
     if key.role is None and key.prefix is None:
-        yield 'may do nothing: give role = "admin", or a prefix ("" for every id)'
+        yield 'allows nothing: give role = "admin", or a prefix ("" for every id)'
 
 
 def _shared(keys: tuple[ApiKey, ...]) -> Iterator[str]:
-    """One secret with two sets of rights: nobody could say which of them counts."""
+    """One secret with two sets of rights would be ambiguous."""
     names: dict[bytes, str] = {}
     for key in keys:
         if any(_problems_of(key)):

@@ -1,7 +1,7 @@
-"""The table of settings, read off the structs of the configuration.
+"""The table of settings, derived from the structs of the configuration.
 
-Flags of `layby serve`, the environment, layby.toml, error messages and the page for users are
-all made from it: a setting is described once, beside its default.
+The flags of `layby serve`, variables, layby.toml, error messages and the documentation are all
+made from it: a setting is described once, beside its default.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,14 +11,14 @@ from typing import Any, get_type_hints
 from msgspec import Struct
 from msgspec.structs import fields
 
-from layby.server.config_values import Environ, Sort
+from layby.server.config_values import Environ, ValueType
 
 
 class Setting(Struct, frozen=True):
-    """Stands in the annotation of a field: what can be given, and what it is for."""
+    """The annotation of a field: which values it accepts, and what it is for."""
 
-    sort: Any
-    """A `Sort`; a protocol is not for msgspec to check."""
+    value_type: Any
+    """A `ValueType`, which msgspec cannot check since it is a protocol."""
     description: str
 
 
@@ -29,8 +29,8 @@ class Key(Struct, frozen=True):
     default: Any
 
     @property
-    def sort(self) -> Sort:
-        return self.setting.sort
+    def value_type(self) -> ValueType:
+        return self.setting.value_type
 
     @property
     def description(self) -> str:
@@ -38,7 +38,7 @@ class Key(Struct, frozen=True):
 
     @property
     def allowed(self) -> str:
-        return self.sort.allowed
+        return self.value_type.allowed
 
     @property
     def variable(self) -> str:
@@ -46,36 +46,36 @@ class Key(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """What belongs to the server itself needs no prefix in `layby serve`."""
+        """Flags of `layby serve` leave out the prefix `server.`."""
         return "--" + self.name.removeprefix("server.").replace(".", "-").replace("_", "-")
 
     @property
     def is_hidden(self) -> bool:
-        """What is given may be a secret: no message repeats it."""
-        return getattr(self.sort, "is_hidden", False)
+        """The value may be a secret: no message repeats it."""
+        return getattr(self.value_type, "is_hidden", False)
 
     def read(self, raw: object, environ: Environ) -> object:
-        return self.sort.read(raw, environ)
+        return self.value_type.read(raw, environ)
 
     def shown(self, value: Any) -> str:
-        """As it would be written, without secrets; empty for nothing."""
-        return "" if value is None or value == () else self.sort.shown(value)
+        """As it would be written, without secrets; empty if there is no value."""
+        return "" if value is None or value == () else self.value_type.shown(value)
 
 
-def keys_of(struct: type[Struct], undescribed: Mapping[str, Setting]) -> Iterator[Key]:
-    """Every setting, in the order of the structs; `undescribed` speaks for bare annotations."""
-    yield from _keys(struct, "", undescribed)
+def keys_of(struct: type[Struct], others: Mapping[str, Setting]) -> Iterator[Key]:
+    """Every setting, in the order of the structs; `others` describes fields without one."""
+    yield from _keys(struct, "", others)
 
 
-def _keys(struct: type[Struct], prefix: str, undescribed: Mapping[str, Setting]) -> Iterator[Key]:
+def _keys(struct: type[Struct], prefix: str, others: Mapping[str, Setting]) -> Iterator[Key]:
     hints = get_type_hints(struct, include_extras=True)
     for field in fields(struct):
         name = prefix + field.name
         hint = hints[field.name]
         if isinstance(hint, type) and issubclass(hint, Struct):
-            yield from _keys(hint, f"{name}.", undescribed)
+            yield from _keys(hint, f"{name}.", others)
         else:
-            yield Key(name, _setting(hint) or undescribed[name], field.default)
+            yield Key(name, _setting(hint) or others[name], field.default)
 
 
 def _setting(hint: Any) -> Setting | None:
@@ -84,7 +84,7 @@ def _setting(hint: Any) -> Setting | None:
 
 
 def closest(name: str, keys: Mapping[str, Key]) -> Key | None:
-    """Which setting may be meant by a name that is none: one that ends alike, or a similar one."""
+    """The setting an unknown name may mean: one with the same last part, or a similar one."""
     last = name.rpartition(".")[2]
     alike = [each for each in keys if each.rpartition(".")[2] == last]
     found = [*alike, *get_close_matches(name, keys, n=1, cutoff=0.6)]

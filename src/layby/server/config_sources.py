@@ -1,4 +1,4 @@
-"""Where settings come from: each source gives keys with raw values, and knows what to call them."""
+"""The sources of settings: each yields keys with raw values, and names them in its own terms."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -9,39 +9,39 @@ from msgspec import Struct
 
 from layby.errors import UsageError
 from layby.server.config_keys import Key, closest
-from layby.server.config_values import Environ, NotAllowed
+from layby.server.config_values import Environ, InvalidValue
 
 NAME: Final = "layby.toml"
 _PREFIX: Final = "LAYBY_"
-_ELSEWHERE: Final = ("LAYBY_URL", "LAYBY_TOKEN", "LAYBY_PORT_", "LAYBY_SERVICE_")
-"""Variables of clients, and those Kubernetes makes for a service that is called layby."""
+_OTHER_VARIABLES: Final = ("LAYBY_URL", "LAYBY_TOKEN", "LAYBY_PORT_", "LAYBY_SERVICE_")
+"""Variables of clients, and those Kubernetes sets for a service named layby."""
 
 Keys = Mapping[str, Key]
-Found = Iterator["Given | UsageError"]
-"""Names that are no settings come as errors, so that all of them can be told at once."""
+Found = Iterator["GivenSetting | UsageError"]
+"""Unknown names are yielded as errors, so that all of them can be reported at once."""
 
 
-class Given(Struct, frozen=True):
-    """A setting somebody gave; `where` is how that place calls it."""
+class GivenSetting(Struct, frozen=True):
+    """A setting that was given; `where` names it as its source does."""
 
     key: Key
     raw: Any
     where: str
 
     def value(self, environ: Environ) -> object:
-        """What is meant; or an error that names place, setting, value and what is allowed."""
+        """The value, or an error that names the source, setting, value and what is allowed."""
         try:
             return self.key.read(self.raw, environ)
         except UsageError as error:
             return UsageError(f"{self.where}: {self.key.name}: {error}")
-        except NotAllowed:
-            shown = "what is given" if self.key.is_hidden else repr(self.raw)
+        except InvalidValue:
+            shown = "the given value" if self.key.is_hidden else repr(self.raw)
             why = f"{self.key.name} cannot be {shown}"
             return UsageError(f"{self.where}: {why}: give {self.key.allowed}")
 
 
 def from_file(file: Path | None, cwd: Path, keys: Keys) -> Found:
-    """`layby.toml` may be missing; a file that was named may not."""
+    """`layby.toml` may be missing; a file named by the user may not."""
     path = cwd / NAME if file is None else file
     if file is None and not path.exists():
         return
@@ -52,47 +52,47 @@ def from_environment(environ: Environ, keys: Keys) -> Found:
     by_variable = {key.variable: key for key in keys.values()}
     for variable, raw in sorted(environ.items()):
         if variable in by_variable:
-            yield Given(by_variable[variable], raw, variable)
+            yield GivenSetting(by_variable[variable], raw, variable)
         elif variable.startswith(_PREFIX) and "__" in variable:
-            meant = _meant(variable, keys)
-            hint = _or_is_it(meant and meant.variable)
+            meant = _closest(variable, keys)
+            hint = _did_you_mean(meant and meant.variable)
             yield UsageError(f"{variable}: there is no such setting{hint}")
 
 
 def from_flags(flags: Mapping[str, object], keys: Keys) -> Found:
-    """What is None or an empty list was not given."""
+    """None and an empty list mean that the flag was not given."""
     for name, raw in flags.items():
         if name not in keys:
             yield UsageError(f"there is no setting {name}{_hint(name, keys)}")
         elif raw is not None and raw not in ((), []):
-            yield Given(keys[name], raw, keys[name].flag)
+            yield GivenSetting(keys[name], raw, keys[name].flag)
 
 
-def overlooked(environ: Environ, keys: Keys) -> Iterator[str]:
-    """Warnings for variables that look like settings and are none.
+def ignored_variables(environ: Environ, keys: Keys) -> Iterator[str]:
+    """Warnings for variables that look like settings but are not.
 
-    Only names with `__` are refused: the others may be somebody else's (Kubernetes sets
-    LAYBY_PORT beside a service that is called layby).
+    Only names with `__` are refused: others may have another origin (Kubernetes sets LAYBY_PORT
+    for a service named layby).
     """
     known = {key.variable for key in keys.values()}
     for variable in sorted(environ):
         if not variable.startswith(_PREFIX) or "__" in variable or variable in known:
             continue
-        meant = _meant(variable, keys)
-        if meant is not None and not variable.startswith(_ELSEWHERE):
-            yield f"{variable} is no setting and was ignored: did you mean {meant.variable}?"
+        meant = _closest(variable, keys)
+        if meant is not None and not variable.startswith(_OTHER_VARIABLES):
+            yield f"{variable} is not a setting and was ignored: did you mean {meant.variable}?"
 
 
-def _meant(variable: str, keys: Keys) -> Key | None:
+def _closest(variable: str, keys: Keys) -> Key | None:
     return closest(variable.removeprefix(_PREFIX).lower().replace("__", "."), keys)
 
 
 def _hint(name: str, keys: Keys) -> str:
     meant = closest(name, keys)
-    return _or_is_it(meant and meant.name)
+    return _did_you_mean(meant and meant.name)
 
 
-def _or_is_it(meant: str | None) -> str:
+def _did_you_mean(meant: str | None) -> str:
     return f": did you mean {meant}?" if meant else ""
 
 
@@ -110,7 +110,7 @@ def _flattened(table: dict[str, Any], prefix: str, where: str, keys: Keys) -> Fo
     for field, raw in table.items():
         name = prefix + field
         if name in keys:
-            yield Given(keys[name], raw, where)
+            yield GivenSetting(keys[name], raw, where)
         elif isinstance(raw, dict) and raw:
             yield from _flattened(cast("dict[str, Any]", raw), f"{name}.", where, keys)
         elif name in sections and raw != {}:

@@ -1,7 +1,7 @@
-"""Sorts of values a setting can have: how each is written, what is allowed, how it is shown.
+"""Types of values a setting can have: how each is written, what is allowed, how it is shown.
 
-`read` takes what TOML or a variable gave and raises NotAllowed for what cannot be; what could
-be is said by `allowed`, the end of a sentence that begins with "give".
+`read` takes the raw value from TOML or a variable and raises InvalidValue if it is not allowed.
+`allowed` says what is: it completes a sentence that begins with "give".
 """
 
 import math
@@ -35,11 +35,11 @@ _YES_NO: Final = {
 }
 
 
-class NotAllowed(Exception):
-    """This cannot be a value of that sort."""
+class InvalidValue(Exception):
+    """This is not a value of that type."""
 
 
-class Sort(Protocol):
+class ValueType(Protocol):
     @property
     def allowed(self) -> str: ...
 
@@ -54,11 +54,11 @@ class Text(Struct, frozen=True):
     allowed: str
     pattern: str = r"[^\0]+"
     is_hidden: bool = False
-    """Somebody may have put a secret there."""
+    """The value may be a secret, put there by mistake."""
 
     def read(self, raw: object, _: Environ) -> str:
         if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw):
-            raise NotAllowed
+            raise InvalidValue
         return raw
 
     def shown(self, value: str) -> str:
@@ -71,7 +71,7 @@ class Url(Struct, frozen=True):
     def read(self, raw: object, _: Environ) -> str:
         parts = urlsplit(raw if isinstance(raw, str) else "")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise NotAllowed
+            raise InvalidValue
         return cast("str", raw).rstrip("/")
 
     def shown(self, value: str) -> str:
@@ -85,7 +85,7 @@ class YesNo(Struct, frozen=True):
         if isinstance(raw, str) and raw.lower() in _YES_NO:
             return _YES_NO[raw.lower()]
         if not isinstance(raw, bool):
-            raise NotAllowed
+            raise InvalidValue
         return raw
 
     def shown(self, value: bool) -> str:  # noqa: FBT001 - it is the value
@@ -101,7 +101,7 @@ class Choice(Struct, frozen=True):
 
     def read(self, raw: object, _: Environ) -> str:
         if raw not in self.options:
-            raise NotAllowed
+            raise InvalidValue
         return cast("str", raw)
 
     def shown(self, value: str) -> str:
@@ -123,8 +123,8 @@ class Number(Struct, frozen=True):
         return str(value)
 
 
-class Duration(Struct, frozen=True):
-    """Seconds, once read. A number alone is seconds."""
+class DurationValue(Struct, frozen=True):
+    """Read as seconds. A plain number means seconds."""
 
     least_ms: int = 1
     most_ms: int = 365 * durations.UNITS["d"]
@@ -142,7 +142,7 @@ class Duration(Struct, frozen=True):
 
 
 class Size(Struct, frozen=True):
-    """Bytes, once read."""
+    """Read as bytes."""
 
     least: int
     most: int = 2**40
@@ -156,7 +156,7 @@ class Size(Struct, frozen=True):
             return _within(_whole(raw), self.least, self.most)
         found = _SIZE.fullmatch(raw)
         if found is None:
-            raise NotAllowed
+            raise InvalidValue
         return _within(int(found[1]) * _SIZES[found[2] or "B"], self.least, self.most)
 
     def shown(self, value: int) -> str:
@@ -165,27 +165,27 @@ class Size(Struct, frozen=True):
 
 
 class Texts(Struct, frozen=True):
-    """A list in TOML, commas in a variable."""
+    """A list in TOML, separated by commas in a variable."""
 
     each: str
-    """What one of them is."""
+    """What one item is."""
     fits: Callable[[str], object]
 
     @property
     def allowed(self) -> str:
-        return f"a list, each of which is {self.each}"
+        return f"a list, each item {self.each}"
 
     def read(self, raw: object, _: Environ) -> tuple[str, ...]:
         parts = raw.split(",") if isinstance(raw, str) else raw
         if not isinstance(parts, list | tuple):
-            raise NotAllowed
+            raise InvalidValue
         texts = [
             each.strip() if isinstance(each, str) else "" for each in cast("list[object]", parts)
         ]
         if isinstance(raw, str):
             texts = [text for text in texts if text]
         if not all(text and self.fits(text) for text in texts):
-            raise NotAllowed
+            raise InvalidValue
         return tuple(texts)
 
     def shown(self, value: tuple[str, ...]) -> str:
@@ -193,7 +193,7 @@ class Texts(Struct, frozen=True):
 
 
 class Tables(Struct, frozen=True):
-    """Tables in TOML, the same as JSON in a variable. They may hold secrets."""
+    """Tables in TOML, JSON in a variable. They may contain secrets."""
 
     each: type[Struct]
     allowed: str
@@ -217,7 +217,7 @@ class SecretText(Struct, frozen=True):
 
     def read(self, raw: object, environ: Environ) -> Secret:
         if not isinstance(raw, str):
-            raise NotAllowed
+            raise InvalidValue
         return read_secret(raw, environ)
 
     def shown(self, value: Secret) -> str:
@@ -225,7 +225,7 @@ class SecretText(Struct, frozen=True):
 
 
 def without_password(text: str) -> str:
-    """A database URL may carry one."""
+    """Replaces the password of a database URL."""
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", text)
 
 
@@ -234,7 +234,7 @@ def _whole(raw: object) -> int:
     if isinstance(raw, str) and re.fullmatch(r"-?[0-9]{1,18}", raw):
         return int(raw)
     if isinstance(raw, bool) or not isinstance(raw, int):
-        raise NotAllowed
+        raise InvalidValue
     return raw
 
 
@@ -243,16 +243,16 @@ def _milliseconds(raw: object) -> int:
         try:
             return durations.parse(raw, least=0)
         except UsageError as error:
-            raise NotAllowed from error
+            raise InvalidValue from error
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        raise NotAllowed
+        raise InvalidValue
     seconds = float(raw)
     if not math.isfinite(seconds):
-        raise NotAllowed
+        raise InvalidValue
     return round(seconds * 1000)
 
 
 def _within(value: int, least: int, most: int) -> int:
     if not least <= value <= most:
-        raise NotAllowed
+        raise InvalidValue
     return value

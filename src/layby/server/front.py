@@ -1,15 +1,15 @@
-"""What stands between an engine and sockets. Lives in the event loop it is made in."""
+"""Connects an engine to sockets: application, request handler and listener."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from layby.delivery.routing import Router
 from layby.local import LocalClient
-from layby.server.app import Application, Surface
+from layby.server.app import Application, HttpSettings
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
-from layby.server.listener import Limits, Listener
-from layby.server.rpc import Count, Rpc
+from layby.server.listener import HttpListener, Limits
+from layby.server.request_handler import Count, RequestHandler
 from layby.wire.ask import INCARNATION
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -17,11 +17,13 @@ HEADERS: Final = ("Origin", "Content-Length", "Content-Type", "Authorization", I
 
 
 class Front:
+    """Use it in the event loop it is created in."""
+
     def __init__(
         self,
         client: LocalClient,
         router: Router,
-        surface: Surface | None = None,
+        settings: HttpSettings | None = None,
         *,
         gate: Gate | None = None,
         count: Count = lambda _kind, _status, _seconds, _why: None,
@@ -29,19 +31,19 @@ class Front:
         limits: Limits | None = None,
         debug: bool = False,
     ) -> None:
-        gate, surface = gate or Gate(AuthConfig()), surface or Surface()
-        rpc = Rpc(client, router, gate, count, debug=debug)
-        self.app = Application(client, router, rpc, gate, surface, metrics)
-        self.listener = Listener(_with_cors(self.app, surface.origins), limits)
+        gate, settings = gate or Gate(AuthConfig()), settings or HttpSettings()
+        handler = RequestHandler(client, router, gate, count, debug=debug)
+        self.app = Application(client, router, handler, gate, settings, metrics)
+        self.listener = HttpListener(_with_cors(self.app, settings.origins), limits)
 
     async def close(self, grace: float) -> None:
-        """Answer what can be answered in `grace` seconds; the rest is told to come again."""
+        """Answer what can be answered in `grace` seconds; the rest is told to try again."""
         self.app.drain()
         await self.listener.close(grace)
 
 
 def _with_cors(app: Any, origins: tuple[str, ...]) -> Any:
-    """Web pages of these origins may call; `*` is everybody, with any method and header."""
+    """Let web pages of these origins call; `*` is any origin, with any method and header."""
     if not origins:
         return app
     from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 - few servers need it

@@ -1,7 +1,7 @@
 """Accepts connections and speaks HTTP on them: uvicorn's protocol, bounded in time and size.
 
-We keep the accept loop ourselves, so that it can live inside a Runner's event loop, on a socket
-of any sort, and stop in the moment it is told to.
+The accept loop is our own, so that it can run inside a Runner's event loop, on any kind of
+socket, and stop at once.
 """
 
 import asyncio
@@ -33,21 +33,21 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S: Final = 75
 MAX_HEAD_BYTES: Final = 65_536
 MAX_UNANSWERED: Final = 100
-"""Requests one connection may send ahead of their answers: each costs more memory than bytes."""
+"""Requests one connection may have without an answer: each costs more memory than its bytes."""
 USER_TIMEOUT_MS: Final = 30_000
-"""How long the kernel waits for a vanished peer to confirm what was sent to it."""
+"""How long the kernel waits for a vanished peer to acknowledge data."""
 RESERVED_FILES: Final = 100
-"""For the store, pushes, logs, and connections that are only told that there are too many."""
-_OF_UPGRADES: Final = (b"connection", b"upgrade", b"http2-settings")
+"""For the store, pushes, logs, and connections that are refused with 503."""
+_UPGRADE_HEADERS: Final = (b"connection", b"upgrade", b"http2-settings")
 
 
 class Limits(Struct, frozen=True):
     read_timeout: float = 30.0
-    """Seconds a request may take to arrive whole, from its first byte (or the connection's)."""
+    """Seconds a request may take to arrive, from its first byte or the start of the connection."""
     max_connections: int = 20_000
 
 
-class Listener:
+class HttpListener:
     def __init__(self, app: Any, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._state = ServerState()
@@ -68,14 +68,14 @@ class Listener:
         self._config.load()
 
     async def listen(self, host: str, port: int) -> int:
-        """The port listened on: the one asked for, or any free one for 0."""
+        """Returns the port: the given one, or a free one for 0."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self._protocol, host, port, backlog=2048)
         self._servers.append(server)
         return server.sockets[0].getsockname()[1]
 
     async def listen_on_path(self, path: Path) -> None:
-        """A socket in the file system that only this user can open, from its first moment."""
+        """A Unix socket that only this user can open, from the moment it exists."""
         listening = _private_socket(path)
         loop = asyncio.get_running_loop()
         try:
@@ -102,33 +102,33 @@ class Listener:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Gives up on peers that dawdle: a request must arrive in time, and its head be short."""
+    """Rejects slow and oversized requests: each must arrive in time, with a short head."""
 
     def __init__(self, config: Config, state: ServerState, limits: Limits) -> None:
         super().__init__(config, state, {})
         self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
         self._head_bytes = 0
-        """Since the request began, or its body last grew."""
+        """Since the request began, or since the last piece of its body."""
         self._is_in_head = False
         self._under_way: deque[RequestResponseCycle] = deque()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        _watch_peer(transport.get_extra_info("socket"))
+        _set_keepalive(transport.get_extra_info("socket"))
         if len(self.connections) > self._limits.max_connections:
-            self.app = _crowded
+            self.app = _too_many_connections
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
         super().connection_lost(exc)
-        for each in self._unanswered():  # also those that another one was sent behind
+        for each in self._unanswered():  # including those with another request behind them
             each.disconnected = True
             each.message_event.set()
 
     def shutdown(self) -> None:
-        """What has come whole is answered; what is still coming is not waited for."""
+        """Answer requests that have arrived; do not wait for the rest of others."""
         super().shutdown()
         if any(each.more_body for each in self._unanswered()):
             self._refuse(503, "The server is shutting down: try again at once, elsewhere or here")
@@ -140,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes += len(data)
         self._parse(data)
         if self._head_bytes > MAX_HEAD_BYTES and self._deadline is not None:
-            self._lose_patience(431, f"The headers take more than {MAX_HEAD_BYTES} bytes")
+            self._end_slow_request(431, f"The headers take more than {MAX_HEAD_BYTES} bytes")
 
     # --- the parser ----------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Those behind a body come too late to count, and could be endless."""
+        """Ignore headers after the body (trailers): they could be endless."""
         if self._is_in_head:
             super().on_header(name, value)
 
@@ -160,7 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         if not self.parser.should_upgrade():
             if len(self._unanswered()) >= MAX_UNANSWERED:
-                raise _TooMany(f"more than {MAX_UNANSWERED} requests before their answers")
+                raise _TooManyRequests(f"more than {MAX_UNANSWERED} requests before their answers")
             self.scope.setdefault("state", {})["transport"] = self.transport
             super().on_headers_complete()
             self._under_way.append(self.cycle)
@@ -174,7 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._expect_nothing()
         super().on_message_complete()
-        if self.cycle.response_complete:  # before all of the request was there
+        if self.cycle.response_complete:  # before the whole request had arrived
             self.on_response_complete()
 
     def _parse(self, data: bytes) -> None:
@@ -183,25 +183,25 @@ class BoundedProtocol(HttpToolsProtocol):
             while rest:
                 rest = self._feed(rest)
         except HttpParserError as error:
-            why = error.__context__ if isinstance(error.__context__, _TooMany) else error
-            logger.debug("a connection sent what is no HTTP: %s", why)
+            why = error.__context__ if isinstance(error.__context__, _TooManyRequests) else error
+            logger.debug("a connection sent invalid HTTP: %s", why)
             self._refuse(400, f"Invalid HTTP: {why}")
 
     def _feed(self, data: memoryview) -> memoryview:
-        """What is left of it, behind an offer to speak another protocol."""
+        """Returns the data that is left after an offer to upgrade the protocol."""
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            return data[upgrade.args[0] :] if self._stay() else data[:0]
+            return data[upgrade.args[0] :] if self._ignore_upgrade() else data[:0]
         return data[:0]
 
-    def _stay(self) -> bool:
-        """Read the head of the request again, as if it offered nothing; False if that is all."""
+    def _ignore_upgrade(self) -> bool:
+        """Parse the head again without its offer; False if the request cannot be served."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(405, "This is not a proxy")
             return False
-        kept = ((name, value) for name, value in self.headers if name not in _OF_UPGRADES)
+        kept = ((name, value) for name, value in self.headers if name not in _UPGRADE_HEADERS)
         lines = (b"%b %b HTTP/1.1" % (method, self.url), *(b"%b: %b" % each for each in kept))
         self.parser = HttpRequestParser(self)
         self.parser.feed_data(b"\r\n".join((*lines, b"", b"")))
@@ -210,33 +210,33 @@ class BoundedProtocol(HttpToolsProtocol):
     # --- bounds --------------------------------------------------------------------------
 
     def _unanswered(self) -> deque[RequestResponseCycle]:
-        """In the order they came, which is that of their answers."""
+        """In order of arrival, which is the order of the answers."""
         while self._under_way and self._under_way[0].response_complete:
             self._under_way.popleft()
         return self._under_way
 
     def _expect_request(self) -> None:
-        self._deadline = self.loop.call_later(self._limits.read_timeout, self._give_up)
+        self._deadline = self.loop.call_later(self._limits.read_timeout, self._on_read_timeout)
 
     def _expect_nothing(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _give_up(self) -> None:
+    def _on_read_timeout(self) -> None:
         if self.flow.read_paused:
-            self._expect_request()  # it is not the peer who is late
+            self._expect_request()  # we are the ones who paused reading
         else:
-            self._lose_patience(408, "The request did not arrive in time")
+            self._end_slow_request(408, "The request did not arrive in time")
 
-    def _lose_patience(self, status: int, why: str) -> None:
+    def _end_slow_request(self, status: int, why: str) -> None:
         if self._is_in_head or self._unanswered():
             self._refuse(status, why)
         else:
             self.transport.abort()
 
     def _refuse(self, status: int, why: str) -> None:
-        """For what never became a request; what came whole before it is answered first."""
+        """Refuse what never became a request; complete requests before it are answered first."""
         whole = [each for each in self._unanswered() if not each.more_body]
         if whole:
             while self.pipeline and self.pipeline[0][0].more_body:
@@ -251,12 +251,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class _TooMany(Exception):
-    """Raised through the parser, which reads on otherwise."""
+class _TooManyRequests(Exception):
+    """Raised inside the parser, which would read on otherwise."""
 
 
-async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
-    """There are as many connections as there may be; those that are there are served."""
+async def _too_many_connections(_scope: Any, _receive: Any, send: Any) -> None:
+    """The limit of connections is reached: refuse this one, keep serving the others."""
     body = encode("unknown", "0", refuse(503, "Too many connections: try again in a moment"))
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
@@ -264,11 +264,11 @@ async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 def _private_socket(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # of an owner that is no more
+    path.unlink(missing_ok=True)  # left by an earlier owner
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(OSError):
-            os.fchmod(listening.fileno(), 0o600)  # Linux takes it over when it binds
+            os.fchmod(listening.fileno(), 0o600)  # Linux applies it on bind
         listening.bind(str(path))
         path.chmod(0o600)
     except BaseException:
@@ -277,8 +277,8 @@ def _private_socket(path: Path) -> socket.socket:
     return listening
 
 
-def _watch_peer(connection: socket.socket | None) -> None:
-    """Let the kernel notice a peer that vanished without a word."""
+def _set_keepalive(connection: socket.socket | None) -> None:
+    """Let the kernel notice peers that vanished."""
     if connection is None or connection.family == socket.AF_UNIX:
         return
     options: Iterable[tuple[int, str, int]] = (
@@ -295,9 +295,9 @@ def _watch_peer(connection: socket.socket | None) -> None:
 
 
 def allow_connections(connections: int) -> int:
-    """Have the system allow so many connections if it will; how many it allows.
+    """Raise the limit of open files for this many connections; returns how many are allowed.
 
-    Each is an open file, and the limit a shell sets is not meant for servers.
+    Each connection is an open file, and the limit of a shell is not meant for servers.
     """
     if sys.platform == "win32":
         return connections

@@ -1,8 +1,8 @@
 """How a server or worker process logs: one line for each event, for people or for programs.
 
-Modules log with the standard library. What belongs to an event beside its sentence is attached:
-`logger.info("a worker came", extra={"pid": pid})`. Secrets have no place in either; those that slip
-in by way of a URL, a header or a field's name are crossed out.
+Modules log with the standard library and attach an event's data:
+`logger.info("a worker connected", extra={"pid": pid})`. Neither may contain secrets; those that
+slip in through a URL, a header or the name of a field are masked.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from layby.server.config import LogConfig, LogFormat
+from layby.server.server_config import LogConfig, LogFormat
 
 requests: Final = logging.getLogger("layby.requests")
 """Every request, at level debug."""
@@ -25,7 +25,7 @@ _SECRET_NAMES: Final = re.compile(
 )
 MAX_KIND: Final = 100
 MAX_WHY: Final = 1_000
-_SECRETS: Final = (  # each looks at a text once: whoever writes it must not hold up the server
+_SECRETS: Final = (  # linear in time: whoever writes the text must not slow down the server
     (re.compile(r"(://[^/@:\s]*):[^/@\s]*@"), r"\1:***@"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',]+"), r"\1 ***"),
     (re.compile(r"(?<![\w-])eyJ[\w-]+\.[\w-]+\.[\w-]*"), "***"),
@@ -48,14 +48,14 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
 
 
 def log_request(kind: str, status: int, seconds: float, why: str = "") -> None:
-    """One line for each request, for those who ask for debug: some SDKs hide why one is refused."""
+    """One line per request at level debug: some SDKs hide why a request was refused."""
     if requests.isEnabledFor(logging.DEBUG):
         about = {"kind": kind[:MAX_KIND], "status": status, "ms": round(seconds * 1000, 3)}
         requests.debug("answered", extra=about | {"why": why[:MAX_WHY]} if why else about)
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-15T10:00:00.123Z INFO layby.server: a worker came pid=w1`, then any traceback."""
+    """`2026-11-15T10:00:00.123Z INFO layby.server: a worker left pid=w1`, then any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = _on_one_line(record.getMessage())
@@ -67,7 +67,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object to a line, whatever is in it; always ASCII."""
+    """One object per line, whatever its content; always ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
         told: dict[str, Any] = {
@@ -100,7 +100,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """What was attached, in the order it was given."""
+    """The attached data, in the given order."""
     for name, value in vars(record).items():
         if name not in _STANDARD:
             yield name, "***" if _SECRET_NAMES.search(name) else value
@@ -118,14 +118,14 @@ def _safe(value: object) -> object:
 
 
 def _quoted(value: object) -> str:
-    """Bare where that is clear; a value cannot pretend to be another field."""
+    """Unquoted where that is unambiguous; a value cannot pose as another field."""
     text = str(value)
     bare = text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
     return _on_one_line(bare)
 
 
 def _on_one_line(text: str) -> str:
-    """What comes from outside cannot make up lines of its own, nor speak to the terminal."""
+    """Text from outside can neither forge log lines nor control the terminal."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

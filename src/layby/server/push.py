@@ -1,12 +1,12 @@
 """HTTP push: a message is one POST to its address, repeated until it arrives or is withdrawn.
 
-What goes wrong decides who waits. A host that cannot be reached rests as a whole (`push_turns`).
-Where a host answers, or breaks off, or stays silent for too long, only that message waits: 0.2 s,
-then twice as long each time, up to 30 s. An answer that says "not this one" (a redirect, 4xx) will
-hardly change within a second, so it waits the 30 s from the start; but it is not the end, since
-people deploy the missing route or mend the token, and an unblock has nobody else to repeat it.
+The kind of failure decides what waits. A host that cannot be reached is backed off as a whole
+(`push_queue`). If a host answers, breaks off or stays silent for too long, only that message
+waits: 0.2 s, then twice as long each time, up to 30 s. A refusal (a redirect, 4xx) will hardly
+change within a second, so it waits 30 s from the start; but it is not final, since people deploy
+the missing route or correct the token, and nothing else repeats an unblock.
 
-Nothing is lost with this process: what has not arrived is in the outbox.
+Nothing is lost when this process ends: what has not arrived is still in the outbox.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from layby.client.outbound import Lookup, look_up
 from layby.core.model import Message, MessageKey, MessageKind
 from layby.core.pauses import Pauses
 from layby.engine.outbox import Outgoing
-from layby.server.config import PushConfig
-from layby.server.push_post import Outcome, Poster
-from layby.server.push_turns import Host, Parcel, Turns
+from layby.server.push_post import Poster, PushOutcome
+from layby.server.push_queue import PendingPush, PushHost, PushQueue
+from layby.server.server_config import PushConfig
 
 logger = logging.getLogger(__name__)
 
@@ -31,22 +31,22 @@ Status = Literal["success", "error", "dropped"]
 
 PAUSES: Final = Pauses(0.2, longest=30.0)
 RESEND_AFTER: Final = 25.0
-"""A message offered again is sent again if the first has had no answer for so long."""
-_REFUSED: Final = 100  # as if it had failed so often: the longest pause
-_MAX_TOLD: Final = 1_000
+"""A message that is offered again is sent again if it has had no answer for this long."""
+_REFUSED: Final = 100  # counts as this many failures: the longest pause
+_MAX_LOGGED: Final = 1_000
 
 
 def pause_after(failures: int) -> float:
-    """Seconds until the next try; between half and all of it, so that a crowd spreads out."""
+    """Seconds until the next try, randomized so that many retries spread out."""
     return PAUSES.after(failures) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
 
 
 class Pusher:
-    """Belongs to the event loop it is made in.
+    """Use it in the event loop it is created in.
 
-    `on_delivered`: a 2xx came. `on_dropped`: this message can never be delivered. `load` gets an
-    unblock that had to wait together with its promise again, or None if that is gone. `count`
-    hears of every try.
+    `on_delivered`: the answer was 2xx. `on_dropped`: the message can never be delivered. `load`
+    returns an unblock that had to wait, with its promise, or None if that is gone. `count` is
+    called for every try.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Pusher:
         self._pause = pause
         self._resend_after = resend_after
         self._poster = Poster(config, self._connected, lookup)
-        self._turns = Turns(config.concurrency)
-        self._parcels: dict[MessageKey, Parcel] = {}
+        self._queue = PushQueue(config.concurrency)
+        self._pending: dict[MessageKey, PendingPush] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._is_closing = False
 
     @property
@@ -84,36 +84,36 @@ class Pusher:
         return len(self._sending)
 
     def push(self, outgoing: Outgoing) -> None:
-        """Never blocks. Of one key only the newest message counts."""
-        known = self._parcels.get(outgoing.key)
+        """Never blocks. Only the newest message of a key counts."""
+        known = self._pending.get(outgoing.key)
         if self._is_closing or (known is not None and self._is_same(known, outgoing.message)):
             return
         self.withdraw(outgoing.key)
-        parcel = self._parcel(outgoing)
-        if parcel is None:
+        pending = self._new_pending(outgoing)
+        if pending is None:
             self._drop(outgoing)
             return
-        self._parcels[outgoing.key] = parcel
-        self._turns.add(parcel)
+        self._pending[outgoing.key] = pending
+        self._queue.add(pending)
         self._send_all()
-        if parcel.sent_at is None:
-            parcel.promise = None
+        if pending.sent_at is None:
+            pending.promise = None
 
     def withdraw(self, key: MessageKey) -> None:
-        """It is stale. If it is under way it may arrive: to break off could kill its receiver."""
-        parcel = self._parcels.pop(key, None)
-        if parcel is None:
+        """The message is stale. One under way is not aborted: that could harm its receiver."""
+        pending = self._pending.pop(key, None)
+        if pending is None:
             return
-        self._turns.remove(parcel)
-        if parcel.timer is not None:
-            parcel.timer.cancel()
+        self._queue.remove(pending)
+        if pending.timer is not None:
+            pending.timer.cancel()
 
     async def close(self, grace: float) -> None:
-        """What is under way gets `grace` seconds; the rest stays in the outbox."""
+        """Pushes under way get `grace` seconds; the rest stays in the outbox."""
         self._is_closing = True
-        for parcel in list(self._parcels.values()):
-            if parcel.sent_at is None:
-                self.withdraw(parcel.message.key)
+        for pending in list(self._pending.values()):
+            if pending.sent_at is None:
+                self.withdraw(pending.message.key)
         if self._sending:
             await asyncio.wait(self._sending, timeout=grace)
         late = list(self._sending)
@@ -124,28 +124,28 @@ class Pusher:
 
     # --- sending -------------------------------------------------------------------------
 
-    def _is_same(self, known: Parcel, message: Message) -> bool:
-        """It is being told that already, and not for so long that it must be stuck."""
+    def _is_same(self, known: PendingPush, message: Message) -> bool:
+        """It is the same message, and has not been under way for so long that it must be stuck."""
         if known.message != message:
             return False
         return known.sent_at is None or self._loop.time() < known.sent_at + self._resend_after
 
-    def _parcel(self, outgoing: Outgoing) -> Parcel | None:
-        """None when nothing can be sent to such an address."""
+    def _new_pending(self, outgoing: Outgoing) -> PendingPush | None:
+        """None if nothing can be sent to this address."""
         if not self._is_enabled:
             return None
         try:
             url = URL(outgoing.message.address)
-            host = self._turns.host(str(url.origin()))
-        except (ValueError, IndexError):  # brackets in odd places make yarl stumble
-            self._tell("its address", "dropped, since that is no URL", outgoing.message)
+            host = self._queue.host(str(url.origin()))
+        except (ValueError, IndexError):  # yarl fails on misplaced brackets
+            self._log_once("its address", "dropped, since that is not a URL", outgoing.message)
             return None
-        return Parcel(host, url, outgoing.message, outgoing.promise)
+        return PendingPush(host, url, outgoing.message, outgoing.promise)
 
     def _send_all(self) -> None:
-        while (parcel := self._turns.take()) is not None:
-            parcel.sent_at = self._loop.time()
-            sending = self._loop.create_task(self._send(parcel))
+        while (pending := self._queue.take()) is not None:
+            pending.sent_at = self._loop.time()
+            sending = self._loop.create_task(self._send(pending))
             self._sending.add(sending)
             sending.add_done_callback(self._sent)
 
@@ -153,96 +153,98 @@ class Pusher:
         self._sending.discard(sending)
         error = None if sending.cancelled() else sending.exception()
         if error is not None:
-            logger.error("what a push led to failed", exc_info=error)
+            logger.error("handling the outcome of a push failed", exc_info=error)
         self._send_all()
 
-    async def _send(self, parcel: Parcel) -> None:
+    async def _send(self, pending: PendingPush) -> None:
         try:
-            outcome = await self._try(parcel)
+            outcome = await self._try(pending)
             if outcome.kind == "out of reach":
-                self._rest(parcel, outcome)
+                self._back_off(pending, outcome)
         finally:
-            parcel.sent_at = parcel.promise = None
-            self._turns.finish(parcel)
-        self._conclude(parcel, outcome)
+            pending.sent_at = pending.promise = None
+            self._queue.finish(pending)
+        self._conclude(pending, outcome)
 
-    async def _try(self, parcel: Parcel) -> Outcome:
+    async def _try(self, pending: PendingPush) -> PushOutcome:
         try:
-            outgoing = await self._whole(parcel)
+            outgoing = await self._with_promise(pending)
             if outgoing is None:
-                return Outcome("forbidden", "a promise it should hear of is gone")
-            return await self._poster.post(parcel.url, self._encode(outgoing), parcel.host)
+                return PushOutcome("forbidden", "its promise is gone")
+            return await self._poster.post(pending.url, self._encode(outgoing), pending.host)
         except Exception:
-            logger.exception("the push of %s failed", _name(parcel.message))
-            return Outcome("failed", "an error of ours")
+            logger.exception("the push of %s failed", _name(pending.message))
+            return PushOutcome("failed", "an internal error")
 
-    async def _whole(self, parcel: Parcel) -> Outgoing | None:
-        if parcel.message.kind == "unblock" and parcel.promise is None:
-            return await self._load(parcel.message)
-        return Outgoing(parcel.message, parcel.promise)
+    async def _with_promise(self, pending: PendingPush) -> Outgoing | None:
+        if pending.message.kind == "unblock" and pending.promise is None:
+            return await self._load(pending.message)
+        return Outgoing(pending.message, pending.promise)
 
-    # --- what became of it ---------------------------------------------------------------
+    # --- outcomes ------------------------------------------------------------------------
 
-    def _conclude(self, parcel: Parcel, outcome: Outcome) -> None:
-        message = parcel.message
-        is_wanted = self._parcels.get(message.key) is parcel
+    def _conclude(self, pending: PendingPush, outcome: PushOutcome) -> None:
+        message = pending.message
+        is_wanted = self._pending.get(message.key) is pending
         if outcome.kind in ("arrived", "forbidden") and is_wanted:
-            del self._parcels[message.key]
+            del self._pending[message.key]
         if outcome.kind == "arrived":
             self._count(message.kind, "success")
             if is_wanted:
                 self._on_delivered(Outgoing(message))
         elif outcome.kind == "forbidden":
-            self._tell(parcel.host.origin, f"dropped, since {outcome.why}", message)
+            self._log_once(pending.host.origin, f"dropped, since {outcome.why}", message)
             if is_wanted:
                 self._drop(Outgoing(message))
         else:
             self._count(message.kind, "error")
             if is_wanted and not self._is_closing:
-                self._repeat(parcel, outcome)
+                self._repeat(pending, outcome)
 
     def _drop(self, outgoing: Outgoing) -> None:
         self._count(outgoing.message.kind, "dropped")
         self._on_dropped(outgoing)
 
-    def _repeat(self, parcel: Parcel, outcome: Outcome) -> None:
+    def _repeat(self, pending: PendingPush, outcome: PushOutcome) -> None:
         if outcome.kind == "out of reach":
-            self._turns.add(parcel)
+            self._queue.add(pending)
             return
-        self._tell(parcel.host.origin, f"{outcome.why}; it will be sent again", parcel.message)
-        parcel.failures += 1
-        failures = _REFUSED if outcome.kind == "refused" else parcel.failures
-        parcel.timer = self._loop.call_later(self._pause(failures), self._again, parcel)
+        self._log_once(
+            pending.host.origin, f"{outcome.why}; it will be sent again", pending.message
+        )
+        pending.failures += 1
+        failures = _REFUSED if outcome.kind == "refused" else pending.failures
+        pending.timer = self._loop.call_later(self._pause(failures), self._again, pending)
 
-    def _again(self, parcel: Parcel) -> None:
-        parcel.timer = None
-        self._turns.add(parcel)
+    def _again(self, pending: PendingPush) -> None:
+        pending.timer = None
+        self._queue.add(pending)
         self._send_all()
 
-    def _rest(self, parcel: Parcel, outcome: Outcome) -> None:
-        host = parcel.host
-        if not self._turns.rest(parcel):
+    def _back_off(self, pending: PendingPush, outcome: PushOutcome) -> None:
+        host = pending.host
+        if not self._queue.back_off(pending):
             return
         if host.failures == 1:
-            logger.warning("%s cannot be reached (%s): messages wait", host.origin, outcome.why)
-        self._loop.call_later(self._pause(host.failures), self._wake, host)
+            logger.warning("%s cannot be reached (%s): its messages wait", host.origin, outcome.why)
+        self._loop.call_later(self._pause(host.failures), self._end_back_off, host)
 
-    def _wake(self, host: Host) -> None:
-        self._turns.wake(host)
+    def _end_back_off(self, host: PushHost) -> None:
+        self._queue.end_back_off(host)
         self._send_all()
 
-    def _connected(self, host: Host) -> None:
-        if self._turns.reached(host):
+    def _connected(self, host: PushHost) -> None:
+        if self._queue.mark_reached(host):
             logger.info("%s can be reached again", host.origin)
             self._send_all()
 
-    def _tell(self, where: str, what: str, message: Message) -> None:
-        """Once for each host and reason; the counters know how often it happens."""
-        if (where, what) in self._told:
+    def _log_once(self, where: str, what: str, message: Message) -> None:
+        """Once per host and reason; the metrics count every occurrence."""
+        if (where, what) in self._logged:
             return
-        if len(self._told) >= _MAX_TOLD:
-            self._told.clear()
-        self._told.add((where, what))
+        if len(self._logged) >= _MAX_LOGGED:
+            self._logged.clear()
+        self._logged.add((where, what))
         logger.warning("%s to %s: %s", _name(message), where, what)
 
 

@@ -1,4 +1,4 @@
-"""One POST to an address that somebody named, and what came of it. Decides no repetition."""
+"""One POST to an address that a user named, and its outcome. Does not decide about retries."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,32 +24,32 @@ from yarl import URL
 
 from layby.client.outbound import Lookup, OutboundRefused, OutboundResolver, OutboundRules, look_up
 from layby.errors import UsageError
-from layby.server.config import PushConfig
+from layby.server.push_queue import PushHost
 from layby.server.push_token import TokenHosts
-from layby.server.push_turns import Host
+from layby.server.server_config import PushConfig
 
-_TRY_SOON: Final = frozenset({408, 425, 429})
-_KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers hang up
+_RETRY_SOON: Final = frozenset({408, 425, 429})
+_KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers disconnect
 _MAX_ANSWER: Final = 64 * 1024
 _MAX_INTERIM: Final = 100
 _HEADERS: Final = {"Content-Type": "application/json", "User-Agent": "layby"}
 
 
-class Outcome(Struct, frozen=True):
-    """`refused`: the receiver does not want this one. `forbidden`: we may not send it there."""
+class PushOutcome(Struct, frozen=True):
+    """`refused`: the receiver rejects this message. `forbidden`: we may not send it there."""
 
     kind: Literal["arrived", "out of reach", "failed", "refused", "forbidden"]
     why: str = ""
 
 
-ARRIVED: Final = Outcome("arrived")
+ARRIVED: Final = PushOutcome("arrived")
 
 
 class Poster:
-    """`connected` hears that there is a connection, before the answer that may take minutes."""
+    """`connected` is called once there is a connection; the answer may take minutes more."""
 
     def __init__(
-        self, config: PushConfig, connected: Callable[[Host], None], lookup: Lookup = look_up
+        self, config: PushConfig, connected: Callable[[PushHost], None], lookup: Lookup = look_up
     ) -> None:
         self._config = config
         self._connected = connected
@@ -59,36 +59,38 @@ class Poster:
         self._resolver = OutboundResolver(self._rules, lookup)
         self._session: ClientSession | None = None
 
-    async def post(self, url: URL, body: bytes, host: Host) -> Outcome:
+    async def post(self, url: URL, body: bytes, host: PushHost) -> PushOutcome:
         try:
             self._rules.check_literal(url.raw_host or "")
             return await self._post(url, body, host)
         except OutboundRefused as refusal:
-            return Outcome("forbidden", f"{refusal}; if it may be pushed to, add it to push.allow")
+            return PushOutcome(
+                "forbidden", f"{refusal}; if it may be pushed to, add it to push.allow"
+            )
         except ConnectionTimeoutError:
-            return Outcome("out of reach", "no connection in time")
+            return PushOutcome("out of reach", "no connection in time")
         except ClientConnectorError as error:
-            return Outcome("out of reach", str(error.os_error))
-        except ValueError:  # a user's name that no header can carry, for one
-            return Outcome("forbidden", "nothing can be posted to such an address")
-        except (ClientError, TimeoutError) as error:  # what it says may name secrets in the URL
-            return Outcome("failed", f"no answer: {type(error).__name__}")
+            return PushOutcome("out of reach", str(error.os_error))
+        except ValueError:  # for example a user name that does not fit into a header
+            return PushOutcome("forbidden", "nothing can be posted to this address")
+        except (ClientError, TimeoutError) as error:  # its text may contain secrets of the URL
+            return PushOutcome("failed", f"no answer: {type(error).__name__}")
 
-    async def _post(self, url: URL, body: bytes, host: Host) -> Outcome:
+    async def _post(self, url: URL, body: bytes, host: PushHost) -> PushOutcome:
         self._session = self._session or self._open_session()
         token = self._token_header if url in self._token_hosts else {}
         if token:
-            url = url.with_user(None)  # aiohttp refuses two ways to say who we are
-        # A redirect would be followed with our token to a place nobody has judged.
+            url = url.with_user(None)  # aiohttp refuses two kinds of credentials
+        # A redirect would take our token to an address that was not checked.
         async with self._session.post(
             url, data=body, headers=token, allow_redirects=False, trace_request_ctx=host
         ) as response:
             await _read_to_end(response)
             return self._judge(response.status, has_token=bool(token))
 
-    def _judge(self, status: int, *, has_token: bool) -> Outcome:
+    def _judge(self, status: int, *, has_token: bool) -> PushOutcome:
         if status == 401 and self._token_header and not has_token:
-            return Outcome("refused", "it answered 401, and is not in push.token_hosts")
+            return PushOutcome("refused", "it answered 401, and is not in push.token_hosts")
         return _judge(status)
 
     async def close(self) -> None:
@@ -116,17 +118,17 @@ class Poster:
 
 
 class _Connector(TCPConnector):
-    """No limit of its own: `Turns` is the limit."""
+    """Without a limit: `PushQueue` limits the connections."""
 
     def __init__(self, resolver: OutboundResolver) -> None:
         super().__init__(  # pyright: ignore[reportUnknownMemberType] - aiohttp's own gap
             resolver=resolver, limit=0, keepalive_timeout=_KEEP_ALIVE
         )
-        self._factory = partial(_Impatient, loop=self._loop)
+        self._factory = partial(_BoundedResponseHandler, loop=self._loop)
 
 
-class _Impatient(ResponseHandler):
-    """Hangs up on a host that says "go on" (1xx) without end: all of that is kept until read."""
+class _BoundedResponseHandler(ResponseHandler):
+    """Disconnects a host that sends endless interim responses (1xx), which are all buffered."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -139,19 +141,21 @@ def _token_header(config: PushConfig) -> dict[str, str]:
         return {}
     token = config.token.reveal() if config.token is not None else ""
     if not token or not (token.isascii() and token.isprintable()):
-        raise UsageError("push.auth is bearer: let push.token name a secret that a header can hold")
+        raise UsageError(
+            "push.auth is bearer: push.token must name a secret that fits into a header"
+        )
     return {config.header: f"Bearer {token}"}
 
 
-def _judge(status: int) -> Outcome:
+def _judge(status: int) -> PushOutcome:
     if 200 <= status < 300:
         return ARRIVED
-    if status >= 500 or status in _TRY_SOON:
-        return Outcome("failed", f"it answered {status}")
-    return Outcome("refused", f"it answered {status}")
+    if status >= 500 or status in _RETRY_SOON:
+        return PushOutcome("failed", f"it answered {status}")
+    return PushOutcome("refused", f"it answered {status}")
 
 
 async def _read_to_end(response: ClientResponse) -> None:
-    """The status is the answer. A short rest is read so that the connection can be used again."""
+    """Only the status counts. A short body is read so that the connection can be reused."""
     with suppress(ClientError, TimeoutError, asyncio.IncompleteReadError):
         await response.content.readexactly(_MAX_ANSWER)

@@ -1,4 +1,4 @@
-"""Which hosts a push brings its token: whoever names an address may have one of their own."""
+"""Which hosts get the token of a push: the address may name anybody's host."""
 
 import re
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ _FORM: Final = re.compile(
 )
 
 
-class Place(Struct, frozen=True):
-    """One entry of `push.token_hosts`: what it leaves out does not matter."""
+class TokenHost(Struct, frozen=True):
+    """One entry of `push.token_hosts`; None matches anything."""
 
     host: str
     port: int | None = None
@@ -27,7 +27,7 @@ class Place(Struct, frozen=True):
     def fits(self, url: URL) -> bool:
         if self.scheme not in (None, url.scheme) or self.port not in (None, url.port):
             return False
-        host = _plain(url.raw_host or "")
+        host = _normalized(url.raw_host or "")
         if self.host.startswith("*"):
             return host.endswith(self.host[1:])
         return host == self.host
@@ -35,23 +35,25 @@ class Place(Struct, frozen=True):
 
 class TokenHosts:
     def __init__(self, hosts: Iterable[str]) -> None:
-        self._places = [place for place in map(read_place, hosts) if place is not None]
+        self._hosts = [
+            token_host for token_host in map(parse_token_host, hosts) if token_host is not None
+        ]
 
     def __contains__(self, url: URL) -> bool:
-        return any(place.fits(url) for place in self._places)
+        return any(token_host.fits(url) for token_host in self._hosts)
 
 
-def read_place(text: str) -> Place | None:
-    """None for what is none."""
+def parse_token_host(text: str) -> TokenHost | None:
+    """None if the text is not a valid entry."""
     found = _FORM.fullmatch(text)
     if found is None:
         return None
     port = None if found["port"] is None else int(found["port"])
-    return Place(_plain(found["host"].strip("[]")), port, found["scheme"])
+    return TokenHost(_normalized(found["host"].strip("[]")), port, found["scheme"])
 
 
-def _plain(host: str) -> str:
-    """An address has many spellings, a name two."""
+def _normalized(host: str) -> str:
+    """One spelling for an address or a name."""
     try:
         return ip_address(host).compressed
     except ValueError:

@@ -1,4 +1,4 @@
-"""Secrets of the configuration: named by where they are kept, read once, never shown."""
+"""Secrets of the configuration: referenced by where they are kept, read once, never shown."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ REFERENCE: Final = "env:NAME (a variable of the environment) or file:PATH"
 
 
 class Secret:
-    """A text for `reveal()` alone; printed, it is the reference it came from."""
+    """Only `reveal()` returns the text; printed, it shows its reference."""
 
     __slots__ = ("_text", "reference")
 
@@ -31,10 +31,10 @@ class Secret:
 
 
 def read_secret(reference: str, environ: Mapping[str, str]) -> Secret:
-    """What is no reference may be a secret given by mistake: it is not repeated."""
+    """An invalid reference is not repeated: it may be a secret, given by mistake."""
     scheme, colon, place = reference.partition(":")
     if not colon or not place or scheme not in ("env", "file"):
-        raise UsageError(f"a secret is not written here: give {REFERENCE}")
+        raise UsageError(f"do not write a secret here: give {REFERENCE}")
     text = _from_file(place) if scheme == "file" else _from_environment(place, environ)
     if not text:
         raise UsageError(f"{reference} is empty: put the secret there")
@@ -54,4 +54,4 @@ def _from_file(path: str) -> str:
     except OSError as error:
         raise UsageError(f"file:{path} cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise UsageError(f"file:{path} holds no text") from error
+        raise UsageError(f"file:{path} is not a text file") from error

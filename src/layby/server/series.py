@@ -1,7 +1,7 @@
-"""Numbers that are counted often and read seldom.
+"""Metrics that are updated often and read rarely.
 
-Each has one thread that writes it, so none needs a lock: prometheus-client's own counters take one
-for every label and every step, and cost more than the rest of a request's bookkeeping together.
+Each is written by one thread, so none needs a lock: the counters of prometheus-client lock for
+every label and every step, and cost more than the rest of a request's bookkeeping together.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 
 DEFAULT_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""What Prometheus libraries have agreed on, in seconds."""
+"""The defaults of Prometheus libraries, in seconds."""
 FINE_BOUNDS: Final = (0.0005, 0.001, 0.0025, *DEFAULT_BOUNDS, 30.0, 60.0)
 SIZE_BOUNDS: Final = tuple(float(2**power) for power in range(10))
 
@@ -26,14 +26,14 @@ Labels = tuple[str, ...]
 
 
 class Family(Struct, frozen=True):
-    """A metric as it is declared: here, on the page for users and to Prometheus."""
+    """The declaration of a metric: for the code, the documentation and Prometheus."""
 
     name: str
     help: str
     labels: Labels = ()
 
     @property
-    def sort(self) -> str:
+    def type(self) -> str:
         return "counter" if self.name.endswith("_total") else "gauge"
 
     def gauges(self, values: Iterable[tuple[Labels, float]]) -> Metric:
@@ -49,13 +49,13 @@ class Family(Struct, frozen=True):
         return family
 
 
-class Spread(Family, frozen=True):
-    """A histogram: how many were at most so large."""
+class HistogramFamily(Family, frozen=True):
+    """The declaration of a histogram."""
 
     bounds: tuple[float, ...] = DEFAULT_BOUNDS
 
     @property
-    def sort(self) -> str:
+    def type(self) -> str:
         return "histogram"
 
     def histograms(self, values: Iterable[tuple[Labels, "Histogram"]]) -> Metric:

@@ -24,18 +24,18 @@ from layby.engine.opening import is_file, is_url, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
 from layby.local import LocalClient
-from layby.server import config as configuration
-from layby.server.app import Surface
+from layby.server import server_config as configuration
+from layby.server.app import HttpSettings
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
-from layby.server.config import PushConfig, ServerConfig
 from layby.server.config_values import without_password
 from layby.server.front import Front
-from layby.server.listener import Limits, Listener, allow_connections
+from layby.server.listener import HttpListener, Limits, allow_connections
 from layby.server.logs import log_request
-from layby.server.metrics import Metrics, MetricsApp
 from layby.server.push import Pusher
-from layby.server.signals import asked_to_stop
+from layby.server.server_config import PushConfig, ServerConfig
+from layby.server.server_metrics import Metrics, MetricsApp
+from layby.server.signals import stop_requested
 from layby.store.api import Store
 from layby.store.ownership import socket_of
 from layby.wire.encode import encode_message
@@ -62,7 +62,9 @@ class Server:
         config = self.config
         self._metrics = Metrics(self._stats)
         self._pusher = self._new_pusher()
-        self.router = Router(self._pusher, self._metrics.delivery, woke=self._metrics.woke)
+        self.router = Router(
+            self._pusher, self._metrics.delivery, observe_wake=self._metrics.observe_wake
+        )
         store = _open_store(config)
         engine_config = EngineConfig(debug=config.debug)
         self.engine = Engine(store, SystemClock(), self.router, engine_config, self._metrics)
@@ -75,7 +77,7 @@ class Server:
         self.router.attach(self.engine, self.client)
         self.front = self._new_front(self._gate)
         self._private = self._new_front(Gate(AuthConfig()))
-        self._metrics_listener = Listener(MetricsApp(self._metrics.scrape))
+        self._metrics_listener = HttpListener(MetricsApp(self._metrics.scrape))
         self._watch()
         try:
             await self._listen()
@@ -104,7 +106,7 @@ class Server:
         await self._listen_beside_the_file()
 
     async def _listen_beside_the_file(self) -> None:
-        """As every owner of a file does. No token: who may open the socket may open the file."""
+        """As every owner of a file does. Without a token: its permissions are the file's."""
         self._private.app.url = self.url
         if not is_file(self.config.db):
             return
@@ -112,17 +114,19 @@ class Server:
         try:
             await self._private.listener.listen_on_path(path)
         except OSError as error:
-            logger.warning("commands beside the file must name this server: %s: %s", path, error)
+            logger.warning(
+                "commands can reach this server only by --url, not by its file: %s: %s", path, error
+            )
 
     async def _close_private(self, grace: float) -> None:
         await self._private.close(grace)
         if is_file(self.config.db):
-            with suppress(OSError):  # somebody else's: then there never was one of ours
+            with suppress(OSError):  # it is not ours: then we never opened one
                 socket_of(path_of(self.config.db)).unlink()
 
     def _new_front(self, gate: Gate) -> Front:
         http, poll = self.config.server, self.config.poll
-        surface = Surface(
+        settings = HttpSettings(
             max_body=http.max_body,
             max_polls=poll.max_connections,
             poll_buffer=poll.buffer,
@@ -133,7 +137,7 @@ class Server:
         return Front(
             self.client,
             self.router,
-            surface,
+            settings,
             gate=gate,
             count=self._count,
             metrics=self._metrics.scrape,
@@ -141,7 +145,7 @@ class Server:
             debug=self.config.debug,
         )
 
-    # --- what the parts need of each other -----------------------------------------------
+    # --- wiring --------------------------------------------------------------------------
 
     def _new_pusher(self) -> Pusher:
         return Pusher(
@@ -154,9 +158,9 @@ class Server:
         )
 
     def _push_config(self) -> PushConfig:
-        """Who can reach a server of this machine alone, without a token, can reach this machine.
+        """Allow pushes to this machine if only its own processes can use this server, without auth.
 
-        A URL of its own, or web pages that may call, are signs of others: those behind a proxy.
+        A configured URL, or allowed origins, suggest that others reach it through a proxy.
         """
         push, http = self.config.push, self.config.server
         is_for_others = http.url is not None or self.config.cors.origins
@@ -172,7 +176,7 @@ class Server:
         return Outgoing(message, reply.data.promise)
 
     async def _offer_pushes(self) -> None:
-        """What an earlier life of this server could not push any more."""
+        """Offer the messages that an earlier process could not push."""
         page = OfferMessages(start="http", end="http\U0010ffff")
         while True:
             reply = await self.client.send(page)
@@ -183,7 +187,7 @@ class Server:
     async def _stats(self) -> StatsData:
         data = (await self.client.send(GetStats())).data
         if not isinstance(data, StatsData):
-            raise StoreUnavailable(f"the store was not counted: {data}")
+            raise StoreUnavailable(f"the store cannot be counted: {data}")
         return data
 
     def _count(self, kind: str, status: int, seconds: float, why: str) -> None:
@@ -202,11 +206,11 @@ class Server:
 
 
 async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
-    """Serve until a signal says stop; a second one ends it at once."""
-    stop = asked_to_stop(partial(logger.info, "stopping: answering what is under way"))
+    """Serve until a signal to stop; a second signal ends the process at once."""
+    stop = stop_requested(partial(logger.info, "stopping: answering what is under way"))
     for warning in configuration.warnings(config, os.environ):
         logger.warning(warning)
-    server = Server(_with_files_for_all(config))
+    server = Server(_limit_connections(config))
     await server.start()
     on_ready(server)
     await stop.wait()
@@ -214,32 +218,32 @@ async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None
 
 
 def _open_store(config: ServerConfig) -> Store:
-    """What looks like a URL would be taken for a path, and a file be made of that name."""
+    """Refuse URLs, which would be taken for paths, and create a file of that name."""
     db = config.db
     if is_url(db) or ("://" in db and not db.startswith("sqlite:")):
         raise UsageError(
             f"db cannot be {without_password(db)}: a server keeps everything in a file, "
-            "so write for instance sqlite:layby.db"
+            "so write for example sqlite:layby.db"
         )
     return open_store(db, config.durability, config.settings, is_server=True)
 
 
-def _with_files_for_all(config: ServerConfig) -> ServerConfig:
+def _limit_connections(config: ServerConfig) -> ServerConfig:
     wanted = config.server.max_connections
     allowed = allow_connections(wanted)
     if allowed < wanted:
-        why = "there may be more when the limit of open files is raised (ulimit -Hn)"
+        why = "raise the limit of open files to allow more (ulimit -Hn)"
         logger.info("at most %d connections, not %d: %s", allowed, wanted, why)
     return replace(config, server=replace(config.server, max_connections=allowed))
 
 
-async def _listen(listener: Listener, host: str, port: int, flag: str) -> int:
+async def _listen(listener: HttpListener, host: str, port: int, flag: str) -> int:
     try:
         return await listener.listen(host, port)
     except OSError as error:
         remedy = {
-            errno.EADDRINUSE: f"stop what listens there, or choose another with {flag}",
-            errno.EACCES: f"choose one above 1023 with {flag}, or give it the right to",
+            errno.EADDRINUSE: f"stop the process that uses it, or choose another port with {flag}",
+            errno.EACCES: f"choose a port above 1023 with {flag}, or grant the permission",
         }.get(error.errno or 0, "give an address of this machine with --host")
         raise UsageError(
             f"cannot listen on {host} port {port} ({error.strerror}): {remedy}"

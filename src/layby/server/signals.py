@@ -1,4 +1,4 @@
-"""How a process that serves or works is told to stop."""
+"""How a server or worker process is told to stop."""
 
 import asyncio
 import os
@@ -8,40 +8,40 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
-TOGETHER_S: Final = 1.0
-"""Signals this close to the first count as one: a terminal and a supervisor may both send it."""
+SAME_SIGNAL_S: Final = 1.0
+"""Signals within this time count as one: a terminal and a supervisor may both send it."""
 
 
-def asked_to_stop(heard: Callable[[], object]) -> asyncio.Event:
-    """Set by the first signal that says so, when `heard` is called.
+def stop_requested(on_stop: Callable[[], object]) -> asyncio.Event:
+    """An event that the first signal to stop sets; `on_stop` is called then.
 
-    One that comes at least a second later ends the process at once, with 128 and its number,
-    whatever the event loop is busy with.
+    Another signal, at least a second later, ends the process at once with exit code 128 plus its
+    number, even if the event loop is busy.
     """
     stop = asyncio.Event()
     loop, numbers = asyncio.get_running_loop(), tuple(_signals())
 
-    def hear() -> None:
+    def stop_once() -> None:
         if stop.is_set():
             return
         stop.set()
         first_at = monotonic()
 
-        def hear_again(number: int, _: FrameType | None) -> None:
-            if monotonic() - first_at >= TOGETHER_S:
+        def exit_now(number: int, _: FrameType | None) -> None:
+            if monotonic() - first_at >= SAME_SIGNAL_S:
                 os._exit(128 + number)
 
         for each in numbers:
-            signal.signal(each, hear_again)
-        heard()
+            signal.signal(each, exit_now)
+        on_stop()
 
     for number in numbers:
-        loop.add_signal_handler(number, hear)
+        loop.add_signal_handler(number, stop_once)
     return stop
 
 
 def _signals() -> Iterator[signal.Signals]:
-    """A terminal that is closed says SIGHUP, unless it was told not to (nohup)."""
+    """Closing a terminal sends SIGHUP, which is honoured unless it is ignored (nohup)."""
     yield from (signal.SIGTERM, signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         yield signal.SIGHUP

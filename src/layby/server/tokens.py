@@ -1,4 +1,4 @@
-"""JSON Web Tokens: which signatures count, and what is read from a token that is good.
+"""JSON Web Tokens: which signatures are accepted, and what is read from a valid token.
 
 The key decides which algorithms are accepted, never the token: one that names another (a shared
 secret made of the public key, or none at all) is refused.
@@ -24,7 +24,7 @@ from msgspec import Struct
 from layby.core.model import Millis
 from layby.errors import UsageError
 from layby.server.auth_config import AuthConfig
-from layby.server.complaints import Complaints
+from layby.server.rate_limited_log import RateLimitedLog
 
 logger = logging.getLogger(__name__)
 
@@ -39,21 +39,21 @@ _PEM: Final = "-----BEGIN"
 
 
 class Claims(Struct, frozen=True):
-    """What a verified token says; until when it may be believed."""
+    """The claims of a verified token, and when it expires."""
 
     by_name: dict[str, Any]
     expires_at: Millis
 
 
 class TokenVerifier:
-    """Verifies by the configured key; raises UsageError when that cannot be used."""
+    """Verifies by the configured key; raises UsageError if the key cannot be used."""
 
     def __init__(self, public_key: str, issuer: str | None, audience: str | None) -> None:
         self._key: Key | str = ""
         self._algorithms: Algorithms = ()
         self._issuer = issuer
         self._audience = audience
-        self._refused = Complaints("refused a token", logger, logging.INFO)
+        self._refused = RateLimitedLog("refused a token", logger, logging.INFO)
         if public_key == UNCHECKED:
             logger.warning(
                 "auth.public_key is 'none': signatures are NOT checked and anybody can write a "
@@ -69,7 +69,7 @@ class TokenVerifier:
         return cls(config.public_key, config.issuer, config.audience)
 
     def verify(self, token: str, now: Millis) -> Claims | None:
-        """The claims, or None: whoever sent the token is not told what is wrong with it."""
+        """The claims, or None: the sender is not told what is wrong with the token."""
         try:
             claims = self._decoded(token)
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
@@ -82,7 +82,7 @@ class TokenVerifier:
         return Claims(claims, expires_at)
 
     def _decoded(self, token: str) -> dict[str, Any]:
-        """Everything but the times, which are read by our own clock."""
+        """Checks everything but the times, which are checked by our own clock."""
         return jwt.decode(
             token,
             self._key,
@@ -103,7 +103,7 @@ class TokenVerifier:
 
 
 def load_key(public_key: str) -> tuple[Key, Algorithms]:
-    """The key in a PEM text, or in the file of this name, and the algorithms it stands for."""
+    """The key in a PEM text or file, and the algorithms it is used with."""
     is_text = _PEM in public_key
     where = "auth.public_key" if is_text else f"auth.public_key ({_shown(public_key)})"
     pem = public_key if is_text else _read(public_key, where)
@@ -116,7 +116,7 @@ def load_key(public_key: str) -> tuple[Key, Algorithms]:
         key = load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"{where} is no public key in PEM form ('-----BEGIN PUBLIC KEY-----')"
+            f"{where} is not a public key in PEM form ('-----BEGIN PUBLIC KEY-----')"
         ) from error
     return _with_algorithms(key, where)
 
@@ -160,7 +160,7 @@ def _read(path: str, where: str) -> str:
 
 
 def _shown(path: str) -> str:
-    """What was meant as a path; anything else may be part of a key and is not repeated."""
+    """Shows only what looks like a path: anything else may be part of a key."""
     return repr(path) if len(path) < 200 and "\n" not in path else "a long text"
 
 
@@ -172,7 +172,7 @@ def _has_begun(claims: dict[str, Any], now: Millis) -> bool:
 
 
 def _instant(claim: object) -> Millis | None:
-    """Seconds since 1970 as milliseconds; None for what is no such number."""
+    """Seconds since 1970 as milliseconds; None if it is not such a number."""
     if not isinstance(claim, int | float) or (isinstance(claim, float) and not isfinite(claim)):
         return None
     return int(max(-_FAR_SECONDS, min(claim, _FAR_SECONDS)) * 1000)

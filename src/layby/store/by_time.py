@@ -11,15 +11,19 @@ from typing import Final, TypeVar
 
 from layby.core.birth import SCHEDULE
 from layby.core.model import FAR, Millis, Promise, Task
-from layby.core.queries import ExplainPromise, ListRuns, ListWaiting
+from layby.core.queries import (
+    ExplainPromise,
+    ListRuns,
+    ListWaiting,
+    TimedKey,
+    timed_cursor,
+    timed_key,
+)
 from layby.core.replies import Explanation, RowPage, WaitingPage
 from layby.core.search import (
-    TimedKey,
     matches_run,
     matches_waiting,
     projected,
-    timed_cursor,
-    timed_key,
 )
 from layby.core.waits import waits_since
 from layby.store import indexed_tags

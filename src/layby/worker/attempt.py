@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from layby.client.api import WatchingClient
-from layby.client.patience import PAUSES, known, patiently
+from layby.client.interface import WatchingClient
+from layby.client.patience import PAUSES, known, send_until_answered
 from layby.core.commands import (
     NOTHING,
     AnnotateTask,
@@ -409,7 +409,7 @@ class Attempt:
     # --- writes --------------------------------------------------------------------------
 
     async def send(self, request: Command | Query) -> Reply:
-        return await patiently(self._host.client, request)
+        return await send_until_answered(self._host.client, request)
 
     async def fenced(self, command: FenceTask) -> Reply:
         return self._checked(await self.send(command))

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from layby.client.api import WatchingClient
-from layby.client.patience import known, patiently
+from layby.client.interface import WatchingClient
+from layby.client.patience import known, send_until_answered
 from layby.core.birth import TARGET
 from layby.core.commands import (
     AcquireTask,
@@ -170,7 +170,7 @@ class Calls:
             self._decline(waiting.call)  # another worker may have a slot for it sooner
 
     async def _read_call(self, task_id: str, version: int) -> None:
-        data = (await patiently(self._host.client, GetPromise(id=task_id))).data
+        data = (await send_until_answered(self._host.client, GetPromise(id=task_id))).data
         if not isinstance(data, PromiseData) or not data.promise.is_pending or self._is_closed:
             return
         call = Execute(task_id, version, _target_of(data.promise))
@@ -228,7 +228,7 @@ class Calls:
             return None
         acquire = AcquireTask(id=call.id, version=call.version, pid=self._pid, ttl=self._ttl)
         sent_at = host.lease.elapsed()
-        data = (await patiently(host.client, acquire)).data
+        data = (await send_until_answered(host.client, acquire)).data
         if not isinstance(data, ClaimData):
             return None  # somebody else has it, or it is over
         task = data.task
@@ -284,9 +284,9 @@ class Calls:
         """If no renewal was confirmed in time: renew it by its id, and check that it is ours."""
         time, named = self.lease_of(task_id, version), TaskVersion(task_id, version)
         sent_at = self._host.lease.elapsed()
-        await patiently(self._host.client, HeartbeatTasks(pid=self._pid, tasks=[named]))
+        await send_until_answered(self._host.client, HeartbeatTasks(pid=self._pid, tasks=[named]))
         self._check_still_ours(
-            named, (await patiently(self._host.client, GetTask(id=task_id))).data
+            named, (await send_until_answered(self._host.client, GetTask(id=task_id))).data
         )
         if time is not None and self.lease_of(task_id, version) is time:
             time.renewed(sent_at)
@@ -326,7 +326,7 @@ class Calls:
 
     async def _await_end(self, task_id: str, version: int) -> None:
         """Its promise was settled by somebody else: cancelled, or past its deadline."""
-        await patiently(self._host.client, WatchPromise(id=task_id))
+        await send_until_answered(self._host.client, WatchPromise(id=task_id))
         self._host.lost(task_id, version)
 
     async def _beat_on(self) -> None:

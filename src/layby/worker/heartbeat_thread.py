@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.core.replies import HeartbeatData, Reply
 from layby.errors import LaybyError
 from layby.worker.reconciliation import Reconciler

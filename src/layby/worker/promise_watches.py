@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
 
-from layby.client.api import Listener, Watching, WatchingClient
+from layby.client.interface import PromiseListener, Watching, WatchingClient
 from layby.client.patience import PAUSES, known
 from layby.core.commands import GetPromise
 from layby.core.model import Millis, Promise
@@ -26,7 +26,7 @@ MAX_PAUSE_MS: Final[Millis] = 30_000
 Spawn = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-class PromiseWatch(asyncio.Future[Reply], Listener):
+class PromiseWatch(asyncio.Future[Reply], PromiseListener):
     """Its result is the reply with the settled promise. Cancelling it ends the watch."""
 
     __slots__ = ("asked", "owner", "promise_id")

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.client.paging import pages
 from layby.client.patience import known
 from layby.core.model import Promise, Task

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from layby.client.api import WatchingClient
-from layby.client.patience import patiently
+from layby.client.interface import WatchingClient
+from layby.client.patience import send_until_answered
 from layby.core.commands import Released, ReleaseTasks
 from layby.errors import EngineStopped
 
@@ -56,7 +56,7 @@ class Releases:
         host = self._host
         command = ReleaseTasks(pid=self._pid, incarnation=host.incarnation, tasks=released)
         try:
-            reply = await patiently(host.client, command)
+            reply = await send_until_answered(host.client, command)
         except EngineStopped:
             return
         if not reply.is_ok:

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from layby.client.api import WatchingClient
-from layby.client.patience import patiently
+from layby.client.interface import WatchingClient
+from layby.client.patience import send_until_answered
 from layby.core.commands import HeartbeatWorker
 from layby.core.replies import HeartbeatData, Reply
 from layby.worker.lease import LeaseTime
@@ -51,7 +51,7 @@ class Renewal:
         lease = self._host.lease
         try:
             sent_at, beat = lease.elapsed(), self._host.heartbeat()
-            reply = await patiently(self._host.client, beat)
+            reply = await send_until_answered(self._host.client, beat)
             if reply.is_ok:
                 lease.renewed(sent_at, beat.incarnation)
             apply_heartbeat(self._host, beat.incarnation, reply)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from layby.client.api import WatchingClient
-from layby.client.patience import patiently
+from layby.client.interface import WatchingClient
+from layby.client.patience import send_until_answered
 from layby.core.commands import FailTask, FinishTask, RootVerdict, Take, Value
 from layby.core.model import Millis, PromiseState, Task
 from layby.core.replies import Reply
@@ -161,7 +161,7 @@ class Reporter:
     async def _again(self, report: Report, ask: Ask, then: Callable[[Reply], None]) -> None:
         """The store did not answer: send the report until it does."""
         try:
-            reply = await patiently(self._host.client, report)
+            reply = await send_until_answered(self._host.client, report)
         except BaseException:
             self._host.reported(report, ask, None)
             raise

@@ -9,7 +9,7 @@ estimate is carried by elapsed time: setting the clock of this machine changes n
 
 from typing import Final
 
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.clock import Clock
 from layby.core.commands import HeartbeatWorker
 from layby.core.model import Millis

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.client.patience import PAUSES
 from layby.core.model import Promise
 from layby.core.replies import Claim

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.client.api import WatchingClient
-from layby.client.patience import patiently
+from layby.client.interface import WatchingClient
+from layby.client.patience import send_until_answered
 from layby.core.commands import (
     HeartbeatWorker,
     LeaveWorker,
@@ -725,7 +725,7 @@ class Worker:
     async def _patiently(self, command: Any) -> Reply | None:
         """Send until the store answers; None when the engine has been stopped."""
         try:
-            return await patiently(self.client, command)
+            return await send_until_answered(self.client, command)
         except EngineStopped:
             return None
 

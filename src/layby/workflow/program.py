@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from layby.client.api import Client
+from layby.client.interface import Client
 from layby.client.patience import known
 from layby.core.commands import GetPromise, Value
 from layby.core.model import Promise, PromiseState

@@ -1,0 +1,79 @@
+"""Groups of commands: loaded when used, listed by purpose, suggested when mistyped."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import click
+
+from layby.errors import UsageError
+
+
+class LazyCommand(NamedTuple):
+    """A command's module, and its line in the list, so that listing loads nothing."""
+
+    name: str
+    module: str
+    told: str
+
+
+class CommandGroup(click.Group):
+    """`aliases`: other names, not listed by help. `sections`: commands loaded when used."""
+
+    def __init__(
+        self,
+        *args: Any,
+        aliases: Mapping[str, str] | None = None,
+        sections: Mapping[str, Sequence[LazyCommand]] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self._aliases = aliases or {}
+        self._sections = sections or {}
+        self._lazy = {each.name: each for section in self._sections.values() for each in section}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = self._aliases.get(cmd_name, cmd_name)
+        lazy = self._lazy.get(name)
+        if name in self.commands or lazy is None:
+            return super().get_command(ctx, name)
+        module = _loaded(lazy)
+        found = (each for each in vars(module).values() if isinstance(each, click.Command))
+        return next(each for each in found if each.name == name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max((len(name) for name in self._lazy), default=0)
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(each.name.ljust(width), each.told) for each in section])
+        if not self._sections:
+            super().format_commands(ctx, formatter)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near or "did you mean" in error.message.lower():
+                raise
+            hint = f"{error.message.rstrip('.')}. Did you mean '{near[0]}'?"
+            raise click.UsageError(hint, ctx) from None
+
+
+def _loaded(lazy: LazyCommand) -> ModuleType:
+    try:
+        return import_module(f"layby.cli.{lazy.module}")
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("layby"):
+            raise
+        raise UsageError(
+            f"`layby {lazy.name}` needs {missing.name}, which a plain install does not include: "
+            "pip install 'layby[server]'"
+        ) from None

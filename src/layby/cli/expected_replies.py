@@ -1,0 +1,124 @@
+"""Replies for commands: the data they asked for, or an error that ends the command."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from layby.cli.command_errors import AccessDenied, Refused
+from layby.client import paging
+from layby.client.interface import Client
+from layby.core.commands import GetPromise
+from layby.core.model import FAR, Promise, Task
+from layby.core.queries import (
+    ExplainPromise,
+    GetRun,
+    ListRuns,
+    ListWaiting,
+    SearchPromises,
+    SearchSchedules,
+    SearchTasks,
+)
+from layby.core.replies import Explanation, PromiseData, PromisePage, Reply, RowPage
+from layby.errors import LaybyError
+from layby.workflow.names import close_match
+from layby.workflow.plan import ROOT_PREFIX
+from layby.workflow.reasons import short_id
+
+T = TypeVar("T")
+Row = tuple[Promise, Task | None]
+Paged = ListRuns | ListWaiting | SearchPromises | SearchTasks | SearchSchedules
+
+PAGE = 500
+SEARCHED = 200
+
+
+def expect(reply: Reply, kind: type[T], what: str) -> T:
+    """The data of a reply; `what` names the subject in the error for a refusal."""
+    if isinstance(reply.data, kind) and reply.is_ok:
+        return reply.data
+    text = f"{what}: {_lower_first(str(reply.data))}"
+    if reply.status == 401:
+        remedy = "the server needs a valid token; give --token, or set LAYBY_TOKEN"
+        raise AccessDenied(f"{text}: {remedy}")
+    if reply.status == 403:
+        raise AccessDenied(f"{text}: the token does not allow this")
+    raise Refused(text) if reply.status in (404, 409, 422) else LaybyError(text)
+
+
+async def found(client: Client, asked: str) -> Promise:
+    """The promise with this id, or of the run or task without the prefix.
+
+    Unlike an explanation, this is allowed for a token with a prefix.
+    """
+    refused: list[Reply] = []
+    for each in (asked, f"{ROOT_PREFIX}{asked}"):
+        reply = await client.send(GetPromise(id=each))
+        if isinstance(reply.data, PromiseData):
+            return reply.data.promise
+        refused.append(reply)
+    if any(reply.status == 404 for reply in refused):
+        raise await unknown(client, asked)
+    return expect(refused[0], PromiseData, asked).promise
+
+
+async def explained(client: Client, asked: str) -> Explanation:
+    """What is known of a promise, or of a run or task without the prefix."""
+    for each in (asked, f"{ROOT_PREFIX}{asked}"):
+        reply = await client.send(ExplainPromise(id=each))
+        if reply.status != 404:
+            return expect(reply, Explanation, asked)
+    raise await unknown(client, asked)
+
+
+async def unknown(client: Client, asked: str, what: str = "run, task or promise") -> Refused:
+    """The error for an unknown id, with a suggestion."""
+    known = [
+        id_ for each in (asked, f"{ROOT_PREFIX}{asked}") for id_ in await _similar_ids(client, each)
+    ]
+    if asked in known:  # only for tasks: a promise need not have one
+        return Refused(f"promise '{asked}' has no {what}")
+    shown = [*known, *(short_id(each) for each in known)]
+    hint = close_match(asked, shown) or ": look with `layby runs` or `layby promises search`"
+    return Refused(f"there is no {what} '{asked}'{hint}")
+
+
+async def run_rows(client: Client, root_id: str) -> list[Row]:
+    """Every row of a run."""
+
+    async def ask(query: GetRun) -> RowPage:
+        return expect(await client.send(query), RowPage, root_id)
+
+    return [row async for page in paging.pages(ask, GetRun(id=root_id)) for row in page.rows]
+
+
+async def pages(
+    client: Client, query: Paged, limit: int
+) -> AsyncIterator[tuple[Sequence[Any], bool]]:
+    """Pages of rows, at most `limit` in all (0: all), each with whether there are more."""
+    left = limit or FAR
+
+    async def ask(query: Paged) -> Any:
+        reply = await client.send(replace(query, limit=min(PAGE, left)))
+        return expect(reply, object, "the list")
+
+    async for page in paging.pages(ask, query):
+        rows: Sequence[Any] = getattr(page, page.__struct_fields__[0])
+        left -= len(rows)
+        yield rows, page.cursor is not None
+        if left == 0:
+            return
+
+
+async def _similar_ids(client: Client, asked: str) -> list[str]:
+    """Ids with a similar beginning."""
+    found: list[str] = []
+    for length in {max(1, len(asked) * 2 // 3), min(len(asked), len(ROOT_PREFIX) + 1), 1}:
+        query = SearchPromises(prefix=asked[:length], limit=SEARCHED)
+        data = (await client.send(query)).data
+        found += [each.id for each in data.promises] if isinstance(data, PromisePage) else []
+    return found
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,116 @@
+"""How commands show rows: as JSON with stable keys, and as fields for people."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from rich.console import RenderableType
+
+from layby.cli import showing
+from layby.core.commands import Tags
+from layby.core.model import Millis, Promise, Schedule, Task
+from layby.wire import durations, encoding
+from layby.workflow.moments import FOREVER
+from layby.workflow.reasons import short_id
+
+Fields = Iterator[tuple[str, RenderableType]]
+
+_tags = msgspec.json.Decoder(Tags).decode
+
+
+def promise_json(promise: Promise) -> dict[str, Any]:
+    return {
+        "id": promise.id,
+        "state": promise.state,
+        "param": encoding.from_text(promise.param),
+        "value": encoding.from_text(promise.value),
+        "headers": encoding.headers_of(promise.value),
+        "tags": _tags(promise.tags),
+        **showing.times(
+            created=promise.created_at, timeout=promise.timeout_at, settled=promise.settled_at
+        ),
+    }
+
+
+def promise_fields(promise: Promise, now: Millis) -> Fields:
+    yield "promise", showing.plain(promise.id)
+    yield "state", showing.state(promise.state)
+    yield "created", showing.instant(promise.created_at, now)
+    if promise.settled_at is not None:
+        yield "settled", showing.instant(promise.settled_at, now)
+    elif promise.timeout_at < FOREVER:
+        yield "deadline", showing.instant(promise.timeout_at, now)
+    yield from _tag_fields(promise.tags)
+    yield "param", showing.plain(showing.value(promise.param))
+    yield "value", showing.plain(showing.value(promise.value))
+    if stack := showing.stack(promise.value):
+        yield "stack", showing.plain(stack)
+    for name, text in encoding.headers_of(promise.value).items():
+        yield name, showing.plain(text)
+
+
+def task_json(task: Task) -> dict[str, Any]:
+    """What the protocol shows of a task."""
+    record = {"id": task.id, "state": task.state, "version": task.version}
+    if task.state != "acquired":
+        return record | {"pid": None, "ttl_ms": None}
+    return record | {"pid": task.pid, "ttl_ms": task.ttl}
+
+
+def task_fields(task: Task) -> Fields:
+    yield "task", showing.plain(task.id)
+    yield "state", showing.state(task.state)
+    yield "version", str(task.version)
+    if task.state == "acquired":
+        yield "pid", showing.plain(task.pid)
+        yield "ttl", showing.plain("-" if task.ttl is None else durations.shown(task.ttl))
+
+
+def schedule_json(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "id": schedule.id,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone,
+        "catch_up": schedule.catch_up,
+        "workflow": schedule.flow,
+        "promise_id": schedule.promise_id,
+        "promise_timeout_ms": _bounded(schedule.promise_timeout),
+        "promise_param": encoding.from_text(schedule.promise_param),
+        "promise_tags": _tags(schedule.promise_tags),
+        **showing.times(
+            created=schedule.created_at, next=schedule.next_run_at, last=schedule.last_run_at
+        ),
+    }
+
+
+def schedule_fields(schedule: Schedule, now: Millis) -> Fields:
+    yield "schedule", showing.plain(schedule.id)
+    yield "cron", showing.plain(rule_of(schedule))
+    yield "next", showing.instant(schedule.next_run_at, now)
+    yield "last", showing.instant(schedule.last_run_at, now)
+    yield "creates", showing.plain(made_by(schedule))
+    if (timeout := _bounded(schedule.promise_timeout)) is not None:
+        yield "timeout", showing.plain(durations.shown(timeout))
+    yield from _tag_fields(schedule.promise_tags)
+    yield "param", showing.plain(showing.value(schedule.promise_param))
+
+
+def rule_of(schedule: Schedule) -> str:
+    zone = "" if schedule.timezone == "UTC" else f" ({schedule.timezone})"
+    return f"{schedule.cron}{zone}"
+
+
+def made_by(schedule: Schedule) -> str:
+    """What each occurrence creates."""
+    if schedule.flow is None:
+        return schedule.promise_id
+    return f"{short_id(schedule.promise_id)}, a run of '{schedule.flow}'"
+
+
+def _bounded(timeout: Millis) -> Millis | None:
+    return timeout if timeout < FOREVER else None
+
+
+def _tag_fields(text: str) -> Fields:
+    for key, value in sorted(_tags(text).items()):
+        yield "tag", showing.plain(f"{key}={value}")

@@ -1,0 +1,148 @@
+"""What every kind of request says of itself, in one declaration beside its rule.
+
+A kind is a class: its fields, the ids it names, the rows it may read, what can be wrong with it.
+`declare` adds its name on the wire, who may send it and what it is answered with; `handles` adds
+the rule itself. Whatever lists kinds is derived from these declarations.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from msgspec import Struct
+
+from layby.core.draft import Draft
+from layby.core.footprint import Footprint
+from layby.core.replies import Reply
+
+if TYPE_CHECKING:
+    from layby.core.takes import Take
+
+Ids = Iterable[str]
+Problems = Iterator[str]
+Handler = Callable[[Draft, Any], Reply]
+
+
+class Sender(Enum):
+    """Who may send a kind."""
+
+    CLIENT = "whoever has a token that covers every id it names"
+    WORKER = "the same, if the token is granted a worker group"
+    ADMIN = "an admin, or the empty prefix: it reaches rows that it does not name"
+    DEBUGGER = "the same, while debugging is on"
+    INTERNAL = "this process alone: the wire does not know it"
+
+
+class BaseRequest(Struct, frozen=True, rename="camel", kw_only=True):
+    """What commands and queries have in common."""
+
+    kind: ClassVar[str]
+    sender: ClassVar[Sender]
+    answer: ClassVar[type[Any]]
+    """The type of `data` in the reply, unless that is a refusal."""
+
+    def named_ids(self) -> Ids:
+        """The ids that a token must cover; for senders that a prefix can bound."""
+        raise NotImplementedError(type(self).__name__)
+
+    def problems(self) -> Problems:
+        """What is wrong with the fields, whatever the rows are."""
+        return iter(())
+
+    @property
+    def asks(self) -> "Take | None":
+        """The take that it is, or that rides on it."""
+        return None
+
+
+def _no_handler(_: Draft, command: "Command") -> Reply:
+    raise NotImplementedError(_without_handler(type(command)))
+
+
+class Command(BaseRequest, frozen=True):
+    """A request to change state (or to read rows by id)."""
+
+    unqueues: ClassVar[bool]
+    """Whether it may take ready tasks it names out of the queue, otherwise than by a take."""
+    handler: ClassVar[Handler] = _no_handler
+
+    def footprint(self, into: Footprint) -> None:
+        """Declare every row the step may read; the store adds one hop (waits and awaiters)."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class Query(BaseRequest, frozen=True):
+    """A read that is not by id; it changes nothing and never enters `step`."""
+
+
+class ById(Command, frozen=True):
+    id: str
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+
+    def named_ids(self) -> Ids:
+        return (self.id,)
+
+
+AnyRequest = TypeVar("AnyRequest", bound=BaseRequest)
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
+
+_declared: Final[dict[str, type[BaseRequest]]] = {}
+
+
+def declare(
+    kind: str, *, sender: Sender, answer: type[Any], unqueues: bool = True
+) -> Callable[[type[AnyRequest]], type[AnyRequest]]:
+    """Declare a kind. There is no default for the sender: nothing is public by omission."""
+
+    def declared(request: type[AnyRequest]) -> type[AnyRequest]:
+        if kind in _declared:
+            raise TypeError(f"{kind} is declared twice: {_declared[kind]} and {request}")
+        if missing := ", ".join(_missing(request, sender)):
+            raise TypeError(f"{kind} is declared without {missing}: {request}")
+        request.kind, request.sender, request.answer = kind, sender, answer
+        _declared[kind] = request
+        if issubclass(request, Command):
+            request.unqueues = unqueues
+        return request
+
+    return declared
+
+
+def handles(command: type[Command]) -> Callable[[AnyHandler], AnyHandler]:
+    """Attach the rule of a command."""
+
+    def attached(handler: AnyHandler) -> AnyHandler:
+        if command.handler is not _no_handler:
+            raise TypeError(f"{command.kind} has two handlers: {command.handler} and {handler}")
+        command.handler = handler
+        return handler
+
+    return attached
+
+
+def public_kinds(*modules: ModuleType) -> dict[str, type[BaseRequest]]:
+    """What the wire knows of the kinds that these modules declare."""
+    names = {module.__name__ for module in modules}
+    declared = [each for each in _declared.values() if each.__module__ in names]
+    for each in declared:
+        if issubclass(each, Command) and each.handler is _no_handler:
+            raise TypeError(_without_handler(each))
+    return {each.kind: each for each in declared if each.sender is not Sender.INTERNAL}
+
+
+def _without_handler(command: type[Command]) -> str:
+    return f"{command.kind} has no handler: attach one with @handles({command.__name__})"
+
+
+def _missing(request: type[BaseRequest], sender: Sender) -> Iterator[str]:
+    if issubclass(request, Command) and request.footprint is Command.footprint:
+        yield "footprint()"
+    is_bounded = sender in (Sender.CLIENT, Sender.WORKER)
+    if is_bounded and request.named_ids is BaseRequest.named_ids:
+        yield "named_ids()"
+    is_checked = sender is not Sender.INTERNAL and request.__struct_fields__
+    if is_checked and request.problems is BaseRequest.problems:
+        yield "problems()"

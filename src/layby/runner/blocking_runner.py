@@ -1,0 +1,209 @@
+"""For code without an event loop: scripts, notebooks, plain pytest functions."""
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from layby.errors import UsageError
+from layby.runner.run import Run
+from layby.runner.runner import MEMORY_GRACE_S, RunFilter, Runner
+from layby.runner.schedule import Schedule
+from layby.workflow.context import Context
+from layby.workflow.durations import Duration
+from layby.workflow.status import RunStatus
+from layby.workflow.workflow import AnyTask, Workflow
+
+T = TypeVar("T")
+
+
+def run(
+    flow: Workflow,
+    context: Mapping[str, Any] | None = None,
+    *,
+    address: str | None = None,
+    **options: Any,
+) -> Context:
+    """Run a workflow and block until its result. Without an address nothing is kept afterwards."""
+
+    async def execute(where: str) -> Context:
+        async with Runner(where, **options) as runner:
+            return await runner.execute(flow, context)
+
+    _refuse_inside_a_loop()
+    if address is not None:
+        return asyncio.run(execute(address))
+    options.setdefault("grace", MEMORY_GRACE_S)  # nothing is kept, so nobody resumes it
+    with tempfile.TemporaryDirectory(prefix="layby-") as folder:
+        return asyncio.run(execute(f"sqlite:{Path(folder) / 'layby.db'}"))
+
+
+class BlockingRunner:
+    """A Runner on an event loop in its own thread. The same methods, but they block."""
+
+    def __init__(self, address: str = "sqlite:layby.db", **options: Any) -> None:
+        self._runner = Runner(address, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="layby", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._thread.ident is not None:
+            raise UsageError("a BlockingRunner can be entered only once: create another one")
+        self._thread.start()
+        try:
+            self.wait(self._runner.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.wait(self._runner.close())
+        finally:
+            self._stop()
+
+    def start(
+        self, flow: Workflow, context: Mapping[str, Any] | None = None, **options: Any
+    ) -> "BlockingRun":
+        return BlockingRun(self, self.wait(self._runner.start(flow, context, **options)))
+
+    def execute(
+        self, flow: Workflow, context: Mapping[str, Any] | None = None, **options: Any
+    ) -> Context:
+        return self.wait(self._runner.execute(flow, context, **options))
+
+    def get(self, run_id: str) -> "BlockingRun":
+        return BlockingRun(self, self.wait(self._runner.get(run_id)))
+
+    def list(
+        self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
+    ) -> "list[BlockingRun]":
+        found = self.wait(self._runner.list(state=state, flow=flow, limit=limit))
+        return [BlockingRun(self, each) for each in found]
+
+    def cancel(
+        self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
+    ) -> None:
+        self.wait(self._runner.cancel(run_id, task, by=by, reason=reason))
+
+    def halt(self, run_id: str, task: str | None = None, *, by: str = "", reason: str = "") -> None:
+        self.wait(self._runner.halt(run_id, task, by=by, reason=reason))
+
+    def continue_(self, run_id: str, task: str | None = None) -> None:
+        self.wait(self._runner.continue_(run_id, task))
+
+    def schedule(self, flow: Workflow, cron: str, **options: Any) -> "BlockingSchedule":
+        return BlockingSchedule(self, self.wait(self._runner.schedule(flow, cron, **options)))
+
+    def schedules(self) -> "list[BlockingSchedule]":
+        return [BlockingSchedule(self, each) for each in self.wait(self._runner.schedules())]
+
+    def unschedule(self, schedule_id: str) -> None:
+        self.wait(self._runner.unschedule(schedule_id))
+
+    def resolve(self, promise_id: str, value: Any = None) -> None:
+        self.wait(self._runner.resolve(promise_id, value))
+
+    def reject(self, promise_id: str, error: str | BaseException) -> None:
+        self.wait(self._runner.reject(promise_id, error))
+
+    def register(self, code: Workflow | AnyTask) -> None:
+        async def register() -> None:
+            self._runner.register(code)
+
+        self.wait(register())
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the runner's loop and block until it is done."""
+        self._check_can_wait(coroutine)
+        asked = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return asked.result()
+        except BaseException:
+            asked.cancel()  # interrupted: nobody waits for it any more
+            raise
+
+    def _check_can_wait(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        problem = ""
+        if not self._thread.is_alive():
+            problem = "this BlockingRunner is not open: use it inside `with BlockingRunner(...)`"
+        elif threading.current_thread() is self._thread:
+            problem = "a BlockingRunner cannot be used by code on its own loop: use `async def`"
+        if problem:
+            coroutine.close()
+            raise UsageError(problem)
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+class BlockingRun:
+    """A run, for code without an event loop."""
+
+    def __init__(self, runner: BlockingRunner, inner: Run) -> None:
+        self._runner = runner
+        self._run = inner
+        self.id = inner.id
+
+    def result(self, timeout: Duration | None = None) -> Context:
+        return self._runner.wait(self._run.result(timeout))
+
+    def status(self) -> RunStatus:
+        return self._runner.wait(self._run.status())
+
+    def cancel(self, *, by: str = "", reason: str = "") -> None:
+        self._runner.wait(self._run.cancel(by=by, reason=reason))
+
+    def halt(self, *, by: str = "", reason: str = "") -> None:
+        self._runner.wait(self._run.halt(by=by, reason=reason))
+
+    def continue_(self) -> None:
+        self._runner.wait(self._run.continue_())
+
+    def __repr__(self) -> str:
+        return repr(self._run)
+
+
+class BlockingSchedule:
+    """A schedule, for code without an event loop."""
+
+    def __init__(self, runner: BlockingRunner, inner: Schedule) -> None:
+        self._runner = runner
+        self._schedule = inner
+        self.id = inner.id
+        self.flow = inner.flow
+        self.cron = inner.cron
+        self.timezone = inner.timezone
+        self.catch_up = inner.catch_up
+        self.next_run_at = inner.next_run_at
+        self.last_run_at = inner.last_run_at
+
+    def runs(self, limit: int = 100) -> list[BlockingRun]:
+        found = self._runner.wait(self._schedule.runs(limit))
+        return [BlockingRun(self._runner, each) for each in found]
+
+    def delete(self) -> None:
+        self._runner.wait(self._schedule.delete())
+
+    def __repr__(self) -> str:
+        return repr(self._schedule)
+
+
+def _refuse_inside_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError("layby.run() blocks: inside async code use `await runner.execute(...)`")

@@ -1,0 +1,30 @@
+"""The interpreter's switch interval, which the whole process shares, while Runners are open.
+
+The first Runner to ask lowers it, and the last one to close restores the earlier value. If other
+code has set it in the meantime, that value stays.
+"""
+
+import sys
+import threading
+
+_lock = threading.Lock()
+_open: list[float] = []
+_before = 0.0
+
+
+def lower_switch_interval(seconds: float) -> None:
+    """Switch threads at least this often, until the setting is restored."""
+    global _before  # noqa: PLW0603 - the setting is global, so is its earlier value
+    with _lock:
+        if not _open:
+            _before = sys.getswitchinterval()
+        _open.append(seconds)
+        sys.setswitchinterval(min(seconds, sys.getswitchinterval()))
+
+
+def restore_switch_interval(seconds: float) -> None:
+    with _lock:
+        ours = min(_open)
+        _open.remove(seconds)
+        if abs(sys.getswitchinterval() - ours) < 1e-6:
+            sys.setswitchinterval(min(_open, default=_before))

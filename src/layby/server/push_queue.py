@@ -1,0 +1,141 @@
+"""Decides which push is sent next: hosts take turns, and no host can use all the capacity.
+
+A host may have as many messages under way as there is capacity left: the first gets half, the next
+half of the rest, and so on. With a capacity of 256, eight hosts with long queues have to hang
+before a ninth finds none; when their requests time out, the capacity is shared evenly.
+
+A host that cannot be reached is backed off. After that one message goes out as a probe: ten
+thousand messages for a dead host cost one connection per back-off, and all follow once it is back.
+
+Contains no sockets and no clock.
+"""
+
+import asyncio
+from collections import OrderedDict
+from weakref import WeakValueDictionary
+
+from yarl import URL
+
+from layby.core.model import Message, MessageKey, Promise
+
+
+class PushHost:
+    """All addresses of one scheme, host and port. Exists as long as a push to it is pending."""
+
+    __slots__ = (
+        "__weakref__",
+        "failures",
+        "is_backing_off",
+        "origin",
+        "probe",
+        "queue",
+        "under_way",
+    )
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self.queue: OrderedDict[MessageKey, PendingPush] = OrderedDict()
+        self.under_way = 0
+        self.failures = 0
+        """Consecutive times it could not be reached."""
+        self.is_backing_off = False
+        self.probe: PendingPush | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.queue) and not self.is_backing_off and self.probe is None
+
+
+class PendingPush:
+    """A message to one address, and the state of its delivery."""
+
+    __slots__ = ("failures", "host", "message", "promise", "sent_at", "timer", "url")
+
+    def __init__(self, host: PushHost, url: URL, message: Message, promise: Promise | None) -> None:
+        self.host = host
+        self.url = url
+        self.message = message
+        self.promise = promise
+        """The promise of an unblock. Not kept while it waits: it is in the store."""
+        self.failures = 0
+        self.sent_at: float | None = None
+        """While it is under way."""
+        self.timer: asyncio.TimerHandle | None = None
+        """While it waits for its next try."""
+
+
+class PushQueue:
+    def __init__(self, concurrency: int) -> None:
+        self._room = concurrency
+        self._hosts: WeakValueDictionary[str, PushHost] = WeakValueDictionary()
+        self._ready_hosts: OrderedDict[PushHost, None] = OrderedDict()
+
+    def host(self, origin: str) -> PushHost:
+        host = self._hosts.get(origin)
+        if host is None:
+            host = self._hosts[origin] = PushHost(origin)
+        return host
+
+    def add(self, pending: PendingPush) -> None:
+        pending.host.queue[pending.message.key] = pending
+        self._update_ready(pending.host)
+
+    def remove(self, pending: PendingPush) -> None:
+        if pending.host.queue.get(pending.message.key) is pending:
+            del pending.host.queue[pending.message.key]
+            self._update_ready(pending.host)
+
+    def take(self) -> PendingPush | None:
+        """The next push to send; from now on it is under way."""
+        host = self._next_host()
+        if host is None:
+            return None
+        _, pending = host.queue.popitem(last=False)
+        self._room -= 1
+        host.under_way += 1
+        host.probe = pending if host.failures else None
+        self._ready_hosts.move_to_end(host)
+        self._update_ready(host)
+        return pending
+
+    def finish(self, pending: PendingPush) -> None:
+        """It is no longer under way, whatever the outcome."""
+        host = pending.host
+        self._room += 1
+        host.under_way -= 1
+        if host.probe is pending:
+            host.probe = None
+        self._update_ready(host)
+
+    def back_off(self, pending: PendingPush) -> bool:
+        """Its host could not be reached. False if that is known, or a probe will show it."""
+        host = pending.host
+        if host.is_backing_off or host.probe not in (None, pending):
+            return False
+        host.failures += 1
+        host.is_backing_off = True
+        self._update_ready(host)
+        return True
+
+    def end_back_off(self, host: PushHost) -> None:
+        host.is_backing_off = False
+        self._update_ready(host)
+
+    def mark_reached(self, host: PushHost) -> bool:
+        """Returns whether the host was unreachable before."""
+        was_unreachable = host.failures > 0
+        host.failures, host.is_backing_off, host.probe = 0, False, None
+        self._update_ready(host)
+        return was_unreachable
+
+    def _update_ready(self, host: PushHost) -> None:
+        if host.is_ready:
+            self._ready_hosts.setdefault(host)
+        else:
+            self._ready_hosts.pop(host, None)
+
+    def _next_host(self) -> PushHost | None:
+        """Stops at the first host with nothing under way, so this is quick."""
+        if self._room <= 0:
+            return None
+        return next((host for host in self._ready_hosts if host.under_way < self._room), None)

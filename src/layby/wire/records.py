@@ -1,0 +1,468 @@
+"""Rows as the wire shows them, one struct for each and for both directions.
+
+`of` makes the record of a row; `row` makes the row again from what the wire shows, where fields
+that are not shown have their defaults. A key that has nothing to say is absent, never null.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import asdict, replace
+
+from layby.core import snapshot
+from layby.core.model import (
+    Holder,
+    Listener,
+    Message,
+    NodeKind,
+    Promise,
+    PromiseState,
+    Schedule,
+    Standing,
+    Task,
+    TaskState,
+    Wait,
+)
+from layby.core.replies import Claim, Explanation
+from layby.core.state import State
+from layby.errors import WireError
+
+Pair = tuple[Promise, Task | None]
+Json = Raw | UnsetType
+"""Encoded already, or absent."""
+
+
+class WireRecord(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A default is what an absent key means."""
+
+
+class PromiseRecord(WireRecord, frozen=True):
+    id: str
+    state: PromiseState
+    param: Raw
+    value: Raw
+    tags: Raw
+    timeout_at: int
+    created_at: int
+    settled_at: int | None = None
+
+    @classmethod
+    def of(cls, row: Promise) -> "PromiseRecord":
+        return cls(
+            id=row.id,
+            state=row.state,
+            param=Raw(row.param.encode()),
+            value=Raw(row.value.encode()),
+            tags=Raw(row.tags.encode()),
+            timeout_at=row.timeout_at,
+            created_at=row.created_at,
+            settled_at=row.settled_at,
+        )
+
+    def row(self) -> Promise:
+        tags = bytes(self.tags).decode()
+        return Promise(
+            id=self.id,
+            root="",
+            param=bytes(self.param).decode(),
+            tags=tags,
+            timeout_at=self.timeout_at,
+            created_at=self.created_at,
+            timer='"resonate:timer":"true"' in tags,
+            state=self.state,
+            value=bytes(self.value).decode(),
+            settled_at=self.settled_at,
+        )
+
+
+class TaskRecord(WireRecord, frozen=True):
+    """A task as the protocol shows it. It does not tell tries: by it, each claim is one."""
+
+    id: str
+    state: TaskState
+    version: int
+    resumes: int
+    ttl: int | None = None
+    pid: str | None = None
+
+    @classmethod
+    def of(cls, row: Task) -> "TaskRecord":
+        return cls(
+            id=row.id,
+            state=row.state,
+            version=row.version,
+            resumes=len(row.resumes),
+            ttl=row.ttl,
+            pid=row.pid if row.state == "acquired" else None,
+        )
+
+    def row(self) -> Task:
+        return Task(
+            id=self.id,
+            target="",
+            state=self.state,
+            version=self.version,
+            pid=self.pid,
+            ttl=self.ttl,
+            tries=self.version,
+        )
+
+
+class AnnotatedTaskRecord(TaskRecord, frozen=True):
+    """Who annotates hears until when its waits last."""
+
+    deadlines: Json = UNSET
+
+    @classmethod
+    def of(cls, row: Task) -> "AnnotatedTaskRecord":
+        return cls(**asdict(TaskRecord.of(row)), deadlines=_json(row.deadlines))
+
+    def row(self) -> Task:
+        return replace(super().row(), deadlines=_text(self.deadlines))
+
+
+class HeldTaskRecord(TaskRecord, frozen=True):
+    """A task as layby's own kinds show it."""
+
+    name: str | None = None
+    kind: NodeKind | None = None
+    group: str | None = None
+    target: str | None = None
+    ready_at: int | None = None
+    waits_left: int | None = None
+    failures: int | None = None
+    crashes: int | None = None
+    error: Json = UNSET
+    sub_status: str | None = None
+    waiting_on: Json = UNSET
+    progress: Json = UNSET
+    history: Json = UNSET
+    tries: int | None = None
+    ahead: bool = False
+    deadlines: Json = UNSET
+    wake_at: int | None = None
+    waiting_since: int | None = None
+
+    @classmethod
+    def of(cls, row: Task) -> "HeldTaskRecord":
+        return cls(
+            id=row.id,
+            state=row.state,
+            version=row.version,
+            resumes=len(row.resumes),
+            ttl=row.ttl,
+            pid=row.pid if row.state == "acquired" else None,
+            name=row.name,
+            kind=row.kind,
+            group=row.group,
+            target=row.target,
+            ready_at=row.ready_at,
+            waits_left=row.waits_left,
+            failures=row.failures,
+            crashes=row.crashes,
+            error=_json(row.error),
+            sub_status=row.sub_status or ("Active" if row.state == "acquired" else None),
+            waiting_on=_json(row.waiting_on),
+            progress=_json(row.progress),
+            history=_json(row.history),
+            tries=row.tries,
+            ahead=row.ahead,
+            deadlines=_json(row.deadlines),
+        )
+
+    @classmethod
+    def explained(cls, row: Task) -> "HeldTaskRecord":
+        """All that people may want to know of a task."""
+        return replace(cls.of(row), wake_at=row.wake_at, waiting_since=row.waiting_since)
+
+    def row(self) -> Task:
+        return Task(
+            id=self.id,
+            target=self.target or "",
+            group=self.group,
+            name=self.name,
+            kind=self.kind,
+            state=self.state,
+            version=self.version,
+            pid=self.pid,
+            ttl=self.ttl,
+            ready_at=self.ready_at,
+            waits_left=self.waits_left or 0,
+            failures=self.failures or 0,
+            crashes=self.crashes or 0,
+            error=_text(self.error),
+            sub_status=self.sub_status,
+            waiting_on=_text(self.waiting_on),
+            progress=_text(self.progress),
+            history=_text(self.history),
+            wake_at=self.wake_at,
+            waiting_since=self.waiting_since,
+            tries=self.version if self.tries is None else self.tries,
+            ahead=self.ahead,
+            deadlines=_text(self.deadlines),
+        )
+
+
+class ScheduleRecord(WireRecord, frozen=True):
+    """One that starts runs shows more than the protocol's."""
+
+    id: str
+    cron: str
+    promise_id: str
+    promise_timeout: int
+    promise_param: Raw
+    promise_tags: Raw
+    created_at: int
+    next_run_at: int
+    last_run_at: int | None = None
+    flow: str | None = None
+    timezone: str | None = None
+    catch_up: bool | None = None
+
+    @classmethod
+    def of(cls, row: Schedule) -> "ScheduleRecord":
+        starts_runs = row.flow is not None
+        return cls(
+            id=row.id,
+            cron=row.cron,
+            promise_id=row.promise_id,
+            promise_timeout=row.promise_timeout,
+            promise_param=Raw(row.promise_param.encode()),
+            promise_tags=Raw(row.promise_tags.encode()),
+            created_at=row.created_at,
+            next_run_at=row.next_run_at,
+            last_run_at=row.last_run_at,
+            flow=row.flow,
+            timezone=row.timezone if starts_runs else None,
+            catch_up=row.catch_up if starts_runs else None,
+        )
+
+    def row(self) -> Schedule:
+        return Schedule(
+            id=self.id,
+            cron=self.cron,
+            promise_id=self.promise_id,
+            promise_timeout=self.promise_timeout,
+            promise_param=bytes(self.promise_param).decode(),
+            promise_tags=bytes(self.promise_tags).decode(),
+            created_at=self.created_at,
+            next_run_at=self.next_run_at,
+            last_run_at=self.last_run_at,
+            timezone=self.timezone or "UTC",
+            catch_up=self.catch_up is not False,
+            flow=self.flow,
+        )
+
+
+class ClaimRecord(WireRecord, frozen=True):
+    task: HeldTaskRecord
+    promise: PromiseRecord
+    ready_at: int
+    root_param: Json = UNSET
+
+    @classmethod
+    def of(cls, row: Claim) -> "ClaimRecord":
+        task, promise = HeldTaskRecord.of(row.task), PromiseRecord.of(row.promise)
+        return cls(task, promise, row.ready_at, _json(row.root_param))
+
+    def row(self) -> Claim:
+        return Claim(self.task.row(), self.promise.row(), self.ready_at, _text(self.root_param))
+
+
+class PairRecord(WireRecord, frozen=True):
+    """A promise with its task."""
+
+    promise: PromiseRecord
+    task: HeldTaskRecord | None = None
+
+    @classmethod
+    def of(cls, row: Pair) -> "PairRecord":
+        promise, task = row
+        held = None if task is None else HeldTaskRecord.of(task)
+        return cls(PromiseRecord.of(promise), held)
+
+    def row(self) -> Pair:
+        return self.promise.row(), None if self.task is None else self.task.row()
+
+
+class HolderRecord(WireRecord, frozen=True):
+    """Without its incarnation, by which a worker proves who it is, and without its code."""
+
+    pid: str
+    group: str
+    embedded: bool
+    ttl: int
+    expires_at: int
+    standing: Standing
+    held: int
+
+    @classmethod
+    def of(cls, row: Holder) -> "HolderRecord":
+        return cls(**{name: getattr(row, name) for name in cls.__struct_fields__})
+
+    def row(self) -> Holder:
+        return Holder(incarnation="", **asdict(self))
+
+
+class ExplanationRecord(WireRecord, frozen=True):
+    promise: PromiseRecord
+    awaited: list[PairRecord]
+    more_awaited: bool
+    awaiters: list[str]
+    more_awaiters: bool
+    listeners: int
+    workers: int
+    able_workers: int
+    task: HeldTaskRecord | None = None
+    holder: HolderRecord | None = None
+
+    @classmethod
+    def of(cls, row: Explanation) -> "ExplanationRecord":
+        return cls(
+            promise=PromiseRecord.of(row.promise),
+            awaited=[PairRecord.of(each) for each in row.awaited],
+            more_awaited=row.more_awaited,
+            awaiters=list(row.awaiters),
+            more_awaiters=row.more_awaiters,
+            listeners=row.listeners,
+            workers=row.workers,
+            able_workers=row.able_workers,
+            task=None if row.task is None else HeldTaskRecord.explained(row.task),
+            holder=None if row.holder is None else HolderRecord.of(row.holder),
+        )
+
+    def row(self) -> Explanation:
+        return Explanation(
+            promise=self.promise.row(),
+            task=None if self.task is None else self.task.row(),
+            awaited=[each.row() for each in self.awaited],
+            more_awaited=self.more_awaited,
+            awaiters=tuple(self.awaiters),
+            more_awaiters=self.more_awaiters,
+            listeners=self.listeners,
+            holder=None if self.holder is None else self.holder.row(),
+            workers=self.workers,
+            able_workers=self.able_workers,
+        )
+
+
+class NoticeRecord(WireRecord, frozen=True):
+    """A task, at the version that a message is about."""
+
+    id: str
+    version: int
+
+    @classmethod
+    def of(cls, row: Message) -> "NoticeRecord":
+        return cls(row.id, row.version)
+
+    def row(self) -> Message:
+        return Message(self.id, "lost", "", self.version)
+
+
+class MessageData(WireRecord, frozen=True):
+    task: NoticeRecord | None = None
+    promise: PromiseRecord | None = None
+
+
+class MessageRecord(Struct, frozen=True):
+    """What comes on a stream, and what a push sends; an `unblock` shows its promise."""
+
+    kind: str
+    head: dict[str, str]
+    data: MessageData
+
+    @classmethod
+    def of(cls, row: Message, about: Promise | None, **head: str) -> "MessageRecord":
+        if about is not None:
+            return cls("unblock", {}, MessageData(promise=PromiseRecord.of(about)))
+        return cls(row.kind, head, MessageData(task=NoticeRecord.of(row)))
+
+
+class Timeout(Struct, frozen=True):
+    id: str
+    timeout: int
+
+
+class TaskTimeout(Struct, frozen=True):
+    id: str
+    type: int
+    timeout: int | None
+
+
+class Callback(Struct, frozen=True):
+    awaiter: str
+    awaited: str
+
+
+class Listening(Struct, frozen=True):
+    id: str
+    address: str
+
+
+class Sent(Struct, frozen=True):
+    address: str
+    message: MessageRecord
+
+    def row(self) -> Message:
+        data = self.message.data
+        if data.promise is not None:
+            return Message(data.promise.id, "unblock", self.address)
+        if data.task is None:
+            raise WireError(f"a message to {self.address} names neither a promise nor a task")
+        return Message(data.task.id, "execute", self.address, data.task.version)
+
+
+class SnapshotRecord(WireRecord, frozen=True):
+    """Without holders and schedules, and with what the protocol shows of the rest."""
+
+    promises: list[PromiseRecord]
+    promise_timeouts: list[Timeout]
+    callbacks: list[Callback]
+    listeners: list[Listening]
+    tasks: list[TaskRecord]
+    task_timeouts: list[TaskTimeout]
+    messages: list[Sent]
+
+    @classmethod
+    def of(cls, row: State) -> "SnapshotRecord":
+        return cls(
+            promises=promises_of(snapshot.promises(row)),
+            promise_timeouts=[Timeout(**each) for each in snapshot.promise_timeouts(row)],
+            callbacks=[Callback(**each) for each in snapshot.callbacks(row)],
+            listeners=[Listening(**each) for each in snapshot.listeners(row)],
+            tasks=[TaskRecord.of(each) for each in snapshot.tasks(row)],
+            task_timeouts=[TaskTimeout(**each) for each in snapshot.task_timeouts(row)],
+            messages=[
+                Sent(each.address, MessageRecord.of(each, _about(row, each)))
+                for each in snapshot.messages(row)
+            ],
+        )
+
+    def row(self) -> State:
+        deadlines = {each.id: each.timeout for each in self.task_timeouts}
+        tasks = [replace(each.row(), wake_at=deadlines.get(each.id)) for each in self.tasks]
+        messages = [each.row() for each in self.messages]
+        return State(
+            promises={each.id: each.row() for each in self.promises},
+            tasks={task.id: task for task in tasks},
+            waits={(w.awaited, w.awaiter): Wait(w.awaited, w.awaiter) for w in self.callbacks},
+            listeners={Listener(each.id, each.address) for each in self.listeners},
+            messages={message.key: message for message in messages},
+        )
+
+
+def _about(state: State, row: Message) -> Promise | None:
+    return state.promises[row.id] if row.kind == "unblock" else None
+
+
+def promises_of(rows: Iterable[Promise]) -> list[PromiseRecord]:
+    return [PromiseRecord.of(row) for row in rows]
+
+
+def _json(text: str | None) -> Json:
+    return UNSET if text is None else Raw(text.encode())
+
+
+def _text(json: Json) -> str | None:
+    return None if isinstance(json, UnsetType) else bytes(json).decode()
