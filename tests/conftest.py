@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.children import left_behind
+from tests.helpers.child_processes import left_behind
 
 # No deadline anywhere: how long an example took says more about the machine than the code.
 settings.register_profile("quick", deadline=None, max_examples=100)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.children import left_behind
+from tests.helpers.child_processes import left_behind
 
 
 def test_a_child_is_seen_until_it_has_been_waited_for():

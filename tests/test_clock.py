@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layby.clock import StoreClock, SystemClock
-from tests.clocks import ManualClock
+from tests.helpers.clocks import ManualClock
 
 HOUR = 3_600_000
 START = 1_700_000_000_000

@@ -9,8 +9,8 @@ from layby.core import commands as c
 from layby.core.model import NEVER
 from layby.errors import EngineStopped
 from layby.local import LocalClient
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 inline_or_threaded = pytest.mark.parametrize("threaded", [False, True], ids=["inline", "threaded"])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.desk import Desk
+from tests.helpers.command_line import Desk
 
 
 @pytest.fixture

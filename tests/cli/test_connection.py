@@ -7,9 +7,9 @@ import pytest
 
 from layby.cli.connection import Place, find_place, is_served, socket_of
 from layby.errors import UsageError
-from tests.cli.desk import Desk, typed
 from tests.cli.test_runs import start
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
 
 URL = "http://127.0.0.1:8001"
 

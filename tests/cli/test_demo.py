@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from layby.clock import SystemClock
-from tests.cli.desk import heed_interrupts
 from tests.cli.test_main import run
+from tests.helpers.command_line import heed_interrupts
 
 
 def test_the_demo_shows_what_it_promises():

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from layby.cli.main import SECTIONS, cli
-from tests.cli.desk import typed
+from tests.helpers.command_line import typed
 
 MINE = [
     "run", "graph", "runs", "waiting", "why", "tree", "doctor",

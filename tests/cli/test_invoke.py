@@ -3,7 +3,7 @@
 import pytest
 
 from layby.clock import SystemClock
-from tests.cli.desk import Desk, typed
+from tests.helpers.command_line import Desk, typed
 
 
 def test_a_call_as_the_sdks_write_it(desk: Desk):

@@ -6,7 +6,7 @@ import pytest
 
 from layby.store.dialect import SqliteDialect
 from layby.store.migrate import known, migrate
-from tests.cli.desk import Desk, typed
+from tests.helpers.command_line import Desk, typed
 
 
 @pytest.fixture

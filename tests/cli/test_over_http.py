@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 import pytest
 
 from layby.clock import SystemClock
-from tests.cli.desk import typed
 from tests.cli.test_schedules import NIGHTLY
-from tests.server.processes import Peer, ServerProcess
+from tests.helpers.command_line import typed
+from tests.helpers.server_process import Peer, ServerProcess
 
 KEY = "layby_test_key_of_the_command_line"
 CI_KEY = "layby_test_key_of_the_nightly_build"

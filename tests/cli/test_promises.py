@@ -8,8 +8,8 @@ from layby.core.commands import CreatePromise, SettlePromise
 from layby.core.model import NEVER
 from layby.wire import encoding
 from layby.wire.encoding import to_value
-from tests.cli.desk import Desk, typed
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
 
 
 def test_create_get_and_resolve(desk: Desk):

@@ -17,7 +17,7 @@ from layby.cli.run import drawn, read_context
 from layby.core.waits import WaitingOn
 from layby.errors import UsageError
 from layby.workflow.status import RunStatus, TaskExecution, TaskStatus
-from tests.cli.desk import heed_interrupts, typed
+from tests.helpers.command_line import heed_interrupts, typed
 
 FLOWS = Path(__file__).with_name("flows.py")
 

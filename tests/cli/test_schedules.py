@@ -3,7 +3,7 @@
 import pytest
 
 from layby.core.commands import CreateRunSchedule, Node
-from tests.cli.desk import Desk, typed
+from tests.helpers.command_line import Desk, typed
 
 NIGHTLY = (
     "nightly",

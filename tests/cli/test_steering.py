@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.cli.desk import Desk, typed
 from tests.cli.test_runs import start
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
 
 ANNA = ("--by", "anna", "--reason", "asked for")
 

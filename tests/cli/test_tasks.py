@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cli.desk import Desk, typed
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
 
 TARGET = ("--tag", "resonate:target=poll://any@default")
 

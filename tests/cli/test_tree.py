@@ -14,8 +14,8 @@ from layby.wire.call_format import Call
 from layby.workflow.plan import plan
 from layby.workflow.task import task
 from layby.workflow.workflow import Workflow
-from tests.cli.desk import Desk, typed
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
 
 
 @task

@@ -3,9 +3,9 @@
 import pytest
 
 from layby.core.commands import AnnotateTask, EnsurePromise, HaltTask, RegisterListener, Take
-from tests.cli.desk import Desk, typed
 from tests.cli.test_runs import start
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
 
 TOLD = '{"kind":"promise","sentence":"waiting for promise paid","since":1,"awaited":"paid"}'
 

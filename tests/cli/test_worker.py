@@ -18,10 +18,10 @@ from layby import RetryPolicy, RunFailed, Workflow, run, task
 from layby.client.http import HttpClient
 from layby.core.model import NEVER
 from layby.workflow import plan
-from tests.cli.desk import Desk, typed
-from tests.runner.processes import Process
-from tests.server.processes import PATIENCE_S, ServerProcess
-from tests.signals import inherited
+from tests.helpers.cli_processes import Process
+from tests.helpers.command_line import Desk, typed
+from tests.helpers.server_process import PATIENCE_S, ServerProcess
+from tests.helpers.signals import inherited
 
 FLOWS = """
 from layby import Workflow, task

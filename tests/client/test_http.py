@@ -12,8 +12,8 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import NEVER
 from layby.errors import EngineStopped, LaybyError, StoreUnavailable, UsageError
-from tests.client.stage import Stage, Trouble, play, served, soon, staged
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.troubled_server import Stage, Trouble, play, served, soon, staged
 
 Scene = Callable[[Stage], Awaitable[None]]
 VALUE = c.Value(data="InZhbHVlIg==")

@@ -13,8 +13,8 @@ from layby.client.inbox import Inbox
 from layby.client.transport import StreamRefused
 from layby.core import commands as c
 from layby.errors import EngineStopped, StoreUnavailable
-from tests.client.stage import Stage, play, soon, staged
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.troubled_server import Stage, play, soon, staged
 
 LISTEN = "promise.register_listener"
 

@@ -14,8 +14,8 @@ from layby.client.lost_replies import recovered_reply
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.replies import Reply
-from tests.core import requests as r
-from tests.worlds import Answered, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import Answered, World
 
 OURS, THEIRS = c.Value(data="Im91cnMi"), c.Value(data="InRoZWlycyI=")
 Script = Sequence[c.Command | int]

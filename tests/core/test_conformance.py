@@ -15,8 +15,8 @@ from layby.core import queries as q
 from layby.core import ticks
 from layby.core.model import Listener, Message
 from layby.core.settings import Settings
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 
 SOON, LATER = 1_000, 9_000
 PROFILES = {"compat": Settings(), "strict": Settings.strict()}

@@ -6,8 +6,8 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.settings import Settings
-from tests.core import requests as r
-from tests.worlds import BACKENDS, History, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, History, World
 
 SHAPES = {
     "fan-in of 1": {"a": "", "z": "a"},

@@ -8,8 +8,8 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.model import NEVER
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 
 NOW = 1_000_000
 TIMER = {"resonate:timer": "true"}

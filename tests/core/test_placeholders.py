@@ -4,8 +4,8 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.model import NEVER, Listener
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 
 
 @pytest.fixture(params=BACKENDS)

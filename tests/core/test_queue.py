@@ -1,8 +1,8 @@
 """The queue of a batch: in the order of time as far as it is known."""
 
 from layby.core.queue import Queue
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 
 def test_what_a_step_made_ready_comes_first_among_equals() -> None:

@@ -14,8 +14,8 @@ from layby.core.model import NEVER, Schedule
 from layby.core.replies import RowPage
 from layby.core.schedules import FireSchedule, due, occurrences
 from layby.core.settings import NoInstant
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE

@@ -6,8 +6,8 @@ from layby.core import commands as c
 from layby.core.model import Schedule
 from layby.core.schedules import STRAY_MS, FireSchedule, occurrences
 from layby.core.settings import NoInstant
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 
 MINUTE = 60_000
 

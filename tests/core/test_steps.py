@@ -13,8 +13,8 @@ from layby.core.schedules import FireSchedule
 from layby.core.settings import Settings
 from layby.core.step import step
 from layby.engine.calendar import next_after
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 
 GIVEN: dict[str, tuple[c.Command, ...]] = {
     "absent": (),

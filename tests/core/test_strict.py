@@ -9,8 +9,8 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import NEVER, Listener
 from layby.core.settings import Settings
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 
 COMPAT, STRICT = Settings(), Settings.strict()
 DOT, COLON = Settings(strict_lineage="dot"), Settings(strict_lineage="colon")

@@ -9,8 +9,8 @@ from layby.core import commands as c
 from layby.core.model import NEVER
 from layby.core.settings import Settings
 from layby.core.takes import MAX_ROOT_PARAM
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 
 
 @pytest.fixture(params=BACKENDS)

@@ -5,8 +5,8 @@ import pytest
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.validate import MAX_VALUE_CHARS, problems
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 LONG = "x" * 1025
 WIDE = "é" * 600

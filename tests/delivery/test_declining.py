@@ -5,8 +5,8 @@ import asyncio
 from layby import Runner
 from layby.core.commands import AcquireTask, ReleaseTask
 from layby.testing import virtual_test
-from tests.worker.calling import Stranger, call
-from tests.worker.world import settled_down
+from tests.helpers.callers import Stranger, call
+from tests.helpers.workers import settled_down
 
 
 @virtual_test

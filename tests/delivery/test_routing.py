@@ -20,9 +20,9 @@ from layby.errors import StoreBusy
 from layby.local import LocalClient
 from layby.server.front import Front
 from layby.server.poll_stream import PollConnection
-from tests.clocks import ManualClock
-from tests.server.receivers import Seen, on_loop
-from tests.worlds import BACKENDS, Backend, World
+from tests.helpers.clocks import ManualClock
+from tests.helpers.push_receivers import Seen, on_loop
+from tests.helpers.worlds import BACKENDS, Backend, World
 
 
 class Outbox:

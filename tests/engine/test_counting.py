@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from layby.core.commands import RootVerdict
 from layby.core.replies import Claim
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])

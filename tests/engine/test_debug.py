@@ -9,9 +9,9 @@ from layby.core import queries as q
 from layby.core.model import FAR, MessageKey
 from layby.engine.engine import Engine
 from layby.engine.outbox import Nobody
-from tests.clocks import ManualClock
-from tests.core import requests as r
-from tests.worlds import World, new_store
+from tests.helpers import requests as r
+from tests.helpers.clocks import ManualClock
+from tests.helpers.worlds import World, new_store
 
 SURFACE = [
     q.StartDebug(),

@@ -26,8 +26,8 @@ from layby.store.api import Store
 from layby.store.memory import MemoryStore
 from layby.wire.answers import shown
 from layby.wire.decode import decode_data
-from tests.core import requests as r
-from tests.engine.random_runs import (
+from tests.helpers import requests as r
+from tests.helpers.random_runs import (
     CHUNK,
     SMALL,
     SMALL_STRICT,
@@ -35,8 +35,8 @@ from tests.engine.random_runs import (
     run_scripts,
     seeded_run_script,
 )
+from tests.helpers.worlds import Answered, Backend, History, Timed, World, Wrapped, frozen
 from tests.model.scripts import seeded_script
-from tests.worlds import Answered, Backend, History, Timed, World, Wrapped, frozen
 
 Told = tuple[list[Any], State]
 """The replies to a script, and the state it leads to."""

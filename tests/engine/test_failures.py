@@ -41,8 +41,8 @@ from layby.engine.outbox import Nobody
 from layby.errors import EngineStopped, StoreError, StoreUnavailable, StoreUnreadable
 from layby.store.memory import MemoryStore
 from layby.store.sqlite import SqliteReader, SqliteStore
-from tests.clocks import ManualClock
-from tests.disks import SmallDisk, small_disk
+from tests.helpers.clocks import ManualClock
+from tests.helpers.disks import SmallDisk, small_disk
 
 OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}
 PATIENCE = 90.0

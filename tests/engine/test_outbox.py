@@ -6,7 +6,7 @@ from layby.core.commands import CreatePromise, RegisterListener, SettlePromise, 
 from layby.core.model import NEVER
 from layby.core.queries import OfferMessages
 from layby.engine.outbox import AT_ONCE, PAGE_CHARS, stored_outbox
-from tests.worlds import BACKENDS, Backend, World
+from tests.helpers.worlds import BACKENDS, Backend, World
 
 
 def filled(backend: Backend, count: int, chars: int) -> World:

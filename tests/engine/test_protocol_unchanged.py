@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 from tests.model.oracle import Oracle
 from tests.model.scripts import START, Script, seeded_script
 from tests.model.test_engine import assert_alike
-from tests.worlds import BACKENDS, World
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -15,9 +15,9 @@ from layby.core.stats import GetStats, StatsData
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.store.sqlite import SqliteStore
-from tests.clocks import ManualClock
-from tests.core import requests as r
-from tests.worlds import BACKENDS, Backend, World, Wrapped
+from tests.helpers import requests as r
+from tests.helpers.clocks import ManualClock
+from tests.helpers.worlds import BACKENDS, Backend, World, Wrapped
 
 START = 1_700_000_000_000
 HOUR = 3_600_000

@@ -10,8 +10,8 @@ from layby.core.model import NEVER
 from layby.core.replies import TakeData
 from layby.engine.items import Item
 from layby.engine.waiting import _items
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World, resolve
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World, resolve
 
 
 @pytest.fixture(params=BACKENDS)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from layby.core import commands as c
 from layby.core.replies import TakeData
 from layby.engine.items import Item
-from tests.core import requests as r
-from tests.worlds import BACKENDS, World, resolve
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World, resolve
 
 
 @pytest.fixture(params=BACKENDS)

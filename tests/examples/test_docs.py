@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.examples.test_examples import complaints
-from tests.server.processes import ServerProcess
+from tests.helpers.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("calls", "graph", "quickstart", "schedules", "security", "waiting", "workers", "workflows")

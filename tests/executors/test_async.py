@@ -14,7 +14,7 @@ from layby.executors import (
     TaskExecutorConfig,
     ThreadSlotPool,
 )
-from tests.executors.waiting import PATIENCE, ManualClock, assert_identities, settled
+from tests.helpers.waiting import PATIENCE, ManualClock, assert_identities, settled
 
 
 def run(scenario):

@@ -11,7 +11,7 @@ from layby.executors import (
     TaskExecutorConfig,
     TaskSubmission,
 )
-from tests.executors.waiting import ManualClock, assert_identities
+from tests.helpers.waiting import ManualClock, assert_identities
 
 
 def fail(text):

@@ -35,9 +35,9 @@ from layby.executors import (
     ThreadedTaskExecutorConfig,
 )
 from layby.executors.executor_config import OverflowPolicy, ShutdownPolicy
-from tests.executors import process_work
 from tests.executors.model import ModelExecutor
-from tests.executors.waiting import PATIENCE, Gate, assert_identities, eventually, settled
+from tests.helpers import process_work
+from tests.helpers.waiting import PATIENCE, Gate, assert_identities, eventually, settled
 
 overflows = st.sampled_from(get_args(OverflowPolicy))
 shutdowns = st.sampled_from(get_args(ShutdownPolicy))

@@ -15,7 +15,7 @@ from layby.executors import (
     ThreadedTaskExecutor,
     ThreadedTaskExecutorConfig,
 )
-from tests.executors.waiting import PATIENCE, settled
+from tests.helpers.waiting import PATIENCE, settled
 
 SUBMITS = 1_000_000
 CAPACITY = 64

@@ -11,8 +11,8 @@ import pytest
 from layby.executors import HealthEventSink, ProcessTaskExecutor, ProcessTaskExecutorConfig
 from layby.executors.process import _ProcessTaskRunner
 from layby.executors.task_records import Discard, PlainTask
-from tests.executors import process_work
-from tests.executors.waiting import PATIENCE, assert_identities, eventually
+from tests.helpers import process_work
+from tests.helpers.waiting import PATIENCE, assert_identities, eventually
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ from functools import partial
 from layby.executors import ProcessTaskExecutor
 from layby.executors.process import _ProcessTaskRunner
 from layby.executors.task_records import Discard, PlainTask
-from tests.executors import process_work
+from tests.helpers import process_work
 
 if __name__ == "__main__":
     executor = ProcessTaskExecutor()

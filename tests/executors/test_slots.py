@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from layby.executors import PoolClosed, SlotPool, ThreadSlotPool
-from tests.executors.waiting import PATIENCE, settled
+from tests.helpers.waiting import PATIENCE, settled
 
 
 def run(scenario):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from layby.executors import SlotPool, ThreadSlotPool
-from tests.executors.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 SLOTS = 7
 

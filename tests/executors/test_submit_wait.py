@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from layby.executors import CancellationSource, ThreadedTaskExecutor, ThreadedTaskExecutorConfig
-from tests.executors.waiting import PATIENCE, Gate, eventually, settled
+from tests.helpers.waiting import PATIENCE, Gate, eventually, settled
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from layby.executors import PoolClosed, ThreadSlotPool
-from tests.executors.waiting import PATIENCE, eventually
+from tests.helpers.waiting import PATIENCE, eventually
 
 
 def waiting_thread(pool, answers, name="waiter"):

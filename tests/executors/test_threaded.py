@@ -10,7 +10,7 @@ from layby.executors import (
     ThreadedTaskExecutor,
     ThreadedTaskExecutorConfig,
 )
-from tests.executors.waiting import PATIENCE, Gate, ManualClock, assert_identities, eventually
+from tests.helpers.waiting import PATIENCE, Gate, ManualClock, assert_identities, eventually
 
 
 def fail(text):

@@ -13,9 +13,9 @@ from layby.executors import (
     ThreadedTaskExecutor,
 )
 from layby.graph import Graph, GraphError, GraphTrigger
-from tests.executors.waiting import PATIENCE, Gate
-from tests.graph.graphs import Notebook, pair, worker
-from tests.server.receivers import on_loop
+from tests.helpers.graphs import Notebook, pair, worker
+from tests.helpers.push_receivers import on_loop
+from tests.helpers.waiting import PATIENCE, Gate
 
 
 def awaiting(notebook) -> Graph:

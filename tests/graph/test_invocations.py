@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from layby.graph import Graph, GraphTrigger
-from tests.executors.waiting import ManualClock
-from tests.graph.graphs import Notebook, pair
+from tests.helpers.graphs import Notebook, pair
+from tests.helpers.waiting import ManualClock
 
 
 def joined(seen, trigger, **edge) -> Graph:

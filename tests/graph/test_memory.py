@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from tests.graph.graphs import Notebook, pair
+from tests.helpers.graphs import Notebook, pair
 
 
 @pytest.mark.parametrize("overflow", ["reject", "drop_oldest"])

@@ -20,8 +20,8 @@ from layby.executors import (
     ThreadedTaskExecutorConfig,
 )
 from layby.graph import Graph, GraphContext, GraphTrigger
-from tests.executors.waiting import PATIENCE
 from tests.graph.test_tasks import ForeignExecutor
+from tests.helpers.waiting import PATIENCE
 
 OVERFLOWS = ("reject", "fail_fast", "drop_newest", "block", "drop_oldest", "overwrite")
 TRIGGERS = ("any_input", "task_ready", "future_ready", "all_inputs", "batch")

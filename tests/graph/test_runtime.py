@@ -3,7 +3,7 @@
 import pytest
 
 from layby.graph import Graph, GraphError, GraphTrigger, PublicationRefused
-from tests.graph.graphs import Notebook, pair
+from tests.helpers.graphs import Notebook, pair
 
 
 def test_a_publication_between_epochs_needs_the_next_boundary():

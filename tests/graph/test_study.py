@@ -10,8 +10,8 @@ from layby.executors import (
     ThreadedTaskExecutorConfig,
 )
 from layby.graph import ChannelBus, Graph
-from tests.executors.waiting import PATIENCE, Gate
-from tests.graph.graphs import Notebook, pair, worker
+from tests.helpers.graphs import Notebook, pair, worker
+from tests.helpers.waiting import PATIENCE, Gate
 
 
 def burst(*, overflow: str, max_inflight: int) -> tuple[Notebook, dict[str, int]]:

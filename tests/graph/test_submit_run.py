@@ -13,9 +13,9 @@ from layby.executors import (
     ThreadedTaskExecutor,
 )
 from layby.graph import Graph
-from tests.executors.waiting import PATIENCE
-from tests.graph.graphs import Notebook
-from tests.server.receivers import on_loop
+from tests.helpers.graphs import Notebook
+from tests.helpers.push_receivers import on_loop
+from tests.helpers.waiting import PATIENCE
 
 
 @task

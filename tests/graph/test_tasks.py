@@ -14,8 +14,8 @@ from layby.executors import (
     ThreadedTaskExecutorConfig,
 )
 from layby.graph import ChannelBus, PublicationRefused, TaskFailed
-from tests.executors.waiting import PATIENCE, Gate
-from tests.graph.graphs import Notebook, worker
+from tests.helpers.graphs import Notebook, worker
+from tests.helpers.waiting import PATIENCE, Gate
 
 
 class ForeignAnswer:

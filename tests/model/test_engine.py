@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from layby.core.settings import Settings
+from tests.helpers.worlds import BACKENDS, Backend, History, World
 from tests.model.oracle import NAMED_MESSAGES, Oracle
 from tests.model.reading import COMPAT, Profile
 from tests.model.scripts import (
@@ -27,7 +28,6 @@ from tests.model.strict import (
     strict_coverage,
     strict_scripts,
 )
-from tests.worlds import BACKENDS, Backend, History, World
 
 
 @pytest.fixture(params=BACKENDS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from layby import Workflow, task
 
 sys.path.append(str(Path(__file__).parents[2]))  # a worker may be started anywhere
-from tests.runner.body_log import logged
+from tests.helpers.body_log import logged
 
 WHERE = os.environ.get("EFFECTS", os.devnull)
 EFFECTS = os.open(WHERE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

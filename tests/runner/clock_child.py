@@ -1,7 +1,7 @@
 """Works, puts its own clock forward or back meanwhile, and tells how long everything took.
 
-`python clock_child.py ADDRESS SECONDS`, with a clock of `tests.stepped_clock`; of ADDRESS, a file
-or a server with the same clock. It prints one line of JSON.
+`python clock_child.py ADDRESS SECONDS`, with a clock of `tests.helpers.stepped_clock`; ADDRESS is
+a file, or a server with the same clock. It prints one line of JSON.
 """
 
 # ruff: noqa: T201 - it speaks by printing
@@ -19,7 +19,7 @@ from layby import DeferTimeout, RetryPolicy, RunFailed, Runner, Workflow, task
 from layby.errors import LaybyError
 
 sys.path.append(str(Path(__file__).parents[2]))
-from tests.stepped_clock import step
+from tests.helpers.stepped_clock import step
 
 LENGTH_S = 1.0
 LEASE_S = 1.0

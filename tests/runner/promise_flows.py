@@ -13,7 +13,7 @@ from pathlib import Path
 from layby import Workflow, task
 
 sys.path.append(str(Path(__file__).parents[2]))  # a worker may be started anywhere
-from tests.runner.body_log import VARIABLE, logged, write
+from tests.helpers.body_log import VARIABLE, logged, write
 
 GATES = Path(os.environ.get("GATES", os.devnull))
 

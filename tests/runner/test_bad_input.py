@@ -10,7 +10,7 @@ import layby
 from layby import BlockingRunner, ContextError, Runner, UsageError, Workflow, WorkflowError, task
 from layby.errors import StoreUnreadable
 from layby.testing import virtual_test
-from tests.runner.flows import flow_of
+from tests.helpers.flows import flow_of
 
 
 @task

@@ -8,7 +8,7 @@ import pytest
 import layby
 from layby import BlockingRunner, RunCancelled, RunFailed, UsageError, task
 from layby.errors import StoreOwned
-from tests.runner.flows import flow_of
+from tests.helpers.flows import flow_of
 
 
 @task

@@ -1,6 +1,6 @@
 """The auditor of bodies: what it must not overlook, and what it must excuse."""
 
-from tests.runner.body_log import Line, audit
+from tests.helpers.body_log import Line, audit
 
 S = 1_000_000_000
 

@@ -25,8 +25,8 @@ from layby.core.model import NEVER
 from layby.core.state import State
 from layby.worker.replay import record_of
 from layby.workflow import plan
+from tests.helpers.cli_processes import Process, layby, until
 from tests.runner import chaos_flows
-from tests.runner.processes import Process, layby, until
 from tests.runner.test_recovery import state_of
 
 FLOWS = chaos_flows.__file__

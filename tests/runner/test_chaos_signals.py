@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.body_log import Audit, BodyLog, audit
-from tests.runner.processes import Process
+from tests.helpers.body_log import Audit, BodyLog, audit
+from tests.helpers.cli_processes import Process
+from tests.helpers.stepped_clock import IS_REQUIRED, SteppedClock, library, needed_library
 from tests.runner.test_chaos import (
     SLOTS,
     Cluster,
@@ -25,7 +26,6 @@ from tests.runner.test_chaos import (
     wait_for_work,
 )
 from tests.runner.test_recovery import state_of
-from tests.stepped_clock import IS_REQUIRED, SteppedClock, library, needed_library
 
 LEASE_MS = 1_500
 LEASE_S = LEASE_MS / 1000

@@ -9,9 +9,9 @@ from layby import DeferTimeout, RetryPolicy, RunFailed, Runner, task
 from layby.clock import SystemClock
 from layby.server import server
 from layby.testing import current_clock, virtual_test
-from tests.client.stage import Meddler, play, served
+from tests.helpers.troubled_server import Meddler, play, served
+from tests.helpers.workers import flow_of
 from tests.runner.test_remote import Place
-from tests.worker.world import flow_of
 
 HOUR = 3_600
 

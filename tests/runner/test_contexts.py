@@ -7,7 +7,7 @@ import pytest
 from layby import RunFailed, Runner, task
 from layby.errors import RuleError
 from layby.testing import virtual_test
-from tests.runner.flows import flow_of
+from tests.helpers.flows import flow_of
 
 
 async def result_of(*tasks, context=None, slots=4):

@@ -23,13 +23,13 @@ from layby.core.model import NEVER
 from layby.core.replies import PromiseData
 from layby.testing import current_clock, virtual_test
 from layby.workflow import plan
-from tests.client.stage import play, served
+from tests.helpers.body_log import BodyLog, audit
+from tests.helpers.cli_processes import Process, layby, until
+from tests.helpers.flows import flow_of
+from tests.helpers.troubled_server import play, served
+from tests.helpers.workers import settled_down
 from tests.runner import promise_flows
-from tests.runner.body_log import BodyLog, audit
-from tests.runner.flows import flow_of
-from tests.runner.processes import Process, layby, until
 from tests.runner.test_recovery import state_of
-from tests.worker.world import settled_down
 
 CHILD = Path(__file__).with_name("promise_child.py")
 FLOWS = Path(promise_flows.__file__)

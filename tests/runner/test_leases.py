@@ -12,8 +12,8 @@ from layby.core.commands import GetPromise
 from layby.core.model import NEVER
 from layby.core.replies import PromiseData
 from layby.workflow import plan
-from tests.runner.processes import Process, until
-from tests.server.processes import ServerProcess
+from tests.helpers.cli_processes import Process, until
+from tests.helpers.server_process import ServerProcess
 
 CHILD = Path(__file__).with_name("lease_child.py")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from layby import Runner, task
 from layby.local import DELIVERED_AT_ONCE
 from layby.testing import current_clock, virtual_test
-from tests.runner.flows import flow_of
+from tests.helpers.flows import flow_of
 
 
 @virtual_test

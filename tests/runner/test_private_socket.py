@@ -18,8 +18,8 @@ from layby.runner import private_socket
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.remote import RemoteLink
 from layby.store.ownership import is_served, socket_of
-from tests.client.stage import play
-from tests.runner.processes import Process, layby, until
+from tests.helpers.cli_processes import Process, layby, until
+from tests.helpers.troubled_server import play
 from tests.runner.sharing_child import shared, waiting
 
 CHILD = Path(__file__).with_name("sharing_child.py")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 
 from layby import RetryPolicy, Run, RunCancelled, RunFailed, Runner, Workflow, task
 from layby.testing import current_clock, run_virtual
-from tests.runner.flows import sound
-from tests.runner.random_flows import FUNCTIONS, Naive, Node, Scene, scenes
+from tests.helpers.flows import sound
+from tests.helpers.random_flows import FUNCTIONS, Naive, Node, Scene, scenes
 
 
 class World:

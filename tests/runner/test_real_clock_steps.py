@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.runner.processes import Process, layby
+from tests.helpers.cli_processes import Process, layby
+from tests.helpers.stepped_clock import SteppedClock, needed_library
 from tests.runner.test_kept_promises import free_port
-from tests.stepped_clock import SteppedClock, needed_library
 
 CHILD = Path(__file__).with_name("clock_child.py")
 LENGTH_S = 1.0

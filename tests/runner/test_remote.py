@@ -15,7 +15,7 @@ from layby.core import queries as q
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner import remote
 from layby.server.server import Server
-from tests.client.stage import Meddler, play, served, soon
+from tests.helpers.troubled_server import Meddler, play, served, soon
 
 
 @task

@@ -12,11 +12,11 @@ import pytest
 
 from layby import PromiseCancelled, PromiseRejected, RetryPolicy, Runner, task
 from layby.core.commands import CancelPromise
+from tests.helpers.callers import answer_to, call, task_of
+from tests.helpers.push_receivers import on_loop
+from tests.helpers.server_process import ServerProcess
+from tests.helpers.workers import flow_of, until
 from tests.runner import call_child
-from tests.server.processes import ServerProcess
-from tests.server.receivers import on_loop
-from tests.worker.calling import answer_to, call, task_of
-from tests.worker.world import flow_of, until
 
 SHORT_S = 1.0
 

@@ -10,7 +10,7 @@ from layby import DeferTimeout, RetryPolicy, RunFailed, Runner, Workflow, task
 from layby.clock import SystemClock
 from layby.core import commands as c
 from layby.runner import remote
-from tests.client.stage import Meddler, play, served, soon
+from tests.helpers.troubled_server import Meddler, play, served, soon
 from tests.runner.test_remote import Place
 
 AN_HOUR = 3_600_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from layby import Runner, UsageError, Workflow, task
-from tests.server.processes import ServerProcess
+from tests.helpers.server_process import ServerProcess
 
 PATIENCE_S = 90
 

@@ -13,9 +13,9 @@ from layby.core.replies import Reply
 from layby.errors import UsageError
 from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate
 from layby.worker import worker
-from tests.client.stage import soon
+from tests.helpers.callers import answer_to, call
+from tests.helpers.troubled_server import soon
 from tests.runner.test_remote import Place, at_a_place
-from tests.worker.calling import answer_to, call
 
 
 class Rights:

@@ -18,7 +18,7 @@ from layby import (
 from layby.core.invariants import check
 from layby.errors import EngineStopped, StoreOwned
 from layby.testing import current_clock, virtual_test
-from tests.runner.flows import flow_of, sound
+from tests.helpers.flows import flow_of, sound
 
 
 @virtual_test

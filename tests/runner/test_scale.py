@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from layby import Runner, task
-from tests.runner.flows import flow_of
+from tests.helpers.flows import flow_of
 
 
 @pytest.mark.parametrize(

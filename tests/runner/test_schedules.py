@@ -15,9 +15,9 @@ from layby.core.commands import CreateSchedule, GetSchedule
 from layby.engine.items import Item
 from layby.errors import WorkflowError
 from layby.testing import current_clock, run_virtual, virtual_test
-from tests.core import requests as r
-from tests.runner.flows import flow_of, sound
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.flows import flow_of, sound
+from tests.helpers.worlds import World
 
 MINUTE = 60
 DAY = 24 * 60 * MINUTE

@@ -19,8 +19,8 @@ from layby.core.model import NEVER, Task
 from layby.core.replies import PromiseData, TaskData
 from layby.workflow import plan
 from layby.workflow.workflow import Workflow
-from tests.runner.processes import Process, layby, until
-from tests.server.processes import ServerProcess
+from tests.helpers.cli_processes import Process, layby, until
+from tests.helpers.server_process import ServerProcess
 
 HERE = Path(__file__)
 FLOWS = HERE.with_name("stopping_flows.py")

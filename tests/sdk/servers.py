@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from layby.cli.doctor import examine
+from tests.helpers import server_process as processes
 from tests.sdk.peers import PATIENCE_S
-from tests.server import processes
 
 
 class Server(processes.ServerProcess):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.keys import public_pem, signed
 from tests.sdk.conftest import World
 from tests.sdk.sdks import Sdk
 from tests.sdk.servers import Server
-from tests.server.keys import public_pem, signed
 
 pytestmark = pytest.mark.sdk
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.desk import typed
+from tests.helpers.command_line import typed
 from tests.sdk.sdks import NODE, NODE_MODULES, venv
 from tests.sdk.servers import Server
 

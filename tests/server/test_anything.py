@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from layby.wire.decode import VERSION
-from tests.server.quiet import served
-from tests.server.raw import Line
-from tests.server.spoiling import IMPATIENT, paths, request, spoiled, spoiled_request
+from tests.helpers.quiet_server import served
+from tests.helpers.raw_http import Line
+from tests.helpers.spoiled_requests import IMPATIENT, paths, request, spoiled, spoiled_request
 
 ONE_SERVER = settings(
     max_examples=100,

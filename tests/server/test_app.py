@@ -14,8 +14,8 @@ from layby.server.app import GONE, HttpSettings
 from layby.server.auth_config import ApiKey, AuthConfig
 from layby.server.cross_origin import ORIGIN_REFUSED
 from layby.store.api import Store
-from tests.server.places import LOOPS, FrontPlace, fronting
-from tests.server.raw import HttpAnswer, Line, envelope, get, post
+from tests.helpers.listeners import LOOPS, FrontPlace, fronting
+from tests.helpers.raw_http import HttpAnswer, Line, envelope, get, post
 
 MAX_BODY = 100_000
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")

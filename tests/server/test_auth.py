@@ -11,10 +11,10 @@ from layby.server import auth
 from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate, Identity, bearer
 from layby.server.auth_config import AuthConfig
 from layby.server.tokens import TokenVerifier
-from tests.clocks import ManualClock
-from tests.server.keys import public_pem, signed
-from tests.server.samples import GROUP, SAMPLES, request
-from tests.server.visitors import (
+from tests.helpers.clocks import ManualClock
+from tests.helpers.keys import public_pem, signed
+from tests.helpers.sample_requests import GROUP, SAMPLES, request
+from tests.helpers.visitors import (
     ABLE,
     ADMIN_KEY,
     BOUNDED,

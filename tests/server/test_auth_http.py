@@ -17,10 +17,10 @@ import pytest
 
 from layby.core.model import NEVER
 from layby.wire.decode import VERSION
-from tests.server.keys import public_pem, signed
-from tests.server.raw import Line, envelope, get, post
-from tests.server.samples import GROUP, SAMPLES
-from tests.server.visitors import (
+from tests.helpers.keys import public_pem, signed
+from tests.helpers.raw_http import Line, envelope, get, post
+from tests.helpers.sample_requests import GROUP, SAMPLES
+from tests.helpers.visitors import (
     ADMIN_KEY,
     BOUNDED,
     DIGEST,

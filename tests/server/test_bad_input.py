@@ -10,11 +10,11 @@ import pytest
 
 from layby.wire.decode import MAX_BATCH, VERSION
 from layby.wire.kinds import KINDS
-from tests.server.processes import ServerProcess
-from tests.server.quiet import served
-from tests.server.raw import HttpAnswer, Line, envelope, post
-from tests.server.samples import SAMPLES, Data
-from tests.server.spoiling import at, changed, paths
+from tests.helpers.quiet_server import served
+from tests.helpers.raw_http import HttpAnswer, Line, envelope, post
+from tests.helpers.sample_requests import SAMPLES, Data
+from tests.helpers.server_process import ServerProcess
+from tests.helpers.spoiled_requests import at, changed, paths
 
 MAX_BODY = 8 * 2**20
 

@@ -14,11 +14,12 @@ import pytest
 
 from layby.cli.doctor import examine
 from layby.core.settings import Settings
-from tests.server import judging, linear
-from tests.server.hammering import GROUP, Hammer, Seen, family_of, settle_all
-from tests.server.processes import ServerProcess
-from tests.server.recording import Call, Meeting, together
-from tests.server.working import Meddler, Settler, Site, Starter, Taker, Worker
+from tests.helpers import linearizability as linear
+from tests.helpers import record_checks as judging
+from tests.helpers.random_clients import GROUP, Hammer, Seen, family_of, settle_all
+from tests.helpers.recording import Call, Meeting, together
+from tests.helpers.server_process import ServerProcess
+from tests.helpers.told_workers import Meddler, Settler, Site, Starter, Taker, Worker
 
 HOUR_MS = 3_600_000
 NO_RETRY = ("--tasks-retry-timeout", "1h", "--no-push-enabled", "--log-level", "error")

@@ -8,6 +8,11 @@ import pytest
 
 from layby.core.queries import TickDebug
 from layby.core.settings import Settings
+from tests.helpers import linearizability as linear
+from tests.helpers import record_checks as judging
+from tests.helpers.recording import Call, Data, Heard, Record, wall_ms
+from tests.helpers.server_process import Answer
+from tests.helpers.worlds import World
 from tests.model.scripts import (
     ANY,
     acquire,
@@ -18,10 +23,6 @@ from tests.model.scripts import (
     suspend,
     task_create,
 )
-from tests.server import judging, linear
-from tests.server.processes import Answer
-from tests.server.recording import Call, Data, Heard, Record, wall_ms
-from tests.worlds import World
 
 MS = 1_000_000
 FAR = 2**52

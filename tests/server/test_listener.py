@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 
 from layby.server import listener as module
 from layby.server.listener import MAX_HEAD_BYTES, MAX_UNANSWERED, HttpListener, Limits
-from tests.server.places import LOOPS, PATIENCE_S, ListenerPlace, listening
-from tests.server.raw import Line, get, post
+from tests.helpers.listeners import LOOPS, PATIENCE_S, ListenerPlace, listening
+from tests.helpers.raw_http import Line, get, post
 
 SHORT = Limits(read_timeout=0.2)
 

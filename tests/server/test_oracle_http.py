@@ -10,6 +10,8 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.helpers.server_process import Peer, ServerProcess
+from tests.helpers.worlds import History
 from tests.model.oracle import Oracle
 from tests.model.reading import COMPAT, Profile
 from tests.model.scripts import PAIRS, START, Script, coverage_scripts, scripts, seeded_script
@@ -21,8 +23,6 @@ from tests.model.strict import (
     strict_scripts,
 )
 from tests.model.test_engine import assert_alike
-from tests.server.processes import Peer, ServerProcess
-from tests.worlds import History
 
 # Nothing is delivered while time stands still, and the one script that lets it go ends there.
 FLAGS = ("--debug", "--durability", "normal", "--no-push-enabled", "--log-level", "error")

@@ -12,7 +12,7 @@ from layby.delivery.routing import Router
 from layby.engine.outbox import Outgoing
 from layby.server.poll_stream import MAX_CHARS, PIECE_BYTES, PING, PollConnection
 from tests.delivery.test_routing import Outbox, execute, new_router, settled, unblock
-from tests.server.receivers import Seen, on_loop
+from tests.helpers.push_receivers import Seen, on_loop
 
 FOREVER = 3_600.0
 

@@ -1,8 +1,8 @@
 """A server's file has a private socket like any other owned file."""
 
 from layby.store.ownership import socket_of
-from tests.cli.desk import typed
-from tests.server.processes import ServerProcess
+from tests.helpers.command_line import typed
+from tests.helpers.server_process import ServerProcess
 
 AUTH = """
 [[auth.api_keys]]

@@ -15,7 +15,7 @@ from layby.errors import UsageError
 from layby.server.push import PAUSES, Pusher, pause_after
 from layby.server.secret import Secret
 from layby.server.server_config import PushConfig
-from tests.server.receivers import (
+from tests.helpers.push_receivers import (
     BREAK_OFF,
     IN_TWO,
     NONSENSE,

@@ -12,8 +12,8 @@ from layby.core.model import NEVER
 from layby.server.auth_config import AuthConfig
 from layby.server.server import LOOPBACK, Server
 from layby.server.server_config import CorsConfig, HttpConfig, ServerConfig
-from tests.server.processes import ServerProcess
-from tests.server.raw import Line
+from tests.helpers.raw_http import Line
+from tests.helpers.server_process import ServerProcess
 
 PATIENCE_S = 90
 

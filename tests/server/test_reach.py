@@ -21,7 +21,7 @@ from layby.core.commands import (
 from layby.core.replies import refuse
 from layby.server.reach import bounded, is_within
 from layby.wire.kinds import KINDS
-from tests.server.samples import (
+from tests.helpers.sample_requests import (
     GROUP,
     HANDING_BACK,
     HOLDING,

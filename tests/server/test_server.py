@@ -20,11 +20,11 @@ import pytest
 from layby.cli.doctor import examine
 from layby.core.model import NEVER
 from layby.wire.decode import VERSION
-from tests.disks import mounted
-from tests.server.processes import ServerProcess
-from tests.server.quiet import QUIET, peak_mb, resident_mb, served
-from tests.server.raw import Line, envelope, get, post
-from tests.signals import inherited
+from tests.helpers.disks import mounted
+from tests.helpers.quiet_server import QUIET, peak_mb, resident_mb, served
+from tests.helpers.raw_http import Line, envelope, get, post
+from tests.helpers.server_process import ServerProcess
+from tests.helpers.signals import inherited
 
 PATIENCE_S = 90
 NO_RETRY = ("--tasks-retry-timeout", "1h")

@@ -30,9 +30,9 @@ from layby.server.server import Server
 from layby.server.server_config import HttpConfig, ServerConfig
 from layby.server.server_metrics import LIVE, Metrics
 from layby.wire.decode import VERSION
-from tests.clocks import ManualClock
-from tests.core import requests as r
-from tests.worlds import new_store, resolve
+from tests.helpers import requests as r
+from tests.helpers.clocks import ManualClock
+from tests.helpers.worlds import new_store, resolve
 
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 STATS = StatsData(

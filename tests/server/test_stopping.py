@@ -11,8 +11,8 @@ from layby import Runner, Workflow, task
 from layby.client.http import HttpClient
 from layby.client.transport import StreamRefused
 from layby.core import commands as c
-from tests.client.stage import play, served
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.troubled_server import play, served
 
 
 def test_a_stream_that_is_being_opened_does_not_hold_it_up():

@@ -16,7 +16,7 @@ from jwt.algorithms import OKPAlgorithm
 
 from layby.errors import UsageError
 from layby.server.tokens import Claims, TokenVerifier, load_key
-from tests.server.keys import ALGORITHMS, private_key, private_pem, public_pem, signed
+from tests.helpers.keys import ALGORITHMS, private_key, private_pem, public_pem, signed
 
 NOW = 1_000_000_000_000
 EXP = NOW // 1000 + 60

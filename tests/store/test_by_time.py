@@ -18,8 +18,8 @@ from layby.core.settings import Settings
 from layby.core.waits import waiting_of, waits_since
 from layby.store import by_time
 from layby.store.sql import SqlStore
-from tests.core import requests as r
-from tests.worlds import BACKENDS, Timed, World, new_store
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, Timed, World, new_store
 
 NOW = 1_000
 TOLD = '{"kind":"condition","sentence":"until it holds","since":1}'

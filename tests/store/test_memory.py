@@ -11,8 +11,8 @@ from layby.core import commands as c
 from layby.core.state import State
 from layby.store.memory import MemoryStore
 from layby.store.memory_indexes import COMPACT, Groups, Indexes, InOrder
-from tests.core import requests as r
-from tests.worlds import World, frozen
+from tests.helpers import requests as r
+from tests.helpers.worlds import World, frozen
 
 MEASURED = ("store/memory.py", "store/memory_indexes.py", "core/rows.py", "core/queue.py")
 
@@ -122,7 +122,7 @@ def shape(indexes: Indexes) -> dict[str, Any]:
 
 def test_indexes_are_what_a_new_one_would_be() -> None:
     """After random scripts, whatever they did."""
-    from tests.engine.random_runs import seeded_run_script
+    from tests.helpers.random_runs import seeded_run_script
 
     for seed in range(20):
         with World("memory") as world:

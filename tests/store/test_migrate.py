@@ -27,8 +27,8 @@ from layby.store import tables
 from layby.store.dialect import SqliteDialect
 from layby.store.migrate import known, migrate
 from layby.store.sqlite import SqliteReader, SqliteStore
-from tests.clocks import ManualClock
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.clocks import ManualClock
 
 OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}
 

@@ -6,7 +6,7 @@ from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
 from layby.core.queries import OfferMessages
 from layby.store.sql import SqlStore
-from tests.worlds import BACKENDS, Backend, World
+from tests.helpers.worlds import BACKENDS, Backend, World
 
 ADDRESSES = ("poll://any@f", "poll://any@g", "poll://any@g/w", "poll://any@gg", "poll://uni@g/w")
 

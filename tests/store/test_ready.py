@@ -8,8 +8,8 @@ import pytest
 from layby.core import commands as c
 from layby.core.footprint import Footprint
 from layby.core.queue import Entry, TakeKey, is_for
-from tests.core import requests as r
-from tests.worlds import BACKENDS, Timed, World
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, Timed, World
 
 NOW = 1_000
 NAMES = ("a", "b", "c")

@@ -17,8 +17,8 @@ from layby.core.search import has_tags
 from layby.core.settings import Settings
 from layby.store import by_time, queries
 from layby.store.sql import SqlStore
-from tests.core import requests as r
-from tests.worlds import Timed, World, new_store
+from tests.helpers import requests as r
+from tests.helpers.worlds import Timed, World, new_store
 
 TAGS = ("a", "b", "A", "ä", "a\0b", "x" * 600, "", "50%_")
 KEYS = ("k", "resonate:branch", "layby:name", "layby:kind", "resonate:timer", "")

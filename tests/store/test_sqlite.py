@@ -13,8 +13,8 @@ from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.errors import StoreUnavailable, StoreUnreadable
 from layby.store.sqlite import SqliteReader, SqliteStore
-from tests.clocks import ManualClock
-from tests.disks import read_only, small_disk
+from tests.helpers.clocks import ManualClock
+from tests.helpers.disks import read_only, small_disk
 
 
 def opened(file: Path, busy_ms: int = 5_000) -> SqliteStore:

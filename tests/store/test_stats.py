@@ -10,9 +10,9 @@ from layby.core import commands as c
 from layby.core.stats import LIVING, GetStats
 from layby.store import stats
 from layby.store.sql import SqlStore
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World, new_store
 from tests.store.test_search import NOW, rows
-from tests.worlds import BACKENDS, World, new_store
 
 
 def filled(world: World, seed: int) -> World:

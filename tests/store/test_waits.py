@@ -12,9 +12,9 @@ from layby.core.waits import WAIT_KINDS, WaitingOn, backing_off, waiting_of
 from layby.store.sql import SqlStore
 from layby.workflow.reasons import reason_of
 from layby.workflow.status import NodeRow, task_execution
-from tests.core import requests as r
+from tests.helpers import requests as r
+from tests.helpers.worlds import BACKENDS, World
 from tests.store.test_by_time import NOW, prepared
-from tests.worlds import BACKENDS, World
 
 
 def kinds_told(world: World, task_id: str) -> dict[str, str | None]:

@@ -14,7 +14,7 @@ from layby.core.model import NEVER
 from layby.engine.engine import Engine
 from layby.local import LocalClient
 from layby.testing import current_clock, virtual_test
-from tests.worlds import BACKENDS, new_store
+from tests.helpers.worlds import BACKENDS, new_store
 
 
 @asynccontextmanager

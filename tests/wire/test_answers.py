@@ -14,8 +14,8 @@ from layby.wire import decode
 from layby.wire.answers import codec_of, read, read_message
 from layby.wire.encode import encode
 from layby.wire.kinds import KINDS
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 PROMISE: dict[str, Any] = {
     "id": "a",

@@ -6,8 +6,8 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.wire.decode import Request, decode
 from layby.wire.encode import encode
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 HEAD = '"head":{"corrId":"c","status":%d,"version":"2026-04-01"}'
 

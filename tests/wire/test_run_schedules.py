@@ -10,8 +10,8 @@ from layby.core.model import Schedule
 from layby.core.replies import ScheduleData
 from layby.wire import answers
 from layby.wire.encode import encode
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 GOOD: dict[str, Any] = {
     "id": "nightly",

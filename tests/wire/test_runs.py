@@ -1,8 +1,8 @@
 """What `layby.run.get` shows of a run on the wire."""
 
 from layby.core import commands as c
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 
 def test_a_row_of_a_run_says_what_its_task_does_and_waits_for() -> None:

@@ -11,8 +11,8 @@ from layby.wire import answers
 from layby.wire.ask import ask
 from layby.wire.decode import decode
 from layby.wire.encode import encode
-from tests.core import requests as r
-from tests.worlds import World
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
 
 
 def there_and_back(world: World, request: c.Command) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from layby.testing import SlotWatch, run_virtual, virtual_test
 from layby.testing.deadlock import describe_tasks
 from layby.worker.body_driver import BodyDriver
 from layby.worker.shared_slot import SharedSlot
-from tests.worker.world import flow_of, settled_down
+from tests.helpers.workers import flow_of, settled_down
 
 # --- by itself ---------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from layby.core.commands import Command, FailTask, FinishTask
 from layby.core.replies import refuse
 from layby.local import LocalClient
 from layby.testing import SlotWatch, virtual_test
-from tests.worker import process_bodies
-from tests.worker.calling import answer_to, call
-from tests.worker.elsewhere import play, server_elsewhere
-from tests.worker.world import crashing, flow_of, look, settled_down, until
+from tests.helpers import process_bodies
+from tests.helpers.callers import answer_to, call
+from tests.helpers.server_thread import play, server_elsewhere
+from tests.helpers.workers import crashing, flow_of, look, settled_down, until
 
 
 class Told(list[tuple[Any, ...]]):

@@ -30,9 +30,9 @@ from layby.core.commands import (
 from layby.core.model import NEVER
 from layby.testing import SlotWatch, virtual_test
 from layby.workflow.plan import plan
-from tests.worker.calling import Stranger, answer_to, call, promise_of, task_of
-from tests.worker.process_bodies import halves
-from tests.worker.world import crashing, flow_of, promises, settled_down, until
+from tests.helpers.callers import Stranger, answer_to, call, promise_of, task_of
+from tests.helpers.process_bodies import halves
+from tests.helpers.workers import crashing, flow_of, promises, settled_down, until
 
 
 @task(rpc="greet")

@@ -9,8 +9,8 @@ import pytest
 
 from layby import DeferTimeout, RunFailed, Runner, task
 from layby.testing import SlotWatch, virtual_test
-from tests.worker.process_bodies import doubles, never_ends, raises
-from tests.worker.world import flow_of, look, rows, settled_down, until
+from tests.helpers.process_bodies import doubles, never_ends, raises
+from tests.helpers.workers import flow_of, look, rows, settled_down, until
 
 # --- the clock of holding a slot ---------------------------------------------------------
 

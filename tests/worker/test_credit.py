@@ -8,8 +8,8 @@ import pytest
 from layby import RetryPolicy, Runner, task
 from layby.core.commands import Take
 from layby.testing import SlotWatch, virtual_test
-from tests.worker.process_bodies import doubles
-from tests.worker.world import flow_of, look, settled_down, until
+from tests.helpers.process_bodies import doubles
+from tests.helpers.workers import flow_of, look, settled_down, until
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])

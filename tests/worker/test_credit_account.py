@@ -24,7 +24,7 @@ from layby.worker.credit import (
     Credit,
     Offer,
 )
-from tests.worker.credit_world import CROWDED, EVENTS, World, schedule
+from tests.helpers.credit_world import CROWDED, EVENTS, World, schedule
 
 events = st.tuples(st.sampled_from(EVENTS), st.integers(0, 7))
 crowds = st.tuples(st.sampled_from(CROWDED), st.integers(0, 7))

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from layby.worker import credit as real_credit
-from tests.worker.credit_world import Broken, World, schedule
+from tests.helpers.credit_world import Broken, World, schedule
 
 SOURCE = Path(real_credit.__file__).read_text(encoding="utf-8")
 

@@ -17,7 +17,7 @@ from layby import (
 )
 from layby.executors import SlotPool
 from layby.testing import SlotWatch, current_clock, virtual_test
-from tests.worker.world import flow_of, look, rows, settled_down
+from tests.helpers.workers import flow_of, look, rows, settled_down
 
 
 @virtual_test

@@ -12,7 +12,7 @@ from layby.core.commands import ResolvePromise
 from layby.executors import SlotPool
 from layby.testing import current_clock, virtual_test
 from layby.worker.wait_deadlines import WaitDeadlines
-from tests.worker.world import crashing, flow_of, look, rows, settled_down
+from tests.helpers.workers import crashing, flow_of, look, rows, settled_down
 
 
 async def wait_for_a_promise(handle: Any, length: float) -> Any:

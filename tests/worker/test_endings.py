@@ -15,9 +15,9 @@ from layby.core.replies import TakeData
 from layby.testing import SlotWatch, virtual_test
 from layby.worker.attempt import Attempt
 from layby.worker.credit import Ask
-from tests.client.stage import served
-from tests.worker.process_bodies import endless
-from tests.worker.world import flow_of, look, settled_down, until
+from tests.helpers.process_bodies import endless
+from tests.helpers.troubled_server import served
+from tests.helpers.workers import flow_of, look, settled_down, until
 
 
 def three_of_them(log):

@@ -20,7 +20,7 @@ from layby.testing import current_clock, virtual_test
 from layby.worker import wheel as wheels
 from layby.worker.condition_threads import QUICK_AGAIN, SLOW_S
 from layby.worker.wheel import Wheel
-from tests.worker.world import flow_of, look, until
+from tests.helpers.workers import flow_of, look, until
 
 PATIENCE = 20.0
 """Nothing here hangs longer than this, should a test fail."""

@@ -10,9 +10,9 @@ from layby import RunFailed, Runner, UsageError, Workflow, task
 from layby.core import commands as c
 from layby.core.replies import refuse
 from layby.local import LocalClient
-from tests.client.stage import play, served
-from tests.worker.calling import answer_to, call
-from tests.worker.world import flow_of
+from tests.helpers.callers import answer_to, call
+from tests.helpers.troubled_server import play, served
+from tests.helpers.workers import flow_of
 
 
 class Unsayable(Exception):

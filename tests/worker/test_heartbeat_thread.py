@@ -17,9 +17,9 @@ from layby.runner import remote
 from layby.worker import worker as workers
 from layby.worker.heartbeat_thread import HeartbeatThread
 from layby.workflow.plan import plan
-from tests.client.stage import Trouble
-from tests.worker.elsewhere import Elsewhere, play, server_elsewhere, soon
-from tests.worker.world import flow_of
+from tests.helpers.server_thread import Elsewhere, play, server_elsewhere, soon
+from tests.helpers.troubled_server import Trouble
+from tests.helpers.workers import flow_of
 
 BEAT = "layby.worker.heartbeat"
 LISTEN = "promise.register_listener"

@@ -15,9 +15,9 @@ from layby.errors import StoreUnavailable
 from layby.testing import virtual_test
 from layby.worker.lease import LeaseTime
 from layby.worker.renewal import Renewal
-from tests.worker.calling import answer_to, call
-from tests.worker.elsewhere import Elsewhere, play, server_elsewhere
-from tests.worker.world import flow_of
+from tests.helpers.callers import answer_to, call
+from tests.helpers.server_thread import Elsewhere, play, server_elsewhere
+from tests.helpers.workers import flow_of
 
 BEAT = "layby.worker.heartbeat"
 

@@ -8,7 +8,7 @@ import pytest
 
 from layby import RunFailed, Runner, task
 from layby.testing import virtual_test
-from tests.worker.world import flow_of, look
+from tests.helpers.workers import flow_of, look
 
 
 @task

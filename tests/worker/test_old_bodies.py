@@ -10,9 +10,9 @@ from layby import Runner, task
 from layby.core.commands import GetTask, LeaveWorker, ReleaseTask
 from layby.core.replies import TaskData, refuse
 from layby.testing import virtual_test
-from tests.worker.calling import answer_to, call
-from tests.worker.elsewhere import Elsewhere, play, server_elsewhere, soon
-from tests.worker.world import flow_of, look, settled_down, until
+from tests.helpers.callers import answer_to, call
+from tests.helpers.server_thread import Elsewhere, play, server_elsewhere, soon
+from tests.helpers.workers import flow_of, look, settled_down, until
 
 CLEAN_UP_S = 3
 

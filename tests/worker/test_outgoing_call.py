@@ -19,8 +19,8 @@ from layby import (
 from layby.core.commands import AcquireTask, CancelPromise, ResolvePromise
 from layby.testing import SlotWatch, current_clock, virtual_test
 from layby.wire.encoding import wrap
-from tests.worker.calling import task_of
-from tests.worker.world import crashing, flow_of, look, promises, settled_down
+from tests.helpers.callers import task_of
+from tests.helpers.workers import crashing, flow_of, look, promises, settled_down
 
 FIRST = "run/r:calls.x.rpc-1"
 

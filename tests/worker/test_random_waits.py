@@ -8,7 +8,7 @@ import pytest
 from layby import LaybyError, RetryPolicy, Runner, task
 from layby.core.invariants import check
 from layby.testing import SlotWatch, virtual_test
-from tests.worker.world import flow_of, settled_down
+from tests.helpers.workers import flow_of, settled_down
 
 SEEDS = range(12)
 

@@ -14,8 +14,8 @@ from layby.core.replies import OK, Reply, TaskPage, ok, refuse
 from layby.errors import StoreUnavailable
 from layby.worker.reconciliation import BEATS_BETWEEN_CHECKS, Reconciler
 from layby.workflow import plan
-from tests.client.stage import Trouble
-from tests.worker.elsewhere import Elsewhere, play, server_elsewhere, soon
+from tests.helpers.server_thread import Elsewhere, play, server_elsewhere, soon
+from tests.helpers.troubled_server import Trouble
 
 LIST = "layby.worker.list"
 

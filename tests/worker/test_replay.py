@@ -6,7 +6,7 @@ import pytest
 
 from layby import ConditionError, DeferTimeout, ReplayMismatch, RunFailed, Runner, UsageError, task
 from layby.testing import SlotWatch, virtual_test
-from tests.worker.world import crashing, flow_of, look, promises, settled_down, until
+from tests.helpers.workers import crashing, flow_of, look, promises, settled_down, until
 
 
 @virtual_test

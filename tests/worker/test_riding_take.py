@@ -6,7 +6,7 @@ from layby import Context, Runner, Workflow, task
 from layby.core.commands import GetPromise
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation, PromiseData
-from tests.worker.world import until
+from tests.helpers.workers import until
 
 
 def test_what_was_claimed_ahead_goes_back_when_no_slot_comes_free():

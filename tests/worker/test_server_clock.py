@@ -8,7 +8,7 @@ from layby.core.commands import Command, HeartbeatWorker
 from layby.core.queries import Query
 from layby.core.replies import HeartbeatData, Reply, ok, refuse
 from layby.worker.server_clock import ServerClock
-from tests.clocks import ManualClock
+from tests.helpers.clocks import ManualClock
 
 BEAT = HeartbeatWorker(pid="p", incarnation="1", held=0)
 AN_HOUR = 3_600_000

@@ -14,7 +14,7 @@ from layby.testing import SlotWatch, virtual_test
 from layby.worker.attempt import Attempt
 from layby.worker.handle import TaskHandle
 from layby.worker.strands import MAIN, Strands
-from tests.worker.world import flow_of, look, settled_down
+from tests.helpers.workers import flow_of, look, settled_down
 
 # --- the rules ---------------------------------------------------------------------------
 

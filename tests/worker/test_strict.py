@@ -12,7 +12,7 @@ from layby.core.commands import CreatePromise
 from layby.core.invariants import check
 from layby.core.settings import Settings
 from layby.testing import virtual_test
-from tests.worker.world import flow_of, promises
+from tests.helpers.workers import flow_of, promises
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from layby.core.queries import GetRun
 from layby.core.replies import RowPage
 from layby.testing import virtual_test
 from layby.workflow.history import read_history
-from tests.worker.world import flow_of, look, rows, settled_down
+from tests.helpers.workers import flow_of, look, rows, settled_down
 
 
 @virtual_test

@@ -7,7 +7,7 @@ import pytest
 
 from layby import ConditionError, RunFailed, Runner, task
 from layby.testing import SlotWatch, current_clock, virtual_test
-from tests.worker.world import crashing, flow_of, look, rows, settled_down
+from tests.helpers.workers import crashing, flow_of, look, rows, settled_down
 
 
 @virtual_test

@@ -11,8 +11,8 @@ from layby.core.commands import GetTask
 from layby.core.replies import TaskData
 from layby.testing import virtual_test
 from layby.workflow.history import MAX_TRIES, History, Try, read_history, started, without_gap
-from tests.worker.calling import call
-from tests.worker.world import crashing, flow_of, look, until
+from tests.helpers.callers import call
+from tests.helpers.workers import crashing, flow_of, look, until
 
 
 def outcomes(seen) -> list[tuple[int, str, str | None]]:

@@ -20,7 +20,7 @@ from layby import (
 )
 from layby.core.commands import CancelPromise, CreatePromise
 from layby.testing import SlotWatch, current_clock, virtual_test
-from tests.worker.world import flow_of, look, promises, settled_down
+from tests.helpers.workers import flow_of, look, promises, settled_down
 
 # --- sleep -------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from layby.wire.encoding import encode
 from layby.workflow.merge import Conflict, Delta, Entry, View
 from layby.workflow.shape import Shape
 from layby.workflow.views import RunViews
-from tests.workflow.dags import KEYS, Naive, delta_of, deltas, shapes
+from tests.helpers.dags import KEYS, Naive, delta_of, deltas, shapes
 
 DIAMOND = Shape({"top": (), "left": ("top",), "right": ("top",), "end": ("left", "right")})
 

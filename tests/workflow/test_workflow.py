@@ -5,7 +5,7 @@ from layby.errors import UsageError, WorkflowError
 from layby.workflow.shape import Shape
 from layby.workflow.task import task
 from layby.workflow.workflow import Workflow, check_run_id
-from tests.workflow.dags import shapes
+from tests.helpers.dags import shapes
 
 
 def body(context): ...

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tests.server.recording import Call, Data, Heard, Record
+from tests.helpers.recording import Call, Data, Heard, Record
 
 CLAIMS = ("task.acquire", "task.create", "layby.worker.take", "layby.task.finish")
 

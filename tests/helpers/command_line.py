@@ -20,7 +20,7 @@ from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.items import Item
 from layby.store.sqlite import SqliteStore
-from tests.worlds import resolve
+from tests.helpers.worlds import resolve
 
 
 class Said(NamedTuple):

@@ -27,7 +27,7 @@ from layby.engine.calendar import next_after
 from layby.store.memory import MemoryStore
 from layby.wire.decode import decode_data
 from layby.wire.encode import encode
-from tests.server.recording import Call, wall_ms
+from tests.helpers.recording import Call, wall_ms
 
 SLACK_MS = 2
 """How far the clocks of two processes may be apart."""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Event
 
+from tests.helpers.recording import Data, Ear, Meeting
+from tests.helpers.server_process import ServerProcess
 from tests.model.scripts import (
     acquire,
     create,
@@ -23,8 +25,6 @@ from tests.model.scripts import (
     suspend,
     task_create,
 )
-from tests.server.processes import ServerProcess
-from tests.server.recording import Data, Ear, Meeting
 
 GROUP, OWN = "work", "own"
 FAR = 4_102_444_800_000

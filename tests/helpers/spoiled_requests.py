@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from layby.wire.decode import VERSION
-from tests.server.samples import SAMPLES
+from tests.helpers.sample_requests import SAMPLES
 
 Path = tuple[Any, ...]
 

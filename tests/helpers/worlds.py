@@ -27,7 +27,7 @@ from layby.store.migrate import migrate
 from layby.store.sql import SqlStore
 from layby.wire.decode import VERSION, Batch, decode
 from layby.wire.encode import encode
-from tests.clocks import ManualClock
+from tests.helpers.clocks import ManualClock
 
 Backend = Literal["memory", "sqlite"]
 BACKENDS: tuple[Backend, ...] = ("memory", "sqlite")

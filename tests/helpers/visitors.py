@@ -5,8 +5,8 @@ from typing import Any, Final
 from layby.core.replies import Reply
 from layby.server.auth import FORBIDDEN
 from layby.server.auth_config import ApiKey, AuthConfig, new_api_key
-from tests.server.keys import public_pem, signed
-from tests.server.samples import GROUP, HANDING_BACK, HOLDING, TAKING, UNBOUNDED
+from tests.helpers.keys import public_pem, signed
+from tests.helpers.sample_requests import GROUP, HANDING_BACK, HOLDING, TAKING, UNBOUNDED
 
 KEY, DIGEST = new_api_key()
 ADMIN_KEY, _ = new_api_key()

@@ -16,7 +16,7 @@ from layby.core.model import Promise, Task
 from layby.server import server_config
 from layby.server.server import Server
 from layby.wire.decode import VERSION
-from tests.worlds import Answered
+from tests.helpers.worlds import Answered
 
 PATIENCE_S = 90.0
 Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "html", "json", "busy", "pass"]

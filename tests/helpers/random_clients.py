@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.helpers.recording import Call, Caller, Data, Ear, wall_ms
+from tests.helpers.server_process import Answer
 from tests.model.scripts import (
     acquire,
     callback,
@@ -17,8 +19,6 @@ from tests.model.scripts import (
     suspend,
     task_create,
 )
-from tests.server.processes import Answer
-from tests.server.recording import Call, Caller, Data, Ear, wall_ms
 
 GROUP = "hammer"
 TARGET = f"poll://any@{GROUP}"

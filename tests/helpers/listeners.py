@@ -16,7 +16,7 @@ from layby.server.auth_config import AuthConfig
 from layby.server.front import Front
 from layby.server.listener import HttpListener, Limits
 from layby.store.api import Store
-from tests.worlds import World
+from tests.helpers.worlds import World
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 PATIENCE_S = 90

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.server.processes import ServerProcess
+from tests.helpers.server_process import ServerProcess
 
 QUIET = ("--durability", "normal", "--no-push-enabled", "--log-level", "warning")
 PEAK_MB = 250

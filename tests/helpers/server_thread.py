@@ -11,8 +11,8 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.model import Task
 from layby.server.server import Server
-from tests.client.stage import PATIENCE_S, Meddler, play, served
-from tests.worlds import Answered
+from tests.helpers.troubled_server import PATIENCE_S, Meddler, play, served
+from tests.helpers.worlds import Answered
 
 __all__ = ["Elsewhere", "play", "server_elsewhere", "soon"]
 

@@ -19,7 +19,7 @@ from layby.core import queries as q
 from layby.core.address import inbox_of, target_of
 from layby.core.model import NEVER
 from layby.core.settings import Settings
-from tests.worlds import Timed, World
+from tests.helpers.worlds import Timed, World
 
 Pick = Callable[[Sequence[Any]], Any]
 Script = list[Timed]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from tests.server.processes import PATIENCE_S, Answer, HungUp, Peer, ServerProcess
+from tests.helpers.server_process import PATIENCE_S, Answer, HungUp, Peer, ServerProcess
 
 Data = dict[str, Any]
 _WALL_CLOCK_NS = time.time_ns() - time.monotonic_ns()

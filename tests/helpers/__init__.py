@@ -1,0 +1,1 @@
+"""What tests of several modules share. A helper of one test module stands beside it."""
