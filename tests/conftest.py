@@ -1,12 +1,14 @@
-"""Settings every test shares; fixtures live beside the tests that use them."""
+"""Settings every test shares, and the fixture `world`; others live beside their tests."""
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.helpers.child_processes import left_behind
+from tests.helpers.worlds import BACKENDS, World
 
 # No deadline anywhere: how long an example took says more about the machine than the code.
 settings.register_profile("quick", deadline=None, max_examples=100)
@@ -29,6 +31,19 @@ settings.register_profile(
 )
 
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
+
+
+@pytest.fixture
+def world_options() -> dict[str, Any]:
+    """What the fixture `world` is made with; a module that needs something else defines it."""
+    return {}
+
+
+@pytest.fixture(params=BACKENDS)
+def world(request: pytest.FixtureRequest, world_options: dict[str, Any]) -> Iterator[World]:
+    """An engine on each store, with time that moves when told to."""
+    with World(request.param, **world_options) as world:
+        yield world
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -27,10 +27,9 @@ def settings(request: pytest.FixtureRequest) -> Settings:
     return PROFILES[request.param]
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest, settings: Settings):
-    with World(request.param, settings=settings) as world:
-        yield world
+@pytest.fixture
+def world_options(settings: Settings) -> dict[str, Any]:
+    return {"settings": settings}
 
 
 @pytest.fixture(params=BACKENDS)

@@ -13,12 +13,6 @@ from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest):
-    with World(request.param) as world:
-        yield world
-
-
 def holder(world: World, pid: str = "p", incarnation: str = "1"):
     return world.dump().holders[pid, incarnation]
 

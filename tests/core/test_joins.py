@@ -21,12 +21,6 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest):
-    with World(request.param) as world:
-        yield world
-
-
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_order_of_settlement_joins(name: str) -> None:
     """In any order in which others may settle them, a node is ready exactly when it should be."""

@@ -1,7 +1,6 @@
 """Workers say how long, core knows what time it is: no clock elsewhere spoils a deadline."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,16 +8,15 @@ import pytest
 from layby.core import commands as c
 from layby.core.model import NEVER
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World
+from tests.helpers.worlds import World
 
 NOW = 1_000_000
 TIMER = {"resonate:timer": "true"}
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request) -> Iterator[World]:
-    with World(request.param, now=NOW) as world:
-        yield world
+@pytest.fixture
+def world_options() -> dict[str, Any]:
+    return {"now": NOW}
 
 
 def held(world: World, timeout: int = NEVER) -> str:

@@ -5,13 +5,7 @@ import pytest
 from layby.core import commands as c
 from layby.core.model import NEVER, Listener
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World
-
-
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest):
-    with World(request.param) as world:
-        yield world
+from tests.helpers.worlds import World
 
 
 def waited_for(world: World) -> None:

@@ -15,18 +15,12 @@ from layby.core.replies import RowPage
 from layby.core.schedules import FireSchedule, due, occurrences
 from layby.core.settings import NoInstant
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World
+from tests.helpers.worlds import World
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
 TODAY = 1_800_000_000_000
 NODES = (c.Node(id="a", name="f", param=c.Value(data="YQ==")), c.Node("b", "f", ("a",)))
-
-
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest):
-    with World(request.param) as world:
-        yield world
 
 
 def every_minute(**changed: Any) -> c.CreateRunSchedule:

@@ -7,15 +7,9 @@ from layby.core.model import Schedule
 from layby.core.schedules import STRAY_MS, FireSchedule, occurrences
 from layby.core.settings import NoInstant
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World
+from tests.helpers.worlds import World
 
 MINUTE = 60_000
-
-
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest):
-    with World(request.param) as world:
-        yield world
 
 
 def every_minute(

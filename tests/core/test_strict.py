@@ -1,6 +1,5 @@
 """The strict profile: what it refuses and how that is worded, and what of ours it leaves alone."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,10 +17,9 @@ EXTERNAL = Settings(strict_external=True)
 SOON = 1_000
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with World(request.param, settings=STRICT) as world:
-        yield world
+@pytest.fixture
+def world_options() -> dict[str, Any]:
+    return {"settings": STRICT}
 
 
 def fenced(inner: c.CreatePromise) -> c.FenceTask:

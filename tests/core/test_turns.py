@@ -13,12 +13,6 @@ from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest):
-    with World(request.param) as world:
-        yield world
-
-
 def take(free: int = 0, **fields: Any) -> c.Take:
     pid = fields.pop("pid", "p")
     return replace(r.take(free, pid=pid), **fields)

@@ -24,10 +24,9 @@ HOUR = 3_600_000
 TIMER = {"resonate:timer": "true"}
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest) -> Generator[World]:
-    with World(request.param, paused=False, now=START) as world:
-        yield world
+@pytest.fixture
+def world_options() -> dict[str, Any]:
+    return {"paused": False, "now": START}
 
 
 def ask(world: World, command: c.Command) -> Any:

@@ -10,13 +10,12 @@ from layby.core import commands as c
 from layby.core.replies import TakeData
 from layby.engine.items import Item
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World, resolve
+from tests.helpers.worlds import World, resolve
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest):
-    with World(request.param, paused=False) as world:
-        yield world
+@pytest.fixture
+def world_options() -> dict[str, Any]:
+    return {"paused": False}
 
 
 def submit(world: World, request: c.Command) -> "Future[Any]":

@@ -31,12 +31,6 @@ from tests.model.strict import (
 
 
 @pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with World(request.param) as world:
-        yield world
-
-
-@pytest.fixture(params=BACKENDS)
 def threaded_world(request: pytest.FixtureRequest) -> Iterator[World]:
     with World(request.param, threaded=True) as world:
         yield world

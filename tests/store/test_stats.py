@@ -11,7 +11,7 @@ from layby.core.stats import LIVING, GetStats
 from layby.store import stats
 from layby.store.sql import SqlStore
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World, new_store
+from tests.helpers.worlds import World, new_store
 from tests.store.test_search import NOW, rows
 
 
@@ -106,9 +106,3 @@ def test_the_wire_shows_counts_in_its_own_spelling(world: World) -> None:
         "schedules": 0,
         "storeTimeAhead": 0,
     }
-
-
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest):
-    with World(request.param) as world:
-        yield world
