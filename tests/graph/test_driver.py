@@ -158,7 +158,7 @@ def test_a_fire_from_another_thread_wakes_a_driver_at_rest():
 
 @on_loop
 async def test_a_cancelled_driver_leaves_the_runtime_usable():
-    """What was not taken is taken by the next driver."""
+    """What was not taken is taken by the next driver; so is what it was about to finish."""
     notebook = Notebook()
     started, go_on = asyncio.Event(), asyncio.Event()
     graph = Graph("g")
@@ -181,7 +181,8 @@ async def test_a_cancelled_driver_leaves_the_runtime_usable():
         await driving
     go_on.set()
     await runtime.drive()
-    assert notebook.payloads == [2, 3]
+    assert notebook.payloads == [1, 2, 3]
+    assert runtime.metrics()["runtime.component.interrupted_count"] == 1
 
 
 @on_loop
@@ -223,3 +224,75 @@ async def test_two_drivers_must_not_share_a_runtime():
     with pytest.raises(GraphError, match="two drivers must not share a runtime"):
         await driver.run_epoch()
     await first
+
+
+@on_loop
+@pytest.mark.parametrize("kind", ["immediate", "async"])
+async def test_a_kept_context_wakes_the_driver(kind):
+    """Whatever is accepted does, from any thread."""
+    seen = asyncio.Event()
+    graph = pair(lambda context: seen.set(), kind=kind, capacity=4)  # pyright: ignore[reportArgumentType]
+    runtime = graph.runtime()
+    driving = asyncio.create_task(runtime.drive().run_until_closed())
+    await asyncio.sleep(0.02)
+    assert await asyncio.to_thread(runtime.context("source").publish, "out", 7)
+    await asyncio.wait_for(seen.wait(), PATIENCE)
+    runtime.close()
+    await asyncio.wait_for(driving, PATIENCE)
+
+
+@on_loop
+async def test_a_second_driver_is_refused_and_the_first_goes_on():
+    """It hears what comes, and ends when the runtime is closed."""
+    notebook = Notebook()
+    seen = asyncio.Event()
+    runtime = awaiting(lambda context: (notebook(context), seen.set())).runtime()
+    driving = asyncio.create_task(runtime.drive().run_until_closed())
+    await asyncio.sleep(0)
+    with pytest.raises(GraphError, match="graph 'awaiting' has a driver already"):
+        await runtime.drive()
+    runtime.fire("source", 1)
+    await asyncio.wait_for(seen.wait(), PATIENCE)
+    runtime.close()
+    await asyncio.wait_for(driving, PATIENCE)
+    assert notebook.payloads == [1]
+
+
+def endless() -> Graph:
+    graph = Graph("endless")
+    graph.add_component("a", lambda c: c.publish("out", 1), inputs=["into"], outputs=["out"])
+    graph.connect("a.out", "a.into", kind="async")
+    return graph
+
+
+@on_loop
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_time_is_looked_at_while_there_is_work(is_async):
+    """Between epochs."""
+    runtime = endless().runtime()
+    runtime.fire("a")
+    limits = {"timeout": 0.05, "max_epochs": 10**9}
+    driver = runtime.drive() if is_async else runtime
+    with pytest.raises(TimeoutError, match=r"after 0\.05 s; what is left: messages on their way"):
+        await asyncio.gather(driver.run_until_idle(**limits))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+@on_loop
+async def test_time_is_looked_at_while_a_component_is_awaited():
+    """It is cancelled, and what it had taken is not lost; its own TimeoutError stays its own."""
+    graph = Graph("slow")
+
+    @graph.component(trigger="manual")
+    async def slow(context):
+        if context.payload == "raise":
+            raise TimeoutError("my own")
+        await asyncio.Event().wait()
+
+    runtime = graph.runtime()
+    runtime.fire("slow")
+    with pytest.raises(TimeoutError, match=r"graph 'slow' is not idle.*something to do for slow"):
+        await runtime.drive().run_until_idle(timeout=0.05)
+    other = graph.runtime()
+    other.fire("slow", "raise")
+    with pytest.raises(TimeoutError, match="my own"):
+        await other.drive().run_until_idle(timeout=PATIENCE)

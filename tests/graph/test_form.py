@@ -1,6 +1,7 @@
 """The YAML form: what it says, and that every complaint names its line."""
 
 import sys
+from time import process_time
 
 import pytest
 
@@ -193,3 +194,83 @@ def test_without_pyyaml_it_says_what_to_install(monkeypatch):
     with pytest.raises(GraphError, match=r"pip install 'layby\[graph\]'"):
         graph_from_text(GOOD)
     Graph("g").add_component("a", print, trigger="manual")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("graph: camera", "graph: 2024-13-45", "g.yaml:1: '2024-13-45' is not a timestamp"),
+        ("capacity: 8", "capacity: 0b_", "g.yaml:20: '0b_' is not a int"),
+        ("capacity: 8", "capacity: !!int abc", "g.yaml:20: 'abc' is not a int"),
+        ("capacity: 8", f"capacity: {'9' * 5000}", "g.yaml:20: '999"),
+        ("graph: camera", f"graph: {'[' * 3000}", "g.yaml:1: this is nested too deep"),
+        ("outputs: [result]", "outputs: {o: 1}",
+         "g.yaml:4: component 'detect': outputs must be a list of names, got {'o': 1}"),
+        ("outputs: [result]", "outputs: false",
+         "g.yaml:4: component 'detect': outputs must be a list of names, got False"),
+        ("outputs: [result]", "outputs: 0", "g.yaml:4: component 'detect': outputs must be a list"),
+        ("outputs: [result]", "outputs: [on]",
+         "g.yaml:4: component 'detect': output True must be a text, not bool: in YAML put on,"),
+        ("capacity: 8", "health_events: maybe",
+         "g.yaml:15: edge detect.result -> join.result: health_events must be true or false, got"),
+        ("run: camera_parts:detect", "run: camera_parts:seen",
+         "g.yaml:5: run: camera_parts has no function 'seen'; did you mean 'sensor'?"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_are_named_with_their_line(old, new, says):
+    """Never a traceback, and never the whole of a very long value."""
+    [found, *_] = problems(GOOD.replace(old, new, 1))
+    assert found.startswith(says), found
+    assert len(found) < 400
+
+
+def test_a_module_that_ends_the_process_cannot_be_imported(parts):
+    """It ends with a line of ours instead."""
+    (parts / "camera_parts.py").write_text("raise SystemExit(7)")
+    assert problems(GOOD)[0] == "g.yaml:3: run: camera_parts cannot be imported: SystemExit: 7"
+
+
+def test_aliases_that_stand_for_very_much():
+    """A few lines that mean a thousand million values are refused before they are made."""
+    lines = ["graph: g", "a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]")
+    [found] = problems("\n".join([*lines, "components: *i"]))
+    assert "its aliases stand for more than 10000 values" in found
+
+
+def test_aliases_may_be_used():
+    """In measure."""
+    text = GOOD.replace("inputs: [frame]", "inputs: &ports [frame]", 1)
+    text = text.replace("sensor: {", "sensor: {", 1)
+    assert graph_from_text(text.replace("trigger: {kind", "error_port: &p bad\n    trigger: {kind"))
+
+
+def test_a_component_may_be_called_on():
+    """YAML takes the word for a truth value; as a key it is a name."""
+    text = "graph: g\ncomponents:\n  on: {trigger: manual}\n"
+    assert list(graph_from_text(text, resolve=False).components) == ["on"]
+
+
+def test_a_port_that_is_missing_because_of_a_mistake_is_not_told_again():
+    """What else is wrong with its edges is."""
+    text = GOOD.replace("error_port", "eror_port").replace("drop_oldest", "drop_odest")
+    text += "  - {from: detect.failed, to: join.result}\n"
+    first, second = problems(text)
+    assert first == (
+        "g.yaml:8: component 'detect' has an unknown field 'eror_port'; did you mean 'error_port'?"
+    )
+    assert second == (
+        "g.yaml:15: edge detect.result -> join.result: unknown overflow 'drop_odest'; did you mean "
+        "'drop_oldest'?"
+    )
+
+
+def test_thousands_of_mistakes_are_told_in_proportion():
+    """Each is compared with some names, not with all."""
+    names = [f"  c{number}: {{inputs: [i], outputs: [o]}}" for number in range(3_000)]
+    edges = [f"  - {{from: c{number}.o, to: d{number}.i}}" for number in range(3_000)]
+    text = "\n".join(["graph: g", "components:", *names, "edges:", *edges])
+    began = process_time()
+    assert len(problems(text, resolve=False)) == 3_000
+    assert process_time() - began < 8

@@ -214,3 +214,69 @@ def test_a_message_says_by_which_trigger_it_is_read(kind):
     runtime.run_epoch()
     [seen] = notebook.seen
     assert (seen.metadata.trigger_kind, seen.trigger_kind) == (kind, kind)
+
+
+def test_the_window_of_a_batch_is_counted_from_its_oldest_message():
+    """Whenever others were taken meanwhile."""
+    seen, clock = [], ManualClock()
+
+    def sink(context):
+        seen.append([message.payload for message in context.messages()])
+        if len(seen) == 1:
+            raise LookupError
+
+    trigger = GraphTrigger("batch", batch_size=2, batch_window=10)
+    runtime = joined(sink, trigger, capacity=8).runtime(clock=clock)
+    for number in range(5):
+        runtime.publish("left.out", number)
+    with pytest.raises(LookupError):
+        runtime.run_epoch()
+    clock.advance(4)
+    runtime.run_epoch()
+    assert seen == [[0, 1], [2, 3]]
+    clock.advance(6)
+    runtime.run_epoch()
+    assert seen == [[0, 1], [2, 3], [4]]
+
+
+def test_a_batch_takes_the_oldest_first():
+    """A busy port does not keep another one waiting for ever; the newest is the last to come."""
+    seen = []
+    trigger = GraphTrigger("batch", batch_size=2)
+    graph = joined(
+        lambda c: seen.append(([m.payload for m in c.messages()], c.payload)), trigger, capacity=8
+    )
+    runtime = graph.runtime()
+    runtime.publish("right.out", "older")
+    runtime.run_epoch()
+    for number in (1, 2):
+        runtime.publish("left.out", number)
+    runtime.run_epoch()
+    assert seen == [(["older", 1], 1)]
+
+
+def test_a_latched_port_shows_the_newest_that_is_visible():
+    """Also before it has been taken itself."""
+    seen = []
+    graph = Graph("g")
+    graph.add_component("s", lambda c: None, outputs=["tick", "setting"], trigger="manual")
+    graph.add_component(
+        "use", lambda c: seen.append((c.input("tick"), c.input("setting"))),
+        inputs=["tick", "setting"],
+    )  # fmt: skip
+    graph.connect("s.tick", "use.tick")
+    graph.connect("s.setting", "use.setting", mode="latched")
+    runtime = graph.runtime()
+    for number, setting in ((1, "A"), (2, "B")):
+        runtime.publish("s.setting", setting)
+        runtime.publish("s.tick", number)
+        runtime.run_epoch()
+    assert seen == [(1, "A"), (None, "A"), (2, "B"), (None, "B")]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_batch_that_cannot_be_full_is_told_by_the_runtime():
+    """It would wait for ever."""
+    graph = pair(Notebook(), trigger=GraphTrigger("batch", batch_size=3), capacity=2)
+    with pytest.warns(RuntimeWarning, match="graph 'pair': component 'sink' takes batches of 3"):
+        graph.runtime()

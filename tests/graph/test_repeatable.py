@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from layby.graph import Graph
+
 SCRIPT = """
 import json
 from layby.executors import DeterministicTaskExecutor, TaskExecutorConfig
@@ -63,3 +65,24 @@ def test_equal_runs_are_equal_to_the_byte():
     assert b"task_failed" in said
     assert b"refused" in said
     assert len(said) > 2_000
+
+
+def chain(trace):
+    """Three messages through two components, the last edge keeping only one."""
+    seen = []
+    graph = Graph("chain")
+    graph.add_component("s", lambda c: [c.publish("o", n) for n in range(3)], outputs=["o"],
+                        trigger="manual")  # fmt: skip
+    graph.add_component("p", lambda c: c.publish("o", c.payload), inputs=["i"], outputs=["o"])
+    graph.add_component("d", lambda c: seen.append((c.payload, c.metadata)), inputs=["i"])
+    graph.connect("s.o", "p.i", capacity=8)
+    graph.connect("p.o", "d.i")
+    runtime = graph.runtime(trace_capacity=trace)
+    runtime.fire("s")
+    runtime.run_until_idle()
+    return seen, runtime.metrics()
+
+
+def test_tracing_changes_nothing():
+    """The same messages, histories and counters."""
+    assert chain(0) == chain(50)

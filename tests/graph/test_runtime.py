@@ -1,5 +1,7 @@
 """Epochs, visibility, bounds and errors of a runtime."""
 
+from time import process_time
+
 import pytest
 
 from layby.graph import Graph, GraphError, GraphTrigger, PublicationRefused
@@ -136,9 +138,9 @@ def test_an_edge_that_overwrites_keeps_the_newest_of_what_waits(kind):
     """Nobody reads: at each boundary the oldest go, and the sequence goes on."""
     notebook = Notebook()
     trigger = GraphTrigger("batch", batch_size=9)
-    runtime = pair(
-        notebook, trigger=trigger, kind=kind, capacity=3, overflow="drop_oldest"
-    ).runtime()
+    graph = pair(notebook, trigger=trigger, kind=kind, capacity=3, overflow="drop_oldest")
+    with pytest.warns(RuntimeWarning, match="takes batches of 9, and its edges hold 3"):
+        runtime = graph.runtime()
     for epoch in range(1, 5):
         runtime.fire("source", [(epoch, 1), (epoch, 2)])
         runtime.run_epoch()
@@ -302,7 +304,7 @@ def test_a_closed_runtime_refuses_and_runs_nothing():
 
 
 def test_a_runtime_closed_by_a_component_stays_closed():
-    """What it still takes in this epoch makes no room for anything new."""
+    """It was the last to run, and what it leaves makes no room for anything new."""
     answers = []
     graph = pair(lambda c: (runtime.close(), kept.append(c)), kind="async", capacity=4)  # pyright: ignore[reportArgumentType]
     runtime = graph.runtime()
@@ -313,7 +315,7 @@ def test_a_runtime_closed_by_a_component_stays_closed():
     runtime.run_epoch()
     answers.append(source.publish("out", 3))
     assert [answer.reason for answer in answers] == ["graph runtime is closed"]
-    assert len(kept) == 2
+    assert len(kept) == 1
 
 
 def test_a_component_that_fires_itself_runs_once_an_epoch():
@@ -404,3 +406,81 @@ def test_metrics_of_each_channel():
     runtime.fire("source", [1, 2])
     runtime.run_until_idle()
     assert runtime.channel_metrics()["wire"]["runtime.async.completed_count"] == 2
+
+
+def test_a_publication_on_several_edges_begins_one_chain():
+    """They carry the same message."""
+    books = [Notebook(), Notebook()]
+    graph = pair(books[0])
+    graph.add_component("other", books[1], inputs=["into"])
+    graph.connect("source.out", "other.into")
+    runtime = graph.runtime()
+    for number in (1, 2):
+        runtime.publish("source.out", number)
+        runtime.run_epoch()
+    correlations = [[seen.metadata.correlation_id for seen in book.seen] for book in books]
+    assert correlations == [["source.out#1", "source.out#2"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"trace_capacity": "many"}, "trace_capacity must be a whole number, 0 or more"),
+        ({"trace_capacity": -1}, "trace_capacity must be a whole number, 0 or more, got -1"),
+        ({"fire_capacity": 0}, "fire_capacity must be a whole number, 1 or more, got 0"),
+        ({"clock": 3.0}, "clock must be a function"),
+        ({"task_executor": "threads"}, r"task_executor must be an object with submit\(...\)"),
+        ({"health_event_sink": print}, r"health_event_sink must be an object with emit\(...\)"),
+    ],
+)
+def test_what_a_runtime_is_given_is_checked(options, says):
+    """At once: otherwise it shows much later."""
+    with pytest.raises(GraphError, match=says):
+        pair(Notebook()).runtime(**options)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda r: r.fire(5), "a component's name must be a text, got 5"),
+        (lambda r: r.fire(["source"]), "a component's name must be a text"),
+        (lambda r: r.fire("source", correlation_id=5), "correlation_id must be a text, got 5"),
+        (lambda r: r.publish("source.out", 1, transaction_id=5), "transaction_id must be a text"),
+    ],
+)
+def test_names_and_ids_are_texts(call, says):
+    """A clear error, not one from within."""
+    with pytest.raises(GraphError, match=says):
+        call(pair(Notebook()).runtime())
+
+
+def test_a_clock_that_raises_begins_no_epoch():
+    """When it works again, so does the runtime."""
+    times = [OSError("no clock"), 1.0]
+
+    def clock():
+        time = times.pop(0)
+        if isinstance(time, OSError):
+            raise time
+        return time
+
+    runtime = pair(Notebook()).runtime(clock=clock)
+    with pytest.raises(OSError, match="no clock"):
+        runtime.run_epoch()
+    runtime.run_epoch()
+    assert runtime.epoch == 1
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("kind", ["immediate", "async"])
+def test_a_large_graph_is_planned_in_proportion(kind, order):
+    """Ten thousand components in a row: each step looks at what is near."""
+    size = 10_000
+    graph = Graph("large")
+    for number in range(size):
+        graph.add_component(f"c{number}", print, inputs=["i"], outputs=["o"])
+    for number in range(size - 1)[::order]:
+        graph.connect(f"c{number}.o", f"c{number + 1}.i", kind=kind)
+    began = process_time()
+    graph.runtime()
+    assert process_time() - began < 3

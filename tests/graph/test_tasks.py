@@ -303,3 +303,78 @@ def test_a_component_may_keep_its_context():
     runtime.run_until_idle()
     assert [context.input("into") for context in kept] == [1, 2]
     assert [context.message("into").sequence for context in kept] == [1, 2]
+
+
+def test_overwritten_reports_are_unheard():
+    """Five failures on an edge that keeps the newest: one is heard."""
+    errors = Notebook()
+    graph = worker(Notebook(), lambda n: 1 // 0)
+    graph.add_component("alarm", errors, inputs=["failure"])
+    graph.connect("worker.failed", "alarm.failure", kind="async")
+    runtime = graph.runtime(task_executor=DeterministicTaskExecutor(TaskExecutorConfig(8)))
+    for number in range(5):
+        runtime.fire("start", number)
+    runtime.run_until_idle()
+    metrics = runtime.metrics()
+    assert len(errors.seen) == 1
+    assert metrics["runtime.error.published_count"] == 5
+    assert metrics["runtime.error.unheard_count"] == 4
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_completion_that_meets_the_end_is_late_and_nothing_else(ok):
+    """Closed while it was on its way: not completed, failed, refused or unheard as well."""
+    executor = DeterministicTaskExecutor()
+    runtime = worker(Notebook(), lambda n: 1 // n).runtime(task_executor=executor)
+    runtime.fire("start", int(ok))
+    runtime.run_epoch()
+    runtime._publisher.close()  # as if between the two halves of runtime.close()
+    executor.run_ready()
+    counted = {name: value for name, value in runtime.metrics().items() if value}
+    assert counted["runtime.task.late_count"] == 1
+    for name in ("task.completed", "task.failed", "publication.refused", "error.unheard"):
+        assert f"runtime.{name}_count" not in counted
+
+
+def test_a_completion_called_twice_is_published_once():
+    """Whatever a foreign executor does."""
+
+    class Twice(ForeignExecutor):
+        def submit(self, work, completion=None, metadata=None):
+            assert completion is not None
+            return super().submit(work, lambda record: (completion(record), completion(record)))
+
+    notebook = Notebook()
+    runtime = worker(notebook, lambda n: n).runtime(task_executor=Twice())  # pyright: ignore[reportArgumentType]
+    runtime.fire("start", 7)
+    runtime.run_until_idle()
+    assert notebook.payloads == [7]
+    assert runtime.metrics()["runtime.task.completed_count"] == 1
+
+
+def test_an_executor_that_says_nothing_of_itself_is_waited_for():
+    """By what was submitted and has not come back."""
+
+    class Silent:
+        def __init__(self):
+            self.gate = threading.Event()
+
+        def submit(self, work, completion, metadata=None):
+            def later():
+                self.gate.wait(PATIENCE)
+                completion(ForeignRecord(1, True, work()))
+
+            self.thread = threading.Thread(target=later)
+            self.thread.start()
+            threading.Timer(0.1, self.gate.set).start()
+            return ForeignAnswer(True, 1)
+
+        def run_ready(self, max_tasks=0, cancel_token=None):
+            return []
+
+    notebook, executor = Notebook(), Silent()
+    runtime = worker(notebook, lambda n: n).runtime(task_executor=executor)  # pyright: ignore[reportArgumentType]
+    runtime.fire("start", 7)
+    runtime.run_until_idle(timeout=PATIENCE)
+    executor.thread.join()
+    assert notebook.payloads == [7]

@@ -1,17 +1,27 @@
 """Owns `Graph`: components and edges, checked one by one as they are added."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from layby.executors import HealthEventSink, TaskExecutor
-from layby.graph.checks import check_graph
+from layby.graph.checks import narrow_batches
 from layby.graph.definition import Component, ComponentFunction, Edge
 from layby.graph.errors import GraphError
 from layby.graph.mermaid import mermaid
-from layby.graph.names import Endpoint, check_name, check_names, hint, parse_endpoint
+from layby.graph.names import (
+    MOST_SHOWN,
+    Endpoint,
+    check_name,
+    check_names,
+    hint,
+    parse_endpoint,
+    shown,
+)
 from layby.graph.plan import Plan, make_plan
 from layby.graph.policy import POLICY_FIELDS, EdgePolicy
+from layby.graph.returns import check_function
 from layby.graph.trigger import GraphTrigger, as_trigger
 
 if TYPE_CHECKING:
@@ -72,9 +82,9 @@ class Graph:
         check_name(name, "component name")
         if name in self._components:
             raise GraphError(f"graph '{self.name}' has a component '{name}': give one another name")
-        if function is not None and not callable(function):
-            raise GraphError(f"component '{name}': {function!r} is not a function")
         try:
+            if function is not None:
+                check_function(function)
             self._components[name] = _component(
                 name, function, inputs, outputs, as_trigger(trigger), error_port
             )
@@ -87,8 +97,8 @@ class Graph:
         **options: Any,
     ) -> None:  # fmt: skip
         """An edge from an output to an input; `options` are the fields of EdgePolicy."""
+        edge = new_edge(source, target, policy, id, options)
         try:
-            edge = _edge(source, target, policy, id, options)
             self._check_port(edge.source, "outputs")
             self._check_port(edge.target, "inputs")
         except GraphError as error:
@@ -116,7 +126,6 @@ class Graph:
 
     def plan(self) -> Plan:
         """The order in which an epoch visits its components."""
-        check_graph(self.name, self._components, self.edges)
         return make_plan(self.name, self._components, self.edges)
 
     def warnings(self) -> list[str]:
@@ -138,6 +147,8 @@ class Graph:
         """One execution of this graph as it stands now; what is added later is not part of it."""
         from layby.graph.runtime import GraphRuntime  # noqa: PLC0415 - it is built from a Graph
 
+        for each in narrow_batches(self._components, self.edges):
+            warnings.warn(f"graph '{self.name}': {each}", RuntimeWarning, stacklevel=2)
         return GraphRuntime(
             self, task_executor=task_executor, health_event_sink=health_event_sink,
             trace_capacity=trace_capacity, fire_capacity=fire_capacity, clock=clock,
@@ -169,13 +180,28 @@ def _component(
     return Component(name, function, ins, outs, trigger, error_port)
 
 
+def new_edge(
+    source: str, target: str, policy: EdgePolicy | None, own_id: str | None, options: dict[str, Any]
+) -> Edge:
+    """Checked by itself; whether its ends are there only the graph knows."""
+    try:
+        return _edge(source, target, policy, own_id, options)
+    except GraphError as error:
+        ends = f"{_plain(source)} -> {_plain(target)}"
+        raise GraphError(f"edge {ends}: {error}") from None
+
+
+def _plain(end: object) -> str:
+    return end if isinstance(end, str) and len(end) <= MOST_SHOWN else shown(end)
+
+
 def _edge(
     source: str, target: str, policy: EdgePolicy | None, own_id: str | None, options: dict[str, Any]
 ) -> Edge:
     if policy is not None and options:
         raise GraphError("give an EdgePolicy or its fields, not both")
     if own_id is not None and (not isinstance(own_id, str) or not own_id or "#" in own_id):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GraphError(f"id {own_id!r} must be a text without '#'")
+        raise GraphError(f"id {shown(own_id)} must be a text without '#'")
     start, end = parse_endpoint(source), parse_endpoint(target)
     if unknown := [name for name in options if name not in POLICY_FIELDS]:
         raise GraphError(f"unknown option '{unknown[0]}'{hint(unknown[0], POLICY_FIELDS)}")

@@ -1,23 +1,37 @@
 """Owns what must hold for a graph as a whole, before it is planned or run."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
 
 from layby.graph.definition import Component, Edge
 from layby.graph.errors import GraphError
 
 
-def check_graph(name: str, components: Mapping[str, Component], edges: Sequence[Edge]) -> None:
-    problems = problems_of(components, edges)
+def checked_order(
+    name: str, components: Mapping[str, Component], edges: Sequence[Edge]
+) -> list[str]:
+    """The order of an epoch, of a graph that can run."""
+    order, problems = order_and_problems(components, edges)
     if problems:
         raise GraphError(f"graph '{name}': {'; '.join(problems)}")
+    return order
 
 
-def problems_of(components: Mapping[str, Component], edges: Sequence[Edge]) -> list[str]:
-    """Everything that keeps it from running."""
+def order_and_problems(
+    components: Mapping[str, Component], edges: Sequence[Edge]
+) -> tuple[list[str], list[str]]:
+    """The order of an epoch, and everything that keeps it from running."""
     if not components:
-        return ["it has no components: add one with @graph.component(...)"]
-    return [*_cycles(components, edges), *_starved(components, edges)]
+        return [], ["it has no components: add one with @graph.component(...)"]
+    starved = _starved(components, edges)
+    try:
+        return visiting_order(components, edges), starved
+    except CycleError as error:
+        path = " -> ".join(reversed(error.args[1]))
+        remedy = "make one of them async, so that an epoch has an end"
+        return [], [f"immediate edges form a cycle, {path}: {remedy}", *starved]
 
 
 def warnings_of(components: Mapping[str, Component], edges: Sequence[Edge]) -> list[str]:
@@ -30,7 +44,7 @@ def warnings_of(components: Mapping[str, Component], edges: Sequence[Edge]) -> l
         for port in ports
         if (component.name, port) not in used
     ]
-    return [*unused, *_narrow_batches(components, edges)]
+    return [*unused, *narrow_batches(components, edges)]
 
 
 def visiting_order(components: Mapping[str, Component], edges: Sequence[Edge]) -> list[str]:
@@ -39,27 +53,49 @@ def visiting_order(components: Mapping[str, Component], edges: Sequence[Edge]) -
     Where that leaves a choice, the reader of an async edge comes before the writer: it makes room
     by taking what became visible, before more is published.
     """
-    before: dict[str, set[str]] = {name: set() for name in components}
+    links = _Links(components)
     for edge in edges:
         if not edge.is_async:
-            before[edge.target.component].add(edge.source.component)
-    TopologicalSorter(before).prepare()  # raises if that alone is a cycle
+            links.add(edge.source.component, edge.target.component)
+    TopologicalSorter(links.before).prepare()  # raises if that alone is a cycle
     for edge in edges:
         writer, reader = edge.source.component, edge.target.component
-        if edge.is_async and not _precedes(before, writer, reader):
-            before[writer].add(reader)
-    return _sorted(before)
+        if edge.is_async and not links.precedes(writer, reader):
+            links.add(reader, writer)
+    return _sorted(links.before)
 
 
-def _precedes(before: Mapping[str, set[str]], first: str, then: str) -> bool:
-    """Also of a component and itself."""
-    seen, to_see = {then}, [then]
-    while to_see:
-        if (name := to_see.pop()) == first:
-            return True
-        to_see += before[name] - seen
-        seen |= before[name]
-    return False
+class _Links:
+    """Which component comes before which."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.before: dict[str, set[str]] = {name: set() for name in names}
+        self.after: dict[str, set[str]] = {name: set() for name in self.before}
+
+    def add(self, first: str, then: str) -> None:
+        self.before[then].add(first)
+        self.after[first].add(then)
+
+    def precedes(self, first: str, then: str) -> bool:
+        """Also of a component and itself.
+
+        Looked for from both ends in turn: where either is near an end of the graph, as most are,
+        that is over at once, however large the graph.
+        """
+        seen_after, seen_before = {first}, {then}
+        to_see_after, to_see_before = [first], [then]
+        while to_see_after and to_see_before:
+            if to_see_before[-1] in seen_after or to_see_after[-1] in seen_before:
+                return True
+            _go_on(self.after, seen_after, to_see_after)
+            _go_on(self.before, seen_before, to_see_before)
+        return False
+
+
+def _go_on(links: Mapping[str, set[str]], seen: set[str], to_see: list[str]) -> None:
+    new = links[to_see.pop()] - seen
+    seen |= new
+    to_see += new
 
 
 def _sorted(before: Mapping[str, set[str]]) -> list[str]:
@@ -67,24 +103,15 @@ def _sorted(before: Mapping[str, set[str]]) -> list[str]:
     sorter.prepare()
     rank = {name: number for number, name in enumerate(before)}
     order: list[str] = []
-    ready = list(sorter.get_ready())
+    ready = [(rank[name], name) for name in sorter.get_ready()]
+    heapify(ready)
     while ready:
-        ready.sort(key=rank.__getitem__)
-        name = ready.pop(0)
+        _, name = heappop(ready)
         order.append(name)
         sorter.done(name)
-        ready.extend(sorter.get_ready())
+        for each in sorter.get_ready():
+            heappush(ready, (rank[each], each))
     return order
-
-
-def _cycles(components: Mapping[str, Component], edges: Sequence[Edge]) -> list[str]:
-    try:
-        visiting_order(components, edges)
-    except CycleError as error:
-        path = " -> ".join(reversed(error.args[1]))
-        remedy = "make one of them async, so that an epoch has an end"
-        return [f"immediate edges form a cycle, {path}: {remedy}"]
-    return []
 
 
 def _starved(components: Mapping[str, Component], edges: Sequence[Edge]) -> list[str]:
@@ -100,17 +127,16 @@ def _starved(components: Mapping[str, Component], edges: Sequence[Edge]) -> list
     ]
 
 
-def _narrow_batches(components: Mapping[str, Component], edges: Sequence[Edge]) -> list[str]:
+def narrow_batches(components: Mapping[str, Component], edges: Sequence[Edge]) -> list[str]:
     """Batches that can never be full, since the channels hold less."""
+    rooms: defaultdict[str, int] = defaultdict(int)
+    for edge in edges:
+        component = components[edge.target.component]
+        if component.trigger.batch_size and edge.target.port in component.trigger_inputs:
+            rooms[component.name] += edge.policy.capacity
     found: list[str] = []
     for component in components.values():
-        size = component.trigger.batch_size
-        room = sum(
-            edge.policy.capacity
-            for edge in edges
-            if edge.target.component == component.name
-            and edge.target.port in component.trigger_inputs
-        )
+        size, room = component.trigger.batch_size, rooms[component.name]
         if size is not None and room < size:
             found.append(
                 f"component '{component.name}' takes batches of {size}, and its edges hold {room}: "

@@ -1,18 +1,18 @@
 """Owns a component while it runs: what it reads from, publishes on and submits work to."""
 
-import inspect
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from layby.executors import TaskExecutor
-from layby.graph.channel import Channel
+from layby.graph.channel import Channel, Moment
 from layby.graph.definition import Component, Edge
 from layby.graph.errors import GraphError
-from layby.graph.messages import Entry
+from layby.graph.messages import Entry, Message
 from layby.graph.names import Endpoint, hint
 from layby.graph.output_port import ErrorReports, OutputPort, new_output_port
 from layby.graph.publisher import Publisher
+from layby.graph.returns import is_awaited
 from layby.graph.tasks import SubmittedTasks
 
 
@@ -24,18 +24,28 @@ class InputChannel(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A message an invocation has taken."""
+    """A message an invocation has taken, or is shown."""
 
     incoming: InputChannel
     sequence: int
     entry: Entry
+    moment: Moment = Moment()
+    is_shown: bool = False
+    """A latched channel goes on showing it: it was not taken, and is not given back."""
+
+    def message(self) -> Message:
+        return self.incoming.channel.message(self.sequence, self.entry)
+
+    def give_back(self) -> None:
+        if not self.is_shown:
+            self.incoming.channel.give_back(self.sequence, self.entry, self.moment)
 
 
 class ComponentState:
     def __init__(
         self,
         component: Component,
-        channels: Iterable[Channel],
+        wiring: "Wiring",
         publisher: Publisher,
         tasks: SubmittedTasks,
         task_executor: TaskExecutor | None,
@@ -49,8 +59,10 @@ class ComponentState:
         self.tasks = tasks
         self.fires: deque[Entry] = deque()
         self.invocation_count = self.error_count = self.flush_count = 0
-        channels = list(channels)
-        self.input_channels = _input_channels(component, channels)
+        self.interrupted_count = 0
+        self.is_interrupted = False
+        """The invocation that runs was cancelled, or stopped from the keyboard: it did not end."""
+        self.input_channels = wiring.inputs_of(component)
         wanted = component.trigger_inputs
         self.trigger_channels = tuple(each for each in self.input_channels if each.port in wanted)
         self.sampled_channels = tuple(
@@ -61,14 +73,13 @@ class ComponentState:
         )
         """An invocation for each message, and of nothing but that message."""
         self.errors = ErrorReports(publisher)
-        self.output_ports = {port: self._output_port(port, channels) for port in component.outputs}
+        self.output_ports = {port: self._output_port(port, wiring) for port in component.outputs}
         if component.error_port is not None:
             self.errors.output_port = self.output_ports[component.error_port]
 
-    def _output_port(self, port: str, channels: list[Channel]) -> OutputPort:
+    def _output_port(self, port: str, wiring: "Wiring") -> OutputPort:
         end = Endpoint(self.name, port)
-        own = tuple(each for each in channels if each.edge.source == end)
-        return new_output_port(end, own, self.publisher, self.errors)
+        return new_output_port(end, tuple(wiring.outgoing[end]), self.publisher, self.errors)
 
     def output_port(self, port: str) -> OutputPort:
         try:
@@ -90,10 +101,23 @@ class ComponentState:
         return False
 
 
-def is_awaited(function: Any) -> bool:
-    """An `async def`, or an object that is called as one."""
-    called = getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+class Wiring:
+    """Which channels begin and end at each port."""
+
+    def __init__(self, channels: Iterable[Channel]) -> None:
+        self.outgoing: defaultdict[Endpoint, list[Channel]] = defaultdict(list)
+        self.incoming: defaultdict[Endpoint, list[Channel]] = defaultdict(list)
+        for channel in channels:
+            self.outgoing[channel.edge.source].append(channel)
+            self.incoming[channel.edge.target].append(channel)
+
+    def inputs_of(self, component: Component) -> tuple[InputChannel, ...]:
+        """By port, in the order the ports are declared."""
+        return tuple(
+            InputChannel(port, channel)
+            for port in component.inputs
+            for channel in self.incoming[Endpoint(component.name, port)]
+        )
 
 
 def new_states(
@@ -106,18 +130,9 @@ def new_states(
     """A channel for each edge, a state for each component, and one publisher for all."""
     channels = [Channel(edge, components[edge.target.component].trigger.kind) for edge in edges]
     publisher = Publisher(channels, **publisher_options)
+    wiring = Wiring(channels)
     states = {
-        name: ComponentState(component, channels, publisher, tasks, task_executor)
+        name: ComponentState(component, wiring, publisher, tasks, task_executor)
         for name, component in components.items()
     }
     return states, publisher
-
-
-def _input_channels(component: Component, channels: list[Channel]) -> tuple[InputChannel, ...]:
-    """By port, in the order the ports are declared."""
-    return tuple(
-        InputChannel(port, channel)
-        for port in component.inputs
-        for channel in channels
-        if channel.edge.target == (component.name, port)
-    )

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from layby.executors import TaskExecutor, TaskSubmission
+from layby.graph.arguments import check_executor
 from layby.graph.component_state import Arrival, ComponentState, InputChannel
 from layby.graph.messages import (
     NO_LINEAGE,
@@ -79,14 +80,14 @@ class GraphContext(Struct, eq=False):
     def message(self, port: str) -> Message | None:
         """The message that came by this port, with its history; of several, the newest."""
         found = self._arrival(port)
-        return None if found is None else found.incoming.channel.message(*found[1:])
+        return None if found is None else found.message()
 
     def messages(self, port: str | None = None) -> list[Message]:
         """All messages this invocation has taken, in order; a batch has several."""
         if port is not None:
             self._state.check_input(port)
         return [
-            arrival.incoming.channel.message(*arrival[1:])
+            arrival.message()
             for arrival in self._arrivals()
             if port is None or arrival.incoming.port == port
         ]
@@ -101,12 +102,15 @@ class GraphContext(Struct, eq=False):
             if arrival.incoming.port == port:
                 return arrival
         self._state.check_input(port)
-        return self._held(port)
+        return self._shown(port)
 
-    def _held(self, port: str) -> Arrival | None:
-        for incoming in self._state.input_channels:
-            if incoming.port == port and incoming.channel.held is not None:
-                return Arrival(incoming, *incoming.channel.held)
+    def _shown(self, port: str) -> Arrival | None:
+        """What a latched edge shows: the newest that is visible, taken or not."""
+        with self._state.publisher.lock:
+            for incoming in self._state.input_channels:
+                found = incoming.channel.shown if incoming.port == port else None
+                if found is not None:
+                    return Arrival(incoming, *found)
         return None
 
     # -- what it can do
@@ -156,6 +160,7 @@ class GraphContext(Struct, eq=False):
 
     @task_executor.setter
     def task_executor(self, executor: TaskExecutor | None) -> None:
+        check_executor(executor)
         self._state.task_executor = executor
 
     def _inherited(self) -> Lineage:

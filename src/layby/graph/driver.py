@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Generator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 from layby.graph.progress import MAX_EPOCHS, Progress
 from layby.graph.runtime import GraphRuntime
@@ -25,7 +25,7 @@ class AsyncGraphDriver:
         count = 0
         try:
             for state in runtime.order:
-                if not (state.fires or state.has_waiting()):
+                if not (state.fires or state.has_waiting()) or runtime.is_closed:
                     continue
                 if state.is_async:
                     count += await runtime.visit_async(state)
@@ -41,51 +41,56 @@ class AsyncGraphDriver:
         timeout: float | None = None,  # noqa: ASYNC109 - says what was not idle, and why
         max_epochs: int = MAX_EPOCHS,
     ) -> int:
-        """Run epochs, waiting for work, until nothing is left; how many epochs."""
+        """Run epochs, waiting for work, until nothing is left; how many epochs.
+
+        When time is over, an `async def` component that is awaited is cancelled.
+        """
+        self.runtime.check_open()
         progress = Progress(self.runtime, timeout, max_epochs)
-        with _Wakeup(self.runtime) as news:
-            while (pause := progress.next_pause()) is not None:
-                if pause > 0:
-                    await news.wait(pause)
-                else:
-                    await self.run_epoch()
-                    await asyncio.sleep(0)  # the loop has others to serve
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                await self._drive(progress)
+        except TimeoutError as error:
+            if limit.expired() and not hasattr(error, "__notes__"):  # a component's own has one
+                raise progress.timed_out() from None
+            raise
         return progress.epochs
+
+    async def _drive(self, progress: Progress) -> None:
+        with self.runtime.driving():
+            news = _News()
+            while (pause := self.runtime.next_pause(progress, news.tell)) is not None:
+                await self._go_on(pause, news)
 
     async def run_until_closed(self) -> int:
         """Run epochs whenever there is something to do, until the runtime is closed."""
-        epochs = 0
-        with _Wakeup(self.runtime) as news:
-            while not self.runtime.is_closed:
-                progress = Progress(self.runtime, None, MAX_EPOCHS)
-                pause = progress.next_pause()
-                if pause is None and not self.runtime.is_closed:
-                    await news.wait(None)
-                elif pause:
-                    await news.wait(pause)
-                elif pause == 0:
-                    await self.run_epoch()
-                    await asyncio.sleep(0)
-                    epochs += 1
-        return epochs
+        runtime = self.runtime
+        progress = Progress(runtime)
+        with runtime.driving():
+            news = _News()
+            while True:
+                pause = runtime.next_pause(progress, news.tell)
+                if runtime.is_closed:  # looked at last: from here on it would wake us
+                    return progress.epochs
+                await self._go_on(pause, news)
+
+    async def _go_on(self, pause: float | None, news: "_News") -> None:
+        if pause == 0:
+            await self.run_epoch()
+            await asyncio.sleep(0)  # the loop has others to serve
+        else:
+            await news.wait(pause)
 
 
-class _Wakeup:
+class _News:
     """Wakes the loop when a completion, a fire or a publication has come, on whatever thread."""
 
-    def __init__(self, runtime: GraphRuntime) -> None:
-        self._runtime = runtime
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
-    def __enter__(self) -> Self:
-        self._runtime.listen(self._tell)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._runtime.listen(None)
-
-    def _tell(self) -> None:
+    def tell(self) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._event.set)
 

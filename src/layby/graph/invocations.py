@@ -1,23 +1,34 @@
 """Owns what each graph trigger takes: from what waits to the invocations of one visit."""
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
+from layby.graph.channel import Moment
 from layby.graph.component_state import Arrival, ComponentState, InputChannel
 from layby.graph.context import GraphContext
-from layby.graph.messages import Entry
+from layby.graph.returns import check_returned
 
 Invocations = Generator[GraphContext, None, None]
 Taker = Callable[[ComponentState, int, float], Invocations]
 
 
 def invocations(state: ComponentState, epoch: int, now: float) -> Invocations:
-    """What was fired first, then what the trigger takes. Left early, nothing is lost."""
+    """What was fired first, then what the trigger takes. Left early, nothing is lost.
+
+    What an invocation has taken is given back, to where it waited, if it was interrupted.
+    """
     for _ in range(len(state.fires)):  # one that fires itself runs again in the next epoch
         entry = state.fires.popleft()
         taken = _sampled(state) if state.component.trigger.kind == "manual" else ()
-        yield GraphContext(state, epoch, None, 0, entry, taken)
+        try:
+            yield GraphContext(state, epoch, None, 0, entry, taken)
+        finally:
+            if state.is_interrupted:
+                state.fires.appendleft(entry)
+            if taken:
+                _finish(state, taken)
     if state.has_waiting():
         yield from TAKERS[state.component.trigger.kind](state, epoch, now)
 
@@ -33,19 +44,24 @@ def _each(state: ComponentState, epoch: int, now: float) -> Invocations:  # noqa
         try:
             while taken:
                 entry = taken.popleft()
-                others = (
-                    (*_sampled(state), Arrival(incoming, sequence, entry))
-                    if state.sampled_channels
-                    else ()
-                )
-                yield GraphContext(state, epoch, incoming, sequence, entry, others)
+                sampled = _sampled(state)
+                others = (*sampled, Arrival(incoming, sequence, entry)) if sampled else ()
+                try:
+                    yield GraphContext(state, epoch, incoming, sequence, entry, others)
+                finally:
+                    if state.is_interrupted:
+                        taken.appendleft(entry)
+                    if sampled:
+                        _finish(state, sampled)
                 sequence += 1
         finally:
             with state.publisher.lock:
                 channel.settle(taken)
 
 
-def run_each(state: ComponentState, epoch: int) -> int:
+def run_each(
+    state: ComponentState, epoch: int, note_end: Callable[[ComponentState, BaseException], None]
+) -> int:
     """As `_each`, and calls the function itself: a generator between them would cost a fifth."""
     publisher, function = state.publisher, state.function
     count = 0
@@ -58,20 +74,27 @@ def run_each(state: ComponentState, epoch: int) -> int:
         last = first - 1
         try:
             for last, entry in enumerate(taken, first):
-                function(GraphContext(state, epoch, incoming, last, entry))
+                returned = function(GraphContext(state, epoch, incoming, last, entry))
+                if returned is not None:  # a call less, for most
+                    check_returned(returned)
+                if channel.closed:
+                    break
+        except BaseException as error:
+            note_end(state, error)
+            raise
         finally:
-            done = last - first + 1
-            state.invocation_count += done
-            count += done
+            begun = last - first + 1
+            state.invocation_count += begun
+            count += begun
             with publisher.lock:
-                channel.settle(deque(islice(taken, done, None)))
+                channel.settle(deque(islice(taken, begun - state.is_interrupted, None)))
     return count
 
 
 def _sets(state: ComponentState, epoch: int, now: float) -> Invocations:  # noqa: ARG001
     """An invocation for each full set: one message of every port."""
     while (taken := _take_set(state)) is not None:
-        yield _of_several(state, epoch, taken[0], taken)
+        yield from _of_several(state, epoch, taken[0], taken)
 
 
 def _take_set(state: ComponentState) -> list[Arrival] | None:
@@ -82,8 +105,7 @@ def _take_set(state: ComponentState) -> list[Arrival] | None:
             return None
         fresh = [each for each in chosen if each.channel.waiting]
         held = [each for each in chosen if not each.channel.waiting]
-        taken = [Arrival(each, *each.channel.take()) for each in fresh]
-        return taken + [Arrival(each, *_shown(each)) for each in held]
+        return [*map(_lent, fresh), *map(_shown, held)]
 
 
 def _full_set(state: ComponentState) -> list[InputChannel] | None:
@@ -92,7 +114,7 @@ def _full_set(state: ComponentState) -> list[InputChannel] | None:
     for incoming in state.trigger_channels:
         known = chosen.get(incoming.port)
         is_better = known is None or not known.channel.waiting
-        if is_better and (incoming.channel.waiting or incoming.channel.held is not None):
+        if is_better and (incoming.channel.waiting or incoming.channel.shown is not None):
             chosen[incoming.port] = incoming
     is_full = all(port in chosen for port in state.component.trigger_inputs)
     is_new = any(each.channel.waiting for each in chosen.values())
@@ -105,12 +127,12 @@ def _batches(state: ComponentState, epoch: int, now: float) -> Invocations:
     assert trigger.batch_size is not None
     while _count(state) >= trigger.batch_size:
         taken = _take(state, trigger.batch_size)
-        yield _of_several(state, epoch, taken[-1], taken)
+        yield from _of_several(state, epoch, taken[-1], taken)
     due_at = due(state)
     if due_at is not None and now >= due_at:
         state.flush_count += 1
         taken = _take(state, trigger.batch_size)
-        yield _of_several(state, epoch, taken[-1], taken)
+        yield from _of_several(state, epoch, taken[-1], taken)
 
 
 def _quiet(state: ComponentState, epoch: int, now: float) -> Invocations:
@@ -119,7 +141,7 @@ def _quiet(state: ComponentState, epoch: int, now: float) -> Invocations:
     if due_at is not None and now >= due_at:
         state.flush_count += 1
         taken = _take(state, _count(state))
-        yield _of_several(state, epoch, taken[-1], taken)
+        yield from _of_several(state, epoch, taken[-1], taken)
 
 
 def _never(state: ComponentState, epoch: int, now: float) -> Invocations:  # noqa: ARG001
@@ -162,14 +184,29 @@ def due(state: ComponentState) -> float | None:
     if window is None or not waiting:
         return None
     if state.component.trigger.kind == "batch":
-        return min(each.since for each in waiting) + window
-    return max(each.arrived_at for each in waiting) + window
+        return min(each.oldest.at for each in waiting) + window
+    return max(each.newest.at for each in waiting) + window
 
 
 def _of_several(
     state: ComponentState, epoch: int, head: Arrival, taken: list[Arrival]
-) -> GraphContext:
-    return GraphContext(state, epoch, *head, (*_sampled(state), *taken))
+) -> Invocations:
+    """One invocation that has taken all of these."""
+    arrivals = (*_sampled(state), *taken)
+    try:
+        yield GraphContext(state, epoch, head.incoming, head.sequence, head.entry, arrivals)
+    finally:
+        _finish(state, arrivals)
+
+
+def _finish(state: ComponentState, arrivals: Sequence[Arrival]) -> None:
+    """Its invocation has ended, or was interrupted: then they wait again as before."""
+    with state.publisher.lock:
+        if state.is_interrupted:
+            for arrival in reversed(arrivals):
+                arrival.give_back()
+        for arrival in arrivals:
+            arrival.incoming.channel.settle()
 
 
 def _count(state: ComponentState) -> int:
@@ -177,13 +214,23 @@ def _count(state: ComponentState) -> int:
 
 
 def _take(state: ComponentState, most: int) -> list[Arrival]:
-    """Port by port, the oldest first."""
+    """The oldest first; of those that became visible together, port by port."""
     taken: list[Arrival] = []
+    channels = state.trigger_channels
     with state.publisher.lock:
-        for incoming in state.trigger_channels:
-            while incoming.channel.waiting and len(taken) < most:
-                taken.append(Arrival(incoming, *incoming.channel.take()))
-            incoming.channel.since = state.publisher.now
+        line = [
+            (each.channel.oldest.boundary, place)
+            for place, each in enumerate(channels)
+            if each.channel.waiting
+        ]
+        heapify(line)
+        while line and len(taken) < most:
+            place = line[0][1]
+            taken.append(_lent(channels[place]))
+            if channels[place].channel.waiting:
+                heapreplace(line, (channels[place].channel.oldest.boundary, place))
+            else:
+                heappop(line)
     return taken
 
 
@@ -192,13 +239,15 @@ def _sampled(state: ComponentState) -> tuple[Arrival, ...]:
     if not state.sampled_channels:
         return ()
     with state.publisher.lock:
-        return tuple(
-            Arrival(each, *each.channel.take())
-            for each in state.sampled_channels
-            if each.channel.waiting
-        )
+        return tuple(map(_lent, [each for each in state.sampled_channels if each.channel.waiting]))
 
 
-def _shown(incoming: InputChannel) -> tuple[int, Entry]:
-    assert incoming.channel.held is not None
-    return incoming.channel.held
+def _lent(incoming: InputChannel) -> Arrival:
+    channel = incoming.channel
+    moment = channel.oldest if channel.moments else Moment()
+    return Arrival(incoming, *channel.lend(), moment)
+
+
+def _shown(incoming: InputChannel) -> Arrival:
+    assert incoming.channel.shown is not None
+    return Arrival(incoming, *incoming.channel.shown, is_shown=True)

@@ -73,3 +73,4 @@ class PublicationRefused(Struct, frozen=True):
 
 
 Failure = TaskFailed | PublicationRefused
+FAILURES = (TaskFailed, PublicationRefused)

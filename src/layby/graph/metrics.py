@@ -18,6 +18,7 @@ def runtime_metrics(
             "runtime.epoch_count": epoch,
             "runtime.component.invocation_count": sum(each.invocation_count for each in states),
             "runtime.component.error_count": sum(each.error_count for each in states),
+            "runtime.component.interrupted_count": sum(each.interrupted_count for each in states),
             "runtime.trigger.window_count": sum(each.flush_count for each in states),
             "runtime.publication.refused_count": publisher.refused,
             "runtime.publication.unconnected_count": publisher.unconnected,
@@ -29,7 +30,9 @@ def runtime_metrics(
             "runtime.task.failed_count": tasks.failed,
             "runtime.task.late_count": tasks.late,
             "runtime.error.published_count": sum(each.errors.published for each in states),
-            "runtime.error.unheard_count": sum(each.errors.unheard for each in states),
+            "runtime.error.unheard_count": sum(
+                each.errors.unheard + each.errors.lost for each in states
+            ),
         }
 
 

@@ -1,5 +1,6 @@
 """Owns an output port while it runs: publishes on all of its edges, or on none of them."""
 
+from itertools import count
 from typing import Any
 
 from layby.graph.channel import Channel
@@ -12,7 +13,7 @@ from layby.graph.messages import (
 )
 from layby.graph.names import Endpoint
 from layby.graph.publisher import Publisher
-from layby.graph.reasons import CLOSED
+from layby.graph.reasons import CLOSED, NOBODY
 
 
 class ErrorReports:
@@ -21,21 +22,36 @@ class ErrorReports:
     def __init__(self, publisher: Publisher, output_port: "OutputPort | None" = None) -> None:
         self.output_port = output_port
         self._publisher = publisher
-        self.published = self.unheard = 0
+        self.published = 0
+        self.unheard = 0
+        """Not published: there was no port, no edge or no room."""
 
-    def report(self, failure: Failure, lineage: Lineage) -> None:
-        """On the error port if there is one. What happens to it there is not reported again."""
-        output_port = self.output_port
-        is_heard = (
-            output_port is not None
-            and bool(output_port.channels)
-            and not self._publisher.publish(output_port.channels, (failure, lineage))
-        )
+    def report(self, failure: Failure, lineage: Lineage) -> str:
+        """On the error port if there is one. What happens to it there is not reported again.
+
+        Returns why it was not published; a runtime that is closed hears nothing any more.
+        """
+        channels = () if self.output_port is None else self.output_port.channels
+        reason = self._publisher.publish(channels, (failure, lineage)) if channels else NOBODY
+        if self._publisher.closed and not channels:
+            reason = CLOSED
+        if reason != CLOSED:
+            self._count(is_published=not reason)
+        return reason
+
+    def _count(self, *, is_published: bool) -> None:
         with self._publisher.lock:
-            if is_heard:
+            if is_published:
                 self.published += 1
             else:
                 self.unheard += 1
+
+    @property
+    def lost(self) -> int:
+        """Published, and then overwritten on every edge before anybody read it."""
+        if self.output_port is None:
+            return 0
+        return min((each.reports_lost for each in self.output_port.channels), default=0)
 
 
 class OutputPort:
@@ -50,8 +66,19 @@ class OutputPort:
         self.channels = channels
         self._publisher = publisher
         self._errors = errors
+        self._roots = count(1)
 
     def publish(self, payload: Any, lineage: Lineage) -> PublishResult:
+        result = self.complete(payload, lineage)
+        if result.reason == CLOSED:
+            self._publisher.count_refused()
+        return result
+
+    def complete(self, payload: Any, lineage: Lineage) -> PublishResult:
+        """As `publish`; one that comes after the end is counted by whoever it comes from."""
+        if len(self.channels) > 1 and not lineage.correlation_id:
+            # The messages on its edges begin one chain, not one each.
+            lineage = lineage._replace(correlation_id=f"{self.end}#{next(self._roots)}")
         reason = self._publisher.publish(self.channels, (payload, lineage))
         trace = self._publisher.trace
         if trace is not None:
@@ -77,6 +104,7 @@ class QuickOutputPort(OutputPort):
         super().__init__(end, channels, publisher, errors)
         [self._channel] = channels
         self._acquire, self._release = publisher.lock.acquire, publisher.lock.release
+        self._sleepers = publisher.sleepers
 
     def publish(self, payload: Any, lineage: Lineage) -> PublishResult:
         channel = self._channel
@@ -85,10 +113,17 @@ class QuickOutputPort(OutputPort):
             if channel.room > 0:
                 channel.room -= 1
                 channel.next.append((payload, lineage))
-                return ACCEPTED
+                if not self._sleepers:
+                    return ACCEPTED
+                is_full = False
+            else:
+                is_full = True
         finally:
             self._release()
-        return super().publish(payload, lineage)
+        if is_full:
+            return super().publish(payload, lineage)
+        self._publisher.wake()
+        return ACCEPTED
 
 
 def new_output_port(

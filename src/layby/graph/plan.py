@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from layby.graph.checks import visiting_order, warnings_of
+from layby.graph.checks import checked_order, warnings_of
 from layby.graph.definition import Component, Edge
 
 
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(name: str, components: Mapping[str, Component], edges: Sequence[Edge]) -> Plan:
-    order = visiting_order(components, edges)
+    order = checked_order(name, components, edges)
     return Plan(
         graph=name,
         components=[_planned(components[each]) for each in order],

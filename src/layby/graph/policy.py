@@ -4,8 +4,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from layby.executors.executor_config import OverflowPolicy
+from layby.graph.arguments import check_count
 from layby.graph.errors import GraphError
-from layby.graph.names import hint
+from layby.graph.names import hint, shown
 
 EdgeKind = Literal["immediate", "async"]
 ChannelMode = Literal["latest", "queue", "latched"]
@@ -28,12 +29,16 @@ class EdgePolicy:
 
     def __post_init__(self) -> None:
         _check_choice("kind", self.kind, get_args(EdgeKind))
-        _check_count("capacity", self.capacity, 1)
-        _check_count("max_inflight", self.max_inflight, 0)
+        check_count("capacity", self.capacity, 1)
+        check_count("max_inflight", self.max_inflight, 0)
         _check_choice("overflow", self.overflow, get_args(OverflowPolicy))
         if self.mode is None:
             object.__setattr__(self, "mode", "queue" if self.capacity > 1 else "latest")
         _check_choice("mode", self.mode, get_args(ChannelMode))
+        if not isinstance(self.health_events, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(
+                f"health_events must be true or false, got {shown(self.health_events)}"
+            )
         self._check_together()
 
     def _check_together(self) -> None:
@@ -64,10 +69,6 @@ POLICY_FIELDS = tuple(field.name for field in fields(EdgePolicy))
 
 
 def _check_choice(field: str, value: object, names: tuple[Any, ...]) -> None:
-    if value not in names:
-        raise GraphError(f"unknown {field} {value!r}{hint(str(value), names)}")
-
-
-def _check_count(field: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise GraphError(f"{field} must be a whole number, {least} or more, got {value!r}")
+    if not isinstance(value, str) or value not in names:
+        near = hint(value, names) if isinstance(value, str) else f": it is {' or '.join(names)}"
+        raise GraphError(f"unknown {field} {shown(value)}{near}")

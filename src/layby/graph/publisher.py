@@ -5,7 +5,8 @@ component: publishing stages, barriers and epoch boundaries make visible.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from layby.executors import HealthEvent, HealthEventSink
@@ -39,13 +40,17 @@ class Publisher:
         self.lock = threading.Lock()
         self.channels = tuple(channels)
         self.async_channels = tuple(each for each in self.channels if each.is_async)
-        self.staged: list[Channel] = []
+        self.staged: dict[Channel, None] = {}
         """Immediate channels with something for the next barrier."""
         self.at_once = at_once
         self.sink = sink
         self.trace = trace
         self.closed = False
         self.now = 0.0
+        self.boundary = 0
+        """Boundaries and barriers so far: what becomes visible together has the same number."""
+        self.sleepers: list[Callable[[], object]] = []
+        """Wakes the driver that waits, if one does. Set before it looks whether it must wait."""
         self.refused = self.unconnected = 0
 
     # -- publishing
@@ -59,7 +64,19 @@ class Publisher:
         finally:
             self.lock.release()
         self._tell(notices)
+        if self.sleepers and not reason:
+            self.wake()
         return reason
+
+    def wake(self) -> None:
+        """Something has come: whoever waits for it looks again. On any thread."""
+        with suppress(IndexError):  # another thread was first
+            while self.sleepers:
+                self.sleepers.pop()()
+
+    def count_refused(self) -> None:
+        with self.lock:
+            self.refused += 1
 
     def _admit(self, channels: tuple[Channel, ...], entry: Entry, notices: list[_Notice]) -> str:
         if self.closed:
@@ -76,9 +93,10 @@ class Publisher:
             if channel.stage(entry):
                 notices.append(_Notice(channel, OVERWRITTEN))
             if self.at_once:
+                self.boundary += 1
                 self._show(channel, notices)
-            elif not channel.is_async and channel not in self.staged:
-                self.staged.append(channel)
+            elif not channel.is_async:
+                self.staged[channel] = None
         return ""
 
     # -- becoming visible
@@ -89,6 +107,7 @@ class Publisher:
         self.lock.acquire()
         try:
             self.now = now
+            self.boundary += 1
             for channel in self.async_channels:
                 if channel.ready:
                     self._show(channel, notices)
@@ -109,6 +128,7 @@ class Publisher:
         notices: list[_Notice] = []
         self.lock.acquire()
         try:
+            self.boundary += 1
             for channel in self.staged:
                 self._show(channel, notices)
             self.staged.clear()
@@ -120,7 +140,7 @@ class Publisher:
         arrived = channel.ready or channel.next
         if self.trace is not None:
             self.trace.add("visible", channel.id, str(len(arrived)))
-        if dropped := channel.commit(arrived, self.now):
+        if dropped := channel.commit(arrived, self.now, self.boundary):
             notices.append(_Notice(channel, OVERWRITTEN, dropped))
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 NO_TASK_EXECUTOR = "graph context has no task executor"
 CLOSED = "graph runtime is closed"
+NOBODY = "nobody listens to the error port"
 FIRES_FULL = "graph runtime has too many firings waiting"
 NO_LOOP = (
     "submit_run needs a running event loop for this runner: "

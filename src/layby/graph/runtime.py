@@ -6,21 +6,29 @@ Only this thread runs components; completions and `fire` may come from any other
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from layby.executors import HealthEventSink, TaskExecutor
+from layby.graph.arguments import (
+    check_clock,
+    check_count,
+    check_executor,
+    check_sink,
+    check_text,
+)
 from layby.graph.component_state import ComponentState, new_states
 from layby.graph.context import GraphContext
 from layby.graph.errors import GraphError
 from layby.graph.invocations import due, invocations, is_ready, run_each
 from layby.graph.messages import ACCEPTED, Lineage, PublishResult
 from layby.graph.metrics import channel_metrics, runtime_metrics
-from layby.graph.names import hint, parse_endpoint
+from layby.graph.names import MOST_LISTED, hint, parse_endpoint
 from layby.graph.progress import MAX_EPOCHS, Progress
 from layby.graph.reasons import CLOSED, FIRES_FULL
+from layby.graph.returns import check_returned
 from layby.graph.tasks import SubmittedTasks
 from layby.graph.trace import Trace, TraceEvent
 
@@ -40,6 +48,11 @@ class GraphRuntime:
         fire_capacity: int = 1_024,
         clock: Callable[[], float] | None = None,
     ) -> None:
+        check_count("trace_capacity", trace_capacity, 0)
+        check_count("fire_capacity", fire_capacity, 1)
+        check_clock(clock)
+        check_executor(task_executor)
+        check_sink(health_event_sink)
         plan = graph.plan()
         _check_functions(graph)
         self.graph_name = graph.name
@@ -58,9 +71,11 @@ class GraphRuntime:
         self._order = [self._states[name] for name in plan.order]
         self._awaited = next((each.name for each in self._order if each.is_async), None)
         self._fire_capacity = fire_capacity
-        self._is_running = False
-        self._listener: Callable[[], object] | None = None
-        self._tasks.on_completion = self.wake
+        self._running = threading.Lock()
+        """Held while an epoch runs."""
+        self._driver = threading.Lock()
+        """Held by the one that waits between them."""
+        self._tasks.on_completion = self._publisher.wake
 
     # -- from outside, on any thread
 
@@ -71,14 +86,15 @@ class GraphRuntime:
         that runs if that has not visited it yet.
         """
         state = self._state(component)
-        with self._publisher.lock:
-            if self._publisher.closed:
-                return PublishResult(accepted=False, reason=CLOSED)
-            if len(state.fires) >= self._fire_capacity:
-                self._publisher.refused += 1
-                return PublishResult(accepted=False, reason=FIRES_FULL)
+        check_text("correlation_id", correlation_id)
+        publisher = self._publisher
+        with publisher.lock:
+            if publisher.closed or len(state.fires) >= self._fire_capacity:
+                publisher.refused += 1
+                reason = CLOSED if publisher.closed else FIRES_FULL
+                return PublishResult(accepted=False, reason=reason)
             state.fires.append((payload, Lineage(correlation_id)))
-        self.wake()
+        publisher.wake()
         return ACCEPTED
 
     def publish(
@@ -87,20 +103,23 @@ class GraphRuntime:
         """In the name of `component.port`, on all edges of it or on none."""
         end = parse_endpoint(source)
         output_port = self._state(end.component).output_port(end.port)
-        result = output_port.publish(payload, Lineage(correlation_id, transaction_id))
-        self.wake()
-        return result
+        check_text("correlation_id", correlation_id)
+        check_text("transaction_id", transaction_id)
+        return output_port.publish(payload, Lineage(correlation_id, transaction_id))
 
     def context(self, component: str, *, correlation_id: str = "") -> GraphContext:
         """To publish and submit work in the name of a component, outside an invocation."""
         state = self._state(component)
+        check_text("correlation_id", correlation_id)
         return GraphContext(state, self.epoch, _entry=(None, Lineage(correlation_id)))
 
     def close(self) -> None:
-        """Run nothing more. Work that completes from now on is counted, and harms nobody."""
+        """Run nothing more: the invocation that runs, if one does, is the last. Work that completes
+        from now on is counted, and harms nobody.
+        """
         self._tasks.close()
         self._publisher.close()
-        self.wake()
+        self._publisher.wake()
 
     @property
     def is_closed(self) -> bool:
@@ -123,7 +142,8 @@ class GraphRuntime:
         """Run one epoch; how many invocations it had.
 
         What a component raises comes out here, once the epoch has been ended in order: what was
-        accepted before is kept, and what was not taken is taken in the next epoch.
+        accepted before is kept, and what was not taken is taken in the next epoch. The message it
+        raised about is gone; that of an invocation that was interrupted is not.
         """
         if self._awaited is not None:
             raise GraphError(
@@ -134,7 +154,7 @@ class GraphRuntime:
         count = 0
         try:
             for state in self._order:
-                if state.fires or state.has_waiting():
+                if (state.fires or state.has_waiting()) and not self._publisher.closed:
                     count += self.visit(state)
         finally:
             self.end_epoch()
@@ -143,20 +163,19 @@ class GraphRuntime:
     def run_until_idle(self, *, timeout: float | None = None, max_epochs: int = MAX_EPOCHS) -> int:
         """Run epochs, and work that executors have, until nothing is left; how many epochs.
 
-        Waits for work that runs in threads, and for the windows of triggers.
+        Waits for work that runs in threads, and for the windows of triggers. Time is looked at
+        between epochs: a component that runs is not stopped.
         """
+        self.check_open()
         progress = Progress(self, timeout, max_epochs)
         news = threading.Event()
-        self.listen(news.set)
-        try:
-            while (pause := progress.next_pause()) is not None:
+        with self.driving():
+            while (pause := self.next_pause(progress, news.set)) is not None:
                 if pause > 0:
                     news.wait(pause)
                     news.clear()
                 else:
                     self.run_epoch()
-        finally:
-            self.listen(None)
         return progress.epochs
 
     def drive(self) -> "AsyncGraphDriver":
@@ -171,70 +190,105 @@ class GraphRuntime:
     def order(self) -> list[ComponentState]:
         return self._order
 
-    def begin_epoch(self) -> None:
+    def check_open(self) -> None:
         if self._publisher.closed:
             raise GraphError(f"the runtime of graph '{self.graph_name}' is closed: make a new one")
-        if self._is_running:
+
+    @contextmanager
+    def driving(self) -> Generator[None]:
+        """One at a time: what wakes one driver would leave the other asleep."""
+        if not self._driver.acquire(blocking=False):
+            raise GraphError(
+                f"graph '{self.graph_name}' has a driver already, which runs its epochs: "
+                "wait until that has ended, or make a runtime for each"
+            )
+        try:
+            yield
+        finally:
+            self._publisher.sleepers.clear()
+            self._driver.release()
+
+    def next_pause(self, progress: Progress, wake: Callable[[], object]) -> float | None:
+        """What the driver does next. `wake` is called if anything comes after it was asked."""
+        self._publisher.sleepers[:] = [wake]
+        pause = progress.next_pause()
+        if pause == 0:
+            self._publisher.sleepers.clear()  # an epoch looks by itself
+        return pause
+
+    def begin_epoch(self) -> None:
+        self.check_open()
+        now = self._clock()
+        if not self._running.acquire(blocking=False):
             raise GraphError(
                 f"graph '{self.graph_name}' is in epoch {self.epoch}: a component must not run "
                 "epochs, and two drivers must not share a runtime"
             )
-        self._is_running = True
         self.epoch += 1
         if self._trace is not None:
             self._trace.epoch = self.epoch
-        self._publisher.begin_epoch(self._clock())
-        self.barrier()
+        try:
+            self._publisher.begin_epoch(now)
+            self.barrier()
+        except BaseException:
+            self.end_epoch()
+            raise
 
     def end_epoch(self) -> None:
         self._publisher.end_epoch()
-        self._is_running = False
+        self._running.release()
 
     def barrier(self) -> None:
         if self._publisher.staged:
             self._publisher.commit_staged()
 
     def visit(self, state: ComponentState) -> int:
-        """Run everything its trigger takes now; how many invocations that were."""
-        if state.takes_each and self._trace is None and not state.fires:
-            return self._visit_each(state)
+        """Run everything its trigger takes now; how many invocations that were.
+
+        What it publishes on immediate edges becomes visible when it is through.
+        """
+        state.is_interrupted = False
+        try:
+            if state.takes_each and self._trace is None and not state.fires:
+                return run_each(state, self.epoch, self._note_end)
+            return self._run_all(state)
+        finally:
+            if self._publisher.staged:
+                self.barrier()
+
+    def _run_all(self, state: ComponentState) -> int:
         count = 0
         with closing(invocations(state, self.epoch, self._publisher.now)) as contexts:
             for context in contexts:
                 count += 1
                 self._note_invocation(state, context)
                 try:
-                    state.function(context)
-                except Exception as error:
-                    self._note_error(state, error)
+                    check_returned(state.function(context))
+                except BaseException as error:
+                    self._note_end(state, error)
                     raise
-                finally:
-                    self.barrier()
+                if self._publisher.closed:
+                    break
         return count
-
-    def _visit_each(self, state: ComponentState) -> int:
-        try:
-            return run_each(state, self.epoch)
-        except Exception as error:
-            self._note_error(state, error)
-            raise
-        finally:
-            self.barrier()
 
     async def visit_async(self, state: ComponentState) -> int:
         """The same for an `async def`, one invocation after the other."""
+        state.is_interrupted = False
         count = 0
-        with closing(invocations(state, self.epoch, self._publisher.now)) as contexts:
-            for context in contexts:
-                count += 1
-                self._note_invocation(state, context)
-                try:
-                    await state.function(context)
-                except Exception as error:
-                    self._note_error(state, error)
-                    raise
-                finally:
-                    self.barrier()
+        try:
+            with closing(invocations(state, self.epoch, self._publisher.now)) as contexts:
+                for context in contexts:
+                    count += 1
+                    self._note_invocation(state, context)
+                    try:
+                        check_returned(await state.function(context))
+                    except BaseException as error:
+                        self._note_end(state, error)
+                        raise
+                    if self._publisher.closed:
+                        break
+        finally:
+            self.barrier()
         return count
 
     def _note_invocation(self, state: ComponentState, context: GraphContext) -> None:
@@ -243,13 +297,19 @@ class GraphRuntime:
             cause = context.metadata.causation_id
             self._trace.add("invoked", state.name, f"{context.trigger_kind} {cause}".rstrip())
 
-    def _note_error(self, state: ComponentState, error: BaseException) -> None:
-        state.error_count += 1
-        error.add_note(
-            f"in component '{state.name}' of graph '{self.graph_name}', epoch {self.epoch}"
-        )
+    def _note_end(self, state: ComponentState, error: BaseException) -> None:
+        """It raised, or it was interrupted: cancelled, or stopped from the keyboard."""
+        state.is_interrupted = not isinstance(error, Exception)
+        if state.is_interrupted:
+            state.interrupted_count += 1
+        else:
+            state.error_count += 1
+            error.add_note(
+                f"in component '{state.name}' of graph '{self.graph_name}', epoch {self.epoch}"
+            )
         if self._trace is not None:
-            self._trace.add("raised", state.name, type(error).__name__)
+            kind = "interrupted" if state.is_interrupted else "raised"
+            self._trace.add(kind, state.name, type(error).__name__)
 
     def has_work(self) -> bool:
         """Whether an epoch would do something."""
@@ -270,15 +330,27 @@ class GraphRuntime:
         found = {id(state.task_executor): state.task_executor for state in self._order}
         return [each for each in found.values() if each is not None]
 
-    def listen(self, listener: Callable[[], object] | None) -> None:
-        """Have a driver told when something has come from outside."""
-        self._listener = listener
+    @property
+    def outstanding(self) -> int:
+        """Work that was accepted and has not come back, by the graph's own counters."""
+        return self._tasks.outstanding
 
-    def wake(self) -> None:
-        """Tell the driver, on whatever thread the news came; one that does not wait looks."""
-        listener = self._listener
-        if listener is not None:
-            listener()
+    def what_is_left(self) -> str:
+        """Why it is not idle, in words."""
+        now = self._clock()
+        ready = [each.name for each in self._order if is_ready(each, now)]
+        waiting = [each.name for each in self._order if due(each) is not None]
+        coming = {each.edge.target.component for each in self._publisher.channels if each.inflight}
+        return "; ".join(
+            told
+            for told in (
+                _listed("something to do for {}", ready),
+                _listed("messages on their way to {}", sorted(coming)),
+                _listed("an open window of {}", [each for each in waiting if each not in ready]),
+                _counted(self.outstanding),
+            )
+            if told
+        )
 
     # -- looking
 
@@ -293,11 +365,21 @@ class GraphRuntime:
         return [] if self._trace is None else self._trace.events()
 
     def _state(self, component: str) -> ComponentState:
+        check_text("a component's name", component)
         try:
             return self._states[component]
         except KeyError:
             near = hint(component, self._states)
             raise GraphError(f"there is no component '{component}'{near}") from None
+
+
+def _counted(outstanding: int) -> str:
+    return f"{outstanding} work item{'s' * (outstanding != 1)} not back" if outstanding else ""
+
+
+def _listed(words: str, names: list[str]) -> str:
+    shown = [*names[:MOST_LISTED], *(["..."] if len(names) > MOST_LISTED else [])]
+    return words.format(", ".join(shown)) if names else ""
 
 
 def _check_functions(graph: "Graph") -> None:

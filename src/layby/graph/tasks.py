@@ -44,8 +44,13 @@ class SubmittedTasks:
     ) -> TaskSubmission:
         if self.closed:
             return self._answered(TaskSubmission(reason=CLOSED), output_port)
-        completion = partial(self._complete, output_port, errors, lineage)
+        completion = _Completion(partial(self._complete, output_port, errors, lineage))
         return self._answered(executor.submit(work, completion), output_port)
+
+    @property
+    def outstanding(self) -> int:
+        """Accepted and not back; also what an executor has dropped, which tells nobody here."""
+        return max(0, self.submitted - self.completed - self.failed - self.late)
 
     def refuse(self, output_port: OutputPort, reason: str) -> TaskSubmission:
         return self._answered(TaskSubmission(reason=reason), output_port)
@@ -72,25 +77,41 @@ class SubmittedTasks:
         lineage: Lineage,
         completion: TaskCompletion,
     ) -> None:
+        """Counted once: as late if the runtime was closed before it could be published."""
         ended = _checked(completion)
-        with self._lock:
-            if self.closed:
-                self.late += 1
-                return
-            if ended.ok:
-                self.completed += 1
-            else:
-                self.failed += 1
-        if self._trace is not None:
+        if self._trace is not None and not self.closed:
             kind = "task_completed" if ended.ok else "task_failed"
             self._trace.add(kind, str(output_port.end), ended.error)
         if ended.ok:
-            output_port.publish(ended.payload, lineage)
+            reason = output_port.complete(ended.payload, lineage).reason
         else:
             component, port = output_port.end
-            errors.report(TaskFailed(component, port, ended.task_id, ended.error), lineage)
+            failure = TaskFailed(component, port, ended.task_id, ended.error)
+            reason = errors.report(failure, lineage)
+        self._count(ended, is_late=reason == CLOSED)
         if self.on_completion is not None:
             self.on_completion()
+
+    def _count(self, ended: TaskCompletion, *, is_late: bool) -> None:
+        with self._lock:
+            if is_late:
+                self.late += 1
+            elif ended.ok:
+                self.completed += 1
+            else:
+                self.failed += 1
+
+
+class _Completion:
+    """Of one submission: whoever calls it twice has published once."""
+
+    def __init__(self, publish: Callable[[TaskCompletion], None]) -> None:
+        self._publish = publish
+        self._is_open = threading.Lock()
+
+    def __call__(self, completion: TaskCompletion) -> None:
+        if self._is_open.acquire(blocking=False):
+            self._publish(completion)
 
 
 def _checked(completion: TaskCompletion) -> TaskCompletion:

@@ -8,7 +8,7 @@ from typing import Literal, cast, get_args
 
 from layby.executors.executor_config import Seconds, seconds
 from layby.graph.errors import GraphError
-from layby.graph.names import check_names, hint
+from layby.graph.names import check_names, hint, shown
 
 TriggerKind = Literal["manual", "any_input", "all_inputs", "task_ready", "batch", "debounce"]
 EventKind = Literal["manual", "message", "task_ready", "future_ready"]
@@ -48,9 +48,10 @@ class GraphTrigger:
         if self.kind == FUTURE_READY:
             object.__setattr__(self, "kind", "any_input")
             object.__setattr__(self, "source", self.source or FUTURE_READY)
-        if self.kind not in get_args(TriggerKind):
+        if not isinstance(self.kind, str) or self.kind not in get_args(TriggerKind):  # pyright: ignore[reportUnnecessaryIsInstance]
             known = (*get_args(TriggerKind), FUTURE_READY)
-            raise GraphError(f"unknown trigger {self.kind!r}{hint(str(self.kind), known)}")
+            near = hint(self.kind, known) if isinstance(self.kind, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(f"unknown trigger {shown(self.kind)}{near}")
         if self.inputs is not None:
             object.__setattr__(self, "inputs", check_names(self.inputs, "trigger input"))
         self._check_source()
@@ -64,7 +65,7 @@ class GraphTrigger:
         if self.source not in allowed:
             raise GraphError(
                 f"trigger '{self.kind}' has the event source {' or '.join(allowed)}, "
-                f"not {self.source!r}"
+                f"not {shown(self.source)}"
             )
 
     def _check_fields(self) -> None:
@@ -99,12 +100,14 @@ def as_trigger(given: object) -> GraphTrigger:
         return given
     if isinstance(given, str):
         return GraphTrigger(given)
-    raise GraphError(f"{given!r} is not a trigger: give its kind, or a GraphTrigger")
+    raise GraphError(f"{shown(given)} is not a trigger: give its kind, or a GraphTrigger")
 
 
 def _check_batch_size(size: object) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise GraphError(f"trigger 'batch' needs batch_size, a whole number above 0, got {size!r}")
+        raise GraphError(
+            f"trigger 'batch' needs batch_size, a whole number above 0, got {shown(size)}"
+        )
 
 
 def _check_window(field: str, window: object) -> None:
@@ -113,4 +116,4 @@ def _check_window(field: str, window: object) -> None:
     is_length = isinstance(window, int | float | timedelta) and not isinstance(window, bool)
     length = seconds(cast("Seconds", window)) if is_length else -1.0
     if not math.isfinite(length) or length < 0:
-        raise GraphError(f"{field} must be seconds or a timedelta, 0 or more, got {window!r}")
+        raise GraphError(f"{field} must be seconds or a timedelta, 0 or more, got {shown(window)}")
