@@ -162,8 +162,7 @@ def test_work_that_does_not_end_in_time(folder):
     said = typed("graph", "run", "camera.yaml", "--threads", "1", "--timeout", "100ms")
     assert said.code == 1
     assert said.err == (
-        "layby: graph 'camera' is not idle after 0.1 s: work is still running, or the window of "
-        "a trigger is open\n"
+        "layby: graph 'camera' is not idle after 0.1 s; what is left: 1 work item not back\n"
     )
 
 
@@ -215,3 +214,86 @@ def test_render_svg_with_a_renderer(folder, monkeypatch):
     assert said.out == "<svg>flowchart LR</svg>"
     renderer.write_text("#!/bin/sh\necho no browser >&2\nexit 1\n")
     typed("graph", "render", "camera.yaml", "--format", "svg").complains(2, "no browser")
+
+
+LOOP = """\
+graph: loop
+components:
+  a: {run: "camera_parts:again", inputs: [into], outputs: [out]}
+edges:
+  - {from: a.out, to: a.into, kind: async}
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        (("--max-epochs", "20"), "graph 'loop' is not idle after 20 epochs"),
+        (("--timeout", "100ms", "--max-epochs", "1000000"), "graph 'loop' is not idle after 0.1 s"),
+    ],
+)
+def test_a_loop_without_end(folder, limits, says):
+    """Exit code 1, with the counters."""
+    (folder / "loop.yaml").write_text(LOOP)
+    (folder / "camera_parts.py").write_text("def again(context): context.publish('out', 1)")
+    said = typed("graph", "run", "loop.yaml", "--fire", "a", *limits)
+    assert said.code == 1
+    assert said.err.startswith(f"layby: {says}")
+    assert "runtime.epoch_count" in said.out
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("context.publish('nosuch', 1)", "GraphError: component 'sensor' has no output 'nosuch'"),
+        ("raise TimeoutError('my own')", "TimeoutError: my own"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_whatever_a_component_raises_is_shown_as_its_own(folder, function, says):
+    """Its traceback, the counters and exit code 1."""
+    (folder / "camera_parts.py").write_text(f"{PARTS}\ndef sensor(context): {function}")
+    said = typed("graph", "run", "camera.yaml", "--timeout", "60s")
+    assert said.code == 1
+    assert "Traceback" in said.err
+    assert said.err.splitlines()[-1].startswith(f"layby: {says}")
+    assert "runtime.epoch_count" in said.out
+
+
+def test_an_async_component_that_does_not_end_in_time(folder):
+    """It is cancelled."""
+    (folder / "camera_parts.py").write_text(
+        f"import asyncio\n{PARTS}\nasync def sensor(context): await asyncio.sleep(60)"
+    )
+    for epochs in ((), ("--epochs", "2")):
+        said = typed("graph", "run", "camera.yaml", "--timeout", "100ms", *epochs)
+        assert said.code == 1
+        assert said.err.endswith("what is left: something to do for sensor\n")
+
+
+def test_so_many_epochs_mean_the_same_with_threads():
+    """Between two of them all work is done."""
+    said = typed("graph", "run", "camera.yaml", "--epochs", "3", "--threads", "2")
+    assert said.lines[0] == "joined 42"
+
+
+def test_everything_that_is_fired_runs():
+    """However much that is."""
+    said = typed("graph", "run", "graphs.py:lonely", *["--fire", "only=1"] * 1_100)
+    assert said.out.count("got 1\n") == 1_100
+
+
+def test_a_module_that_ends_the_process(folder):
+    """Is code that cannot be loaded."""
+    (folder / "graphs.py").write_text("raise SystemExit(3)")
+    said = typed("graph", "plan", "graphs.py")
+    assert said.code == 2
+    assert "graphs.py cannot be loaded" in said.err
+    assert "SystemExit: 3" in said.err
+
+
+def test_a_picture_that_cannot_be_written():
+    """One line."""
+    typed("graph", "render", "camera.yaml", "-o", "nosuch/x").complains(
+        2, "nosuch/x cannot be written", "No such file"
+    )

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Generator
+import warnings
+from collections.abc import Coroutine, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -27,6 +29,7 @@ from layby.executors import (
     ThreadedTaskExecutorConfig,
 )
 from layby.graph import Graph, GraphError, GraphFormError, GraphRuntime, load_graph
+from layby.graph.progress import MAX_EPOCHS
 
 ADMITTED = 1_024
 """Work items that may wait for the executor of `layby graph run`."""
@@ -153,7 +156,14 @@ Examples:
 @click.option(
     "--threads", type=click.IntRange(min=1), help="Run work in so many threads, not between epochs."
 )
-@click.option("--timeout", type=DURATION, help="How long it may take to become idle.")
+@click.option("--timeout", type=DURATION, help="How long it may take.")
+@click.option(
+    "--max-epochs",
+    default=MAX_EPOCHS,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Give up after so many epochs: it may be a loop without end.",
+)
 @click.option(
     "--trace", default=0, type=click.IntRange(min=0), help="Print the last so many events."
 )
@@ -164,22 +174,25 @@ def run(
     epochs: int | None,
     threads: int | None,
     timeout: int | None,
+    max_epochs: int,
     trace: int,
     *,
     as_json: bool,
 ) -> None:
     """Run epochs until nothing is left; show the counters.
 
-    What components print goes to stdout, with --json to stderr. Exit code 1 says that a component
-    raised, or that it did not become idle in time.
+    What components print goes to stdout, with --json to stderr. Between epochs all work is done,
+    in threads too. Exit code 1 says that a component raised, or that it did not become idle in
+    time or within so many epochs.
     """
     output: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if as_json else nullcontext()
     with output, _told():
         found = _load(target, resolve=True)
         executor = _executor(threads)
-        runtime = found.runtime(task_executor=executor, trace_capacity=trace)
+        runtime = _runtime(found, executor, trace, len(fires))
         _fire(found, runtime, fires)
-        error = _run(runtime, executor, epochs, None if timeout is None else timeout / 1000)
+        limits = _Limits(epochs, None if timeout is None else timeout / 1000, max_epochs)
+        error = _run(runtime, executor, limits)
     _show_run(runtime, found.name, error, as_json=as_json)
     if error is not None:
         raise Refused(_what(error))
@@ -208,7 +221,7 @@ def render(target: str, form: str, output: str | None, *, as_json: bool) -> None
         text = _load(target, resolve=False).mermaid()
     picture = text if form == "mermaid" else _svg(text)
     if output is not None:
-        Path(output).write_text(picture, encoding="utf-8")
+        _write(output, picture)
     if as_json:
         told = {"file": output} if output is not None else {"text": picture}
         showing.print_json({"format": form, **told})
@@ -216,6 +229,13 @@ def render(target: str, form: str, output: str | None, *, as_json: bool) -> None
         click.echo(picture, nl=False)
     else:
         showing.print_line(f"{output} is written")
+
+
+def _write(output: str, picture: str) -> None:
+    try:
+        Path(output).write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}") from None
 
 
 # -- loading
@@ -249,6 +269,24 @@ def _told() -> Generator[None]:
 # -- running
 
 
+class _Limits(NamedTuple):
+    epochs: int | None
+    timeout: float | None
+    max_epochs: int
+
+
+def _runtime(found: Graph, executor: TaskExecutor, trace: int, fires: int) -> GraphRuntime:
+    """With room for all that is to be fired; what it warns of is a line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        runtime = found.runtime(
+            task_executor=executor, trace_capacity=trace, fire_capacity=max(ADMITTED, fires)
+        )
+    for each in caught:
+        click.echo(f"warning: {each.message}", err=True)
+    return runtime
+
+
 def _executor(threads: int | None) -> TaskExecutor:
     if threads is None:
         return DeterministicTaskExecutor(TaskExecutorConfig(max_inflight=ADMITTED))
@@ -267,58 +305,91 @@ def _fire(found: Graph, runtime: GraphRuntime, fires: tuple[str, ...]) -> None:
         )
     for each in fires or manual:
         component, equals, payload = each.partition("=")
-        runtime.fire(component, json_or_text(payload) if equals else None)
+        fired = runtime.fire(component, json_or_text(payload) if equals else None)
+        if not fired:
+            raise UsageError(f"--fire {component} was refused: {fired.reason}")
 
 
-def _run(
-    runtime: GraphRuntime, executor: TaskExecutor, epochs: int | None, timeout: float | None
-) -> Exception | None:
+def _run(runtime: GraphRuntime, executor: TaskExecutor, limits: _Limits) -> BaseException | None:
     """What a component raised, or that time ran out."""
     try:
         if any(state.is_async for state in runtime.order):
-            asyncio.run(_drive_async(runtime, executor, epochs, timeout))
+            asyncio.run(_drive_async(runtime, executor, limits))
         else:
-            _drive(runtime, executor, epochs, timeout)
-    except GraphError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever a component raises is shown as its own
+            _drive(runtime, executor, limits)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is its own
         return error
     finally:
         runtime.close()
-        executor.shutdown(None if timeout is None else 0)
+        executor.shutdown(None if limits.timeout is None else 0)
     return None
 
 
-def _drive(
-    runtime: GraphRuntime, executor: TaskExecutor, epochs: int | None, timeout: float | None
-) -> None:
-    if epochs is None:
-        runtime.run_until_idle(timeout=timeout)
+def _drive(runtime: GraphRuntime, executor: TaskExecutor, limits: _Limits) -> None:
+    if limits.epochs is None:
+        runtime.run_until_idle(timeout=limits.timeout, max_epochs=limits.max_epochs)
         return
-    for _ in range(epochs):
+    between = _Between(runtime, executor, limits)
+    for _ in range(limits.epochs):
         runtime.run_epoch()
         executor.run_ready()
+        between.finish(executor.wait_for_idle(between.left()) is True)
 
 
-async def _drive_async(
-    runtime: GraphRuntime,
-    executor: TaskExecutor,
-    epochs: int | None,
-    timeout: float | None,  # noqa: ASYNC109 - handed on
-) -> None:
+async def _drive_async(runtime: GraphRuntime, executor: TaskExecutor, limits: _Limits) -> None:
     driver = runtime.drive()
-    if epochs is None:
-        await driver.run_until_idle(timeout=timeout)
+    if limits.epochs is None:
+        await driver.run_until_idle(timeout=limits.timeout, max_epochs=limits.max_epochs)
         return
-    for _ in range(epochs):
-        await driver.run_epoch()
+    between = _Between(runtime, executor, limits)
+    for _ in range(limits.epochs):
+        await between.within_time(driver.run_epoch())
         executor.run_ready()
+        # Not on the loop: work in a thread may be waiting for something that runs there.
+        is_idle = await asyncio.to_thread(executor.wait_for_idle, between.left())
+        between.finish(is_idle is True)
 
 
-def _show_run(runtime: GraphRuntime, name: str, error: Exception | None, *, as_json: bool) -> None:
+class _Between:
+    """Between two of a number of epochs all work is done, so that they mean the same every time."""
+
+    def __init__(self, runtime: GraphRuntime, executor: TaskExecutor, limits: _Limits) -> None:
+        self._runtime = runtime
+        self._executor = executor
+        self._timeout = limits.timeout
+        self._ends_at = None if limits.timeout is None else time.monotonic() + limits.timeout
+
+    def finish(self, is_idle: bool) -> None:  # noqa: FBT001 - what was found out
+        self._executor.run_ready()
+        if not is_idle or self.left() == 0:
+            raise self._timed_out()
+
+    async def within_time(self, running: Coroutine[Any, Any, int]) -> None:
+        limit = asyncio.timeout(self.left())
+        try:
+            async with limit:
+                await running
+        except TimeoutError as error:
+            if limit.expired() and not _is_of_component(error):
+                raise self._timed_out() from None
+            raise
+
+    def left(self) -> float | None:
+        return None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+
+    def _timed_out(self) -> TimeoutError:
+        return TimeoutError(
+            f"graph '{self._runtime.graph_name}' is at epoch {self._runtime.epoch} after "
+            f"{self._timeout} s; what is left: {self._runtime.what_is_left() or 'nothing'}"
+        )
+
+
+def _show_run(
+    runtime: GraphRuntime, name: str, error: BaseException | None, *, as_json: bool
+) -> None:
     metrics = runtime.metrics()
     events = runtime.trace()
-    if error is not None and not isinstance(error, TimeoutError):
+    if error is not None and _is_of_component(error):
         click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     if as_json:
         showing.print_json(
@@ -341,9 +412,16 @@ def _show_run(runtime: GraphRuntime, name: str, error: Exception | None, *, as_j
     )
 
 
-def _what(error: Exception) -> str:
+def _is_of_component(error: BaseException) -> bool:
+    """What a component raises has its name; what a driver says speaks for itself."""
+    return hasattr(error, "__notes__") or isinstance(error, SystemExit)
+
+
+def _what(error: BaseException) -> str:
+    if not _is_of_component(error):
+        return str(error)
+    told = f"{type(error).__name__}: {error}"
     notes = getattr(error, "__notes__", [])
-    told = f"{type(error).__name__}: {error}" if not isinstance(error, TimeoutError) else str(error)
     return f"{told} ({notes[0]})" if notes else told
 
 

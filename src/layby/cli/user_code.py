@@ -86,7 +86,7 @@ def _import(name: str) -> ModuleType:
         raise UsageError(f"{name!r} is not a module: give {FORMS}")
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not _is_missing(name, error):
             raise _broken(name, error) from error
         raise UsageError(
@@ -95,7 +95,7 @@ def _import(name: str) -> ModuleType:
         ) from None
 
 
-def _is_missing(name: str, error: Exception) -> bool:
+def _is_missing(name: str, error: BaseException) -> bool:
     """Whether the module itself is missing, not one that it imports."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return missing is not None and f"{name}.".startswith(f"{missing}.")
@@ -112,17 +112,17 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module  # so that processes and pickles find it by name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(str(path), error) from error
     return module
 
 
-def _broken(name: str, error: Exception) -> BrokenCode:
+def _broken(name: str, error: BaseException) -> BrokenCode:
     """With the traceback of the user's code, without ours."""
     return BrokenCode(f"{name} cannot be loaded\n{_traceback(error)}")
 
 
-def _traceback(error: Exception) -> str:
+def _traceback(error: BaseException) -> str:
     frames = error.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
