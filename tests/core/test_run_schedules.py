@@ -293,8 +293,14 @@ def test_schedules_of_promises_and_of_runs_share_their_ids(world: World) -> None
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"cron": "61 * * * *"}, "Schedule 's': cron '61 * * * *' is no rule (Bad minute)"),
-        ({"cron": "0 0 0 1 1 * 1969"}, "Schedule 's': cron '0 0 0 1 1 * 1969' comes no more"),
+        (
+            {"cron": "61 * * * *"},
+            "Schedule 's': cron '61 * * * *' is not a valid rule (Bad minute)",
+        ),
+        (
+            {"cron": "0 0 0 1 1 * 1969"},
+            "Schedule 's': cron '0 0 0 1 1 * 1969' has no more occurrences",
+        ),
         (
             {"timezone": "Europe/Berln"},
             "Schedule 's': time zone 'Europe/Berln' is not known: did you mean 'Europe/Berlin'?",

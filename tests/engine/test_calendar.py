@@ -73,8 +73,8 @@ def test_an_occurrence_is_strictly_after_the_second() -> None:
 @pytest.mark.parametrize(
     ("cron", "why"),
     [
-        ("", "cron '' is no rule"),
-        ("x", "cron 'x' is no rule (Wrong number of fields)"),
+        ("", "cron '' is not a valid rule"),
+        ("x", "cron 'x' is not a valid rule (Wrong number of fields)"),
         ("* * * *", "write five fields, minute hour day month weekday, such as '0 9 * * mon-fri'"),
         ("* * * * * * * *", "Wrong number of fields"),
         ("61 * * * *", "Bad minute"),
@@ -83,11 +83,11 @@ def test_an_occurrence_is_strictly_after_the_second() -> None:
         ("* 9-9/0 * * *", "Bad hour"),
         ("* * * * 8", "Bad day-of-week"),
         ("0 0 30 2 *", "Bad day-of-month"),
-        ("0 0 0 1 1 * 2020", "comes no more"),
-        ("0 0 0 29 2 * 2027", "comes no more"),
-        ("0 0 0 1 1 * x", "is no rule"),
-        ("0 0 0 1 1 * 2020-x", "is no rule"),
-        ("0 0 0 1 1 * */0", "is no rule"),
+        ("0 0 0 1 1 * 2020", "has no more occurrences"),
+        ("0 0 0 29 2 * 2027", "has no more occurrences"),
+        ("0 0 0 1 1 * x", "is not a valid rule"),
+        ("0 0 0 1 1 * 2020-x", "is not a valid rule"),
+        ("0 0 0 1 1 * */0", "is not a valid rule"),
         ("\0 * * * *", "Bad minute"),
     ],
 )

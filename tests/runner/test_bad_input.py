@@ -25,10 +25,10 @@ FLOW = flow_of(nothing)
     [
         ("postgresql://db/x", "PostgreSQL comes with a later release; use 'sqlite:PATH'"),
         ("redis://cache", "unknown scheme"),
-        ("sqlite:", "no path; write for instance 'sqlite:layby.db'"),
+        ("sqlite:", "no path; write for example 'sqlite:layby.db'"),
         ("", "no path"),
         ("sqlite::memory:", "use 'memory:'"),
-        (7, "an address is a text"),
+        (7, "an address is a string"),
     ],
 )
 def test_bad_addresses(address, told):

@@ -304,10 +304,13 @@ async def test_a_rule_that_has_ended_says_so() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"cron": "61 * * * *"}, r"cron '61 \* \* \* \*' is no rule \(Bad minute\): write five"),
+        (
+            {"cron": "61 * * * *"},
+            r"cron '61 \* \* \* \*' is not a valid rule \(Bad minute\): write five",
+        ),
         ({"cron": ""}, "Cron expression is required"),
         ({"cron": 5}, "cron must be a string such as '0 9 .*got 5"),
-        ({"cron": "0 0 0 1 1 * 1999"}, "comes no more"),
+        ({"cron": "0 0 0 1 1 * 1999"}, "has no more occurrences"),
         ({"timezone": "Europe/Berln"}, "'Europe/Berln' is not known: did you mean 'Europe/Berlin'"),
         ({"timezone": UTC}, "timezone must be a string such as 'Europe/Berlin', got"),
         ({"catch_up": "no"}, "catch_up must be True or False, got 'no'"),

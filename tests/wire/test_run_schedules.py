@@ -56,7 +56,7 @@ def test_everything_that_can_be_said() -> None:
     [
         ({"id": 7}, "Expected `str`, got `int`"),
         ({"cron": None}, "missing required field `cron`"),
-        ({"cron": "tomorrow"}, "cron 'tomorrow' is no rule (Wrong number of fields)"),
+        ({"cron": "tomorrow"}, "cron 'tomorrow' is not a valid rule (Wrong number of fields)"),
         ({"cron": ["0", "3"]}, "Expected `str`"),
         ({"timezone": "Mars/Olympus"}, "time zone 'Mars/Olympus' is not known"),
         ({"timezone": 1}, "Expected `str`"),

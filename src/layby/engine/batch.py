@@ -25,9 +25,9 @@ def apply(
     waiting: Sequence[Offer] = (),
     store_time: Millis = 0,
 ) -> tuple[list[Reply], Changes]:
-    """Inside an open transaction. A command that meets a bug is refused alone (500).
+    """Runs inside an open transaction. A command that hits a bug is refused on its own (500).
 
-    `now` is when the last command happens, which may be what somebody says; store time is not.
+    `now` is when the last command happens, which a request may set; store time it may not.
     """
     footprint = declared(commands, now, waiting)
     rows = store.load(footprint, now)

@@ -1,8 +1,8 @@
 """Cron rules: 5 fields, 6 with seconds first, 7 with a year last; Unix meaning, in a time zone.
 
-A rule means the clock on the wall of its zone. Where that clock is put forward, an hour that is
-left out comes as soon as the clock goes on; where it is put back, a fixed hour comes once. Rules
-that begin with `*` go on through both, as time itself does.
+A rule follows the wall clock of its zone. Where that clock is put forward, an occurrence in the
+skipped hour comes right after it; where it is put back, a fixed hour comes once. Rules that begin
+with `*` run through both changes, as time itself does.
 """
 
 import re
@@ -20,11 +20,11 @@ from layby.core.settings import NoInstant
 _YEARS = range(1970, 2200)
 _SECOND = timedelta(seconds=1)
 _RANGE_OF_ONE = re.compile(r"\b(\w+)-\1/0*[1-9]\d*\b", re.IGNORECASE)
-_LOOKS_LIKE = "write five fields, minute hour day month weekday, such as '0 9 * * mon-fri'"
+_EXAMPLE = "write five fields, minute hour day month weekday, such as '0 9 * * mon-fri'"
 
 
 class _Rule(Struct, frozen=True):
-    """Five fields, and how many seconds later; six only where there is no one second."""
+    """Five fields, and how many seconds later; six if the seconds field is not one number."""
 
     text: str
     second: int
@@ -40,13 +40,13 @@ def next_after(cron: str, after: Millis, timezone: str = "UTC") -> Millis | NoIn
     try:
         rule = _rule(cron)
     except (CronSimError, ValueError) as error:
-        return NoInstant(f"cron '{cron}' is no rule ({error}): {_LOOKS_LIKE}")
+        return NoInstant(f"cron '{cron}' is not a valid rule ({error}): {_EXAMPLE}")
     try:
         at = _first(rule, datetime.fromtimestamp(after // 1000 - rule.second, zone))
     except (ValueError, OverflowError, OSError):  # past the year 9999
         at = None
     if at is None:
-        return NoInstant(f"cron '{cron}' comes no more: give another one")
+        return NoInstant(f"cron '{cron}' has no more occurrences: give another one")
     return (int(at.timestamp()) + rule.second) * 1000
 
 
@@ -61,7 +61,7 @@ def _first(rule: _Rule, start: datetime) -> datetime | None:
 
 
 def _next(rule: str, start: datetime) -> datetime | None:
-    """An hour that the clock shows twice belongs to the first time, also to who asks in between."""
+    """Of an hour that the clock shows twice, the first counts, even if `start` lies in between."""
     since = start.timestamp()
     return next((at for at in CronSim(rule, start) if at.timestamp() > since), None)
 
@@ -72,8 +72,8 @@ def _rule(cron: str) -> _Rule:
     if len(fields) > 7:
         raise CronSimError("Wrong number of fields")
     years = _years(fields[6]) if len(fields) == 7 else None
-    text = _RANGE_OF_ONE.sub(r"\1", " ".join(fields[:6]))  # the library takes 9-9/4 for 9/4
-    CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))  # raises when it is none
+    text = _RANGE_OF_ONE.sub(r"\1", " ".join(fields[:6]))  # the library reads 9-9/4 as 9/4
+    CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))  # raises if it is not a rule
     if len(fields) == 5 or not fields[0].isdecimal():
         return _Rule(text, 0, years)
     return _Rule(" ".join(fields[1:6]), int(fields[0]), years)

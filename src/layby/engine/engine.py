@@ -1,4 +1,4 @@
-"""The one writer: commands queue, and each commit carries whatever queued while the last one ran.
+"""The one writer: commands queue, and each commit takes all that queued during the previous one.
 
 A lone caller pays one commit, a crowd shares it; there is no timer window. The writer runs as a
 thread, or inline (`pump()`) for tests and simulation, with equal results. It remembers one number,
@@ -42,11 +42,11 @@ from layby.store.api import Store
 logger = logging.getLogger(__name__)
 
 RETRY_MS: Final[Millis] = 1_000
-"""How long time's work rests after it has failed."""
+"""How long to wait before ticks are tried again after a failure."""
 GAP_MS: Final[Millis] = 1_000
-"""A writer that comes to itself so much later than it meant to could hear nobody meanwhile."""
+"""A writer that wakes up this much later than planned could not serve anyone in the meantime."""
 APART_MS: Final[Millis] = 1_000
-"""So far ahead of the wall, store time is worth a word."""
+"""When store time is this far ahead of the wall clock, it is logged."""
 
 
 class EngineConfig(Struct, frozen=True):
@@ -55,7 +55,7 @@ class EngineConfig(Struct, frozen=True):
     chunk: int = 500
     """Rows a tick handles in one transaction: timers never stall commands for long."""
     repair_ms: Millis = 30_000
-    """How often everything the engine believes is read again from the store."""
+    """How often everything the engine remembers is read again from the store."""
     debug: bool = False
 
 
@@ -80,10 +80,10 @@ class Engine:
         self._is_paused = False
         self._last_now: Millis = 0
         self._looked_at: Millis = 0
-        self._meant_ms: Millis = 0
-        """How long the writer meant to rest since it looked."""
+        self._planned_rest_ms: Millis = 0
+        """How long the writer planned to rest after it last read the clock."""
         self._heard_since: Millis = 0
-        """Leases could not be renewed before: after a gap nobody's ends for want of that."""
+        """Leases could not be renewed before this: no lease ends because of a gap in service."""
         self._is_apart = False
         self._earliest: Millis = 0
         self._repair_at: Millis = 0
@@ -94,7 +94,7 @@ class Engine:
         self._given = 0
         self._served = 0
         self.commits = 0
-        """Transactions that wrote something: what a benchmark or a counting test looks at."""
+        """Transactions that wrote something: for benchmarks and tests that count them."""
 
     # --- life ----------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Engine:
         self._service.start()
 
     def start_inline(self) -> None:
-        """No thread: every `pump()` does what there is to do."""
+        """No thread: every `pump()` does all pending work."""
         self._open()
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -121,12 +121,12 @@ class Engine:
 
     @property
     def free_slots(self) -> int:
-        """Room that waiting takes have, as they said themselves."""
+        """Room in the waiting takes, as they reported it."""
         return self._takes.free
 
     @property
     def backlog(self) -> int:
-        """Roughly how many requests have been given and not been served: two threads count."""
+        """Roughly how many requests were submitted and not yet served: two threads count."""
         return self._given - self._served
 
     # --- requests ------------------------------------------------------------------------
@@ -136,10 +136,10 @@ class Engine:
         if self._is_stopped:
             _refuse(*items)
             return
-        # What is asked again is served more often than it was given: never below nothing.
+        # A retried request is served more often than it was submitted: never below zero.
         self._given = max(self._given, self._served) + len(items)
         self._queue.put(items)
-        if self._is_closed:  # the writer went while we came: nobody else will look
+        if self._is_closed:  # the writer stopped in the meantime: nobody else will look
             _refuse(*self._drain_queue())
 
     def call(self, request: Command | Query, now: Millis | None = None) -> Reply:
@@ -193,18 +193,18 @@ class Engine:
                 self._process(items)
             self._tick_if_due()
         except StoreError as failure:  # every second while a disk is full: no traceback
-            logger.warning("the writer goes on after a failure: %s", failure)
+            logger.warning("the writer continues after a failure: %s", failure)
             self._pause()
         except Exception:
-            logger.exception("the writer goes on after a failure")
+            logger.exception("the writer continues after a failure")
             self._pause()
 
     def _pause(self) -> None:
-        """Something is unwell: do not spin."""
+        """Something is wrong: do not spin."""
         self._earliest = self._advance() + RETRY_MS
 
     def _next_items(self) -> list[Item]:
-        """What is to be asked again and all that queued; waits, but not past the next deadline."""
+        """Requests to retry and all that queued; waits for one, but not past the next deadline."""
         if not self._again:
             try:
                 first = self._queue.get(timeout=self._rest())
@@ -223,31 +223,31 @@ class Engine:
             yield self._again.popleft()
 
     def patience(self) -> float:
-        """Seconds until there is something to do without being asked."""
+        """Seconds until there is something to do without a request."""
         if self._is_paused:
             return 3600.0
         soonest = min(self._earliest, self._repair_at, self._takes.earliest)
         return min(max(0, soonest - self.clock.now()) / 1000, 3600.0)
 
     def _rest(self) -> float:
-        """Seconds the writer means to rest now."""
+        """Seconds the writer plans to rest now."""
         seconds = self.patience()
-        self._meant_ms = round(seconds * 1000)
+        self._planned_rest_ms = round(seconds * 1000)
         return seconds
 
     def _look(self) -> Millis:
-        """Now. Who is late, stopped, suspended or put forward in time, could not be spoken to."""
+        """Now. A writer that is late (stopped, suspended, clock put forward) was out of reach."""
         now = self._advance()
-        late = now - self._looked_at - self._meant_ms
+        late = now - self._looked_at - self._planned_rest_ms
         if late > GAP_MS:
             self._heard_since = now
-            told = "no lease ends before its holders could renew it"
-            logger.info("the writer came to itself %.1f s late: %s", late / 1000, told)
-        self._looked_at, self._meant_ms = now, 0
-        self._compare_with_the_wall()
+            told = "no lease ends before its holder has had a chance to renew it"
+            logger.info("the writer woke up %.1f s late: %s", late / 1000, told)
+        self._looked_at, self._planned_rest_ms = now, 0
+        self._compare_with_wall_clock()
         return now
 
-    def _compare_with_the_wall(self) -> None:
+    def _compare_with_wall_clock(self) -> None:
         ahead = self.clock.ahead()
         if ahead > APART_MS and not self._is_apart:
             self._is_apart = True
@@ -273,7 +273,7 @@ class Engine:
     # --- batches -------------------------------------------------------------------------
 
     def _process(self, items: Sequence[Item]) -> None:
-        """Commands in batches; a query stands alone, so that it sees what came before it."""
+        """Commands in batches; a query runs alone, so that it sees what came before it."""
         batch: list[Item] = []
         for item in items:
             if isinstance(item.request, Command):
@@ -303,10 +303,10 @@ class Engine:
         ]
         try:
             replies, changes = self._commit(timed)
-        except Exception as failure:  # noqa: BLE001 - whatever it was, whoever asked is answered
+        except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
             self._run_one_by_one(batch, failure)
             return
-        answers = list(self._sorted_out(batch, replies, now))
+        answers = list(self._answers_now(batch, replies, now))
         answers += self._watches.settled_by(changes)
         self._follow_up(changes)  # messages first: somebody waits for them on another machine
         answer(answers)
@@ -315,7 +315,7 @@ class Engine:
         """The batch was rolled back; steps are pure, so each is replayed alone.
 
         One bad command, or a full disk, does not stop those that can be served. A lock is
-        waited for once: nobody in this batch would fare better alone.
+        waited for once: no command of this batch would fare better alone.
         """
         if len(batch) == 1 or isinstance(failure, StoreBusy):
             answer([(item, _answer_to(item.request, failure)) for item in batch])
@@ -327,14 +327,14 @@ class Engine:
         now = max((at for _, at in commands), default=self._last_now)
         began = perf_counter()
         with self._store.transaction():
-            offers = self._offers_beside(commands)
+            offers = self._waiting_offers(commands)
             replies, changes = apply(self._store, commands, now, offers, self._last_now)
         self._committed(changes)
         tell(self._observer, Commit(commands, replies, changes, perf_counter() - began))
         return replies, changes
 
-    def _offers_beside(self, commands: Sequence[Timed]) -> Sequence[Offer]:
-        """Room of waiting takes; it only matters to who may be handed something ahead."""
+    def _waiting_offers(self, commands: Sequence[Timed]) -> Sequence[Offer]:
+        """Room in waiting takes; only matters to takes that may be handed something ahead."""
         asked = (command.asks for command, _ in commands)
         return self._takes.offers if any(take and take.ahead > 0 for take in asked) else ()
 
@@ -343,12 +343,12 @@ class Engine:
         if not changes.is_empty:
             self.commits += 1
 
-    def _sorted_out(
+    def _answers_now(
         self, batch: Sequence[Item], replies: Sequence[Reply], now: Millis
     ) -> Iterator[tuple[Item, Answer]]:
         """Answers to give now; requests that wait stay here."""
         for item, reply in zip(batch, replies, strict=True):
-            if isinstance(item.request, Take) and _is_to_wait(item.request, reply):
+            if isinstance(item.request, Take) and _should_wait(item.request, reply):
                 self._wait_for_ready(item, reply, now)
             elif isinstance(item.request, WatchPromise) and _is_unsettled(reply):
                 self._watches.add(item)
@@ -370,7 +370,7 @@ class Engine:
         if not changes.messages:
             return
         with _delivering():
-            if self._is_paused:  # new ones are offered after the pause; those of before are stale
+            if self._is_paused:  # new ones are offered after the pause; earlier ones are stale
                 self._delivery.committed((), tuple(changes.messages))
             else:
                 self._delivery.committed(outgoing_of(changes), withdrawn_by(changes))
@@ -378,7 +378,7 @@ class Engine:
     # --- time ----------------------------------------------------------------------------
 
     def _tick_if_due(self) -> bool:
-        """One chunk of what time has brought; True when there was something to do."""
+        """One chunk of what is due; True when there was something to do."""
         if self._is_paused:
             return False
         now = self._look()
@@ -393,7 +393,7 @@ class Engine:
     def _tick(
         self, now: Millis, wall: Millis | None = None, heard_since: Millis | None = None
     ) -> bool:
-        """Whoever debugs says what time it is, on the wall too, and nobody is spared."""
+        """By default as a debugger wants it: `now` is wall time too, and no lease is extended."""
         wall = now if wall is None else wall
         began = perf_counter()
         with self._store.transaction():
@@ -406,20 +406,20 @@ class Engine:
         # Ticks that change nothing would be found due again at once: a bug must not spin.
         is_stuck = bool(ticks) and changes.is_empty
         self._earliest = max(earliest, now + RETRY_MS) if is_stuck else earliest
-        self._again.extend(Item(each, _ignore) for each in _taken_apart(ticks, replies))
+        self._again.extend(Item(each, _ignore) for each in _one_by_one(ticks, replies))
         answer(list(self._watches.settled_by(changes)))
         self._follow_up(changes)
         return bool(ticks) and not is_stuck
 
     def _next_deadline(self, now: Millis, wall: Millis) -> Millis:
-        """In store time. An occurrence waits for the wall as well, which may come there later."""
+        """In store time. An occurrence also waits for the wall clock, which may get there later."""
         occurs_at = self._store.next_occurrence()
         if now > wall and occurs_at < FAR:
             occurs_at = max(occurs_at, now + -(-(occurs_at - wall) * (SLOWER - 1) // SLOWER))
         return min(self._store.earliest(), occurs_at)
 
     def _repair(self) -> None:
-        """Nothing depends on it: it mends what a lost wake-up would have left behind."""
+        """Nothing depends on it: it repairs what a lost wake-up would have left behind."""
         self._repair_at = self._advance() + self._config.repair_ms
         self._watches.drop_abandoned()
         self._takes.drop_abandoned()
@@ -448,7 +448,7 @@ class Engine:
             return refuse(400, wrong)
         try:
             return self._debug(query) or self._read(query, now)
-        except Exception as failure:  # noqa: BLE001 - whatever it was, whoever asked is answered
+        except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
             return _answer_to(query, failure)
 
     def _read(self, query: Query, now: Millis | None) -> Reply:
@@ -469,7 +469,7 @@ class Engine:
             return DEBUG_IS_OFF
         if isinstance(query, StartDebug | StopDebug):
             self._is_paused = isinstance(query, StartDebug)
-            self._repair_at = 0  # what was written meanwhile has not been offered
+            self._repair_at = 0  # what was written in the meantime has not been offered
             return OK
         if isinstance(query, ResetDebug):
             self._reset()
@@ -502,7 +502,7 @@ def _delivering() -> Generator[None]:
     try:
         yield
     except Exception:
-        logger.exception("the delivery failed; its messages stay in the outbox")
+        logger.exception("delivery failed; its messages stay in the outbox")
 
 
 def _refuse(*items: Item) -> None:
@@ -510,26 +510,26 @@ def _refuse(*items: Item) -> None:
 
 
 def _ignore(_: Sequence[tuple[Item, Answer]]) -> None:
-    """For requests of the engine to itself."""
+    """For requests that the engine sends itself."""
 
 
 def _heard(ticks: Sequence[Tick], since: Millis | None) -> list[Tick]:
-    """Those that end leases are told since when these could be renewed."""
+    """Ticks that end leases are told since when leases could be renewed."""
     return [
         replace(tick, heard_since=since) if isinstance(tick, ExpireLeases | ExpireHolders) else tick
         for tick in ticks
     ]
 
 
-def _taken_apart(ticks: Sequence[Tick], replies: Sequence[Reply]) -> Iterator[Tick]:
-    """One row that meets a bug must not hold up the others of its tick."""
+def _one_by_one(ticks: Sequence[Tick], replies: Sequence[Reply]) -> Iterator[Tick]:
+    """One row that hits a bug must not hold up the others of its tick."""
     for tick, reply in zip(ticks, replies, strict=True):
         if reply.status >= 500 and isinstance(tick, IdsTick) and len(tick.ids) > 1:
             yield from (replace(tick, ids=(each,)) for each in tick.ids)
 
 
 def _answer_to(request: Command | Query, failure: Exception) -> Answer:
-    """A store that failed says so itself; the rest is a bad request or a bug."""
+    """A failed store says so itself; anything else is a bad request or a bug."""
     if isinstance(failure, StoreError):
         return failure
     wrong = validate.problems(request)
@@ -539,8 +539,8 @@ def _answer_to(request: Command | Query, failure: Exception) -> Answer:
     return refuse(500, f"Internal error: {type(failure).__name__}: {failure}")
 
 
-def _is_to_wait(take: Take, reply: Reply) -> bool:
-    """It got nothing; but who has somebody in line wants to hear of what is left."""
+def _should_wait(take: Take, reply: Reply) -> bool:
+    """It got nothing; but a worker with somebody in line wants to hear of what is left."""
     if not isinstance(reply.data, TakeData) or reply.data.claims:
         return False
     has_news = take.in_line and reply.data.oldest_left is not None

@@ -1,4 +1,4 @@
-"""A request on its way through the engine, and to whom its answer goes."""
+"""A request on its way through the engine, and where its answer goes."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Sink = Callable[[Sequence[tuple["Item", Answer]]], None]
 
 
 class Item:
-    """`token` belongs to whoever sent it (a future, as a rule); the engine does not look at it."""
+    """`token` belongs to the sender (usually a future); the engine does not look at it."""
 
     __slots__ = ("is_abandoned", "now", "request", "sink", "token", "until")
 
@@ -46,4 +46,4 @@ def answer(answers: Sequence[tuple[Item, Answer]]) -> None:
         try:
             sink(theirs)
         except Exception:
-            logger.exception("a receiver of answers failed; the others get theirs")
+            logger.exception("a sink failed to receive its answers; the others still get theirs")

@@ -1,4 +1,4 @@
-"""Who is told of every commit, to count what happens."""
+"""Observers are told of every commit, to count what happens."""
 
 import logging
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Observer(Protocol):
 
 
 def tell(observer: Observer | None, commit: Commit) -> None:
-    """What was committed stays so, even if somebody cannot count."""
+    """What was committed stays committed, even if an observer fails."""
     try:
         if observer is not None:
             observer.committed(commit)

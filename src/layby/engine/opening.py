@@ -24,7 +24,7 @@ def is_url(address: str) -> bool:
 def check_address(address: object) -> str:
     """`sqlite:PATH`, a plain path, `memory:` (nothing is kept), or the URL of a server."""
     if not isinstance(address, str):
-        raise UsageError(f"Runner({address!r}): an address is a text such as 'sqlite:layby.db'")
+        raise UsageError(f"Runner({address!r}): an address is a string such as 'sqlite:layby.db'")
     if is_url(address):
         return address
     scheme = address.partition(":")[0]
@@ -32,9 +32,9 @@ def check_address(address: object) -> str:
         raise UsageError(f"Runner({address!r}): {LATER[scheme]}; use 'sqlite:PATH' for now")
     path = _path(address)
     if "://" in path:
-        raise UsageError(f"Runner({address!r}): unknown scheme; write for instance 'sqlite:PATH'")
+        raise UsageError(f"Runner({address!r}): unknown scheme; write for example 'sqlite:PATH'")
     if not path:
-        raise UsageError(f"Runner({address!r}): no path; write for instance 'sqlite:layby.db'")
+        raise UsageError(f"Runner({address!r}): no path; write for example 'sqlite:layby.db'")
     if path == ":memory:":
         raise UsageError(f"Runner({address!r}): use 'memory:' for a store that keeps nothing")
     return address
@@ -48,7 +48,7 @@ def open_store(
     path = path_of(address)
     if path.is_dir():
         raise UsageError(f"{path} is a folder: give the path of a file in it")
-    if path.exists() and not os.access(path, os.W_OK):  # SQLite opens it all the same
+    if path.exists() and not os.access(path, os.W_OK):  # SQLite would open it anyway
         raise UsageError(f"{path} is read-only: give this process write access to it")
     return SqliteStore(path, settings, next_after, durability, is_server=is_server)
 

@@ -1,4 +1,4 @@
-"""The outbox: messages written with the change that caused them, and what is offered of it."""
+"""The outbox: messages written with the change that caused them, and how they are offered."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -37,7 +37,7 @@ class Delivery(Protocol):
         ...
 
     def offered(self, outgoing: Sequence[Outgoing]) -> None:
-        """Messages that are in the outbox already; some may be under way."""
+        """Messages that are already in the outbox; some may be under way."""
         ...
 
 
@@ -57,7 +57,7 @@ def withdrawn_by(changes: Changes) -> list[MessageKey]:
 def stored_outbox(store: Store, offer: OfferMessages, now: Millis) -> tuple[list[Outgoing], bool]:
     """A page of undelivered messages with what they are about, and whether there is more.
 
-    It is shorter than it might be when that is much: a value may have megabytes.
+    The page is shorter when its messages are large: a value may have megabytes.
     """
     messages = store.messages(offer)
     outgoing: list[Outgoing] = []

@@ -16,8 +16,8 @@ from layby.engine.items import Item
 class WaitingTakes:
     """Oldest first. A commit that makes a task ready wakes one take that has room for it.
 
-    If none has a free slot, one that may be handed something ahead; otherwise all that have
-    somebody in line hear of it.
+    If none has a free slot, it wakes one that may be handed something ahead; failing that, all
+    takes with somebody in line hear of it.
     """
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class WaitingTakes:
         return len(self._until)
 
     def add(self, item: Item, now: Millis) -> list[Item]:
-        """Let it wait, and return an older take of the same holder: the newer one speaks for it.
+        """Let it wait, and return an older take of the same holder, which it replaces.
 
-        A take that is asked again goes on waiting until the moment it was given first.
+        A take that is retried keeps the end of its wait that was set first.
         """
         older = [each for each in self._until if _holder(each) == _holder(item)]
         if item.until is None:
@@ -43,13 +43,13 @@ class WaitingTakes:
 
     @property
     def offers(self) -> list[Offer]:
-        """What they have room for: nothing of that is handed out ahead of somebody's slot."""
+        """What they have room for: none of it is handed out ahead of a slot."""
         takes = map(_take, self._until)
         return [(take.holder, take.key, take.free) for take in takes if take.free > 0]
 
     @property
     def free(self) -> int:
-        """Also read by other threads, so a copy is added up."""
+        """Also read by other threads, so it sums a copy."""
         return sum(_take(item).free for item in list(self._until))
 
     def expired(self, now: Millis) -> list[Item]:
@@ -84,11 +84,11 @@ class WaitingTakes:
 
 
 class Watches:
-    """Who wants to hear of which promise."""
+    """Which requests wait for which promise."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Item | list[Item]] = {}
-        """Mostly one waits for a promise, and then it is not worth a list of its own."""
+        """Usually only one waits for a promise, which is not worth a list of its own."""
 
     def __len__(self) -> int:
         return sum(len(_items(each)) for each in self._by_id.values())
