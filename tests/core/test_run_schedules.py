@@ -270,7 +270,7 @@ def test_another_one_of_the_same_id_is_refused(
     remedy = ": delete it first, or use another id"
     assert (reply.status, reply.data) == (
         409,
-        f"Schedule 's' exists already and differs in {what}{remedy}",
+        f"Schedule 's' already exists and differs in {what}{remedy}",
     )
     assert world.dump() == before
 

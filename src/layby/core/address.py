@@ -31,7 +31,7 @@ def is_valid(address: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def parse_poll(address: str) -> PollAddress | None:
-    """None when this is no valid address of that scheme. Case counts, a query string does not."""
+    """None if this is not a valid address of that scheme. Case counts, a query string does not."""
     scheme, _, rest = address.partition("://")
     how, _, place = rest.partition("?")[0].partition("@")
     group, _, receiver = place.partition("/")
@@ -56,14 +56,14 @@ def target_of(group: str) -> str:
 
 
 def inbox_of(group: str, pid: str) -> str:
-    """Where one worker process of ours hears what concerns it alone."""
+    """Where one of layby's own worker processes receives what is meant for it alone."""
     return f"poll://uni@{OWN_GROUP}{group}/{pid}"
 
 
 def _is_url(address: str) -> bool:
     try:
         parts = urlsplit(address)
-        _ = parts.port  # asked for, since only then it is looked at
+        _ = parts.port  # the port is only validated when it is read
     except ValueError:
         return False
     return bool(parts.hostname) and " " not in parts.netloc

@@ -34,12 +34,12 @@ def delay_of(tags: Tags) -> Millis | None:
 
 
 def is_external(tags: Tags) -> bool:
-    """Somebody beyond the process that made it settles it, or is promised to hear of its end."""
+    """Someone outside the process that made it settles it, or was promised to hear of its end."""
     return TARGET in tags or tags.get(TIMER) == "true" or tags.get(EXTERNAL) == "true"
 
 
 def is_absent(promise: Promise | None) -> bool:
-    """A pending placeholder counts as absent for whoever creates its id."""
+    """To a command that creates its id, a pending placeholder counts as absent."""
     return promise is None or (promise.placeholder and promise.is_pending)
 
 
@@ -60,7 +60,7 @@ def create(
 def create_internal(
     d: Draft, promise_id: str, timeout_at: Millis, param: str, tags: Tags
 ) -> Promise:
-    """Insert a promise nobody may wait for; past its deadline nothing has to be done about it."""
+    """Insert a promise nobody may wait for; past its deadline there is nothing to do about it."""
     promise = _promise(promise_id, timeout_at, param, tags, d.now)
     internal = msgspec.structs.replace(promise, internal=True)
     if timeout_at <= d.now:

@@ -1,4 +1,4 @@
-"""What one step writes, or one transaction: the books are the same, and are kept here."""
+"""What one step or one transaction writes: the bookkeeping is the same, and lives here."""
 
 from msgspec import Struct
 
@@ -28,7 +28,7 @@ class Changes(Struct, eq=False):
     tasks: dict[str, Task] = {}
     readied: list[str] = []
     held: dict[HeldKey, int] = {}
-    """How many tasks more, or fewer, a holder has."""
+    """How many more (or fewer) tasks a holder has."""
     holders: dict[HeldKey, Holder] = {}
     waits: dict[tuple[str, str], Wait] = {}
     dropped_waits: list[tuple[str, str]] = []
@@ -41,10 +41,10 @@ class Changes(Struct, eq=False):
     messages: dict[MessageKey, Message | None] = {}
     schedules: dict[str, Schedule | None] = {}
     earliest: Millis = FAR
-    """The soonest instant at which any row added here has to be looked at again."""
+    """The earliest instant at which any row added here is due to be looked at again."""
 
     def add(self, later: "Changes", now: Millis) -> None:
-        """What a step has written, at `now`, after all that is here already."""
+        """Add what a step has written at `now`, on top of everything already here."""
         if later.promises:
             self._add_promises(later)
         if later.tasks:
@@ -66,7 +66,7 @@ class Changes(Struct, eq=False):
             self._silence(later.silenced)
 
     def _silence(self, addresses: list[str]) -> None:
-        """Deleted before anything is written: what this batch wrote to them goes here."""
+        """Deleted before anything is written, so what this batch wrote to them is dropped here."""
         self.silenced += addresses
         self.listeners = [each for each in self.listeners if each.address not in addresses]
         self.messages = {

@@ -57,7 +57,7 @@ class Draft(Changes, kw_only=True):
         return [self.holders.get((pid, key), row) for key, row in self.rows.holders[pid].items()]
 
     def branch(self, branch: str | None, but: str) -> list[Promise]:
-        """Promises of a branch in id order, as far as they were loaded, without one of them."""
+        """The loaded promises of a branch in id order, except one of them."""
         if branch is None:
             return []
         ids = self.rows.branches.get(branch, ())
@@ -86,7 +86,7 @@ class Draft(Changes, kw_only=True):
             self.readied.append(task.id)
 
     def silence(self, address: str) -> None:
-        """Nobody will ever hear anything at this address again."""
+        """Nobody will ever listen at this address again."""
         self.silenced.append(address)
 
     def put_holder(self, holder: Holder) -> None:

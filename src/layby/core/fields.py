@@ -18,8 +18,8 @@ Waits = Annotated[dict[str, Int64], Meta(max_length=MAX_WAITS)]
 if TYPE_CHECKING:
     Unread = Any
 else:
-    Unread = Raw  # not decoded: megabytes of nothing would hold up everyone else
-"""What must be there, and may be anything, because nobody looks at it."""
+    Unread = Raw  # not decoded: megabytes that nobody reads would hold up everyone else
+"""A field that must be present but may be anything, because nobody looks at it."""
 
 
 class Value(Struct, frozen=True, omit_defaults=True):

@@ -17,7 +17,7 @@ class Footprint(Struct):
 
     ids: set[str] = field(default_factory=set)
     pairs: set[tuple[str, str]] = field(default_factory=set)
-    """Waits (awaited, awaiter) a step may add: one that stands already must be seen."""
+    """Waits (awaited, awaiter) a step may add: it must see one that already exists."""
     branches_of: set[str] = field(default_factory=set)
     branches: set[str] = field(default_factory=set)
     born_into: set[tuple[str, str]] = field(default_factory=set)
@@ -27,18 +27,18 @@ class Footprint(Struct):
     leases_of: set[str] = field(default_factory=set)
     notices: set[str] = field(default_factory=set)
     takes: dict[TakeKey, int] = field(default_factory=dict)
-    """What takes that ask alike have room for."""
+    """How much room the takes that ask for the same tasks have."""
     take_count: int = 0
     ahead: int = 0
-    """What all takes together may be handed ahead of their slots."""
+    """How many tasks all takes together may be handed ahead of their slots."""
     waiting: Sequence[Offer] = ()
     """Takes that wait in the engine: nothing is handed out ahead that they have room for."""
     root_params: bool = False
     """Claims bring the params of their roots: each task of a run is loaded with its root."""
     leaving: int = 0
-    """So many rows may leave the queue otherwise than by a take."""
+    """How many rows may leave the queue other than by a take."""
     since: Millis = 0
-    """When the first command of the batch happens: what is over by then is ready for nobody."""
+    """When the first command of the batch happens: nothing past its deadline by then is ready."""
 
     def expect(self, key: TakeKey, free: int, ahead: int) -> None:
         """A take will look at the queue."""

@@ -1,4 +1,4 @@
-"""What must hold of every store at every moment, each invariant under its name.
+"""What must hold for every store at every moment, each invariant under its own name.
 
 The first seven are those of the Tasks specification (seed 004), under exactly their names.
 Every function yields one text per violation; `check` runs them all.
@@ -23,7 +23,7 @@ class Violation(Struct, frozen=True):
 
 
 class View:
-    """A state with its waits looked up from the side of the waiting task."""
+    """A state whose waits can also be looked up by the waiting task."""
 
     def __init__(self, state: State, now: Millis) -> None:
         self.state = state
@@ -40,7 +40,7 @@ class View:
         return promise is not None and promise.is_pending
 
     def is_over(self, promise_id: str) -> bool:
-        """Past its deadline but not swept yet: what waits for the sweep is not a violation."""
+        """Past its deadline but not settled yet: what waits for the tick is not a violation."""
         promise = self.state.promises.get(promise_id)
         return promise is not None and promise.at(self.now) is not promise
 
@@ -49,7 +49,7 @@ class View:
         return promise is not None and promise.internal
 
     def has_tail(self, promise_id: str) -> bool:
-        """More effects of this settlement are armed: what they will clear may still stand."""
+        """More effects of this settlement are armed: what they will clear may still be there."""
         promise = self.state.promises.get(promise_id)
         return promise is not None and promise.tail_at is not None
 
@@ -137,7 +137,7 @@ def task_iff_target(view: View) -> Violations:
 def fulfilled_iff_settled(view: View) -> Violations:
     for task in view.state.tasks.values():
         if (task.state == "fulfilled") == view.is_pending(task.id):
-            yield f"task {task.id} is {task.state} but its promise is not alike"
+            yield f"task {task.id} is {task.state} but its promise does not match"
 
 
 def settled_has_no_waits(view: View) -> Violations:
@@ -182,7 +182,7 @@ def awaiter_is_alive(view: View) -> Violations:
 
 
 def claim_only_while_acquired(view: View) -> Violations:
-    """What was halted is kept by its holder, which has not told yet that the body has ended."""
+    """It was halted, and its holder keeps it: it has not yet said that the body has ended."""
     for task in view.tasks("pending", "suspended", "halted", "fulfilled"):
         has_claim = task.pid is not None or task.holder is not None
         if task.ttl is not None or (has_claim and not (task.is_kept and task.pid is not None)):
@@ -208,11 +208,11 @@ def suspended_or_fulfilled_has_no_resumes(view: View) -> Violations:
 
 
 def count_equals_waits(view: View) -> Violations:
-    """`waits_left` is the number of *all* waits that stand."""
+    """`waits_left` is the number of *all* waits that exist."""
     for task in view.tasks("pending", "acquired", "suspended", "halted"):
         counting = sum(wait.counts for wait in view.waits_of[task.id])
         if task.waits_left != counting and not view.is_over(task.id):
-            yield f"task {task.id} counts {task.waits_left} waits, {counting} stand"
+            yield f"task {task.id} counts {task.waits_left} waits, but {counting} exist"
 
 
 def ready_only_while_pending(view: View) -> Violations:

@@ -2,7 +2,7 @@
 
 A kind is a class: its fields, the ids it names, the rows it may read, what can be wrong with it.
 `declare` adds its name on the wire, who may send it and what it is answered with; `handles` adds
-the rule itself. Whatever lists kinds is derived from these declarations.
+the rule itself. Every list of kinds is derived from these declarations.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,11 +27,11 @@ Handler = Callable[[Draft, Any], Reply]
 class Sender(Enum):
     """Who may send a kind."""
 
-    CLIENT = "whoever has a token that covers every id it names"
+    CLIENT = "anyone with a token that covers every id it names"
     WORKER = "the same, if the token is granted a worker group"
     ADMIN = "an admin, or the empty prefix: it reaches rows that it does not name"
     DEBUGGER = "the same, while debugging is on"
-    INTERNAL = "this process alone: the wire does not know it"
+    INTERNAL = "this process only: it is unknown on the wire"
 
 
 class BaseRequest(Struct, frozen=True, rename="camel", kw_only=True):
@@ -40,19 +40,19 @@ class BaseRequest(Struct, frozen=True, rename="camel", kw_only=True):
     kind: ClassVar[str]
     sender: ClassVar[Sender]
     answer: ClassVar[type[Any]]
-    """The type of `data` in the reply, unless that is a refusal."""
+    """The type of `data` in the reply, unless the reply is a refusal."""
 
     def named_ids(self) -> Ids:
-        """The ids that a token must cover; for senders that a prefix can bound."""
+        """The ids that a token must cover; only for senders that a prefix can restrict."""
         raise NotImplementedError(type(self).__name__)
 
     def problems(self) -> Problems:
-        """What is wrong with the fields, whatever the rows are."""
+        """What is wrong with the fields, regardless of any rows."""
         return iter(())
 
     @property
     def asks(self) -> "Take | None":
-        """The take that it is, or that rides on it."""
+        """The take that it is, or that it carries."""
         return None
 
 
@@ -64,7 +64,7 @@ class Command(BaseRequest, frozen=True):
     """A request to change state (or to read rows by id)."""
 
     unqueues: ClassVar[bool]
-    """Whether it may take ready tasks it names out of the queue, otherwise than by a take."""
+    """Whether it may remove ready tasks it names from the queue, other than by a take."""
     handler: ClassVar[Handler] = _no_handler
 
     def footprint(self, into: Footprint) -> None:

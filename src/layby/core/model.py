@@ -45,7 +45,7 @@ def later(now: Millis, by_ms: Millis) -> Millis:
 
 
 def deadline(now: Millis, length: Millis) -> Millis:
-    """The end of a length of time that begins now; what is as good as never is never."""
+    """When a duration that begins now ends; practically never becomes never."""
     return min(now + length, NEVER)
 
 
@@ -123,17 +123,17 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     waiting_on: str | None = None
     progress: str | None = None
     history: str | None = None
-    """Tries and their spans, as the worker tells them; core only keeps the text."""
+    """Tries and their spans, as reported by the worker; core only keeps the text."""
     waiting_since: Millis | None = None
     """Since when it waits as it does now; None while it runs and while dependencies are open."""
     tries: int = 0
-    """Claims that have begun a body: what people call the number of the try."""
+    """Claims that have begun a body: the number of the try, as people see it."""
     ahead: bool = False
-    """Claimed ahead of a slot: its body has not begun, so that losing it is no crash."""
+    """Claimed ahead of a slot: its body has not begun, so losing it is not a crash."""
     deadlines: str | None = None
-    """Until when its waits last, by their record ids, as a JSON object; None when none has one.
+    """When its waits end, by their record ids, as a JSON object; None when no wait has an end.
 
-    Fixed when a wait first begins; it outlives the claim, so that no restart gives more time.
+    Fixed when a wait first begins; it outlives the claim, so a restart does not extend it.
     """
 
     @property
@@ -151,24 +151,24 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def try_number(self) -> int:
-        """Of its try, the one of a claim that has not begun included."""
+        """The number of its try, counting a claim whose body has not begun."""
         return self.tries + self.ahead
 
     @property
     def is_ready(self) -> bool:
-        """A take may find it, as soon as its time has come."""
+        """A take may find it as soon as it is due."""
         return self.state == "pending" and self.ready_at is not None
 
     @property
     def is_kept(self) -> bool:
-        """Halted, and maybe continued since, while its holder has not told its body's end."""
+        """Halted, and maybe continued since, but its holder has not said that its body ended."""
         return self.holder is not None and self.state in ("halted", "pending")
 
     @property
     def is_waiting(self) -> bool:
-        """For a worker, a person, a promise or whatever its body waits for.
+        """It waits for a worker, a person, a promise or anything else its body waits for.
 
-        Not for tasks of its own run: those wait themselves, or run.
+        Not for tasks of its own run: those are waiting or running themselves.
         """
         if self.state == "suspended":
             return self.waits_left == 0
@@ -177,11 +177,11 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return self.state != "fulfilled"
 
     def is_claim_of(self, pid: str, incarnation: str, version: int) -> bool:
-        """Whether this holder was given it at this version, and has not given it back."""
+        """Whether this holder was given it at this version and has not handed it back."""
         return (self.pid, self.holder, self.version) == (pid, incarnation, version)
 
     def dated(self, before: "Task | None", now: Millis) -> "Task":
-        """With the time since when it waits as it does: kept while nothing changes in that."""
+        """With the time since when it waits as it does now: kept while that stays the same."""
         since = self._since(before, now) if self.is_waiting else None
         return self if self.waiting_since == since else replace(self, waiting_since=since)
 
@@ -220,14 +220,14 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(self, ahead=False, tries=self.tries + 1) if self.ahead else self
 
     def never_begun(self) -> "Task":
-        """Its body never ran: this claim was no try."""
+        """Its body never ran: this claim was not a try."""
         return self if self.ahead else replace(self, tries=max(0, self.tries - 1))
 
     def pending(self, retry_at: Millis, ready_at: Millis) -> "Task":
         return replace(self._unheld(), state="pending", wake_at=retry_at, ready_at=ready_at)
 
     def pending_kept(self) -> "Task":
-        """Continued, but not ready before its holder has told the end of the body it had."""
+        """Continued, but not ready until its holder has said that the previous body has ended."""
         kept = replace(self._unheld(), pid=self.pid, holder=self.holder)
         return replace(kept, state="pending", wake_at=NEVER)
 
@@ -235,13 +235,13 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(self._unheld(), state="suspended", resumes=(), waiting_on=why)
 
     def halted(self, why: str | None = None) -> "Task":
-        """A holder of ours keeps it until its body has ended: one ahead may have begun."""
+        """A layby holder keeps it until its body has ended: one ahead may have begun."""
         pid = None if self.holder is None else self.pid
         held = replace(self._unheld(), pid=pid, holder=self.holder, tries=self.try_number)
         return replace(held, state="halted", waiting_on=why)
 
     def let_go(self) -> "Task":
-        """Halted still, but kept by nobody."""
+        """Still halted, but no longer kept by anyone."""
         return replace(self, pid=None, holder=None)
 
     def fulfilled(self) -> "Task":
@@ -364,7 +364,7 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
     expires_at: Millis
     standing: Standing = "alive"
     held: int = 0
-    """How many tasks it holds. Kept as deltas, so that a heartbeat counts nothing."""
+    """How many tasks it holds. Kept up to date by deltas, so a heartbeat need not count."""
     names: tuple[str, ...] = ()
     """What it has code for, as its last take said."""
 
@@ -373,7 +373,7 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
         return self.standing == "alive"
 
     def wants_renewal(self, now: Millis, ttl: Millis) -> bool:
-        """A take renews only a lease that has lost a quarter: an empty take writes nothing."""
+        """A take renews a lease only when a quarter of it is over: empty takes write nothing."""
         fresh = NEVER if self.embedded else later(now, ttl - ttl // 4)
         return self.expires_at < fresh or self.ttl != ttl
 
@@ -392,7 +392,7 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Schedule(Struct, frozen=True, array_like=True, gc=False):
-    """A cron rule that creates promises, or starts runs: then they are the roots of those."""
+    """A cron rule that creates promises or starts runs; then the promises are their roots."""
 
     id: str
     cron: str

@@ -50,7 +50,7 @@ class CreatePromise(PromiseCommand, frozen=True):
             into.born_into.add((self.id, branch))
 
     def named_ids(self) -> Ids:
-        """A branch is an id too: whoever creates in a branch is shown what else is in it."""
+        """A branch is an id too: creating a promise in a branch shows what else is in it."""
         branch = self.tags.get(birth.BRANCH)
         return (self.id, branch) if branch else (self.id,)
 
@@ -68,8 +68,8 @@ class CreatePromise(PromiseCommand, frozen=True):
 def create(d: Draft, c: CreatePromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None or birth.is_absent(promise):
-        # Placeholders are ours: whoever waits for one was promised to hear of its end, so that
-        # adopted it is external. layby's own kinds make nothing internal and do not come by here.
+        # Placeholders are layby's own: their awaiters were promised to hear of the end, so an
+        # adopted one is external. layby's own kinds create nothing internal and do not get here.
         internal = promise is None and d.settings.strict_external and not birth.is_external(c.tags)
         make = birth.create_internal if internal else birth.create
         promise = make(d, c.id, c.timeout_at, birth.encoded(c.param), c.tags)
@@ -196,7 +196,7 @@ def resolve(d: Draft, c: ResolvePromise) -> Reply:
 
 @declare("layby.promise.ensure", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
 class EnsurePromise(PromiseCommand, frozen=True):
-    """The promise of this id; a placeholder comes into being when there is none."""
+    """The promise of this id; if there is none, a placeholder is created."""
 
 
 @handles(EnsurePromise)
@@ -209,7 +209,7 @@ def ensure(d: Draft, c: EnsurePromise) -> Reply:
 
 @handles(WatchPromise)
 def watch(d: Draft, c: WatchPromise) -> Reply:
-    """Waiting for an internal promise could last for ever; one that has settled is just read."""
+    """Waiting for an internal promise could last forever; one that has settled is just read."""
     promise = d.promise(c.id)
     if promise is not None and promise.is_pending and promise.internal:
         return not_external(promise)
@@ -240,7 +240,7 @@ def not_external(awaited: Promise) -> Reply:
 
 
 def add_wait(d: Draft, awaited: str, awaiter: str) -> None:
-    """An *any* wait; one that already counts for the same pair goes on counting."""
+    """An *any* wait; an existing wait of the same pair that counts keeps counting."""
     stored = d.rows.wait(awaited, awaiter)
     counts = stored is not None and stored.counts
     d.wait(Wait(awaited, awaiter, "both" if counts else "any"))

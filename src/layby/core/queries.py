@@ -21,7 +21,7 @@ from layby.core.replies import (
 from layby.core.state import State
 
 TimedKey = tuple[Millis, str]
-"""Where a list that is ordered by time goes on: an instant, and an id of that instant."""
+"""Where a list ordered by time continues: an instant, and an id at that instant."""
 
 _read_instant = msgspec.json.Decoder(Int64).decode
 
@@ -32,7 +32,7 @@ class Search(Query, frozen=True):
     tags: Tags = field(default_factory=dict)
     root: str | None = None
     prefix: str | None = None
-    """Only ids that begin so."""
+    """Only ids with this prefix."""
     target: str | None = None
     name: str | None = None
     group: str | None = None
@@ -73,14 +73,14 @@ class RowsQuery(Query, frozen=True):
 
 @declare("layby.run.get", sender=Sender.CLIENT, answer=RowPage)
 class GetRun(RowsQuery, frozen=True):
-    """Every row of a run, root first: promises with their tasks, as they stand now."""
+    """Every row of a run, root first: promises with their tasks, in their current state."""
 
     what = "Run"
 
 
 @declare("layby.task.records", sender=Sender.CLIENT, answer=RowPage)
 class GetRecords(RowsQuery, frozen=True):
-    """A task and what it keeps below its id, by id, itself first: for who goes on with it."""
+    """A task, then what it keeps below its id, in id order: for a worker that goes on with it."""
 
     what = "Task"
 
@@ -111,7 +111,7 @@ class ListWaiting(Query, frozen=True):
     """
 
     until: Int64 | None = None
-    """Only what has waited since this moment, or longer."""
+    """Only what has been waiting since this moment or longer."""
     wait_kind: str | None = None
     prefix: str | None = None
     limit: Int64 = 100
@@ -173,7 +173,7 @@ class Execute(Struct, frozen=True):
 class DeclineTasks(Query, frozen=True):
     """The receiver of these executes does not take the tasks (now): others may be told.
 
-    Nothing of the store changes; whoever declined may still acquire them.
+    Nothing in the store changes; the receiver that declined may still acquire them.
     """
 
     pid: str
@@ -222,13 +222,13 @@ class SnapDebug(Query, frozen=True):
 class OfferMessages(Query, frozen=True):
     """Offer a page of the outbox once more: addresses from `start` to before `end`, in order.
 
-    Answered with the place to go on `after`, or None when that was all.
+    Answered with the key to continue `after`, or None when that was the last page.
     """
 
     start: str = ""
     end: str = "\U0010ffff"
     after: tuple[str, str, str] = ("", "", "")
-    """Address, id and kind of the last message of the page before."""
+    """Address, id and kind of the last message of the previous page."""
     limit: Int64 = 500
 
     def problems(self) -> Problems:
@@ -236,7 +236,7 @@ class OfferMessages(Query, frozen=True):
 
 
 def timed_key(cursor: str) -> TimedKey | None:
-    """What a cursor says; None when it is none of ours."""
+    """What a cursor says; None when layby did not make it."""
     instant, colon, key = cursor.partition(":")
     try:
         return (_read_instant(instant), key) if colon else None

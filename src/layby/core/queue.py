@@ -12,13 +12,13 @@ TakeKey = tuple[str, tuple[str, ...], str]
 """Group and names: takes that ask for the same tasks share one look at the queue."""
 
 Offer = tuple[HeldKey, TakeKey, int]
-"""A take that waits in the engine: whose it is, for what, and how many slots it has free."""
+"""A take that waits in the engine: its holder, what it asks for and its number of free slots."""
 
 
 def is_for(key: TakeKey, task: Task) -> bool:
     """Whether takes of this key may be handed the task when it is ready.
 
-    The stores find the same by their indexes: a test compares them with this.
+    The stores find the same tasks by their indexes: a test compares them with this.
     """
     group, names, prefix = key
     return task.group == group and task.name in names and task.id.startswith(prefix)
@@ -30,15 +30,15 @@ def is_early(ready_at: Millis, before: Millis | None) -> bool:
 
 
 class Queue:
-    """Ready tasks for takes that ask alike, oldest first; no more than can be handed out.
+    """Ready tasks for takes that ask for the same, oldest first; no more than can be handed out.
 
-    An entry goes stale when its task moves on: whoever reads it compares it with the row.
+    An entry goes stale when its task moves on: readers must compare it with the row.
     """
 
     __slots__ = ("end", "entries")
 
     def __init__(self, entries: Iterable[Entry] = (), limit: int | None = None) -> None:
-        """`limit`: how many were asked for; if so many were found there may be more."""
+        """`limit`: how many were asked for; if that many were found, there may be more."""
         self.entries: list[Entry] = list(entries)
         is_cut = limit is not None and len(self.entries) >= limit
         self.end: Entry | None = self.entries[-1] if is_cut and self.entries else None
@@ -58,7 +58,7 @@ class Queue:
         del self.entries[:count]
 
     def merged(self, own: Sequence[Entry]) -> Iterator[Entry]:
-        """In the order of time as far as all is known; of equals, `own` come first."""
+        """In order of time, as far as the queue was loaded; among equals, `own` come first."""
         at = 0
         for entry in self.entries:
             if self.end is not None and entry > self.end:

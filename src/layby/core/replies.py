@@ -36,7 +36,7 @@ class ClaimData(Struct, frozen=True):
 
 
 class PreloadData(Struct, frozen=True):
-    """`preload`: None when the task is suspended, so that nothing is to be known."""
+    """`preload`: None when the task is suspended, so there is nothing to preload."""
 
     preload: Sequence[Promise] | None = None
 
@@ -56,26 +56,26 @@ class Empty(Struct, frozen=True):
 
 
 class AnnotateData(Struct, frozen=True):
-    """`record`: the settled promise of the record asked for, new or as it stood."""
+    """`record`: the settled promise of the requested record, new or as it already was."""
 
     task: Task
     record: Promise | None = None
 
 
 class Claim(Struct, frozen=True):
-    """A task handed out; `ready_at` is since when it had waited for that."""
+    """A task handed out; `ready_at` is since when it had been waiting for that."""
 
     task: Task
     promise: Promise
     ready_at: int = 0
     root_param: str | None = None
-    """Of the run's root, for workers that are not embedded: it saves them a round trip."""
+    """The param of the run's root, for workers that are not embedded: saves them a round trip."""
 
 
 class TakeData(Struct, frozen=True):
     """`again`: nothing more to hand out now, but the queue changed under the take: ask again.
 
-    `oldest_left`: since when the oldest ready node waits that was left for this worker.
+    `oldest_left`: since when the oldest ready node left for this worker has been waiting.
     """
 
     claims: Sequence[Claim] = ()
@@ -84,7 +84,7 @@ class TakeData(Struct, frozen=True):
 
 
 class FinishData(Struct, frozen=True):
-    """`root`: of the run, settled with the verdict that came along; None when it was not."""
+    """`root`: the run's root, if the verdict in the request settled it; otherwise None."""
 
     promise: Promise
     taken: TakeData = TakeData()
@@ -107,9 +107,9 @@ class RunData(Struct, frozen=True):
 
 
 class HeartbeatData(Struct, frozen=True):
-    """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides count alike.
+    """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides have the same count.
 
-    `now` is the store's time: what workers say about times is meant in it.
+    `now` is store time: all times that workers report are in store time.
     """
 
     lost: Sequence[Message]
@@ -135,7 +135,7 @@ class RowPage(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """A promise with all that stands around it; lists are cut, and then say so."""
+    """A promise with everything around it; lists that were cut off say so."""
 
     promise: Promise
     task: Task | None = None
@@ -147,7 +147,7 @@ class Explanation(Struct, frozen=True):
     more_awaiters: bool = False
     listeners: int = 0
     holder: Holder | None = None
-    """The worker process that holds the task, if it took it from us."""
+    """The worker process that holds the task, if it got it by a take."""
     workers: int = 0
     """Living worker processes of the task's group."""
     able_workers: int = 0

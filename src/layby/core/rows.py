@@ -58,7 +58,7 @@ class Rows:
         self.waits: dict[str, dict[str, Wait]] = {}
         self.more_waits: set[str] = set()
         self.standing: dict[tuple[str, str], Wait] = {}
-        """Declared pairs that stand among the waits too many to load."""
+        """Declared pairs that exist among the waits that were too many to load."""
         self.forgotten: set[str] = set()
         self.listeners: dict[str, set[str]] = {}
         self.branches: dict[str, list[str]] = {}
@@ -68,7 +68,7 @@ class Rows:
         self.notices: dict[str, list[Message]] = {}
         self.ready: dict[TakeKey, Ready] = {}
         self.to_come: dict[TakeKey, int] = {}
-        """Room of the takes of this batch that have not been served yet."""
+        """Room in those takes of this batch that have not been served yet."""
         self.waiting: Sequence[Offer] = ()
 
     def promise(self, promise_id: str) -> Promise | None:
@@ -142,7 +142,7 @@ class Rows:
             self.listeners.setdefault(listener.awaited, set()).add(listener.address)
 
     def silence(self, addresses: Iterable[str]) -> None:
-        """Whoever listened there has gone within this batch."""
+        """The listener at that address has gone within this batch."""
         for listening in self.listeners.values():
             listening.difference_update(addresses)
 
@@ -163,13 +163,13 @@ class Rows:
                 queue.add((task.ready_at, task.id))
 
     def come(self, key: TakeKey, free: int) -> None:
-        """A take has its turn now, whatever becomes of it: nothing is kept for it any more."""
+        """A take has its turn now, whatever the result: nothing is reserved for it any longer."""
         self.to_come[key] -= max(0, free)
 
     def spoken_for(self, key: TakeKey, replaced: HeldKey | None) -> int:
-        """Slots that are free for the same tasks: of takes to come, and of takes that wait.
+        """Free slots for the same tasks: in later takes of this batch, and in takes that wait.
 
-        `replaced`: whose waiting take does not count, because a newer one speaks for it.
+        `replaced`: the holder whose waiting take does not count, because a newer one replaces it.
         """
         to_come = sum(free for other, free in self.to_come.items() if _overlap(key, other))
         waiting = (
@@ -190,7 +190,7 @@ class Rows:
 
 
 def _overlap(key: TakeKey, other: TakeKey) -> bool:
-    """Whether there may be a task for both."""
+    """Whether there may be a task that suits both."""
     if key == other:
         return True
     return key[0] == other[0] and not set(key[1]).isdisjoint(other[1])

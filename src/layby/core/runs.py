@@ -1,4 +1,4 @@
-"""Starting a run: the root and all nodes are born in one command; afterwards nobody holds a graph.
+"""Starting a run: one command creates the root and all nodes; afterwards nobody holds a graph.
 
 A node with dependencies is born suspended with one counting wait for each; the settlement
 that brings its count to zero makes it pending. The root waits for all nodes the same way.

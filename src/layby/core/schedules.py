@@ -1,7 +1,7 @@
-"""Schedules: those of the protocol, which create promises, and ours, which start runs.
+"""Schedules: the protocol's, which create promises, and layby's own, which start runs.
 
-When the time of a schedule has come, the store asks here which occurrences are due and what they
-may touch (`due`); the tick that follows makes them (`fire`). Missed ones come in bounded portions.
+When a schedule is due, the store asks here which occurrences have come and which rows they may
+touch (`due`); the tick that follows makes them (`fire`). Missed ones come in bounded portions.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,8 +28,8 @@ STRAY_MS = 60_000
 """When the next occurrence cannot be computed, look again after this long."""
 
 _encoder = msgspec.json.Encoder()
-_UNTOLD: Final = ("tasks", "context", "deadline")
-"""Differences in these are named, but too long to be shown."""
+_NOT_SHOWN: Final = ("tasks", "context", "deadline")
+"""Differences in these are named but not shown: they are too long."""
 
 
 class ScheduleCommand(Command, frozen=True):
@@ -133,7 +133,7 @@ class CreateRunSchedule(ScheduleCommand, frozen=True):
 
 @handles(CreateRunSchedule)
 def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
-    """The same again is answered with what is there; another one of the same id is refused."""
+    """An identical schedule is answered with the existing one; a different one is refused."""
     next_run_at = d.rows.calendar(c.cron, d.now, c.timezone)
     if isinstance(next_run_at, NoInstant):
         return refuse(400, f"Schedule '{c.id}': {next_run_at.why}")
@@ -143,7 +143,7 @@ def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
         d.put_schedule(wanted)
         return ok(ScheduleData(wanted))
     if differences := ", ".join(_differences(existing, wanted)):
-        why = f"Schedule '{c.id}' exists already and differs in {differences}"
+        why = f"Schedule '{c.id}' already exists and differs in {differences}"
         return refuse(409, f"{why}: delete it first, or use another id")
     return ok(ScheduleData(existing))
 
@@ -182,7 +182,7 @@ class FireSchedule(Tick, frozen=True):
 def due(
     schedules: Iterable[Schedule], now: Millis, calendar: Calendar, limit: int
 ) -> Iterator[FireSchedule]:
-    """What these schedules have to make by `now`: about `limit` rows, the rest another time."""
+    """What these schedules have to create by `now`: about `limit` rows, the rest next time."""
     room = limit
     for schedule in schedules:
         if room <= 0:
@@ -197,7 +197,7 @@ def due(
 def occurrences(
     schedule: Schedule, now: Millis, calendar: Calendar, limit: int
 ) -> tuple[tuple[Millis, str], ...]:
-    """The instants that have come and fire, oldest first, with the promise id each makes."""
+    """The instants that are due and fire, oldest first, with the promise id each creates."""
     at = schedule.next_run_at if schedule.catch_up else _latest(schedule, now, calendar)
     found: list[tuple[Millis, str]] = []
     while at <= now and len(found) < limit:
@@ -211,9 +211,9 @@ def fire(d: Draft, c: FireSchedule) -> Reply:
     for at, promise_id in c.occurrences:
         schedule = d.schedule(c.id)
         if schedule is None or not schedule.next_run_at <= at <= d.now:
-            break  # deleted or fired by somebody else meanwhile
+            break  # deleted or fired by someone else in the meantime
         if _node_ids(schedule) != c.nodes:
-            break  # another one of that id meanwhile: its turn comes
+            break  # replaced by another one of that id in the meantime: its turn will come
         if schedule.flow is not None:
             run = _run(schedule, schedule.flow, promise_id)
             runs.start_scheduled(d, run, at, schedule.id)
@@ -246,11 +246,11 @@ def _differences(existing: Schedule, wanted: Schedule) -> Iterator[str]:
         return
     before, after = _compared(existing), _compared(wanted)
     for name in (each for each in before if before[each] != after[each]):
-        yield name if name in _UNTOLD else f"{name} ({before[name]!r}, not {after[name]!r})"
+        yield name if name in _NOT_SHOWN else f"{name} ({before[name]!r}, not {after[name]!r})"
 
 
 def _compared(schedule: Schedule) -> dict[str, object]:
-    """What makes two schedules of runs the same, as people call it."""
+    """What makes two schedules of runs the same, under the names users know."""
     return {
         "cron": schedule.cron,
         "time zone": schedule.timezone,
@@ -297,7 +297,7 @@ def _nodes(encoded: str) -> tuple[Node, ...]:
 
 
 def _latest(schedule: Schedule, now: Millis, calendar: Calendar) -> Millis:
-    """The last occurrence that has come. Halves the time left, since there may be millions."""
+    """The last occurrence that is due. Bisects the time left, since there may be millions."""
     latest, quiet_since = schedule.next_run_at, now
     while _after(schedule, latest, calendar) <= now:
         middle = (latest + quiet_since) // 2
@@ -310,7 +310,7 @@ def _latest(schedule: Schedule, now: Millis, calendar: Calendar) -> Millis:
 
 
 def _after(schedule: Schedule, at: Millis, calendar: Calendar) -> Millis:
-    """A rule of ours that comes no more is over; the protocol looks again after a while."""
+    """A layby rule without a next occurrence is over; the protocol looks again after a while."""
     found = calendar(schedule.cron, at, schedule.timezone)
     if not isinstance(found, NoInstant):
         return found

@@ -1,4 +1,4 @@
-"""What the rules are given from outside: a few numbers and switches, and a calendar."""
+"""What the rules get from outside: a few numbers and switches, and a calendar."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -8,7 +8,7 @@ from msgspec import Struct
 from layby.core.model import Millis
 
 Lineage = Literal["off", "dot", "colon"]
-"""How ids tell their origin: text before the first '.' or ':'; off: they tell nothing."""
+"""How ids show their origin: the text before the first '.' or ':'; off: not at all."""
 
 
 class Settings(Struct, frozen=True):
@@ -21,7 +21,7 @@ class Settings(Struct, frozen=True):
     preload_limit: int = 1_000
     roots_per_take: int = 64
     strict_lineage: Lineage = "off"
-    """Lineage tags must fit their id, and waits stay within one origin."""
+    """Lineage tags must match their id, and waits must stay within one origin."""
     strict_external: bool = False
     """Nobody may wait for a promise without a target, timer or external tag: it is internal."""
 

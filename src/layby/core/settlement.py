@@ -23,7 +23,7 @@ def settle(
 
 
 def settle_all(d: Draft, settled: Sequence[Promise], *, by_holder: bool = False) -> None:
-    """Write promises that have just become settled, then let everyone know."""
+    """Write promises that have just settled, then tell everyone who waits or listens."""
     for promise in settled:
         d.put(promise)
         d.settled.append(promise.id)
@@ -61,7 +61,7 @@ def resume(d: Draft, wait: Wait) -> None:
 
 
 def make_ready(d: Draft, task: Task, not_before: Millis = 0) -> None:
-    """Back to pending: ours wait to be taken, every other task is dispatched by `execute`."""
+    """Back to pending: layby's own tasks wait for a take, others are dispatched by `execute`."""
     delayed = d.now < not_before
     if task.is_ours:
         wake_at = not_before if delayed else NEVER
@@ -73,7 +73,7 @@ def make_ready(d: Draft, task: Task, not_before: Millis = 0) -> None:
 
 
 def let_go(d: Draft, task: Task) -> None:
-    """The body that a halted task had has ended: it may go on as soon as it is continued."""
+    """The body of a halted task has ended: the task may go on as soon as it is continued."""
     if task.state == "halted":
         d.put_task(task.let_go())
     else:
@@ -91,7 +91,7 @@ def execute(task: Task) -> Message:
 
 
 def tell_holder(d: Draft, task: Task) -> None:
-    """A held task is taken away by somebody else: its worker must hear of it."""
+    """A held task is taken away by someone else: its worker must be told."""
     if task.state == "acquired" and task.holder is not None and task.pid and task.group:
         d.send(Message(task.id, "lost", inbox_of(task.group, task.pid), task.version))
 

@@ -10,7 +10,7 @@ from layby.core.state import State
 
 
 def at(state: State, now: Millis) -> State:
-    """Stored rows, but internal promises as they stand: no sweep will ever write them down."""
+    """Stored rows, but internal promises as they read now: no tick will ever settle them."""
     internal = {p.id: p.at(now) for p in state.promises.values() if p.internal}
     return replace(state, promises=state.promises | internal) if internal else state
 

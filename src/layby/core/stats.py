@@ -1,4 +1,4 @@
-"""How much there is, for gauges and overviews. Only what a store can tell in a moment."""
+"""How much there is, for gauges and overviews. Only what a store can count quickly."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -12,7 +12,7 @@ from layby.core.search import projected
 from layby.core.waits import waiting_of
 
 COUNTED: Final = 250_000
-"""Counting stops here, so that a huge store does not hold up the writer: that many, or more."""
+"""Counting stops here, so that a huge store does not hold up the writer: it means 'or more'."""
 LONGEST: Final = 200
 """How many of the longest waits are looked at for the oldest of each kind."""
 LIVING: Final[tuple[TaskState, ...]] = ("pending", "acquired", "suspended", "halted")
@@ -23,10 +23,10 @@ class StatsData(Struct, frozen=True, rename="camel"):
     tasks: dict[str, int]
     """By stored state, without the fulfilled: those only grow. At most `COUNTED` each."""
     oldest_waits: dict[str, Millis]
-    """By kind of wait, since when the oldest lasts; only among the `LONGEST`."""
+    """By kind of wait: when the oldest began; only among the `LONGEST`."""
     outbox: int
     holders: int
-    """Worker processes that live."""
+    """Living worker processes."""
     held: int
     """Tasks they hold."""
     schedules: int

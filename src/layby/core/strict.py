@@ -1,11 +1,11 @@
-"""Field rules of the strict profile: what is refused with 400 beyond `validate`, when asked for.
+"""Field rules of the strict profile, if enabled: what is refused with 400 beyond `validate`.
 
-Lineage: ids tell where they belong. By the dot rule `root.1.2` belongs to origin `root`; by the
+Lineage: ids show where they belong. By the dot rule `root.1.2` belongs to origin `root`; by the
 colon rule the origin ends at the first ':', and '.' separates the levels below it (`root:1.2`).
-External: a promise is one kind of thing, and a suspend names each promise once. That nobody may
-wait for an internal promise (422) is decided where its row is at hand.
+External: a promise is of one kind only, and a suspend names each promise once. That nobody may
+wait for an internal promise (422) is decided where its row is available.
 
-layby's own kinds are not asked, their ids and tags are ours; but `layby.task.create` takes any.
+layby's own kinds are exempt, their ids and tags are layby's; but `layby.task.create` takes any.
 """
 
 from collections import Counter
@@ -28,11 +28,11 @@ ORIGIN: Final = "resonate:origin"
 PARENT: Final = "resonate:parent"
 PREFIX: Final = "resonate:prefix"
 SEPARATORS: Final = {"off": "", "dot": ".", "colon": ":"}
-"""What ends the origin of an id; nothing when ids tell nothing."""
+"""What ends the origin of an id; empty when ids do not show their origin."""
 
 
 def problems(command: Command, settings: Settings) -> str | None:
-    """Everything the profile has against the command, as one text; None when nothing."""
+    """Everything the profile objects to in the command, as one text; None if nothing."""
     found: list[str] = []
     separator = SEPARATORS[settings.strict_lineage]
     if separator and (lineage := LINEAGE.get(type(command))):
@@ -42,7 +42,7 @@ def problems(command: Command, settings: Settings) -> str | None:
     return "; ".join(found) or None
 
 
-# --- lineage: tags fit their id, waits stay within one origin ------------------------------
+# --- lineage: tags match their id, waits stay within one origin ----------------------------
 
 
 def _born(c: CreatePromise, separator: str) -> Problems:

@@ -1,7 +1,7 @@
-"""Handing out ready tasks: to slots that are free, and some ahead of slots that soon will be.
+"""Handing out ready tasks: to free slots, and some ahead of slots that will soon be free.
 
 The oldest is handed out first; what this very step made ready only comes first among equals.
-Roots need a lease but no slot, so they come beside what there is room for.
+Roots need a lease but no slot, so they come on top of what there is room for.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,13 +41,13 @@ class Take(Command, frozen=True):
     embedded: bool = False
     wait_ms: Int64 = 0
     prefix: str = ""
-    """Only ids that begin so: what the caller's token allows."""
+    """Only ids with this prefix: what the caller's token allows."""
     ahead: Int64 = 0
-    """So many more, acquired but not begun, of what nobody has a slot for."""
+    """How many more to acquire without beginning them, of those nobody has a slot for."""
     before: Int64 | None = None
     """Only nodes that were ready before this instant, and none ahead."""
     in_line: bool = False
-    """Somebody stands in line at this worker: it wants to hear of nodes that are left."""
+    """Somebody is in line at this worker: it wants to hear of nodes that are left."""
     begun: Annotated[tuple[TaskVersion, ...], Meta(max_length=MAX_CLAIMS)] = ()
     """Claims that were ahead, and whose bodies run now."""
 
@@ -93,7 +93,7 @@ def take(d: Draft, c: Take) -> Reply:
 
 
 def take_next(d: Draft, c: Take | None) -> TakeData:
-    """The take that rides on another command."""
+    """The take that another command carries."""
     if c is None:
         return TakeData()
     holder = _registered(d, c)
@@ -137,7 +137,7 @@ class _Hand:
         self._own = sorted(own, key=lambda task: task.ready_at or 0)
 
     def give_nodes(self, spoken_for: int) -> None:
-        """First to its free slots; ahead only what is left when all who have room have theirs."""
+        """Fill its free slots first; ahead, only what is left once all with room are served."""
         free, ahead = self._c.free, 0 if self._c.before is not None else self._c.ahead
         queue = self._ready.nodes
         for ready_at, task, promise in self._usable(queue, is_root=False):
@@ -173,7 +173,7 @@ class _Hand:
         self.claims.append(Claim(claimed, promise, ready_at, self._root_param(task)))
 
     def _root_param(self, task: Task) -> str | None:
-        """A big one is read by whoever needs it, once: each claim of the run would carry it."""
+        """A big one is left out, as each claim of the run would carry it: workers read it once."""
         if self._c.embedded or ":" not in task.id:
             return None
         root_id = root_of(task.id)
@@ -181,7 +181,7 @@ class _Hand:
         return root.param if root is not None and len(root.param) <= MAX_ROOT_PARAM else None
 
     def _usable(self, queue: Queue, *, is_root: bool) -> Iterator[tuple[Millis, Task, Promise]]:
-        """Those that may be handed out; one that somebody made pending early is put back."""
+        """Those that may be handed out; one that was made pending early is put back."""
         d = self._d
         _drop_taken(d, queue)
         for ready_at, task_id in queue.merged(self._own_entries(is_root=is_root)):
@@ -197,7 +197,7 @@ class _Hand:
                 yield ready_at, task, promise
 
     def _own_entries(self, *, is_root: bool) -> Sequence[Entry]:
-        """What this very step made ready and is for this take."""
+        """What this very step made ready and suits this take."""
         key = self._c.key
         return [
             (task.ready_at or 0, task.id)
@@ -224,7 +224,7 @@ def _registered(d: Draft, c: Take) -> Holder:
         holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=0)
         alive = [old for old in d.holders_of(c.pid) if old.is_alive]
         if alive and c.prefix:
-            return holder.gone("lost")  # a token of small reach does not end somebody's worker
+            return holder.gone("lost")  # a narrow prefix must not end other people's workers
         for old in alive:
             d.put_holder(old.gone("lost"))
     if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or holder.names != c.names):

@@ -38,7 +38,7 @@ class TaskCommand(ById, frozen=True):
 
 
 class FencedCommand(TaskCommand, frozen=True):
-    """A command of whoever holds the task at this version."""
+    """A command of the holder of the task at this version."""
 
     version: Int64
 
@@ -50,7 +50,7 @@ ClaimHandler = Callable[[Draft, Any, Task, Promise], Reply]
 
 
 def handles_claim(command: type[FencedCommand]) -> Callable[[ClaimHandler], ClaimHandler]:
-    """Attach the rule of a command that only whoever has the claim may send."""
+    """Attach the rule of a command that only the holder of the claim may send."""
 
     def attached(handler: ClaimHandler) -> ClaimHandler:
         @handles(command)
@@ -320,7 +320,7 @@ class HeartbeatTasks(Command, frozen=True):
 
 @handles(HeartbeatTasks)
 def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
-    """Mismatches are skipped in silence; an empty list renews everything this pid leases."""
+    """Mismatches are skipped silently; an empty list renews everything this pid leases."""
     named = c.tasks or [
         TaskVersion(task.id, task.version)
         for task in map(d.task, d.rows.leases_of[c.pid])
@@ -333,7 +333,7 @@ def heartbeat(d: Draft, c: HeartbeatTasks) -> Reply:
 
 
 class SteeringCommand(TaskCommand, frozen=True):
-    """A command of people: the version is told by those who want no other claim."""
+    """A command sent by people: they give a version if they mean that claim only."""
 
     version: Int64 | None = None
 
@@ -343,7 +343,7 @@ class SteeringCommand(TaskCommand, frozen=True):
 
 @declare("task.halt", sender=Sender.CLIENT, answer=Empty)
 class HaltTask(SteeringCommand, frozen=True):
-    """`by` and `reason` are ours: who stopped the task and why, kept until it goes on."""
+    """`by` and `reason` are layby's: who stopped the task and why, kept until it goes on."""
 
     by: str = ""
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What the passing of time does: commands that nobody sends, found by the store's `due`."""
+"""What the passage of time does: commands that nobody sends, found by the store's `due`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -26,7 +26,7 @@ class IdsTick(Tick, frozen=True):
 
 @declare("tick.expire_promises", sender=Sender.INTERNAL, answer=Empty)
 class ExpirePromises(IdsTick, frozen=True):
-    """Deadlines of promises have come."""
+    """Promises have reached their deadlines."""
 
 
 @handles(ExpirePromises)
@@ -63,7 +63,7 @@ def expire_leases(d: Draft, c: ExpireLeases) -> Reply:
     for task in map(d.task, c.ids):
         if task is None or task.state != "acquired" or not _is_due(task, d.now):
             continue
-        until = _spared_until(c.heard_since, task.ttl or 0)
+        until = _extended_until(c.heard_since, task.ttl or 0)
         if until > d.now:
             d.put_task(task.leased_until(until))
         else:
@@ -125,13 +125,13 @@ def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
             _lose(d, holder)
             _free_leases(d, holder.pid)
         elif holder.expires_at <= d.now:
-            _expire(d, holder, _spared_until(c.heard_since, holder.ttl))
+            _expire(d, holder, _extended_until(c.heard_since, holder.ttl))
     return OK
 
 
 @declare("tick.free_tasks", sender=Sender.INTERNAL, answer=Empty)
 class FreeTasks(IdsTick, frozen=True):
-    """Give back tasks of a holder that is gone."""
+    """Hand back the tasks of a holder that is gone."""
 
     pid: str
     incarnation: str
@@ -170,8 +170,8 @@ def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
     return OK
 
 
-def _spared_until(heard_since: Millis | None, ttl: Millis) -> Millis:
-    """A lease that could not be renewed in time gets a whole one from when that was possible."""
+def _extended_until(heard_since: Millis | None, ttl: Millis) -> Millis:
+    """A lease that could not be renewed in time starts afresh when renewing became possible."""
     return 0 if heard_since is None else later(heard_since, ttl)
 
 
@@ -191,7 +191,7 @@ def _free(d: Draft, task: Task, *, lost: bool) -> None:
     """A worker lost while the slot was held counts as a crash; parked losses do not.
 
     Neither does the loss of a claim ahead, or of one whose body had been told to end. Nobody knows
-    whether one ahead had begun: it counts as a try, so that no two tries have one number.
+    whether one ahead had begun: it counts as a try, so that no two tries share a number.
     """
     if task.is_kept:
         let_go(d, task)
@@ -208,7 +208,7 @@ def _free(d: Draft, task: Task, *, lost: bool) -> None:
 
 
 def _free_leases(d: Draft, pid: str) -> None:
-    """What a process that has died had acquired by the protocol."""
+    """Tasks that a dead process had acquired by the protocol."""
     for task in map(d.task, d.rows.leases_of[pid]):
         if task is not None and task.state == "acquired" and task.pid == pid:
             make_ready(d, task)

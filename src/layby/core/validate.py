@@ -33,12 +33,12 @@ def identifier(text: str, what: str) -> Problems:
         yield f"{what} must not be longer than {MAX_ID_BYTES} bytes"
     if "\0" in text:
         yield f"{what} must not contain NUL"
-    if not text.isascii() and _is_halved(text):
+    if not text.isascii() and _has_lone_surrogate(text):
         yield f"{what} must be valid Unicode"
 
 
-def _is_halved(text: str) -> bool:
-    """Half of a surrogate pair stands alone: no database and no wire can carry it."""
+def _has_lone_surrogate(text: str) -> bool:
+    """Half of a surrogate pair without the other: no database and no wire can carry it."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -88,9 +88,9 @@ def size(value: Value, what: str, most: int = MAX_VALUE_CHARS) -> Problems:
 
 
 def count(number: int, most: int, what: str) -> Problems:
-    """Each is a row or a piece of a query: very many would hold up everyone else for long.
+    """Each is a row or a part of a query: too many would hold up everyone else.
 
-    From the wire so many do not even come here; from this process they do.
+    Requests from the wire are refused before they get here; those of this process are not.
     """
     if number > most:
         yield f"{what}: {number:,} are more than {most:,}"
@@ -123,7 +123,7 @@ def _target(tags: Tags) -> Problems:
 
 
 def _columns(tags: Tags) -> Problems:
-    """Tags that stand in a column of their own have to fit into it."""
+    """Tags that have a column of their own must fit into it."""
     for name in (birth.BRANCH, birth.NAME):
         if value := tags.get(name):
             yield from identifier(value, name)
@@ -134,7 +134,7 @@ def is_address(text: str) -> bool:
 
 
 def group(text: str) -> Problems:
-    """A group is part of addresses, so it must be found there again."""
+    """A group is part of addresses, so it must be possible to parse it out of them."""
     yield from identifier(text, "Group")
     if text and address.group_of(address.target_of(text)) != text:
         yield "Group must not contain '/' or '?'"

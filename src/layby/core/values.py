@@ -1,4 +1,4 @@
-"""The envelope of values, and those that core itself has to write, as the SDKs write theirs."""
+"""The envelope of values, and the values that core itself writes, in the form the SDKs use."""
 
 import base64
 

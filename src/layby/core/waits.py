@@ -2,7 +2,7 @@
 
 Lists, statuses, sentences and gauges ask `waiting_of`. SQL cannot, so a test compares the view
 `task_executions` with it on random stores. A wait in memory is known only to the worker, which
-tells it (`WaitingOn`); a back-off and a halt are told by core itself when they begin.
+reports it (`WaitingOn`); core itself reports a back-off or a halt when it begins.
 """
 
 from typing import Final, Literal, get_args
@@ -34,14 +34,14 @@ Form = Literal[
     "dependency",  # not before other tasks of the run have settled
     "delayed",  # pending, but not due yet
     "untaken",  # ready
-    "kept",  # continued, while its holder has not told the end of the halted body
+    "kept",  # continued, but its holder has not yet said that the halted body has ended
     "in_slot",  # its body waits, and keeps the slot
     "parked",  # its body waits in memory
     "suspended",  # its body waits in the store
     "backoff",  # it failed
     "halted",
 ]
-"""Where something waits: each form has one kind unless a worker tells another."""
+"""Where something waits: each form has one kind unless a worker reports another."""
 
 _KINDS: Final[dict[Form, WaitKind]] = {
     "timer": "sleep",
@@ -58,7 +58,7 @@ _KINDS: Final[dict[Form, WaitKind]] = {
 class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     """The JSON of a wait. The worker stores this; polls are added from its memory when asked for.
 
-    `kind` is one of `WaitKind`, or what a newer worker knows.
+    `kind` is one of `WaitKind`, or one that only a newer worker knows.
     """
 
     kind: str
@@ -70,9 +70,9 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     next_poll_at: Millis | None = None
     last_error: str | None = None
     awaited: str | None = None
-    """The promise it waits for, if it is one."""
+    """The promise it waits for, if any."""
     asked_since: Millis | None = None
-    """Since when its condition is being asked, if it is."""
+    """Since when its condition has been polled, if it is."""
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -110,7 +110,7 @@ class Waiting(Struct, frozen=True):
 
     @property
     def is_listed(self) -> bool:
-        """Timers need nobody, and what others of the run hold up is shown by those others."""
+        """Timers need nobody, and what others of the run hold up is explained by those others."""
         return self.form not in ("timer", "dependency")
 
     @property
@@ -131,17 +131,17 @@ def waiting_of(promise: Promise, task: Task | None, now: Millis) -> Waiting | No
     """Of rows as they stand at `now`; None when the promise has settled or the body runs."""
     if not promise.is_pending:
         return None
-    if promise.timer:  # SDKs give their sleeps a task, which nobody has to take
+    if promise.timer:  # SDKs give their sleeps a task, but nobody has to take it
         return _waiting("timer", promise.created_at, promise.timeout_at)
     if task is None:
         return _waiting("open", promise.created_at)
     since = waits_since(promise, task)
     if task.state in ("acquired", "halted"):
-        return _told(task, since)
+        return _reported(task, since)
     if task.waits_left > 0:
         return _waiting("dependency", promise.created_at)
     if task.state == "suspended":
-        return _told(task, since)
+        return _reported(task, since)
     if task.is_kept:
         return _waiting("kept", since)
     ready_at = task.ready_at or 0
@@ -151,7 +151,7 @@ def waiting_of(promise: Promise, task: Task | None, now: Millis) -> Waiting | No
 
 
 def waits_since(promise: Promise, task: Task | None) -> Millis:
-    """As the store orders what waits."""
+    """The order in which the store lists what waits."""
     since = None if task is None else task.waiting_since
     return promise.created_at if since is None else since
 
@@ -163,7 +163,7 @@ def awaited_in_memory(task: Task) -> tuple[str, ...]:
 
 
 def read_waiting_on(text: str | None) -> WaitingOn | None:
-    """What a worker wrote; None for nothing, and for what cannot be read."""
+    """What a worker wrote; None if it wrote nothing, or nothing that can be read."""
     try:
         return _decoder.decode(text) if text else None
     except (msgspec.MsgspecError, UnicodeError):
@@ -171,12 +171,12 @@ def read_waiting_on(text: str | None) -> WaitingOn | None:
 
 
 def backing_off(failures: int, retry_at: Millis, now: Millis) -> str:
-    """What a task waits for that failed and is tried again."""
+    """What a task that failed and will be tried again waits for."""
     return WaitingOn("backoff", f"backs off after failure {failures}", now, retry_at).to_text()
 
 
 def halted(by: str, reason: str, now: Millis) -> str | None:
-    """What a halted task waits for, if anybody said who halted it or why."""
+    """What a halted task waits for, if it is known who halted it or why."""
     if not by and not reason:
         return None
     who = f" by {by}" if by else ""
@@ -184,8 +184,8 @@ def halted(by: str, reason: str, now: Millis) -> str | None:
     return WaitingOn("manual", f"is halted{who}{why} until somebody continues it", now).to_text()
 
 
-def _told(task: Task, since: Millis) -> Waiting | None:
-    """Of a wait that its worker, or core, may have told."""
+def _reported(task: Task, since: Millis) -> Waiting | None:
+    """Of a wait that its worker, or core, may have reported."""
     told = read_waiting_on(task.waiting_on)
     if task.state == "halted":
         return _waiting("halted", since, told=told)

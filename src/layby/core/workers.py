@@ -92,7 +92,7 @@ def check(d: Draft, c: CheckHolder) -> Reply:
 
 @declare("layby.worker.leave", sender=Sender.WORKER, answer=Empty, unqueues=False)
 class LeaveWorker(WorkerCommand, frozen=True):
-    """The holder goes away in order: its tasks are handed back and count as no crash."""
+    """The holder leaves in order: its tasks are handed back and do not count as crashes."""
 
 
 @handles(LeaveWorker)
@@ -107,8 +107,8 @@ def leave(d: Draft, c: LeaveWorker) -> Reply:
 class Released(Struct, frozen=True, rename="camel"):
     """A claim that is handed back.
 
-    `ready_at`: its place in the queue, if it keeps it; `delay`: how long nobody is to take it;
-    `begun`: whether its body ever ran; if not, the claim was no try.
+    `ready_at`: its place in the queue, if it keeps it; `delay`: how long nobody may take it;
+    `begun`: whether its body ever ran; if not, the claim was not a try.
     """
 
     id: str
@@ -123,7 +123,7 @@ class Released(Struct, frozen=True, rename="camel"):
 class ReleaseTasks(WorkerCommand, frozen=True):
     """Hand claims back in order: neither failures nor crashes.
 
-    For a task that was halted meanwhile it says that its body has ended.
+    For a task that was halted in the meantime, this says that its body has ended.
     """
 
     tasks: Annotated[tuple[Released, ...], Meta(max_length=MAX_CLAIMS)]
@@ -144,7 +144,7 @@ class ReleaseTasks(WorkerCommand, frozen=True):
 
 @handles(ReleaseTasks)
 def release(d: Draft, c: ReleaseTasks) -> Reply:
-    """What is not held as they say is skipped in silence: it has moved on already."""
+    """Claims that do not match are skipped silently: those tasks have already moved on."""
     for each in c.tasks:
         task = d.task(each.id)
         if task is not None and task.is_claim_of(c.pid, c.incarnation, each.version):
@@ -160,7 +160,7 @@ class RootVerdict(Struct, frozen=True):
 
 
 class EndTry(FencedCommand, frozen=True):
-    """The try is over. A take of the next task may ride on it, and a verdict on the run."""
+    """The try is over. It may carry a take of the next task, and a verdict on the run."""
 
     take: Take | None = None
     root: RootVerdict | None = None
@@ -173,7 +173,7 @@ class EndTry(FencedCommand, frozen=True):
             self.take.footprint(into)
 
     def named_ids(self) -> Ids:
-        """Back-off timers have ids that begin with the one named; roots have not."""
+        """Ids of back-off timers begin with the named id; those of roots do not."""
         yield self.id
         if self.root is not None:
             yield self.root_id
@@ -181,7 +181,7 @@ class EndTry(FencedCommand, frozen=True):
             yield from self.take.named_ids()
 
     def problems(self) -> Problems:
-        """Every finish may carry a verdict though few use it, so a large one goes by itself."""
+        """Every finish may carry a verdict though few use it, so a large one is sent separately."""
         yield from super().problems()
         if self.take is not None:
             yield from self.take.problems()
@@ -223,7 +223,7 @@ def finish(d: Draft, c: FinishTask, task: Task, promise: Promise) -> Reply:
 
 @declare("layby.task.fail", sender=Sender.CLIENT, answer=FailData, unqueues=False)
 class FailTask(EndTry, frozen=True):
-    """`retry_in` None settles the promise rejected; otherwise the task backs off for so long."""
+    """`retry_in` None settles the promise rejected; otherwise the task backs off for that long."""
 
     error: Value = NOTHING
     retry_in: Int64 | None = None
@@ -264,10 +264,10 @@ def fail(d: Draft, c: FailTask, task: Task, promise: Promise) -> Reply:
 
 @declare("layby.task.annotate", sender=Sender.CLIENT, answer=AnnotateData, unqueues=False)
 class AnnotateTask(FencedCommand, frozen=True):
-    """What the holder tells about its task; with `record` also something it must not do again.
+    """What the holder reports about its task; with `record` also something it must not do again.
 
-    A record is a settled promise below the task's id. The first one stands: whoever records
-    the same id again is answered with what is there.
+    A record is a settled promise below the task's id. The first one wins: recording the same id
+    again is answered with the existing record.
 
     `waits`: how long waits that begin may last, by their record ids; the first length of each
     counts, until it is among the `ended`.
@@ -326,7 +326,7 @@ def _release(d: Draft, task: Task, how: Released) -> None:
 
 
 def _open_root(d: Draft, c: EndTry) -> Task | None:
-    """The root of the run, if a verdict on it came along and it waits for its nodes."""
+    """The root of the run, if the command carries a verdict on it and it waits for its nodes."""
     root = None if c.root is None else d.task(c.root_id)
     if root is None or not root.is_root or root.state != "suspended":
         return None
@@ -348,7 +348,7 @@ def _is_last(before: Task, after: Task) -> bool:
 
 @declare("layby.task.create", sender=Sender.CLIENT, answer=PromiseData)
 class CreateBelow(FencedCommand, frozen=True):
-    """The holder of a task creates a promise that ends so long after now, or reads what stands.
+    """The holder of a task creates a promise that ends `timeout` from now, or reads the existing.
 
     `capped`: it does not outlast the task's own promise.
     """
@@ -388,7 +388,7 @@ class CreateBelow(FencedCommand, frozen=True):
 
 @handles_claim(CreateBelow)
 def create_below(d: Draft, c: CreateBelow, task: Task, promise: Promise) -> Reply:
-    """Whoever works on a task says how long something may last; what time it is we know here."""
+    """The worker says how long something may last; what time it is, only the store knows."""
     if task.ahead:
         d.put_task(task.begun())
     timeout_at = deadline(d.now, c.timeout)
