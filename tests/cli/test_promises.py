@@ -137,7 +137,10 @@ def test_what_cannot_be_registered_is_refused(desk: Desk):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("create", "p", "--timeout", "soon"), "'soon' is no duration: write a duration such as"),
+        (
+            ("create", "p", "--timeout", "soon"),
+            "'soon' is not a duration: write a duration such as",
+        ),
         (("create", "p", "--timeout", "0s"), "makes sense"),
         (("create", "p", "--param", "{"), "is not JSON"),
         (("create", "p", "--param", "hello"), "a string needs quotes: '\"hello\"'"),

@@ -205,7 +205,7 @@ def test_what_cannot_be_found(folder, target, said):
 
 def test_bad_options(folder):
     """Exit code 2."""
-    assert "is no duration" in typed("run", str(FLOWS), "--deadline", "1").err
+    assert "is not a duration" in typed("run", str(FLOWS), "--deadline", "1").err
     assert "not in the range" in typed("run", str(FLOWS), "--slots", "0").err
     typed("run", f"{FLOWS}:flow", "--id", "a:b").complains(2, "run id 'a:b'", "use 'a-b'")
 

@@ -82,7 +82,7 @@ def test_only_what_has_waited_long(waits: Desk):
 
 def test_bad_filters(waits: Desk):
     """Named, with what can be given."""
-    assert "is no duration" in typed("waiting", "--older-than", "long").err
+    assert "is not a duration" in typed("waiting", "--older-than", "long").err
     assert "'condition'" in typed("waiting", "--kind", "love").err
     assert typed("waiting", "--kind", "dependency").code == 2
 

@@ -139,7 +139,7 @@ def test_code_that_cannot_be_worked_on_is_named(desk: Desk, tmp_path: Path):
     typed("worker", "empty.py").complains(2, "empty.py has nothing to run: write flow = Workflow")
     typed("dev", "empty.py", "--db", "memory:", "--port", "0").complains(2, "nothing to run")
     typed("worker", "flows.py:flow").complains(2, "give flows.py without what follows")
-    typed("worker", "flows.py", "--lease", "soon").complains(2, "'soon' is no duration")
+    typed("worker", "flows.py", "--lease", "soon").complains(2, "'soon' is not a duration")
     typed("worker", "flows.py", "--lease", "1ms").complains(2, "at least 100ms")
     typed("worker", "flows.py", "--slots", "0").complains(2, "slots")
     typed("dev", "flows.py", "--slots", "0").complains(2, "slots")

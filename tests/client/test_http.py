@@ -351,7 +351,7 @@ def test_something_that_is_no_layby_server_is_told_at_once():
         server = await asyncio.start_server(page, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         client = HttpClient(f"http://127.0.0.1:{port}")
-        with pytest.raises(LaybyError, match="no answer of a layby server"):
+        with pytest.raises(LaybyError, match="not an answer from a layby server"):
             await asyncio.wait_for(client.send(r.promise("x")), 5)
         await client.close()
         server.close()

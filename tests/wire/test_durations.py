@@ -35,7 +35,7 @@ def test_a_duration_is_the_sum_of_its_parts(text, milliseconds):
 )
 def test_what_is_no_duration_is_refused_with_an_example(text):
     """The message shows what was given and what to write."""
-    with pytest.raises(UsageError, match=r"is no duration: write .*1m30s"):
+    with pytest.raises(UsageError, match=r"is not a duration: write .*1m30s"):
         durations.parse(text)
 
 

@@ -187,7 +187,7 @@ def test_an_error_as_one_line():
 
 def test_plain_json_is_not_walked_in_python(monkeypatch):
     """Values are read back in C instead; a megabyte would take long otherwise."""
-    monkeypatch.setattr("layby.wire.encoding._refuse_what_is_not_json", pytest.fail)
+    monkeypatch.setattr("layby.wire.encoding._refuse_non_json", pytest.fail)
     assert json.loads(encode({"rows": [{"n": n, "x": n / 7} for n in range(1000)]}))
 
 

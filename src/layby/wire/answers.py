@@ -1,4 +1,4 @@
-"""Answers: the `data` of each reply, as the server shows it and as a client reads it again.
+"""Answers: the `data` of each reply, as the server shows it and as a client reads it back.
 
 What is shown follows from the reply: a row in it is shown by its record (`records`), a field that
 is None is absent, and a reply within a reply (what a take was given) is shown in its place.
@@ -86,7 +86,7 @@ UNSHOWN: Final = ((TakeData, "again"),)
 
 
 class Codec(NamedTuple):
-    """The type that shows a value on the wire, and the way there and back."""
+    """The type that shows a value on the wire, and the conversions in both directions."""
 
     shape: Any
     show: Callable[[Any], Any]
@@ -112,7 +112,7 @@ class Form:
         return self._data(**values)
 
     def fields(self) -> list[Any]:
-        """Names, types and defaults; those of a reply within this one are among them."""
+        """Names, types and defaults, including those of a reply within this one."""
         found: list[Any] = []
         for name, codec in self._codecs.items():
             if isinstance(codec, Form):
@@ -134,7 +134,7 @@ class Form:
 
 @cache
 def codec_of(wanted: Any) -> Codec | Form:
-    """Of a reply, or of any type that stands in one."""
+    """Of a reply, or of any type that occurs in one."""
     if wanted in RECORDS:
         return _by(RECORDS[wanted])
     if get_origin(wanted) is Sequence:
@@ -198,7 +198,7 @@ _messages = Decoder(MessageRecord)
 
 
 def read(request: BaseRequest, body: bytes) -> Reply:
-    """The reply to this request; WireError when that is no answer to it."""
+    """The reply to this request; WireError if the body is not an answer to it."""
     return _read(body, lambda envelope: _reply(type(request), envelope))
 
 
@@ -230,7 +230,7 @@ def _read_as(decoder: "Decoder[Any]", body: bytes) -> Any:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         shown = body[:200].decode(errors="replace")
-        raise WireError(f"this is no answer of a layby server ({error}): {shown!r}") from None
+        raise WireError(f"this is not an answer from a layby server ({error}): {shown!r}") from None
 
 
 def _reply(request: type[BaseRequest], envelope: AnswerEnvelope) -> Reply:

@@ -11,7 +11,7 @@ from layby.core.queries import Query
 from layby.wire.decode import BATCH, VERSION
 
 INCARNATION: Final = "Layby-Incarnation"
-"""The header that opens a worker's stream: a key in the URL would stand in the logs of proxies."""
+"""The header that opens a worker's stream: a key in the URL would end up in proxy logs."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -11,7 +11,7 @@ from layby.wire import encoding
 
 
 class Call(Struct, frozen=True):
-    """`kwargs` only some SDKs have; whatever else they write is theirs."""
+    """Only some SDKs have `kwargs`; anything else they write is ignored."""
 
     func: str
     args: tuple[Any, ...] = ()
@@ -27,7 +27,7 @@ _decoder = msgspec.json.Decoder(Call)
 
 
 def read_call(promise: Promise) -> Call | None:
-    """None when the promise is no call: a timer, or something with a param of its own."""
+    """None when the promise is not a call: a timer, or something with a param of its own."""
     if promise.timer:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A request envelope to a command; what cannot be one is refused with 400 and a text."""
+"""Turns a request envelope into a command, or refuses it with 400 and a text."""
 
 from typing import Annotated, Any, Final, TypeVar, cast
 
@@ -15,7 +15,7 @@ VERSION: Final = "2026-04-01"
 BATCH: Final = "layby.batch"
 MAX_BATCH: Final = 1_000
 MAX_LENIENT: Final = 50_000
-"""Values in a request that is read leniently: that costs time in which nobody else is served."""
+"""Most values in a request that is read leniently: nobody else is served in the meantime."""
 _FENCED: Final[dict[str, type[CreatePromise | SettlePromise]]] = {
     "promise.create": CreatePromise,
     "promise.settle": SettlePromise,
@@ -42,7 +42,7 @@ class Batch(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """Whom to answer, and either the request or why there is none."""
+    """How to answer, and either the request or why there is none."""
 
     kind: str
     corr_id: str
@@ -50,7 +50,7 @@ class Request(Struct, frozen=True):
     debug_time: Millis | None
     body: Command | Query | Batch | Reply
     has_envelope: bool = True
-    """False when not even the envelope can be used: then nobody asks who sent it."""
+    """False when not even the envelope is usable: then its sender is not checked."""
 
 
 class FenceAction(Struct, frozen=True):
@@ -70,7 +70,7 @@ class LooseHead(Struct, frozen=True, rename={"corr_id": "corrId"}):
 
 
 class Loose(Struct, frozen=True):
-    """As much of an envelope as can be read whatever the rest of it is."""
+    """The part of an envelope that can be read regardless of the rest."""
 
     kind: Raw = Raw(b"null")
     head: Raw = Raw(b"null")
@@ -141,7 +141,7 @@ def _lenient(value: Any) -> Any:
 
 
 def _value_count(data: bytes) -> int:
-    """About how many values there are; what stands inside a string is none."""
+    """About how many values there are, not counting anything inside a string."""
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
     quotes = plain.count(b'"')
     if quotes > 2 * MAX_LENIENT:
@@ -162,7 +162,7 @@ def _envelope_problem(envelope: Envelope) -> Reply | None:
 
 
 def _unreadable(body: bytes, error: Exception) -> Request:
-    """Answer as well as can be: with the kind and id of the request if those can be read."""
+    """Answer as well as possible: with the kind and id of the request if they can be read."""
     outer = _read(Loose, body) or Loose()
     head = _read(LooseHead, outer.head) or LooseHead()
     kind, corr_id = _read(str, outer.kind) or "unknown", _read(str, head.corr_id) or "0"

@@ -26,11 +26,11 @@ _WHOLE: Final = re.compile(rf"(?:{_PART.pattern})+")
 def parse(text: str, least: Millis = 1) -> Millis:
     """Whole numbers, each with its unit: a number alone could mean anything."""
     if len(text) > 100 or not _WHOLE.fullmatch(text):
-        raise UsageError(f"{text[:100]!r} is no duration: write {EXAMPLE}")
+        raise UsageError(f"{text[:100]!r} is not a duration: write {EXAMPLE}")
     total = sum(int(number) * UNITS[unit] for number, unit in _PART.findall(text))
     if not least <= total <= FAR:
         bounds = f"at least {shown(least)}" if total < least else f"at most {shown(FAR)}"
-        raise UsageError(f"{text!r} is no duration that makes sense here: give {bounds}")
+        raise UsageError(f"{text!r} is not a duration that makes sense here: give {bounds}")
     return total
 
 
@@ -52,7 +52,7 @@ def seconds_of(
     finite: bool = False,
     positive: bool = False,
 ) -> float:
-    """Of what code was given; `what` and `refusal` are for whoever gave something else."""
+    """Of a value given in code; `what` and `refusal` make the error if it is something else."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise refusal(f"{what} must be seconds or a timedelta, got {duration!r}")

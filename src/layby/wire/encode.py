@@ -21,7 +21,7 @@ def encode(kind: str, corr_id: str, reply: Reply) -> bytes:
 
 
 def encode_batch(corr_id: str, answers: Iterable[bytes]) -> Iterator[bytes]:
-    """The answer to a batch: those to its requests, in their order; in pieces when it is large."""
+    """The answer to a batch: one for each request, in order; in pieces when it is large."""
     head = {"corrId": corr_id, "status": 200, "version": VERSION}
     piece = bytearray(_encode({"kind": BATCH, "head": head})[:-1])
     separator = b',"data":{"replies":['
@@ -35,6 +35,6 @@ def encode_batch(corr_id: str, answers: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def encode_message(row: Message, about: Promise | None, server_url: str) -> bytes:
-    """A message as it leaves; who gets an execute is told where to answer."""
+    """A message as it is sent; an execute tells its receiver where to answer."""
     head = {"serverUrl": server_url} if row.kind == "execute" else {}
     return _encode(MessageRecord.of(row, about, **head))

@@ -1,7 +1,7 @@
 """The one encoding of values layby writes, and a lenient reading of what others wrote.
 
-A value is `{"headers":{},"data":base64(JSON)}`. Only what comes back as it went in is JSON
-here: no NaN, no bytes, no keys that are not texts. Tuples are the exception: they become lists.
+A value is `{"headers":{},"data":base64(JSON)}`. Only what comes back as it went in counts as JSON
+here: no NaN, no bytes, no keys other than strings. Tuples are the exception: they become lists.
 """
 
 import base64
@@ -32,7 +32,7 @@ text_of, wrap = values.text_of, values.wrap
 
 
 class ErrorText(msgspec.Struct, frozen=True):
-    """An error as it was written by any SDK: `details` is whatever else it carried."""
+    """An error as written by any SDK: `details` is everything else it carried."""
 
     name: str
     message: str
@@ -43,11 +43,11 @@ class ErrorText(msgspec.Struct, frozen=True):
 
 
 def encode(value: object, where: str = "value") -> bytes:
-    """JSON of the value; `where` names it in the error when it is none."""
+    """The value as JSON; `where` names it in the error if it cannot be JSON."""
     try:
         return _encode(value, where)
     except RecursionError:
-        raise ContextError(f"{where} is nested too deep, or contains itself") from None
+        raise ContextError(f"{where} is nested too deeply, or contains itself") from None
 
 
 def decode(encoded: bytes) -> Any:
@@ -59,7 +59,7 @@ def to_value(value: object, where: str = "value") -> Value:
 
 
 def from_text(text: str) -> Any:
-    """The Python value behind an encoded `Value`; what is not JSON comes as the raw string."""
+    """The Python value of an encoded `Value`; anything that is not JSON comes as the raw string."""
     data = data_of(text)
     try:
         return decode(base64.b64decode(data, validate=True)) if data else None
@@ -73,7 +73,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def data_of(text: str) -> str:
-    """The `data` of an encoded `Value`; a text that is none is taken as the data itself."""
+    """The `data` of an encoded `Value`; a text that is not one is taken as the data itself."""
     try:
         return _value_decoder.decode(text).data or ""
     except (msgspec.MsgspecError, UnicodeError):
@@ -81,7 +81,7 @@ def data_of(text: str) -> str:
 
 
 def headers_of(text: str) -> dict[str, str]:
-    """The `headers` of an encoded `Value`: who settled it, and why, stands there."""
+    """The `headers` of an encoded `Value`: they say who settled it and why."""
     try:
         return _value_decoder.decode(text).headers or {}
     except (msgspec.MsgspecError, UnicodeError):
@@ -95,7 +95,7 @@ def error_value(error: BaseException) -> Value:
 
 
 def error_text(error: BaseException) -> str:
-    """The error in one line, as text that can be stored whatever it is."""
+    """The error in one line, as text that can always be stored."""
     return _clean(f"{type(error).__name__}: {_message_of(error)}")
 
 
@@ -104,7 +104,7 @@ def named_error_value(name: str, message: str, **details: Any) -> Value:
 
 
 def read_error(text: str | None) -> ErrorText:
-    """Whatever a rejection carries, read as an error."""
+    """The value of a rejection, read as an error, whatever it is."""
     found = from_text(text) if text else None
     if isinstance(found, dict):
         return _error_from(cast("dict[str, Any]", found))
@@ -115,11 +115,11 @@ def _encode(value: object, where: str) -> bytes:
     try:
         encoded = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
-        _refuse_what_is_not_json(value, where)
+        _refuse_non_json(value, where)
         raise ContextError(f"{where} is not JSON: {error}") from None
     # Reading it back in C is much cheaper than walking through the value in Python.
     if _LONG_NUMBER.search(encoded) or _decoder.decode(encoded) != value:
-        _refuse_what_is_not_json(value, where)
+        _refuse_non_json(value, where)
     return encoded
 
 
@@ -150,22 +150,22 @@ def _clean(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _refuse_what_is_not_json(value: object, where: str) -> None:
+def _refuse_non_json(value: object, where: str) -> None:
     """Say what is wrong, and where; silent when nothing is."""
     if isinstance(value, dict):
         for key, each in cast("dict[object, object]", value).items():
             _refuse_key(key, where)
-            _refuse_what_is_not_json(each, f'{where}["{key}"]')
+            _refuse_non_json(each, f'{where}["{key}"]')
     elif isinstance(value, list | tuple):
         for number, each in enumerate(cast("list[object]", value)):
-            _refuse_what_is_not_json(each, f"{where}[{number}]")
+            _refuse_non_json(each, f"{where}[{number}]")
     else:
         refuse_scalar(value, where)
 
 
 def _refuse_key(key: object, where: str) -> None:
     if not isinstance(key, str):
-        raise ContextError(f"{where} has the key {key!r}: JSON keys are texts, use {str(key)!r}")
+        raise ContextError(f"{where} has the key {key!r}: JSON keys are strings, use {str(key)!r}")
     _refuse_text(key, f"a key of {where}")
 
 
@@ -177,8 +177,8 @@ def refuse_scalar(value: object, where: str) -> None:
             _refuse_text(value, where)
         case int() if not MIN_INT <= value <= MAX_INT:
             raise ContextError(
-                f"{where} is an int beyond 64 bit, which other languages read wrongly: "
-                "store it as a text"
+                f"{where} is an int beyond 64 bits, which other languages misread: "
+                "store it as a string"
             )
         case float() if not math.isfinite(value):
             raise ContextError(f"{where} is {value}, which JSON does not have: use None")

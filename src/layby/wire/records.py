@@ -33,7 +33,7 @@ Json = Raw | UnsetType
 
 
 class WireRecord(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A default is what an absent key means."""
+    """The default is what an absent key means."""
 
 
 class PromiseRecord(WireRecord, frozen=True):
@@ -76,7 +76,7 @@ class PromiseRecord(WireRecord, frozen=True):
 
 
 class TaskRecord(WireRecord, frozen=True):
-    """A task as the protocol shows it. It does not tell tries: by it, each claim is one."""
+    """A task as the protocol shows it. It does not show tries: to it, each claim is one."""
 
     id: str
     state: TaskState
@@ -109,7 +109,7 @@ class TaskRecord(WireRecord, frozen=True):
 
 
 class AnnotatedTaskRecord(TaskRecord, frozen=True):
-    """Who annotates hears until when its waits last."""
+    """The worker that annotates is told when its waits end."""
 
     deadlines: Json = UNSET
 
@@ -172,7 +172,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
 
     @classmethod
     def explained(cls, row: Task) -> "HeldTaskRecord":
-        """All that people may want to know of a task."""
+        """Everything people may want to know about a task."""
         return replace(cls.of(row), wake_at=row.wake_at, waiting_since=row.waiting_since)
 
     def row(self) -> Task:
@@ -286,7 +286,7 @@ class PairRecord(WireRecord, frozen=True):
 
 
 class HolderRecord(WireRecord, frozen=True):
-    """Without its incarnation, by which a worker proves who it is, and without its code."""
+    """Without its incarnation, which proves a worker's identity, and without its code."""
 
     pid: str
     group: str
@@ -414,7 +414,7 @@ class Sent(Struct, frozen=True):
 
 
 class SnapshotRecord(WireRecord, frozen=True):
-    """Without holders and schedules, and with what the protocol shows of the rest."""
+    """Without holders and schedules; of the rest, what the protocol shows."""
 
     promises: list[PromiseRecord]
     promise_timeouts: list[Timeout]
