@@ -215,7 +215,7 @@ def test_a_migration_in_another_form_is_refused(file):
     """A schema that was edited after it was applied is no schema we know."""
     rows(file, "UPDATE layby_migrations SET checksum = 'edited' WHERE version = 1")
     for look in (opened, lambda path: SqliteReader(path, Settings(), next_after)):
-        with pytest.raises(StoreUnreadable, match=r"a\.db.*migration 1 \(init\).*another form"):
+        with pytest.raises(StoreUnreadable, match=r"a\.db.*migration 1 \(init\).*a different form"):
             look(file)
 
 

@@ -117,7 +117,7 @@ def test_a_read_only_folder_is_refused_with_the_remedy(folder):
     """The error says what cannot be written, and afterwards the file is as before."""
     file = filled(folder / "a.db")
     before = file.read_bytes()
-    with read_only(folder), pytest.raises(StoreUnavailable, match=r"a\.db.*may be written"):
+    with read_only(folder), pytest.raises(StoreUnavailable, match=r"a\.db.*is writable"):
         opened(file)
     assert file.read_bytes() == before
     opened(file).close()

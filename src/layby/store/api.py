@@ -42,7 +42,7 @@ class Store(Protocol):
         ...
 
     def save(self, changes: Changes, now: Millis = 0) -> None:
-        """Write them, and how far store time has come: it is never put back."""
+        """Write them, and how far store time has come: it never goes back."""
         ...
 
     def store_time(self) -> Millis:
@@ -50,18 +50,18 @@ class Store(Protocol):
         ...
 
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
-        """What time has brought about by `now`, at most `limit` rows of each sort.
+        """What is due by `now`, at most `limit` rows of each sort.
 
-        Occurrences of schedules wait for the `wall` as well, where that is behind.
+        Occurrences of schedules also wait for the `wall` clock, if that is behind.
         """
         ...
 
     def earliest(self) -> Millis:
-        """The soonest deadline of any row but schedules; FAR when there is none."""
+        """The earliest deadline of any row except schedules; FAR when there is none."""
         ...
 
     def next_occurrence(self) -> Millis:
-        """When the next schedule comes; FAR when there is none."""
+        """When the next schedule is due; FAR when there is none."""
         ...
 
     def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage: ...

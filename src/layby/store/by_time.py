@@ -1,8 +1,8 @@
-"""Lists in the order of time, as keyset pages: what waits the longest, which runs are newest.
+"""Lists ordered by time, as keyset pages: what has waited longest, which runs are newest.
 
 The store reads ranges of an index; core decides what really matches. A page looks at a bounded
 number of rows, so that a rare match in a large store does not hold up the writer: it may come
-back short, with a cursor to go on from.
+back short, with a cursor to continue from.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ T = TypeVar("T")
 Read = Callable[[str, Sequence[object], int], list[Pair]]
 """Reads pairs by a FROM/WHERE text, its arguments and a limit."""
 Next = Callable[[TimedKey, Millis, int], list[Pair]]
-"""The next rows behind a key, up to an instant (for what counts down: from it) and a limit."""
+"""The next rows after a key, up to an instant (from it, in descending lists) and a limit."""
 
 LOOKED_AT: Final = 5_000
 """Rows that one page looks at, at most."""
@@ -61,7 +61,7 @@ NEWEST_OF_SCHEDULE: Final = f"""
     WHERE t.key = '{SCHEDULE}' AND t.value = ? AND promises.id = t.id AND t.id < ?
     ORDER BY t.id DESC
 """
-"""Ids of its runs end with their instant, so they are in the order of time by themselves."""
+"""Ids of its runs end with their instant, so ordering by id is ordering by time."""
 
 
 # --- what waits --------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def explanation(look: Neighbours, query: ExplainPromise, now: Millis) -> Explana
 
 
 def waiting_by_index(read: Read) -> Next:
-    """The next rows of both indexes, in one order."""
+    """The next rows of both indexes, merged in order."""
 
     def rows_after(key: TimedKey, until: Millis, limit: int) -> list[Pair]:
         tasks, promises = (read(text, (*key, until), limit) for text in (WAITING, OUTSIDE))
@@ -102,7 +102,7 @@ def waiting_by_index(read: Read) -> Next:
 
 
 def waiting_of(rows: Sequence[Pair]) -> Next:
-    """The same from all rows there are."""
+    """The same from all rows."""
 
     def rows_after(key: TimedKey, until: Millis, limit: int) -> list[Pair]:
         listed = in_order([row for row in rows if _can_wait(*row)])
@@ -116,16 +116,16 @@ def in_order(rows: Sequence[Pair]) -> list[Pair]:
 
 
 def _can_wait(promise: Promise, task: Task | None) -> bool:
-    """What stands in the indexes: as stored, whatever time has made of it."""
+    """What the indexes hold: rows as stored, not as they read now."""
     if task is not None:
         return task.waiting_since is not None
     return promise.settled_at is None and not promise.timer and not promise.internal
 
 
 def _is_awaited(entry: Explanation) -> bool:
-    """A promise without a task that nobody waits for is not waiting: it is just there.
+    """A promise without a task that nobody waits for is not waiting: it just exists.
 
-    Who waits for it in memory is listed itself, and says for what.
+    A task that waits for it in memory is listed itself, and says for what.
     """
     return entry.task is not None or bool(entry.awaiters) or entry.listeners > 0
 
@@ -186,7 +186,7 @@ def _page(
     matching: Callable[[Sequence[Pair]], Iterable[T]],
     key_of_match: Callable[[T], TimedKey],
 ) -> tuple[list[T], str | None]:
-    """What matches behind the cursor, chunk by chunk, and where to go on."""
+    """What matches after the cursor, chunk by chunk, and where to continue."""
     key = timed_key(query.cursor or "") or start
     found: list[T] = []
     for chunk in _chunks(query.limit):

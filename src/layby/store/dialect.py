@@ -1,6 +1,6 @@
 """The few ways in which the databases differ. Everything else is one SQL text for both.
 
-Many small statements convoy with the interpreter lock, so a batch is one statement per table
+Many small statements contend for the interpreter lock, so a batch is one statement per table
 and a result is one row of JSON. Narrow rows travel as one JSON parameter; the wide rows of
 promises are bound cell by cell, up to `WIDE` rows a statement, since taking JSON apart again
 costs more than binding.
@@ -18,12 +18,12 @@ WIDE: Final = 64
 class Dialect(Protocol):
     begin: str
     keyed: str
-    """Clause for tables that are nothing but their key."""
+    """Clause for tables that consist only of their key."""
 
     any_of: str
-    """A subquery of the ids (or other texts) in one parameter."""
+    """A subquery for the ids (or other texts) in one parameter."""
     front: str
-    """The oldest ready nodes and roots of a group, each to a limit, as two JSON arrays."""
+    """The oldest ready nodes and roots of a group, each up to a limit, as two JSON arrays."""
     by_name: str
     """The same for each of some names."""
 
@@ -32,7 +32,7 @@ class Dialect(Protocol):
         ...
 
     def values(self, names: Sequence[str], count: int) -> str:
-        """A FROM item `r` with these columns, each cell of `count` rows a parameter of its own."""
+        """A FROM item `r` with these columns and `count` rows, one parameter per cell."""
         ...
 
     def packed(self, columns: Sequence[Column], table: str) -> str:

@@ -1,4 +1,4 @@
-"""What the database says when it cannot, in words that tell what to do."""
+"""Failures of the database, in words that say what to do."""
 
 import sqlite3
 
@@ -23,7 +23,7 @@ _REMEDIES: dict[int, tuple[type[StoreError], str]] = {
     ),
     sqlite3.SQLITE_CANTOPEN: (
         StoreUnavailable,
-        "the file cannot be opened: check that the folder exists and may be written",
+        "the file cannot be opened: check that the folder exists and is writable",
     ),
     sqlite3.SQLITE_IOERR: (
         StoreUnavailable,

@@ -1,4 +1,4 @@
-"""Which tags are found through the side table, and in what form they stand there."""
+"""Which tags are found through the side table, and in what form they are stored there."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -15,8 +15,8 @@ COLUMN_OF: Final = {
     birth.BRANCH: "branch",
     birth.NAME: "task_name",
 }
-"""Tags that a column holds: the column's index serves them. Without a target there is no task,
-and so no column for its name: then that stands among the others."""
+"""Tags that have a column: the column's index serves them. Without a target there is no task,
+and so no column for its name: then the name is stored like any other tag."""
 UNINDEXED: Final = frozenset({birth.KIND, birth.PLACEHOLDER})
 """Tags on so many rows that looking them up would not narrow anything."""
 LONGEST: Final = 512
@@ -38,7 +38,7 @@ def is_indexed(key: str) -> bool:
 
 
 def stored(text: str) -> str:
-    """As it stands in the index: what is too long or unfit for a key stands as its digest."""
+    """As stored in the index: what is too long or unfit for a key is replaced by its digest."""
     if len(text) <= LONGEST and "\0" not in text:
         return text
     return "sha256:" + sha256(text.encode()).hexdigest()

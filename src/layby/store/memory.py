@@ -68,7 +68,7 @@ V = TypeVar("V")
 
 
 class MemoryStore:
-    """Lists scan the whole state, where SQL has indexes; all that commands need has its own."""
+    """Lists scan the whole state where SQL has indexes; what commands need is indexed here too."""
 
     def __init__(self, settings: Settings, calendar: Calendar) -> None:
         self.state = State()
@@ -124,7 +124,7 @@ class MemoryStore:
         self._load_pairs(rows, rows.known)
 
     def _load_waits(self, rows: Rows, awaited: str, limit: int) -> None:
-        """The first ones of a promise, and whether there are more; with those who wait."""
+        """The first waits for a promise, and whether there are more; also loads their awaiters."""
         awaiters = self._indexes.awaiters.of(awaited)
         loaded = list(islice(awaiters, limit))
         if loaded:
@@ -134,7 +134,7 @@ class MemoryStore:
             rows.more_waits.add(awaited)
 
     def _load_queued(self, rows: Rows) -> None:
-        """Only handed out: nobody who waits for them is touched."""
+        """They are only handed out: tasks that wait for them are not touched."""
         for queue in (queue for each in rows.ready.values() for queue in each):
             self._load_pairs(rows, {task_id for _, task_id in queue.entries})
 

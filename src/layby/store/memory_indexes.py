@@ -1,4 +1,4 @@
-"""What the memory store looks up otherwise than by id; each change costs what it changes."""
+"""What the memory store looks up other than by id; updates cost only what they change."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -24,7 +24,7 @@ K = TypeVar("K")
 T = TypeVar("T", str, Entry)
 
 COMPACT: Final = 1_000
-"""Entries that may have left at the front before the rest is moved up."""
+"""How many entries may leave at the front before the rest is moved up."""
 
 
 class InOrder(Generic[T]):
@@ -65,13 +65,13 @@ def first(index: InOrder[Entry]) -> Millis | None:
 
 
 def until(index: InOrder[Entry], now: Millis, limit: int) -> tuple[str, ...]:
-    """The first ids whose time has come."""
+    """The first ids that are due."""
     due = takewhile(lambda entry: entry[0] <= now, islice(index, limit))
     return tuple(key for _, key in due)
 
 
 class Groups(Generic[K]):
-    """Ids by what they have in common, in their order."""
+    """Ids grouped by what they have in common, in id order."""
 
     __slots__ = ("_ids",)
 
@@ -97,7 +97,7 @@ ReadyKey = tuple[str, str | None, bool]
 
 
 class Indexes:
-    """Made from a state once, and told of every change since."""
+    """Built from a state once, then updated with every change."""
 
     def __init__(self, state: State) -> None:
         self.ready: defaultdict[ReadyKey, InOrder[Entry]] = defaultdict(InOrder)

@@ -56,7 +56,7 @@ def _migration(name: str, text: str) -> Migration:
 
 
 def refuse_strangers(connection: sqlite3.Connection) -> dict[int, str]:
-    """What has been applied here, unless another version or another hand did it."""
+    """What has been applied here; refuses what another version or somebody by hand has applied."""
     rows = connection.execute("SELECT version, checksum FROM layby_migrations").fetchall()
     applied: dict[int, str] = dict(rows)
     ours = {migration.version: migration for migration in known()}
@@ -66,13 +66,13 @@ def refuse_strangers(connection: sqlite3.Connection) -> dict[int, str]:
         raise StoreUnreadable(f"the database was written by a newer layby ({why}): upgrade layby")
     for version, checksum in applied.items():
         if ours[version].checksum != checksum:
-            why = f"migration {version} ({ours[version].name}) was applied in another form"
+            why = f"migration {version} ({ours[version].name}) was applied in a different form"
             raise StoreUnreadable(f"{why}: use the layby release that created this database")
     return applied
 
 
 def refuse_outdated(connection: sqlite3.Connection) -> None:
-    """For those who only read: they cannot apply what is missing."""
+    """For read-only connections: they cannot apply what is missing."""
     applied = refuse_strangers(connection)
     latest = max(migration.version for migration in known())
     if latest not in applied:

@@ -1,4 +1,4 @@
-"""What stands around a promise: waits in both directions, listeners, holders.
+"""What surrounds a promise: waits in both directions, listeners, holders.
 
 Read for people who ask why something has not settled; no command needs it.
 """
@@ -29,7 +29,7 @@ _counted = msgspec.json.Decoder(list[tuple[str, int]])
 
 
 class Neighbours(Protocol):
-    """Lookups for many ids at once; of long lists the first `each + 1`."""
+    """Lookups for many ids at once; long lists are cut to the first `each + 1`."""
 
     def waits_of(self, awaiters: Sequence[str], each: int) -> list[Wait]: ...
 
@@ -40,7 +40,7 @@ class Neighbours(Protocol):
     def pairs(self, ids: Sequence[str]) -> list[Pair]: ...
 
     def holders(self, pids: Sequence[str]) -> list[Holder]:
-        """Those of these pids, and all that live."""
+        """Those with these pids, and all living ones."""
         ...
 
 
@@ -157,7 +157,7 @@ class SqlNeighbours:
 
 
 class MemoryNeighbours:
-    """Scans, as everything in the memory store."""
+    """Scans, like all lists of the memory store."""
 
     def __init__(self, state: State) -> None:
         self._state = state

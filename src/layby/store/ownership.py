@@ -29,8 +29,8 @@ class Ownership:
     """Held from construction to `release`."""
 
     def __init__(self, database: Path, *, is_server: bool = False) -> None:
-        """A server that is gone is expected back: nobody else takes the file meanwhile."""
-        real = database.resolve()  # two names of one file are one file
+        """A server that is gone is expected back: nobody else takes the file in the meantime."""
+        real = database.resolve()  # two paths to one file count as one
         self._path = real.with_name(real.name + ".lock")
         if self._path in _owned_here:
             raise StoreOpenHere(f"{database} is already open in this process: use that one")
@@ -43,7 +43,7 @@ class Ownership:
             raise StoreOwned(_owned_by(database, owner)) from None
         _owned_here.add(self._path)
         self._is_held = True
-        with suppress(OSError):  # on a full disk the lock holds without a name
+        with suppress(OSError):  # on a full disk the lock still holds, without naming its owner
             self._sign(is_server=is_server)
 
     def release(self) -> None:
@@ -65,7 +65,7 @@ class Ownership:
 
 
 def socket_of(database: Path) -> Path:
-    """Where the owner of this file can be spoken to: beside it, as far as paths may be long."""
+    """The owner's private socket: beside the file, unless that path would be too long."""
     real = database.resolve()
     beside = real.with_name(real.name + ".sock")
     if len(os.fsencode(beside)) <= MAX_SOCKET_PATH:
@@ -77,7 +77,7 @@ def socket_of(database: Path) -> Path:
 def is_served(database: Path) -> bool:
     """Whether a living owner listens there; a socket left behind, or a stranger's, does not count.
 
-    Where paths are too long the socket is in a folder for everybody.
+    When that path would be too long, the socket is in a folder that everybody can write to.
     """
     path = socket_of(database)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -93,7 +93,7 @@ def is_served(database: Path) -> bool:
 def is_owned_by_server(database: Path) -> bool:
     path = database.resolve().with_name(database.resolve().name + ".lock")
     if path in _owned_here:
-        return False  # and not looked at: closing it would give up our own lock
+        return False  # do not open the lock file: closing it would release our own lock
     return bool(_read_owner(path).get("is_server"))
 
 
@@ -102,7 +102,7 @@ def _opened(path: Path, database: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         what = f"cannot write {path.name} beside {database} ({error.strerror})"
-        remedy = "check that the folder exists and may be written"
+        remedy = "check that the folder exists and is writable"
         raise StoreUnavailable(f"{what}: {remedy}") from error
 
 

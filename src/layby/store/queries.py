@@ -105,7 +105,7 @@ def page_of_rows(matching: Iterator[Pair], limit: int) -> tuple[list[Pair], str 
 def _projected(
     read: Read, query: Search, column: str, state: str | None, now: Millis
 ) -> Iterator[Pair]:
-    """Candidates in id order, as they stand at `now`."""
+    """Candidates in id order, as they read at `now`."""
     sources = _sources(query, column, state, now)
     for promise, task in _walk(read, sources, query.cursor or "", query.limit + 1):
         yield projected(promise, task, now)
@@ -138,7 +138,7 @@ def _read(read: Read, conditions: Sequence[Condition], cursor: str, chunk: int) 
 
 
 def _sources(query: Search, column: str, state: str | None, now: Millis) -> list[list[Condition]]:
-    """Index ranges that together hold every match; the first filter at hand drives."""
+    """Index ranges that together hold every match; the first filter given drives."""
     name = query.tags.get(NAME)
     if name is not None:
         return _named(query, name)
@@ -155,7 +155,7 @@ def _sources(query: Search, column: str, state: str | None, now: Millis) -> list
 
 
 def _named(query: Search, name: str) -> list[list[Condition]]:
-    """A task's name stands in its column; on a promise without a task it is a tag like others."""
+    """A task's name is in its column; on a promise without a task it is a tag like any other."""
     rest = [each for each in _column_filters(query) if not each[0].startswith("task_name")]
     rest += _prefix_filter(query)
     return [[("task_name = ?", (name,)), *rest], [_tagged(NAME, name), *rest]]

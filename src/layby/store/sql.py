@@ -96,9 +96,9 @@ _promise_move = getter((PROMISES.columns[0], *PROMISE_MOVES))
 _task_move = getter((TASKS.columns[0], *TASK_MOVES))
 
 FRONT = 8
-"""How many ready tasks more than needed are looked at, in case some are not for this worker."""
+"""How many more ready tasks than needed are read, in case some are not for this worker."""
 TAILS_PER_TICK = 4
-"""Each may resume `hop_limit` tasks: a few thousand rows in one transaction, not more."""
+"""Each may resume `hop_limit` tasks: a few thousand rows in one transaction at most."""
 SCHEDULES_PER_TICK = 100
 
 
@@ -130,8 +130,8 @@ class SqlStore:
             raise explained(error, self._name) from error
         except msgspec.DecodeError as error:
             self._roll_back()
-            why = f"{self._name}: it holds a row that no layby writes ({error})"
-            raise StoreUnreadable(f"{why}: mend that row or restore a backup") from error
+            why = f"{self._name}: it holds a row that layby never writes ({error})"
+            raise StoreUnreadable(f"{why}: repair that row or restore a backup") from error
         except BaseException:
             self._roll_back()
             raise
@@ -156,17 +156,17 @@ class SqlStore:
             self._load_schedules(rows, footprint)
         if ids:
             self._load_promises(rows, ids)
-        if beside := queued - rows.known:  # only handed out: nobody who waits for them is touched
+        if beside := queued - rows.known:  # only handed out: their awaiters are not touched
             self._load_pairs(rows, beside)
         if footprint.root_params and (roots := rows.unknown_roots()):
             self._load_pairs(rows, roots)
         if rows.more_waits and footprint.pairs:
-            self._load_standing(rows, footprint)
+            self._load_existing(rows, footprint)
         return rows
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         texts = packed(sorted(ids))
-        limit = self._settings.hop_limit + len(ids)  # some may be forgotten under way
+        limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
         found = self._connection.execute(self._sql.load, (texts, texts, limit, texts)).fetchone()
         rows.known |= ids
         _add_pairs(rows, _pairs.decode(found[0]))
@@ -177,8 +177,8 @@ class SqlStore:
             _cut_waits(rows, limit)
             self._load_hop(rows)
 
-    def _load_standing(self, rows: Rows, footprint: Footprint) -> None:
-        """Waits that may be added and stand already, where not all waits were loaded."""
+    def _load_existing(self, rows: Rows, footprint: Footprint) -> None:
+        """Waits that may be added but already exist, where not all waits were loaded."""
         pairs = packed(sorted(footprint.pairs))
         standing = self._one(self._sql.standing_waits, _waits, pairs)
         rows.standing = {(wait.awaited, wait.awaiter): wait for wait in standing}
@@ -190,15 +190,15 @@ class SqlStore:
             self._load_pairs(rows, hop)
 
     def _load_pairs(self, rows: Rows, ids: set[str]) -> None:
-        """Without those who wait for them."""
+        """Without the tasks that wait for them."""
         rows.known |= ids
         _add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(ids))))
 
     def _load_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> set[str]:
-        """Look at the queue once for all takes that ask alike, as far as they can be served.
+        """Look at the queue once for all takes that ask for the same, as far as they can be served.
 
-        Rows may leave the queue under way, through other commands of the batch or takes that
-        ask for some of the same names, so as many more are fetched.
+        Rows may leave the queue during the batch, by other commands or by takes that ask for
+        some of the same names, so that number of rows is fetched in addition.
         """
         roots = footprint.roots(self._settings.roots_per_take)
         for group, names, prefix in footprint.takes:
@@ -211,8 +211,8 @@ class SqlStore:
     def _queue(self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int) -> Ready:
         """Ready tasks of these names, oldest first.
 
-        A worker mostly knows every name of its group: one look at the front of the queue
-        is enough. Only where strangers stand in front is each name looked up by itself.
+        A worker usually knows every name of its group: one look at the front of the queue
+        is enough. Only if unknown names are in front is each name looked up separately.
         """
         if not names:
             return Ready((Queue(), Queue()))
@@ -418,7 +418,7 @@ class SqlStore:
         return stats.by_index(counts, self._read_pairs, now)
 
     def messages(self, offer: OfferMessages) -> list[Message]:
-        after = max(offer.after, (offer.start, "", ""))  # two lower bounds would read all between
+        after = max(offer.after, (offer.start, "", ""))  # with two bounds it reads all between
         return self._one(self._sql.outbox, _messages, *after, offer.end, offer.limit)
 
     def dump(self) -> State:

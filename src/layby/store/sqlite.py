@@ -81,15 +81,15 @@ def missing_migrations(path: Path | str) -> list[Migration]:
 def _connect_readonly(
     path: Path, refuse: Callable[[sqlite3.Connection], object] = refuse_outdated
 ) -> sqlite3.Connection:
-    with _opened(path, f"{path.resolve().as_uri()}?{_manner(path)}", uri=True) as connection:
+    with _opened(path, f"{path.resolve().as_uri()}?{_read_mode(path)}", uri=True) as connection:
         if "layby_migrations" not in _tables(connection):
             raise StoreUnreadable("this is not a layby database: give another path")
         refuse(connection)
         return connection
 
 
-def _manner(path: Path) -> str:
-    """SQLite reads a WAL database only with a file beside it; where none can be, nobody writes."""
+def _read_mode(path: Path) -> str:
+    """SQLite reads a WAL database only with a file beside it; if none can be, nobody is writing."""
     is_at_rest = not path.with_name(f"{path.name}-wal").exists()
     by_effect = os.access in os.supports_effective_ids
     may_write = os.access(path.parent, os.W_OK, effective_ids=by_effect)
@@ -116,7 +116,7 @@ def _opened(path: Path, database: str, **options: Any) -> Generator[sqlite3.Conn
 
 
 def _refuse_other_programs(connection: sqlite3.Connection) -> None:
-    """Before anything is written: a wrong path must not put our tables into their file."""
+    """Before anything is written: a wrong path must not add our tables to somebody else's file."""
     tables = _tables(connection)
     if tables and "layby_migrations" not in tables:
         why = f"this database belongs to another program (it has a table {min(tables)})"

@@ -20,11 +20,11 @@ from layby.store.tables import (
 )
 
 LAST = "\U0010ffff"
-"""Sorts behind every id that occurs."""
+"""Sorts after every id that occurs."""
 
 
 class Statements:
-    """Each attribute is one statement, or makes one for so many rows."""
+    """Each attribute is one statement, or makes one for a given number of rows."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -63,7 +63,7 @@ class Statements:
         )
 
     def _prepare_writes(self, any_of: str) -> None:
-        """What a batch changes: in this order, whatever is in it."""
+        """What a batch changes: always in this order."""
         tasked = (*PROMISES.names, *TASKS.names[1:])
         self.insert_promises = cache(partial(self._insert_wide, PROMISES.names))
         self.insert_tasks = cache(partial(self._insert_wide, tasked))
@@ -92,7 +92,7 @@ class Statements:
         self.drop_schedules = f"DELETE FROM schedules WHERE id IN {any_of}"
 
     def _prepare_time(self) -> None:
-        """What is due, in the order a sweep handles it, and when to look next."""
+        """What is due, in the order a tick handles it, and when to look next."""
         self.due_promises = self._ids(
             f"settled_at IS NULL AND internal = 0 AND timeout_at < {NEVER} AND timeout_at <= ?",
             "timeout_at",

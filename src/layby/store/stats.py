@@ -30,7 +30,7 @@ def by_index(counts: Sequence[int], read: Read, now: Millis) -> StatsData:
 
 
 def of_state(state: State, now: Millis) -> StatsData:
-    """The same from all rows there are."""
+    """The same from all rows."""
     tasks = Counter(task.state for task in state.tasks.values())
     living = [holder for holder in state.holders.values() if holder.is_alive]
     counts = [

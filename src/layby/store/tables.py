@@ -37,7 +37,7 @@ def table(name: str, row: type[Struct], key: tuple[str, ...], prefix: str = "") 
 
 
 def getter(columns: tuple[Column, ...]) -> Any:
-    """A function from a row struct to the tuple of these columns, as they are bound."""
+    """A function from a row struct to the tuple of these columns, as bound to a statement."""
     return attrgetter(*(f"{c.field}_text" if c.sort == "json" else c.field for c in columns))
 
 
