@@ -2,7 +2,7 @@
 
 Wall time can be put back and forward by anybody; elapsed time only passes. Store time is wall time
 carried by elapsed time: it follows the wall, but never goes back. When it is ahead of the wall it
-runs a little slower until they meet, so that nothing that takes its time ends too early.
+runs a little slower until they meet, so that nothing that lasts a given time ends too early.
 """
 
 import threading
@@ -13,11 +13,11 @@ from typing import Final, Protocol
 from layby.core.model import Millis
 
 SLOWER: Final = 16
-"""Ahead of the wall, store time runs at 15/16 of its speed."""
+"""When ahead of the wall, store time runs at 15/16 of normal speed."""
 ALIKE_MS: Final[Millis] = 1
-"""Two clocks that are read one after the other, in whole milliseconds, differ by this much."""
+"""Two clocks read one after the other, in whole milliseconds, may differ by this much."""
 _ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine is suspended, where there is such a clock."""
+"""Keeps going while the machine is suspended, if the system has such a clock."""
 
 
 class Clock(Protocol):
@@ -39,7 +39,7 @@ class SystemClock:
 
 
 class StoreClock:
-    """Store time, made of a clock. May be asked from any thread."""
+    """Store time, derived from a clock. May be read from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -63,7 +63,7 @@ class StoreClock:
         return self._clock.now()
 
     def begin_at(self, stored: Millis) -> None:
-        """Go on where an earlier process stopped, if that was later than now."""
+        """Continue where an earlier process stopped, if that was later than now."""
         with self._lock:
             self._shares = max(self._shares, stored * SLOWER)
 

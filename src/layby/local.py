@@ -1,7 +1,7 @@
 """The client of an engine in the same process: no bytes, no copies, same semantics.
 
-Requests made in one turn of the event loop are submitted together, and answers of one batch come
-back together, so that many coroutines cost each thread one wake-up instead of one each.
+Requests made in one turn of the event loop are submitted together, and the answers of one batch
+come back together, so that many coroutines cost each thread one wake-up, not one each.
 
 One settled promise may wake thousands of coroutines. They are woken in portions, no faster than
 the engine accepts what they send, so that everything else is still served in between.
@@ -25,14 +25,14 @@ from layby.engine.items import Answer, Item
 Answers = Sequence[tuple[Item, Answer]]
 
 DELIVERED_AT_ONCE: Final = 25
-"""Waiting coroutines that are woken in one turn of the loop."""
+"""How many waiting coroutines are woken in one turn of the loop."""
 MAX_BACKLOG: Final = 100
-"""Requests the engine may be behind before we wake more."""
+"""How many requests the engine may be behind before more coroutines are woken."""
 PAUSE_S: Final = 0.001
 
 
 class LocalClient:
-    """Use it in the event loop it is created in."""
+    """Use it only in the event loop it was created in."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
