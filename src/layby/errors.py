@@ -9,15 +9,15 @@ class LaybyError(Exception):
 
 
 class UsageError(LaybyError):
-    """The caller asked for something that cannot be: change the call."""
+    """The caller asked for something impossible: change the call."""
 
 
 class WireError(LaybyError):
-    """The peer sent something that is not the protocol."""
+    """The peer sent something that does not follow the protocol."""
 
 
 class StoreError(LaybyError):
-    """The store refused or failed; nothing of the batch was written."""
+    """The store refused or failed; nothing in the batch was written."""
 
 
 class StoreUnavailable(StoreError):
@@ -25,7 +25,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreBusy(StoreUnavailable):
-    """Another program holds a lock on the file, for longer than we wait."""
+    """Another program has held a lock on the file for longer than we wait."""
 
 
 class StoreOwned(StoreError):
@@ -45,7 +45,7 @@ class EngineStopped(LaybyError):
 
 
 class WorkflowError(UsageError):
-    """A task or workflow that cannot be: the message names the ids and the remedy."""
+    """An invalid task or workflow: the message names the ids and the remedy."""
 
 
 class ContextError(UsageError):
@@ -53,14 +53,14 @@ class ContextError(UsageError):
 
 
 class RuleError(LaybyError):
-    """A rule function raised, so nobody can say whether its task should run."""
+    """A rule function raised, so it is unknown whether its task should run."""
 
 
 class RunFailed(LaybyError):
     """The run ended without its result. `failed` maps task ids to what went wrong in them."""
 
     def __init__(self, run_id: str, failed: Mapping[str, str], reason: str = "") -> None:
-        super().__init__(run_id, failed, reason)  # all of it, so that the error can be pickled
+        super().__init__(run_id, failed, reason)  # all arguments, so that the error can be pickled
         self.run_id = run_id
         self.failed = dict(failed)
         self.reason = reason
@@ -68,7 +68,7 @@ class RunFailed(LaybyError):
     def __str__(self) -> str:
         told = [self.reason] if self.reason else []
         told += [f"task '{task}' failed: {error}" for task, error in self.failed.items()]
-        return f"run '{self.run_id}' failed: {'; '.join(told) or 'nobody said why'}"
+        return f"run '{self.run_id}' failed: {'; '.join(told) or 'no reason was given'}"
 
 
 class RunCancelled(LaybyError):
@@ -103,7 +103,7 @@ class TriggerError(LaybyError):
 
 
 class ReplayMismatch(LaybyError):
-    """The body asks for something else than what was recorded under the same key."""
+    """The body asks for something other than what was recorded under the same key."""
 
 
 class WorkerLost(LaybyError):

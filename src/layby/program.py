@@ -30,13 +30,13 @@ class HistoryWriter(Protocol):
     def resumed(self, now: Millis) -> None: ...
 
     def completed(self, now: Millis) -> str:
-        """The text as it will be once the store has the result."""
+        """The text to store together with the result."""
         ...
 
     def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None: ...
 
     def handed_back(self, now: Millis, outcome: str) -> str:
-        """The text as it will be once the store has the task back."""
+        """The text to store when the task is handed back."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class LoadedTask(Protocol):
     def history(self) -> HistoryWriter: ...
 
     def body(self, handle: Any) -> Callable[[], Any]:
-        """The call to make; for a process it must be picklable and gets no handle."""
+        """The call to make; in process mode it must be picklable and gets no handle."""
         ...
 
     def completed(self, result: Any) -> Value:
@@ -66,7 +66,7 @@ class LoadedTask(Protocol):
     def failed(self, error: BaseException, failures: int) -> "Failure": ...
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
-        """What to call when it is recorded that this try ended well, or with this error."""
+        """What to call once the end of this try is recorded; `error` is None if it succeeded."""
         ...
 
 
@@ -91,13 +91,13 @@ class Program(Protocol):
     def serves(self, call: Call | None) -> bool: ...
 
     def load_now(self, claim: Claim) -> LoadedTask | Verdict | None:
-        """As `load`, if everything it needs is known here; None when something has to be read."""
+        """Like `load`, if everything needed is known here; None when something must be read."""
         ...
 
     async def load(self, claim: Claim) -> LoadedTask | Verdict: ...
 
     def conclude(self, task_id: str, state: PromiseState, value: Value) -> Verdict | None:
-        """How the run ends if this task is its last and ends like this; None when unknown."""
+        """How the run ends if this task is its last and settles so; None when unknown."""
         ...
 
     def started(self, root: Promise) -> None:

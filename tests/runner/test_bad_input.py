@@ -140,7 +140,7 @@ async def test_bad_contexts():
             await runner.start(FLOW, {"when": {"deep": object()}})
         with pytest.raises(ContextError, match=r"'blob' \(1,500,0\d\d bytes\)"):
             await runner.start(FLOW, {"blob": "x" * 1_500_000, "n": 1})
-        with pytest.raises(ContextError, match="1 is no text"):
+        with pytest.raises(ContextError, match="1 is not a string"):
             await runner.start(FLOW, {1: 2})  # pyright: ignore[reportArgumentType]
         with pytest.raises(ContextError, match="must be a dict"):
             await runner.start(FLOW, [1])  # pyright: ignore[reportArgumentType]

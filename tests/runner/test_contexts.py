@@ -208,7 +208,7 @@ async def test_a_task_that_makes_the_context_huge_fails():
     async def huge(context):
         context["blob"] = "x" * 1_000_001
 
-    with pytest.raises(RunFailed, match=r"'blob' \(1,000,0\d\d bytes\).*store big data elsewhere"):
+    with pytest.raises(RunFailed, match=r"'blob' \(1,000,0\d\d bytes\).*store large data"):
         await result_of(huge)
 
 

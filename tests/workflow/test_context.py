@@ -70,7 +70,7 @@ def test_set_insert_update_remove():
 
 def test_insert_and_update_say_what_to_do_instead():
     context = given_(a=1)
-    with pytest.raises(ContextError, match="has 'a' already: use set or update"):
+    with pytest.raises(ContextError, match="already has 'a': use set or update"):
         context.insert("a", 2)
     with pytest.raises(ContextError, match="no 'b' to update: use set or insert"):
         context.update("b", 2)

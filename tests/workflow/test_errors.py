@@ -15,7 +15,7 @@ from layby import errors
             "run 'r' failed: task 'a' failed: ValueError: bad; task 'b' failed: late",
         ),
         (errors.RunFailed("r", {}, "deadline"), "run 'r' failed: deadline"),
-        (errors.RunFailed("r", {}), "run 'r' failed: nobody said why"),
+        (errors.RunFailed("r", {}), "run 'r' failed: no reason was given"),
         (errors.RunCancelled("r"), "run 'r' was cancelled"),
         (errors.RunCancelled("r", "ann", "why"), "run 'r' was cancelled by ann: why"),
         (errors.PromiseRejected("p"), "promise 'p' was rejected"),

@@ -98,7 +98,7 @@ def test_one_name_for_two_codes():
     assert functions.register(serving("pay", 1))
     assert not functions.register(serving("pay", 1))
     assert not functions.register(task(id="idle")(lambda context: None))
-    with pytest.raises(UsageError, match="'pay' is served by task 'serves' already"):
+    with pytest.raises(UsageError, match="'pay' is already served by task 'serves'"):
         functions.register(serving("pay", 2))
 
 

@@ -160,7 +160,7 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
     ),
     "continued while its body ends": (
         explained(replace(NODE, pid="w1", holder="1"), holder=holder()),
-        "goes on when worker w1 has ended the body that was halted",
+        "goes on when worker w1 has ended the halted body",
         "worker w1",
     ),
     "nobody at the target": (
@@ -185,7 +185,7 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
     ),
     "its worker is gone": (
         explained(replace(NODE, **HELD), holder=holder("lost")),
-        "was held by worker w1, which is gone: it is given to another one",
+        "was held by worker w1, which is gone; another worker will get it",
         "a worker of its group",
     ),
     "parked on a condition": (

@@ -81,10 +81,10 @@ async def later(error):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_attempts": 0}, "max_attempts must be a whole number from 1, got 0"),
+        ({"max_attempts": 0}, "max_attempts must be a whole number of at least 1, got 0"),
         ({"max_attempts": True}, "max_attempts must be"),
         ({"max_attempts": 2.0}, "max_attempts must be"),
-        ({"backoff": "exponental"}, "unknown backoff 'exponental'; it is one of exponential, lin"),
+        ({"backoff": "exponental"}, "unknown backoff 'exponental'; use one of exponential, lin"),
         ({"delay": -1}, "delay must not be negative, got -1"),
         ({"delay": "1"}, "delay must be seconds or a timedelta"),
         ({"max_delay": float("inf")}, "max_delay must be a finite number"),

@@ -114,5 +114,5 @@ def test_a_function_that_gives_an_awaitable_is_named():
     def later(outcomes, context):
         return Later()
 
-    with pytest.raises(RuleError, match=r"rule .*later raised TypeError: it gave an awaitable"):
+    with pytest.raises(RuleError, match=r"rule .*later raised TypeError: it returned an awaitable"):
         decide(later, {}, Context())

@@ -54,7 +54,7 @@ def test_a_long_chain_is_told_by_its_ends():
     chain = [reason(a, b) for a, b in pairwise(names)]
     found = why(*chain, reason("g", since=None))
     assert told(found, NOW) == (
-        "task a waits for task b, which waits for 4 more in a row, and at their end task g, "
+        "task a waits for task b, which waits for a chain of 4 more that ends with task g, "
         "which is there"
     )
 
@@ -89,7 +89,7 @@ def test_waiting_in_a_circle_is_said():
     assert found.cause.kind == "circle"
     assert told(found, NOW) == (
         "task a waits for task b, which waits for task c, which waits for task b in turn, "
-        "so that none of them can go on, for 1 min now; whoever cancels one of them can unblock it"
+        "so none of them can go on, for 1 min now; whoever cancels one of them can unblock it"
     )
     assert found.cause.command == "layby cancel c"
 
@@ -109,7 +109,7 @@ def test_the_sentence_of_a_chain():
     )
     assert told(found, NOW) == (
         "task a waits for task b, which is halted, for 1 min now, until 1970-01-01 00:02:40 UTC "
-        "at most (in 1 min); anyone can unblock it (1 other cause beside it)"
+        "at most (in 1 min); anyone can unblock it (1 other cause)"
     )
 
 
@@ -194,4 +194,4 @@ def test_many_alike_are_not_all_asked_for():
     found = asyncio.run(find_why(looked_up(waits, asked), "a", NOW))
     assert found is not None
     assert (len(asked), found.others, found.is_cut) == (ENOUGH, ENOUGH - 2, True)
-    assert told(found, NOW).endswith("(98 or more other causes beside it)")
+    assert told(found, NOW).endswith("(98 or more other causes)")

@@ -42,7 +42,7 @@ def test_tasks_cannot_be_changed_afterwards():
         ("f", [make("submit"), make("b", "submti")], "'b' depends on 'submti'.*mean 'submit'"),
         ("f", [make("a", "zzz")], "'a' depends on 'zzz', which is not in it; add it to tasks"),
         ("f", [make("a", "a")], "workflow 'f': dependencies form a cycle: a -> a"),
-        ("f", [body], "is no task: decorate the function with @task"),
+        ("f", [body], "is not a task: decorate the function with @task"),
         ("f", make("a"), "tasks must be a list of tasks"),
         ("f", None, "tasks must be a list of tasks"),
         ("", [make("a")], "workflow name '' must not be empty"),
@@ -50,7 +50,7 @@ def test_tasks_cannot_be_changed_afterwards():
         ("a:b", [make("a")], "must not contain ':'"),
         ("a\0", [make("a")], "control characters"),
         ("ä" * 101, [make("a")], "at most 200 bytes"),
-        (7, [make("a")], "must be a text, not int"),
+        (7, [make("a")], "must be a string, not int"),
     ],
 )
 def test_bad_workflows_are_refused_with_the_remedy(name, tasks, message):
@@ -77,7 +77,7 @@ def test_a_cycle_is_named():
         ("a\nb", "control characters"),
         ("\ud800", "broken text"),
         ("x" * 201, "too long"),
-        (None, "must be a text, not NoneType"),
+        (None, "must be a string, not NoneType"),
     ],
 )
 def test_bad_run_ids_are_refused_with_the_remedy(run_id, message):

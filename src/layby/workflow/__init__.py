@@ -1,4 +1,4 @@
-"""What users write, and the pure rules of a workflow: no I/O, no clock, no chance of its own."""
+"""What users write, and the pure rules of a workflow: no I/O, no clock, no randomness."""
 
 from layby.workflow.context import Context
 from layby.workflow.merge import Conflict

@@ -1,4 +1,4 @@
-"""What flows between tasks: a dict of JSON values that knows what was changed in it."""
+"""What flows between tasks: a dict of JSON values that tracks its changes."""
 
 import copy
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -10,14 +10,14 @@ from layby.workflow.merge import Delta, View, size_of
 
 MAX_CONTEXT_BYTES: Final = 1_000_000
 NOTHING: Final[frozenset[str]] = frozenset()
-"""One for all: there may be a hundred thousand contexts of parked tasks."""
+"""Shared by all: there may be a hundred thousand contexts of parked tasks."""
 
 
 class Context(MutableMapping[str, Any]):
     """A dict of JSON values; tuples become lists on the way to the next task.
 
-    Values are read from the view the task was given when they are asked for. Only those can
-    have been changed, also deep inside, so only those are encoded again when the task ends.
+    Values are decoded from the task's view when they are first read. Only those can have been
+    changed, even deep inside, so only those are encoded again when the task ends.
     """
 
     __slots__ = ("_removed", "_values", "_view")
@@ -47,7 +47,7 @@ class Context(MutableMapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         _check_key(key)
-        if not isinstance(value, dict | list | tuple):  # what is inside those may change yet
+        if not isinstance(value, dict | list | tuple):  # their contents may still change
             refuse_scalar(value, f'context["{key}"]')
         self._values[key] = value
         if key in self._removed:
@@ -86,11 +86,11 @@ class Context(MutableMapping[str, Any]):
     def insert(self, key: str, value: Any) -> None:
         """Set a key that must not be there yet."""
         if key in self:
-            raise ContextError(f"context has '{key}' already: use set or update to replace it")
+            raise ContextError(f"context already has '{key}': use set or update to replace it")
         self[key] = value
 
     def update(self, *given: Any, **named: Any) -> None:
-        """`update(key, value)` replaces a key that must be there; otherwise as `dict.update`."""
+        """`update(key, value)` replaces a key that must be there; otherwise like `dict.update`."""
         if len(given) != 2:
             super().update(*given, **named)
             return
@@ -100,7 +100,7 @@ class Context(MutableMapping[str, Any]):
         self[key] = value
 
     def remove(self, key: str) -> Any:
-        """Take the key out; its value, or None when it was not there."""
+        """Remove the key; returns its value, or None when it was not there."""
         return self.pop(key, None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Context(MutableMapping[str, Any]):
         return copy.deepcopy(dict(self))
 
     def absorb(self, returned: object) -> None:
-        """Merge what a task returned: a mapping is merged, anything else is the caller's own."""
+        """Merge what a task returned: a mapping is merged, anything else is ignored."""
         if returned is not self and isinstance(returned, Mapping):
             self.update(cast("Mapping[str, Any]", returned))
 
@@ -136,7 +136,7 @@ class Context(MutableMapping[str, Any]):
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str):
-        raise ContextError(f"context key {key!r} is no text: JSON keys are texts, use {str(key)!r}")
+        raise ContextError(f"context key {key!r} is not a string: use {str(key)!r}")
     refuse_scalar(key, f"context key {key!r}")
 
 
@@ -145,5 +145,5 @@ def _too_large(view: View) -> str:
     largest = ", ".join(f"'{key}' ({size:,} bytes)" for size, key in sizes[:3])
     return (
         f"context is {view.size:,} bytes, more than {MAX_CONTEXT_BYTES:,}; largest: {largest}; "
-        "store big data elsewhere and keep its address in the context"
+        "store large data elsewhere and keep its address in the context"
     )

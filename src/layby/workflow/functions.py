@@ -1,8 +1,8 @@
-"""Tasks that serve calls of other languages: what they are given, and what the caller gets.
+"""Tasks that serve calls from other languages: what they are given, and what the caller gets.
 
-One dict as the only argument is the context, and so are arguments given by name; anything else
-stands there as the list `args`. The answer is what the function returns; of one that returns
-nothing it is what the function has set in the context, or null.
+A single dict argument becomes the context, and so do arguments given by name; anything else is
+put there as the list `args`. The answer is what the function returns; if it returns nothing, the
+keys it has set in the context, or null.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import AnyTask
 
 VERSIONS: Final = (0, 1)
-"""Of a function there is one version here, the first; callers who want the latest say 0."""
+"""A function has one version here, the first; callers that want the latest send 0."""
 ARGS: Final = "args"
 
 
@@ -37,14 +37,14 @@ class Functions:
         return frozenset(self._by_name)
 
     def register(self, definition: AnyTask) -> bool:
-        """Serve its calls, if it has a name for them; True when that is news."""
+        """Serve its calls, if it has a name for them; True when the name is new."""
         name = definition.rpc
         known = self._by_name.get(name or "")
         if name is None or known is definition:
             return False
         if known is not None and not is_same_task(known, definition):
             raise UsageError(
-                f"function '{name}' is served by task '{known.id}' already, with other code: "
+                f"function '{name}' is already served by task '{known.id}', with different code: "
                 f"give task '{definition.id}' another rpc="
             )
         self._by_name[name] = definition
@@ -56,7 +56,7 @@ class Functions:
     def load(self, claim: Claim) -> "FunctionJob":
         call = read_call(claim.promise)
         if call is None or not self.serves(call):
-            raise UsageError(f"{claim.task.id} is no call of a function that is served here")
+            raise UsageError(f"{claim.task.id} is not a call of a function served here")
         return FunctionJob(self._by_name[call.func], context_of(call), claim, self._random)
 
 
@@ -94,5 +94,5 @@ def answer_of(returned: object, context: Context) -> object:
 
 
 def _given(values: dict[str, Any]) -> Context:
-    """Only what the function changes of it counts as set."""
+    """Only what the function changes in it counts as set."""
     return Context.over(View.initial({key: encoding.encode(each) for key, each in values.items()}))

@@ -1,7 +1,7 @@
 """The tries of a task and how each spent its time, kept short however often it waits.
 
-Every function takes a history and gives the next one. What came too late or twice changes
-nothing: the end of a span that is not open, a try that has been started already.
+Every function takes a history and returns the next one. What comes late or twice changes
+nothing: the end of a span that is not open, a try that has already started.
 """
 
 from typing import Final, Literal
@@ -30,10 +30,10 @@ class Try(Struct, frozen=True, gc=False, omit_defaults=True):
 
     number: int
     why: str
-    """One of `Why`, whatever later versions may add."""
+    """One of `Why`; later versions may add others."""
     spans: tuple[Span, ...] = ()
     outcome: str | None = None
-    """Completed, Failed, Cancelled, Suspended, Halted, Released or Lost, and None until it ends.
+    """Completed, Failed, Cancelled, Suspended, Halted, Released or Lost; None until it ends.
 
     A worker that dies says nothing: its try is Lost when the next one starts.
     """
@@ -97,18 +97,18 @@ class ClaimHistory(TaskHistory):
     __slots__ = ()
 
     def started(self, now: Millis) -> None:
-        """A claim that left no trace was lost too."""
+        """An earlier claim that left no trace was lost, too."""
         why = why_next(self._history)
         if why == "first" and self._try_number > 1:
             why = "recovered"
         self._history = started(self._history, self._try_number, why, now, self._queued_at)
 
     def completed(self, now: Millis) -> str:
-        """As it is to be kept; a result that is refused is a failure yet."""
+        """The text to store with the result; if that is refused, the try can still fail."""
         return ended(self._history, now, "Completed").to_text()
 
     def handed_back(self, now: Millis, outcome: str) -> str:
-        """As it is to be kept: `Released` in order, or `Halted`."""
+        """The text to store; `outcome` is `Released` or `Halted`."""
         return ended(self._history, now, outcome).to_text()
 
     def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None:
@@ -124,7 +124,7 @@ _WHY: Final[dict[str | None, Why]] = {
 
 
 def read_history(text: str | None) -> History:
-    """What was kept; nothing when there is nothing, or another version wrote it."""
+    """The stored history; empty when there is none, or another version wrote it."""
     try:
         return _decoder.decode(text) if text else History()
     except (msgspec.MsgspecError, UnicodeError):
@@ -149,7 +149,7 @@ def started(
 
 
 def without_gap(history: History, try_number: int) -> History:
-    """Tries before this one that left no trace were lost, before they could tell anything."""
+    """Earlier tries that left no trace were lost before they could report anything."""
     told = 0 if history.last is None else history.last.number
     first = max(told + 1, try_number - MAX_TRIES)
     missing = (

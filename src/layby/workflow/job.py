@@ -1,4 +1,4 @@
-"""A task's function ready to run: for a node of a run, or for a call of another language."""
+"""A task's function ready to run: for a node of a run, or for a call from another language."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from layby.workflow.task import TaskDefinition
 
 
 class TaskJob:
-    """All but what its result means, which differs."""
+    """What both have in common: all but the meaning of the result."""
 
     __slots__ = ("_context", "_definition", "_random", "history")
 
@@ -45,7 +45,7 @@ class TaskJob:
 
     @staticmethod
     def in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> Any:
-        """In the child: what `completed` is given."""
+        """Runs in the child process; returns what `completed` is given."""
         raise NotImplementedError
 
     def completed(self, result: Any) -> Value:

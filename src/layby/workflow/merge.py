@@ -1,12 +1,12 @@
 """What a task sees of the context: who wrote each key last, along all paths that lead to it.
 
-A view is a stack of layers, each a dict from key to entry; a later layer covers the earlier.
+A view is a stack of layers, each a dict from key to entry; a later layer covers earlier ones.
 Layers are never changed, so views share them: a chain copies no keys it did not write, and a
 fan-in looks only at keys that differ. A layer that has grown to the size of the one below is
 joined with it, so a view has few layers and writing n keys copies O(n log n).
 
 Where paths meet, the entry of the causally later writer wins; between concurrent writers the
-one of the later dependency, and that is a conflict worth telling.
+one of the later dependency, which is recorded as a conflict.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ UNCHANGED = Delta()
 
 
 class Entry(NamedTuple):
-    """What stands under a key, and who put it there. None for `encoded`: it was removed."""
+    """The value of a key, and who wrote it. `encoded` is None when the key was removed."""
 
     encoded: bytes | None
     writer: str | None
@@ -53,7 +53,7 @@ Candidate = tuple[int, Entry]
 
 
 class View:
-    """The materialised context at one place of a run; a value that never changes."""
+    """The materialised context at one point of a run; immutable."""
 
     __slots__ = ("layers", "size")
 
@@ -86,7 +86,7 @@ class View:
         return Merge(base.covered_by(layer), conflicts)
 
     def after(self, delta: Delta, writer: str) -> "View":
-        """What the next ones see once `writer` has made these changes."""
+        """What later tasks see once `writer` has made these changes."""
         layer = {key: Entry(value, writer) for key, value in delta.changed.items()}
         layer.update((key, Entry(None, writer)) for key in delta.removed)
         return self.covered_by(layer)
@@ -111,7 +111,7 @@ class View:
         return None
 
     def encoded(self, key: str) -> bytes | None:
-        """The encoded value; None when there is no such key, or no longer."""
+        """The encoded value; None when the key does not exist, or was removed."""
         entry = self.entry(key)
         return None if entry is None else entry.encoded
 
@@ -153,7 +153,7 @@ def size_of(key: str, encoded: bytes | None) -> int:
 
 
 def _shared_layers(views: Sequence[View]) -> tuple[Layer, ...]:
-    """The layers at the bottom of all views; what stands only there is the same in all."""
+    """The layers at the bottom of all views; a key found only there is the same in all."""
     shared = 0
     for layers in zip(*(view.layers for view in views), strict=False):
         if any(layer is not layers[0] for layer in layers):
@@ -174,7 +174,7 @@ def _size_of(shared: tuple[Layer, ...], view: View) -> int:
 def _candidates(views: Sequence[View], shared: int) -> dict[str, list[Candidate]]:
     """For each key that may differ, the entries above the shared layers.
 
-    An entry in the shared layers is no candidate: whoever covered it had seen it.
+    An entry in the shared layers is not a candidate: any task that covered it had seen it.
     """
     found: dict[str, list[Candidate]] = {}
     for position, view in enumerate(views):
@@ -184,7 +184,7 @@ def _candidates(views: Sequence[View], shared: int) -> dict[str, list[Candidate]
 
 
 def _resolve(candidates: list[Candidate], precedes: Precedes) -> tuple[Entry, list[Entry]]:
-    """The winning entry, and the concurrent ones that lost something by it."""
+    """The winning entry, and the concurrent ones with other values that lost."""
     by_writer = {entry.writer: entry for _, entry in candidates}
     if len(by_writer) == 1:
         return candidates[-1][1], []
@@ -194,6 +194,6 @@ def _resolve(candidates: list[Candidate], precedes: Precedes) -> tuple[Entry, li
 
 
 def _is_covered(entry: Entry, by_writer: Mapping[str | None, Entry], precedes: Precedes) -> bool:
-    """Somebody who had seen this entry wrote another one."""
+    """A task that had seen this entry wrote another one."""
     others = (writer for writer in by_writer if writer is not None and writer != entry.writer)
     return any(entry.writer is None or precedes(entry.writer, other) for other in others)

@@ -1,11 +1,11 @@
-"""Spans of time as people say them: two units at most, and never finer than they care."""
+"""Spans of time as people say them: two units at most, and no finer than is useful."""
 
 from typing import Final
 
 from layby.core.model import Millis
 
 FOREVER: Final[Millis] = 253_402_300_800_000
-"""The year 10000: nobody means an instant beyond it."""
+"""The year 10000: an instant beyond it means never."""
 _UNITS: Final[tuple[tuple[str, Millis], ...]] = (
     ("d", 86_400_000),
     ("h", 3_600_000),
@@ -26,7 +26,7 @@ def span(length_ms: Millis) -> str:
 
 
 def ago(at: Millis, now: Millis) -> str:
-    """When that was; `in 5 s` when it is still to come."""
+    """How long ago that was; `in 5 s` when it is still to come."""
     if at > now:
         return ahead(at, now)
     return "just now" if now - at < 1_000 else f"{span(now - at)} ago"
@@ -37,7 +37,7 @@ def ahead(at: Millis, now: Millis) -> str:
     if at >= FOREVER:
         return "never"
     left = at - now
-    whole = -(-left // 1_000) * 1_000 if left > 1_000 else left  # an hour is not 59 min at once
+    whole = -(-left // 1_000) * 1_000 if left > 1_000 else left  # an hour is not shown as 59 min
     return f"in {span(whole)}" if at > now else "now"
 
 

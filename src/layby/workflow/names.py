@@ -8,7 +8,7 @@ from layby.errors import UsageError, WorkflowError
 MAX_NAME_BYTES = 200
 """Run, task and the suffixes of waits together stay below the 1024 bytes of a promise id."""
 MAX_SCHEDULE_BYTES = MAX_NAME_BYTES - len("-1234567890123")
-"""The ids of its runs are its own and an instant."""
+"""A run's id is the schedule's id followed by an instant."""
 
 
 def check_name(name: object, what: str) -> str:
@@ -39,14 +39,14 @@ def check_schedule_id(schedule_id: object) -> str:
 
 
 def close_match(name: str, known: "list[str] | tuple[str, ...]") -> str:
-    """A hint to put behind an unknown name; empty when nothing is near."""
+    """A hint to append to an unknown name; empty when nothing is close."""
     matches = get_close_matches(name, known, n=1)
     return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def _problem(name: object, separators: str, most: int = MAX_NAME_BYTES) -> str | None:
     if not isinstance(name, str):
-        return f"must be a text, not {type(name).__name__}"
+        return f"must be a string, not {type(name).__name__}"
     if not name.strip():
         return "must not be empty"
     if len(name.encode(errors="replace")) > most:

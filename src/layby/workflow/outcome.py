@@ -1,4 +1,4 @@
-"""What the settled promises of a run say: of each task, and of the run."""
+"""What the settled promises of a run say about each task, and about the run."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ class NodeOutcome(Struct, frozen=True):
     status: OutcomeStatus
     delta: Delta = UNCHANGED
     conflicts: tuple[Conflict, ...] = ()
-    """What concurrent tasks before it disagreed about."""
+    """Keys to which concurrent tasks before it gave different values."""
     error: str | None = None
     """For Failed and Cancelled: what happened, in one line."""
     reason: str | None = None
@@ -48,7 +48,7 @@ class RunOutcome(Struct, frozen=True):
     reason: str = ""
 
     def result(self, run_id: str) -> Context:
-        """The final context; a run without one raises what ended it."""
+        """The final context; a run without one raises the error that ended it."""
         if self.status == "Cancelled":
             raise RunCancelled(run_id, self.by, self.reason)
         if self.context is None:
@@ -85,7 +85,7 @@ def encode_skipped(skip: Skip) -> Value:
 
 
 def read(promise: Promise) -> NodeOutcome:
-    """The outcome of a node whose promise has settled, whoever settled it."""
+    """The outcome of a node whose promise has settled, no matter who settled it."""
     if promise.is_pending:
         raise ValueError(f"'{promise.id}' has not settled yet")
     if promise.state == "resolved":
@@ -99,7 +99,7 @@ def read(promise: Promise) -> NodeOutcome:
 
 
 def read_as(state: PromiseState, value: Value) -> NodeOutcome:
-    """The outcome of a node that is about to settle so, by the hand of its worker."""
+    """The outcome of a node that its worker is about to settle like this."""
     text = encoded(value)
     return _read_node(text) if state == "resolved" else _failed(text)
 
@@ -123,7 +123,7 @@ def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:
 
 
 def read_run(root: Promise) -> RunOutcome:
-    """The outcome of a run whose root promise has settled, whoever settled it."""
+    """The outcome of a run whose root promise has settled, no matter who settled it."""
     if root.is_pending:
         raise ValueError(f"'{root.id}' has not settled yet")
     if root.state == "resolved":
@@ -140,7 +140,7 @@ def _wrapped(value: Struct) -> Value:
 
 
 def _read_node(text: str) -> NodeOutcome:
-    """A node that somebody else resolved is completed and changed nothing."""
+    """A node resolved by anybody but its worker is completed and changed nothing."""
     try:
         told = msgspec.json.decode(encoding.bytes_of(text), type=_NodeValue)
     except (msgspec.MsgspecError, ValueError):

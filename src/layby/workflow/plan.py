@@ -1,4 +1,4 @@
-"""How a run is laid out in promises: their ids, names and what they are born with."""
+"""How a run is laid out in promises: their ids, names and params."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -28,7 +28,7 @@ class NodeId(Struct, frozen=True):
 
 
 class RunParam(Struct, frozen=True):
-    """What the root promise was born with: enough to work out every context of the run."""
+    """The param of the root promise: enough to work out every context of the run."""
 
     flow: str
     initial: View
@@ -96,7 +96,7 @@ def schedule(
     *,
     catch_up: bool,
 ) -> CreateRunSchedule:
-    """The one command that starts runs from now on. Equal contexts are written alike."""
+    """The one command that starts runs from now on. Equal contexts have equal bytes."""
     given = Context(context).changes().changed
     return CreateRunSchedule(
         id=schedule_id,
@@ -130,7 +130,7 @@ def names(flow: Workflow) -> tuple[str, ...]:
 
 
 def parse_root_id(promise_id: str) -> str | None:
-    """The run id; None when this is no root of a run."""
+    """The run id; None when this is not the root of a run."""
     run_id = promise_id.removeprefix(ROOT_PREFIX)
     return None if run_id == promise_id or ":" in run_id else run_id
 
@@ -141,7 +141,7 @@ def run_id_of(promise_id: str) -> str:
 
 
 def parse_node_id(promise_id: str) -> NodeId | None:
-    """None when this is no node of a run."""
+    """None when this is not a node of a run."""
     root, colon, task_id = promise_id.partition(":")
     run_id = parse_root_id(root)
     return NodeId(run_id, task_id) if colon and run_id is not None else None

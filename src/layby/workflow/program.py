@@ -1,7 +1,7 @@
 """The code of workflows as a worker runs it: loads contexts, decides rules, concludes runs.
 
 What settled nodes changed is kept per run in memory, so that a chain reads nothing it has
-just written; whatever is missing (another process ran it) is read from the store.
+just written; what is missing (another process ran it) is read from the store.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from layby.workflow.views import RunViews
 from layby.workflow.workflow import AnyTask, Workflow
 
 RUNS_REMEMBERED = 2_000
-"""Runs whose contexts are kept in memory; the one used longest ago is forgotten first."""
+"""Runs whose contexts are kept in memory; the least recently used is forgotten first."""
 
 
 class RunMemory:
@@ -43,11 +43,11 @@ class RunMemory:
         self.outcomes: dict[str, NodeOutcome] = {}
 
     def has(self, task_id: str) -> bool:
-        """Calls that its tasks make have ids below theirs, and are no tasks of the run."""
+        """Calls made by its tasks have ids below theirs, but are not tasks of the run."""
         return task_id in self.views.shape.after
 
     def is_last(self, task_id: str) -> bool:
-        """Whether all others have ended, as far as is known here, and nobody depends on it."""
+        """Whether all others are known to have ended, and no task depends on it."""
         shape = self.views.shape
         others = len(self.outcomes) - (task_id in self.outcomes)
         return others == len(shape.after) - 1 and task_id in shape.leaves
@@ -79,11 +79,11 @@ class FlowProgram:
         return self._functions.serves(call)
 
     def register_function(self, definition: AnyTask) -> bool:
-        """Learn a task that serves calls; True when that is news."""
+        """Add a task that serves calls; True when it is new."""
         return self._functions.register(definition)
 
     def register(self, flow: Workflow) -> bool:
-        """Learn a workflow's code; True when that is news."""
+        """Add a workflow's code; True when it is new."""
         known = self._flows.get(flow.name)
         if known is not None:
             _refuse_other_code(known, flow)
@@ -117,7 +117,7 @@ class FlowProgram:
         return self._loaded(claim, node, memory)
 
     def conclude(self, task_id: str, state: PromiseState, value: Value) -> Verdict | None:
-        """Only if it is the last, and this process knows how all others have ended."""
+        """Only if it is the last task, and this process knows how all others ended."""
         node = plan.parse_node_id(task_id)
         memory = None if node is None else self._runs.get(plan.root_id(node.run_id))
         if node is None or memory is None or not memory.is_last(node.task_id):
@@ -128,11 +128,11 @@ class FlowProgram:
         return outcome.conclude(in_order, memory.views.final_with(node.task_id, ended.delta))
 
     def _known(self, claim: Claim, node: "plan.NodeId | None") -> RunMemory | None:
-        """What this process knows of the run; of a root, its own claim tells."""
+        """What this process knows of the run; a claimed root carries its own param."""
         root_id = claim.task.id if node is None else plan.root_id(node.run_id)
         memory = self._runs.pop(root_id, None)
         if memory is not None:
-            self._runs[root_id] = memory  # behind all others: it was used last
+            self._runs[root_id] = memory  # moved to the end: it is the most recently used
         elif node is None:
             memory = self.remember(root_id, claim.promise.param)
         elif claim.root_param is not None:
@@ -172,7 +172,7 @@ class FlowProgram:
             memory.learn(node.task_id, promise)
 
     def remember(self, root_id: str, root_param: str) -> RunMemory:
-        """A run this process has started, or read: its root need not be read again."""
+        """Keep a run that was started or read here: its root need not be read again."""
         memory = self._runs.get(root_id)
         if memory is None:
             memory = self._runs[root_id] = RunMemory(root_param, self._shape_of)
@@ -238,7 +238,7 @@ class FlowJob(TaskJob):
 
 
 def _before(memory: RunMemory, node: "plan.NodeId | None") -> tuple[str, ...]:
-    """Whose outcomes it depends on: of a root, everybody's."""
+    """The tasks whose outcomes it depends on; a root depends on all of them."""
     shape = memory.views.shape
     return shape.order if node is None else shape.after[node.task_id]
 
@@ -250,6 +250,6 @@ def _outcomes(memory: RunMemory, after: tuple[str, ...]) -> dict[str, NodeOutcom
 def _refuse_other_code(known: Workflow, flow: Workflow) -> None:
     if not is_same_code(known, flow):
         raise UsageError(
-            f"workflow '{flow.name}' is already registered with this Runner, with other code: "
+            f"workflow '{flow.name}' is already registered with this Runner, with different code: "
             "give one of the two another name"
         )

@@ -29,28 +29,28 @@ _SETTLED: Final = {
 
 
 class Reason(Struct, frozen=True, kw_only=True):
-    """Of one promise: what holds it up, since when, and who can do something about it."""
+    """What holds one promise up, since when, and who can do something about it."""
 
     id: str
     subject: str
     kind: str
-    """Of the wait; or `running`, `settled` or `circle`."""
+    """The kind of the wait; or `running`, `settled` or `circle`."""
     sentence: str
     aside: str = ""
-    """Who would notice, where that is known."""
+    """Who waits for it, where that is known."""
     since: Millis | None = None
     deadline: Millis | None = None
-    """When the wait ends by itself, one way or the other."""
+    """When the wait ends by itself, one way or another."""
     unblock: str = ""
     """Who can unblock it; empty when only time can, or nobody needs to."""
     command: str | None = None
-    """What they would type."""
+    """The command they would type."""
     awaited: tuple[str, ...] = ()
     """Promises it waits for: each has a reason of its own."""
     more_awaited: bool = False
 
     def subject_beside(self, other_id: str) -> str:
-        """As it is called after something of the same run has been named."""
+        """Its name in a sentence that has already named something of the same run."""
         node, other = plan.parse_node_id(self.id), plan.parse_node_id(other_id)
         run_id = plan.parse_root_id(other_id) or (other and other.run_id)
         is_same = node is not None and node.run_id == run_id
@@ -58,7 +58,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 
 def reason_of(about: Explanation, now: Millis) -> Reason:
-    """`about` shows rows as they stand at `now`."""
+    """`about` shows rows as they are at `now`."""
     if not about.promise.is_pending:
         return _settled(about, now)
     waiting = waiting_of(about.promise, about.task, now)
@@ -97,7 +97,7 @@ def sentence_of(
         case "untaken":
             return _untaken(about, knows_workers=knows_workers)
         case "kept":
-            return f"goes on when worker {_task(about).pid} has ended the body that was halted"
+            return f"goes on when worker {_task(about).pid} has ended the halted body"
         case "in_slot":
             return f"keeps its slot, {_said(told)}"
         case "parked":
@@ -127,7 +127,7 @@ def subject_of(promise: Promise, task: Task | None) -> str:
     return f"task {promise.id}" if call is None else f"call {promise.id} of {call.func}()"
 
 
-# --- what is no wait ------------------------------------------------------------------------
+# --- what is not a wait --------------------------------------------------------------------
 
 
 def _settled(about: Explanation, now: Millis) -> Reason:
@@ -150,7 +150,7 @@ def _running(about: Explanation, now: Millis) -> Reason:
 
 
 def _lost(about: Explanation, waiting: Waiting | None) -> Reason:
-    sentence = f"was held by worker {_task(about).pid}, which is gone: it is given to another one"
+    sentence = f"was held by worker {_task(about).pid}, which is gone; another worker will get it"
     since = None if waiting is None else waiting.since
     return _reason(about, "worker", sentence, unblock="a worker of its group", since=since)
 
@@ -185,7 +185,7 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
 
 
 def _command(about: Explanation, waiting: Waiting) -> str | None:
-    """What they would type."""
+    """The command they would type."""
     if waiting.form == "open":
         return _resolve(about.promise)
     if waiting.form == "halted":
@@ -269,7 +269,7 @@ def _untaken(about: Explanation, *, knows_workers: bool) -> str:
 
 
 def _awaited_by(about: Explanation) -> str:
-    """Who would notice; empty when nobody is known to."""
+    """Who waits for it; empty when nobody is known to."""
     told: list[str] = []
     if about.awaiters:
         more = " or more" if about.more_awaiters else ""
@@ -299,7 +299,7 @@ def _name_beside(waiting: Promise, promise: Promise, task: Task | None) -> str:
 
 
 def _settling(about: Explanation) -> str | None:
-    """The command that would do, where only one promise is awaited and a person could settle it."""
+    """The command to type, if only one promise is awaited and a person could settle it."""
     if len(about.awaited) != 1:
         return None
     (promise, task) = about.awaited[0]
@@ -315,7 +315,7 @@ def _awaited_ids(about: Explanation) -> tuple[str, ...]:
 
 
 def _lease(about: Explanation, task: Task, now: Millis) -> str:
-    """Of who is not known to us, all that is known is until when it has the task."""
+    """Of an unknown holder we know only when its lease ends."""
     if about.holder is not None or task.wake_at is None:
         return ""
     return f", whose lease ends {ahead(task.wake_at, now)} unless it is renewed"

@@ -18,7 +18,7 @@ class RetryPolicy(Struct, frozen=True):
     """`max_attempts` counts failures only: waiting, crashes and hand-backs cost nothing.
 
     `retry_on` says which errors are worth another attempt: a type, several, or a function of
-    the error; None means every error. `jitter` spreads a delay by up to that part of it.
+    the error; None means every error. `jitter` spreads a delay by up to that fraction of it.
     """
 
     max_attempts: int = 1
@@ -37,9 +37,9 @@ class RetryPolicy(Struct, frozen=True):
 
     @classmethod
     def retries(cls, count: int) -> "RetryPolicy":
-        """So many retries after the first attempt."""
+        """`count` retries after the first attempt."""
         if isinstance(count, bool) or not isinstance(cast("object", count), int) or count < 0:
-            raise WorkflowError(f"retries must be a whole number from 0, got {count!r}")
+            raise WorkflowError(f"retries must be a whole number of at least 0, got {count!r}")
         return cls(max_attempts=count + 1)
 
     @property
@@ -53,7 +53,7 @@ class RetryPolicy(Struct, frozen=True):
     def next_delay(
         self, failures: int, error: BaseException, random: Callable[[], float]
     ) -> float | None:
-        """Seconds until the next attempt after so many failures; None when it was the last."""
+        """Seconds until the next attempt after that many failures; None when there is none."""
         if failures >= self.max_attempts or not self._is_worth_retrying(error):
             return None
         first, longest = self.first_delay, self.longest_delay
@@ -81,13 +81,13 @@ class RetryPolicy(Struct, frozen=True):
 
 def _check_attempts(count: Any) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise WorkflowError(f"max_attempts must be a whole number from 1, got {count!r}")
+        raise WorkflowError(f"max_attempts must be a whole number of at least 1, got {count!r}")
 
 
 def _check_backoff(backoff: str) -> None:
     if backoff not in get_args(Backoff):
         names = ", ".join(get_args(Backoff))
-        raise WorkflowError(f"unknown backoff {backoff!r}; it is one of {names}")
+        raise WorkflowError(f"unknown backoff {backoff!r}; use one of {names}")
 
 
 def _check_jitter(jitter: Any) -> None:
@@ -102,7 +102,7 @@ def _check_retry_on(retry_on: Any) -> None:
     if isinstance(retry_on, type | tuple) or not callable(retry_on):
         raise WorkflowError(f"retry_on must be error types or a function, got {retry_on!r}")
     if inspect.iscoroutinefunction(retry_on):
-        raise WorkflowError("retry_on must be a plain function: it is asked and answers at once")
+        raise WorkflowError("retry_on must be a plain function, not async")
 
 
 def _is_error_type(each: object) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a task runs, once all it depends on has settled.
+"""Whether a task runs, once all its dependencies have settled.
 
 The named rules mean what they mean in Airflow. A cancelled dependency counts as failed, and
 so does one that was skipped because something before it failed: a failure does not get lost
@@ -57,9 +57,7 @@ def check_rule(rule: object) -> Rule:
     if not callable(rule):
         raise WorkflowError(f"rule must be a name or a function, got {rule!r}")
     if inspect.iscoroutinefunction(rule):
-        raise WorkflowError(
-            f"rule {name_of(rule)} is async; a rule looks at outcomes and answers at once"
-        )
+        raise WorkflowError(f"rule {name_of(rule)} is async; a rule must be a plain function")
     return rule
 
 
@@ -80,7 +78,7 @@ def _ask(rule: RuleFunction, outcomes: Outcomes, context: Context) -> Decision:
     try:
         says_run = rule({each: outcome.status for each, outcome in outcomes.items()}, context)
         if inspect.isawaitable(says_run):
-            raise TypeError("it gave an awaitable; a rule answers at once")  # noqa: TRY301
+            raise TypeError("it returned an awaitable; a rule must not be async")  # noqa: TRY301
         return RUN if says_run else Skip(f"rule {name_of(rule)} said no")
     except Exception as error:
         raise RuleError(f"rule {name_of(rule)} raised {type(error).__name__}: {error}") from error

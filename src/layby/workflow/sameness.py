@@ -1,7 +1,7 @@
-"""Whether two workflows or tasks of one name are the same code, built twice.
+"""Whether two workflows or tasks with the same name are the same code, built twice.
 
-Which of two codes a task of a stored run belongs to, nobody could say afterwards. Building the
-same workflow again in a function, or importing it again, is harmless and happens all the time.
+With two different ones, nobody could tell later which of them a stored task belongs to. Building
+the same workflow again in a function, or importing it again, is harmless and common.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def is_same_task(one: AnyTask, other: AnyTask) -> bool:
 
 
 def _is_same_function(one: Any, other: Any) -> bool:
-    """The same text with the same values around it; closures are compared by what they hold."""
+    """The same code with equal defaults; closures are compared by what they hold."""
     if one is other:
         return True
     code = getattr(one, "__code__", None)

@@ -30,7 +30,7 @@ class Shape:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Where each task stands in `order`."""
+        """The index of each task in `order`."""
         return {task: number for number, task in enumerate(self.order)}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What people see of a run and its tasks, worked out from rows; it decides nothing."""
+"""What people see of a run and its tasks, derived from rows; nothing is decided here."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
@@ -62,11 +62,11 @@ _STATUS: Final[dict[Form, TaskStatus]] = {
     "untaken": "Ready",
     "halted": "Halted",
 }
-"""Of what waits in another form: Pending."""
+"""A task that waits in any other form is Pending."""
 
 
 class Progress(Struct, frozen=True):
-    """What the body last said of how far it has come."""
+    """The progress that the body last reported."""
 
     fraction: float | None = None
     text: str = ""
@@ -96,7 +96,7 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     worker: str | None = None
     settled_at: Millis | None = None
     stuck: bool = False
-    """Whether a body of it goes on that should have ended: it is over, or was halted."""
+    """Whether a body still runs although the task has settled or was halted."""
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class NodeRow(Struct, frozen=True):
     task: Task
     polling: Polling | None = None
     stuck: bool = False
-    """Whether this process runs a body of it that should have ended."""
+    """Whether this process still runs a body of it that should have ended."""
 
 
 def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Millis) -> RunStatus:
@@ -166,7 +166,7 @@ def task_execution(row: NodeRow, now: Millis, before: Sequence[NodeRow] = ()) ->
 def _waiting_on(
     row: NodeRow, waiting: Waiting, before: Sequence[NodeRow], now: Millis
 ) -> WaitingOn:
-    """As the worker told it, unless it is a wait that only the store knows."""
+    """As the worker reported it, unless only the store knows about the wait."""
     if waiting.told is not None and waiting.form != "backoff":
         return waiting.told.polled(row.polling)
     awaited = [(each.promise, each.task) for each in before]
@@ -199,7 +199,7 @@ def _pending_state(root: Task, tasks: Mapping[str, TaskExecution]) -> RunStateNa
 
 
 def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
-    """A try that was running then (the run was cancelled, say) ended with it."""
+    """A try that was still running (the run was cancelled, say) ended at that moment."""
     told = outcome.read(promise)
     settled_at = promise.settled_at or 0
     history = read_history(row.task.history)
@@ -235,9 +235,9 @@ def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
 
 
 def _tries(task: Task) -> tuple[Try, ...]:
-    """The claim itself is no write of the worker: a try it has not told of yet is added.
+    """A worker writes nothing when it claims: a try it has not reported yet is added.
 
-    One that nobody holds any more and that has not ended was lost.
+    A try that has not ended, of a task that nobody holds any more, was lost.
     """
     history = read_history(task.history)
     told = 0 if history.last is None else history.last.number

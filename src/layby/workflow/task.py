@@ -24,7 +24,7 @@ ONCE = RetryPolicy()
 
 
 class TaskDefinition(Generic[P, R]):
-    """Still callable as the function. Made by `task`; nothing of it changes afterwards."""
+    """Still callable like the function. Made by `task`; never changes afterwards."""
 
     __name__: str
     __wrapped__: Callable[P, R]
@@ -81,7 +81,7 @@ class TaskDefinition(Generic[P, R]):
     def callback(
         self, context: Context, error: BaseException | None
     ) -> Callable[[], object] | None:
-        """What to call after a try that ended well, or with this error."""
+        """What to call after a try that succeeded, or failed with `error`."""
         if error is None:
             return self.on_success and functools.partial(self.on_success, self.id, context)
         return self.on_failure and functools.partial(self.on_failure, self.id, error, context)
@@ -90,7 +90,7 @@ class TaskDefinition(Generic[P, R]):
         return f"<task '{self.id}'>"
 
     def __reduce__(self) -> str:
-        """Sent to a child process by name: the decorated name stands for this object there."""
+        """Sent to a child process by name: there, the decorated name is this object."""
         return self.function.__qualname__
 
 
@@ -130,15 +130,15 @@ def task(
     on_success: OnSuccess | None = None,
     on_failure: OnFailure | None = None,
 ) -> Any:
-    """Make a function a task, bare or with options.
+    """Make a function a task; used as `@task` or `@task(...)`.
 
     `id` is the function's name unless given; `dependencies` are ids or tasks. `retries=3` is
-    three retries after the first try; `retry` says it in full. `timeout` counts only time
-    with a slot held. `group` names workers other than those of the run that are to run it.
+    three retries after the first try; `retry` takes a whole policy. `timeout` counts only time
+    with a slot held. `group` names the workers that run it, if not those of the run.
     `process=True` runs a module-level plain `def` in a process of its own.
     `rpc` is a name under which Resonate SDKs and `handle.rpc` can call the function.
-    `on_success(task_id, context)` is called when it is recorded that a try ended well,
-    `on_failure(task_id, error, context)` after every one that failed.
+    `on_success(task_id, context)` is called once a successful try is recorded,
+    `on_failure(task_id, error, context)` after every failed one.
     """
 
     def define(function: Callable[..., Any]) -> TaskDefinition[..., Any]:
@@ -177,30 +177,30 @@ def _task_id(function: object, given: str | None) -> str:
         raise WorkflowError(f"@task needs a function, but {function.__qualname__} yields")
     name = given if given is not None else getattr(function, "__name__", "<nameless>")
     if given is None and not name.isidentifier():
-        raise WorkflowError(f"{function!r} has no name to be its id: write @task(id=...)")
+        raise WorkflowError(f"{function!r} has no name to use as an id: write @task(id=...)")
     return check_name(name, "task id")
 
 
 def _function_name(name: object, task_id: str) -> str:
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise WorkflowError(
-            f"rpc of task '{task_id}' must be the name of a function to callers, got {name!r}"
+            f"rpc of task '{task_id}' must be the name that callers use, got {name!r}"
         )
     return name
 
 
 def _callback(function: Any, form: str, task_id: str) -> Any:
-    """Checked now: later nobody could be told, only a log."""
+    """Checked now: later, an error could only be logged."""
     if function is None:
         return None
     if not callable(function):
-        raise WorkflowError(f"task '{task_id}': {function!r} is no function {form}")
+        raise WorkflowError(f"task '{task_id}': {function!r} is not a function {form}")
     arguments = form.partition("(")[2].split(",")
     try:
         _signature(function, task_id).bind(*arguments)
     except TypeError as error:
         raise WorkflowError(
-            f"task '{task_id}': {function!r} is called as {form}: {error}"
+            f"task '{task_id}': {function!r} cannot be called as {form}: {error}"
         ) from None
     return function
 
@@ -214,7 +214,7 @@ def _dependency_ids(dependencies: object, task_id: str) -> tuple[str, ...]:
     listed = [_dependency_id(each, task_id) for each in cast("Iterable[object]", dependencies)]
     twice = sorted({each for each in listed if listed.count(each) > 1})
     if twice:
-        raise WorkflowError(f"task '{task_id}' depends twice on '{twice[0]}': name it once")
+        raise WorkflowError(f"task '{task_id}' lists dependency '{twice[0]}' twice: name it once")
     return tuple(listed)
 
 
@@ -223,7 +223,8 @@ def _dependency_id(dependency: object, task_id: str) -> str:
         return dependency.id
     if callable(dependency):
         raise WorkflowError(
-            f"task '{task_id}' depends on {dependency!r}, which is no task: decorate it with @task"
+            f"task '{task_id}' depends on {dependency!r}, which is not a task: "
+            "decorate it with @task"
         )
     return check_name(dependency, f"dependency of task '{task_id}':")
 
@@ -242,7 +243,7 @@ def _retry_policy(retries: int | None, retry: object, task_id: str) -> RetryPoli
 
 
 def _handle_name(function: Callable[..., Any], task_id: str) -> str | None:
-    """The parameter that gets the handle. Others must do without an argument."""
+    """The parameter that gets the handle. Any others must have defaults."""
     parameters = list(_signature(function, task_id).parameters.values())
     if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
         raise WorkflowError(f"task '{task_id}' takes no context: write def {task_id}(context)")
@@ -259,7 +260,7 @@ def _signature(function: Callable[..., Any], task_id: str) -> inspect.Signature:
         return inspect.signature(function)
     except (TypeError, ValueError):
         raise WorkflowError(
-            f"task '{task_id}': nobody can see what {function!r} takes; wrap it in a def"
+            f"task '{task_id}': cannot tell which parameters {function!r} takes; wrap it in a def"
         ) from None
 
 
@@ -274,7 +275,7 @@ def _refuse_parameter(parameter: inspect.Parameter, task_id: str) -> None:
         return
     if parameter.default is parameter.empty:
         raise WorkflowError(
-            f"task '{task_id}' has a parameter '{parameter.name}' that nobody fills: name it "
+            f"task '{task_id}' has a parameter '{parameter.name}' that gets no value: name it "
             "handle to get the TaskHandle, give it a default, or read it from the context"
         )
 
@@ -283,16 +284,16 @@ def _check_can_leave(function: Callable[..., Any], task_id: str) -> None:
     """A child process finds the function by its name, and gets nothing but the context."""
     if is_async(function):
         raise WorkflowError(
-            f"task '{task_id}' is async: process=True is for a plain def that computes; drop one"
+            f"task '{task_id}' is async: process=True needs a plain def; drop one of the two"
         )
     name = getattr(function, "__qualname__", "")
     if not inspect.isfunction(function) or not name.isidentifier():
         raise WorkflowError(
-            f"task '{task_id}' is for process=True but {name or function!r} cannot be found by "
+            f"task '{task_id}' has process=True, but {name or function!r} cannot be found by "
             "name in another process: make it a def at the top of a module"
         )
     if _handle_name(function, task_id):
         raise WorkflowError(
-            f"task '{task_id}' asks for a handle, which does not reach into another process: "
-            "remove the parameter, or process=True and wait in another task"
+            f"task '{task_id}' asks for a handle, which is not available in another process: "
+            "remove the parameter or process=True, or wait in another task"
         )

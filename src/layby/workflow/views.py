@@ -8,10 +8,10 @@ from layby.workflow.shape import Shape
 
 
 class RunViews:
-    """Learns what settled tasks changed; answers what a task sees, and what is left at the end.
+    """Learns what settled tasks changed; tells what a task sees, and the final context.
 
-    A task that failed, was skipped or cancelled changed nothing: what it was given passes on.
-    What settled only after it was cancelled had not reached it, and does not pass through it.
+    A task that failed, was skipped or was cancelled changed nothing: it passes on what it was
+    given. Changes that settled only after its cancellation do not pass through it.
     """
 
     def __init__(self, shape: Shape, initial: View) -> None:
@@ -26,7 +26,7 @@ class RunViews:
     def learn(
         self, task_id: str, delta: Delta = UNCHANGED, settled_at: Millis | None = None
     ) -> None:
-        """The task has settled; without a time it counts as settled in its turn."""
+        """The task has settled; without a time it counts as settled in order."""
         self._deltas.setdefault(task_id, delta)
         self._open.discard(task_id)
         if settled_at is not None:
@@ -55,7 +55,7 @@ class RunViews:
         return self._before[task_id]
 
     def after(self, task_id: str) -> View:
-        """What the task passes on; one and the same view for all who depend on it."""
+        """What the task passes on; the same view for all its dependents."""
         view = self._after.get(task_id)
         if view is None:
             view = self.before(task_id).view.after(self._deltas[task_id], task_id)
@@ -67,7 +67,7 @@ class RunViews:
         return self._joined(self.shape.leaves)
 
     def final_with(self, task_id: str, delta: Delta) -> Merge:
-        """The same, if this leaf, the only one that has not settled, has changed that."""
+        """The same, if this leaf, the only one not settled yet, makes these changes."""
         changed = self.before(task_id).view.after(delta, task_id)
         views = [changed if each == task_id else self.after(each) for each in self.shape.leaves]
         return View.merged(views, self.shape.precedes)

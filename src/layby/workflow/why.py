@@ -1,4 +1,4 @@
-"""From a promise along what it waits for to what really holds it up, and the sentence for that."""
+"""Follows what a promise waits for to what really holds it up, and puts that into words."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ Ask = Callable[[str], Awaitable[Explanation | None]]
 """What the store knows about a promise; None when there is no such promise."""
 
 ENOUGH: Final = 100
-"""So many are asked for, if a cause was among them: a tree of thousands has more of the same."""
+"""Enough promises to look at once a cause is found: a large tree has more of the same."""
 MAX_ASKED: Final = 1_000
 SHOWN: Final = 4
-"""Of a longer chain only the ends are told."""
+"""Only the ends of a longer chain are shown."""
 _URGENCY: Final = {
     "condition": 1,
     "trigger": 1,
@@ -31,7 +31,7 @@ _URGENCY: Final = {
     "sleep": 3,
     "settled": 4,
 }
-"""What somebody could do something about (0) comes first, what time alone brings comes last."""
+"""What somebody could do something about (0) comes first, what only time can end comes last."""
 
 
 class Why(Struct, frozen=True):
@@ -48,7 +48,7 @@ class Why(Struct, frozen=True):
 
 
 async def find_why(ask: Ask, promise_id: str, now: Millis) -> Why | None:
-    """None when there is no such promise. Goes to the depth first: that is where causes are."""
+    """None when there is no such promise. Searches depth-first: causes are at the ends."""
     reasons: dict[str, Reason] = {}
     has_cause = False
     waiting = [promise_id]
@@ -65,7 +65,7 @@ async def find_why(ask: Ask, promise_id: str, now: Millis) -> Why | None:
 
 
 def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
-    """The way to the most urgent cause; of several alike, to the one that has waited longest."""
+    """The path to the most urgent cause; among equals, to the one that has waited longest."""
     ways = _ways(reasons, promise_id)
     causes = [way for way in ways.values() if _is_cause(reasons, way[-1])]
     if not causes:
@@ -74,7 +74,7 @@ def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
 
 
 def told(why: Why, now: Millis) -> str:
-    """One sentence: what for, since when, and who can unblock it."""
+    """One sentence: what it waits for, since when, and who can unblock it."""
     cause = why.cause
     aside = f"; {cause.aside}" if cause.aside and len(why.chain) == 1 else ""
     return (
@@ -84,7 +84,7 @@ def told(why: Why, now: Millis) -> str:
 
 
 def _ways(reasons: Mapping[str, Reason], start: str) -> dict[str, tuple[Reason, ...]]:
-    """The shortest way to everything that is waited for, directly or not."""
+    """The shortest path to everything that is waited for, directly or not."""
     ways: dict[str, tuple[Reason, ...]] = {start: (reasons[start],)}
     ahead_of_us = deque([start])
     while ahead_of_us:
@@ -101,19 +101,19 @@ def _known(reasons: Mapping[str, Reason], reason: Reason) -> list[str]:
 
 
 def _is_cause(reasons: Mapping[str, Reason], reason: Reason) -> bool:
-    """It waits for nothing that is known; what was only not looked at is no cause of its own."""
+    """It waits for nothing known. A promise that was merely not looked at is not a cause."""
     return not _known(reasons, reason) and (not reason.awaited or len(reasons) == 1)
 
 
 def _around(reasons: Mapping[str, Reason], start: str) -> tuple[Reason, ...]:
-    """Everything waits for something else here, so every way leads back to itself."""
+    """Everything here waits for something else, so every path leads back to itself."""
     way: dict[str, Reason] = {}
     step = start
     while step not in way:
         way[step] = reasons[step]
         known = _known(reasons, way[step])
         if not known:
-            return tuple(way.values())  # deeper than anybody looks
+            return tuple(way.values())  # deeper than we look
         step = known[0]
     *before, last = way.values()
     return (*before, _closing(last, reasons[step]))
@@ -123,7 +123,7 @@ def _closing(last: Reason, first: Reason) -> Reason:
     return replace(
         last,
         kind="circle",
-        sentence=f"waits for {first.subject} in turn, so that none of them can go on",
+        sentence=f"waits for {first.subject} in turn, so none of them can go on",
         unblock="whoever cancels one of them",
         command=f"layby cancel {short_id(last.id)}",
         awaited=(),
@@ -139,7 +139,7 @@ def _path(chain: Sequence[Reason]) -> str:
     names = [each.subject_beside(before.id) for before, each in pairwise(chain)]
     if len(chain) > SHOWN:
         left_out = len(chain) - 3
-        names = [names[0], f"{left_out} more in a row, and at their end {names[-1]}"]
+        names = [names[0], f"a chain of {left_out} more that ends with {names[-1]}"]
     links = [f"waits for {name}, which" for name in names]
     return " ".join([chain[0].subject, *links])
 
@@ -149,11 +149,11 @@ def _beside(why: Why) -> str:
         return ""
     more = " or more" if why.is_cut else ""
     plural = "s" if why.others > 1 or why.is_cut else ""
-    return f" ({why.others}{more} other cause{plural} beside it)"
+    return f" ({why.others}{more} other cause{plural})"
 
 
 def _how_long(cause: Reason, now: Millis) -> str:
-    """What has an end in sight need not tell its beginning."""
+    """A wait with a known end does not need its beginning."""
     if cause.since is None or cause.kind in ("settled", "sleep") or now - cause.since < 1_000:
         return ""
     return f", for {span(now - cause.since)} now"
@@ -168,6 +168,6 @@ def _limit(cause: Reason, now: Millis) -> str:
 
 
 def _who(cause: Reason) -> str:
-    """What runs is not blocked."""
+    """Something that runs is not blocked."""
     is_told = cause.unblock and cause.kind != "running"
     return f"; {cause.unblock} can unblock it" if is_told else ""

@@ -1,4 +1,4 @@
-"""Tasks wired into a graph, checked when it is built."""
+"""Tasks and their dependencies, checked when the workflow is built."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -59,7 +59,7 @@ def _by_id(name: str, tasks: object) -> dict[str, AnyTask]:
 def _definition(name: str, given: object) -> AnyTask:
     if not isinstance(given, TaskDefinition):
         raise WorkflowError(
-            f"workflow '{name}': {given!r} is no task: decorate the function with @task"
+            f"workflow '{name}': {given!r} is not a task: decorate the function with @task"
         )
     return cast("AnyTask", given)
 
