@@ -13,8 +13,8 @@ from typing import Any
 
 import reference
 from bars import Bench, Result, percentile
-
 from children import numbers_from
+
 from layby.clock import SystemClock
 from layby.core.address import target_of
 from layby.core.commands import (

@@ -19,8 +19,8 @@ from typing import Any
 import reference
 from bars import Bench, Result, percentile
 from bench_worker import IN_FLIGHT, ONE, commits
-
 from children import numbers_from
+
 from layby import Runner, Workflow, task
 from layby.client.http import HttpClient
 from layby.core.commands import HeartbeatWorker, StartRun, Take

@@ -18,8 +18,8 @@ import reference
 from bars import Bench, Result, percentile
 from bench_server import remote_runs_per_s, server, settle_to_code_ms
 from bench_worker import IN_FLIGHT, commits, rss, runs_per_s
-
 from children import kill_when_ready, numbers_from, run_asked
+
 from layby import Run, Runner, Workflow, task
 from layby.core.model import NEVER
 from layby.core.replies import RunData

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import reference
 from bars import Bench, Result, percentile
-
 from children import kill_when_ready, numbers_from, run_asked
+
 from layby import Runner, Workflow, task
 
 # ruff: noqa: ARG001, ASYNC110 - bodies take a context; a load generator looks again and again
