@@ -36,7 +36,7 @@ def test_a_decorated_function_stays_a_function():
     [
         (lambda g: g.add_component("a", noop, trigger="manual"), "has a component 'a'"),
         (lambda g: g.add_component("x y", noop, trigger="manual"), "letters, digits"),
-        (lambda g: g.add_component(7, noop, trigger="manual"), "must be a text, not int"),
+        (lambda g: g.add_component(7, noop, trigger="manual"), "must be a string, not int"),
         (lambda g: g.add_component("c", "noop", trigger="manual"), "'noop' is not a function"),
         (lambda g: g.add_component("c", noop), "needs inputs"),
         (lambda g: g.add_component("c", noop, inputs="into"), "must be a list of names"),

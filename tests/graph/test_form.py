@@ -124,7 +124,7 @@ def test_without_resolving_nothing_is_imported():
          "g.yaml:4: component 'detect': inputs must be a list of names, got 'frame'"),
         ("trigger: manual", "trigger: [manual]",
          "g.yaml:3: component 'sensor': ['manual'] is not a trigger"),
-        ("graph: camera", "graph: 7", "g.yaml:1: graph name 7 must be a text, not int"),
+        ("graph: camera", "graph: 7", "g.yaml:1: graph name 7 must be a string, not int"),
         ("graph: camera", "graph: camera\ngraph: again", "g.yaml:2: the graph has 'graph' twice"),
         ("edges:\n", "edges: none\nx:\n", "g.yaml:14: the graph has an unknown field 'x'"),
     ],
@@ -145,7 +145,7 @@ def test_all_problems_are_told_together():
 def test_edges_of_a_component_that_is_wrong_say_nothing_more():
     """One mistake, one line."""
     found = problems(GOOD.replace("inputs: [result]", "inputs: [7]"))
-    assert found == ["g.yaml:9: component 'join': input 7 must be a text, not int"]
+    assert found == ["g.yaml:9: component 'join': input 7 must be a string, not int"]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_without_pyyaml_it_says_what_to_install(monkeypatch):
          "g.yaml:4: component 'detect': outputs must be a list of names, got False"),
         ("outputs: [result]", "outputs: 0", "g.yaml:4: component 'detect': outputs must be a list"),
         ("outputs: [result]", "outputs: [on]",
-         "g.yaml:4: component 'detect': output True must be a text, not bool: in YAML put on,"),
+         "g.yaml:4: component 'detect': output True must be a string, not bool: in YAML put on,"),
         ("capacity: 8", "health_events: maybe",
          "g.yaml:15: edge detect.result -> join.result: health_events must be true or false, got"),
         ("run: camera_parts:detect", "run: camera_parts:seen",

@@ -442,10 +442,10 @@ def test_what_a_runtime_is_given_is_checked(options, says):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda r: r.fire(5), "a component's name must be a text, got 5"),
-        (lambda r: r.fire(["source"]), "a component's name must be a text"),
-        (lambda r: r.fire("source", correlation_id=5), "correlation_id must be a text, got 5"),
-        (lambda r: r.publish("source.out", 1, transaction_id=5), "transaction_id must be a text"),
+        (lambda r: r.fire(5), "a component's name must be a string, got 5"),
+        (lambda r: r.fire(["source"]), "a component's name must be a string"),
+        (lambda r: r.fire("source", correlation_id=5), "correlation_id must be a string, got 5"),
+        (lambda r: r.publish("source.out", 1, transaction_id=5), "transaction_id must be a string"),
     ],
 )
 def test_names_and_ids_are_texts(call, says):

@@ -13,7 +13,7 @@ def check_count(name: str, value: object, least: int) -> None:
 
 def check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise GraphError(f"{name} must be a text, got {shown(value)}")
+        raise GraphError(f"{name} must be a string, got {shown(value)}")
 
 
 def check_clock(clock: object) -> None:

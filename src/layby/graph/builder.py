@@ -201,7 +201,7 @@ def _edge(
     if policy is not None and options:
         raise GraphError("give an EdgePolicy or its fields, not both")
     if own_id is not None and (not isinstance(own_id, str) or not own_id or "#" in own_id):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GraphError(f"id {shown(own_id)} must be a text without '#'")
+        raise GraphError(f"id {shown(own_id)} must be a string without '#'")
     start, end = parse_endpoint(source), parse_endpoint(target)
     if unknown := [name for name in options if name not in POLICY_FIELDS]:
         raise GraphError(f"unknown option '{unknown[0]}'{hint(unknown[0], POLICY_FIELDS)}")

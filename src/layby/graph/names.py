@@ -43,7 +43,7 @@ def check_name(name: object, what: str) -> str:
     """The name, if it can stand in an endpoint, a channel's id and a Mermaid chart."""
     if not isinstance(name, str):
         kind = type(name).__name__
-        raise GraphError(f"{what} {shown(name)} must be a text, not {kind}{_quotes(name)}")
+        raise GraphError(f"{what} {shown(name)} must be a string, not {kind}{_quotes(name)}")
     if not name.isidentifier():
         raise GraphError(
             f"{what} {shown(name)} must be letters, digits and underscores, "

@@ -205,7 +205,7 @@ def checkpointed(record: Record, key: str) -> Value:
 
 def check_key(key: object, what: str) -> str:
     if not isinstance(key, str) or not key.strip():
-        raise UsageError(f"{what} must be a text that is not empty, got {key!r}")
+        raise UsageError(f"{what} must be a non-empty string, got {key!r}")
     if len(key.encode(errors="replace")) > MAX_KEY_BYTES:
         raise UsageError(f"{what} is too long: at most {MAX_KEY_BYTES} bytes, got {key[:40]!r}…")
     return key
