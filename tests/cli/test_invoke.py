@@ -48,7 +48,7 @@ def test_nobody_can_be_waited_for_here(desk: Desk):
         (("-f", "f", "--arg", "1", "--json-args", "[]"), "exclude each other"),
         (("-f", "f", "--json-args", "{}"), "takes a JSON array"),
         (("-f", "f", "--json-args", "["), "is not JSON"),
-        (("-f", "f", "--timeout", "1"), "no duration"),
+        (("-f", "f", "--timeout", "1"), "not a duration"),
         (("-f", "f", "--target", "default"), "Invalid resonate:target address"),
     ],
 )

@@ -75,7 +75,7 @@ def test_an_unknown_schedule(desk: Desk, verb):
         (("s", "--cron", "often", *NIGHTLY[5:]), "Invalid cron"),
         (("s", "--cron", "* * * * *"), "resonate:target"),
         (("s",), "Missing option '--cron'"),
-        (("s", "--cron", "* * * * *", "--timeout", "5"), "no duration"),
+        (("s", "--cron", "* * * * *", "--timeout", "5"), "not a duration"),
         (("s", "--cron", "* * * * *", "--param", "{x}"), "is not JSON"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_promise_without_a_task(desk: Desk):
         (("claim", "t", "--pid", "me"), "Missing option '--version'"),
         (("claim", "t", "--version", "x", "--pid", "me"), "not a valid integer"),
         (("claim", "t", "--version", "-1", "--pid", "me"), "version must be non-negative"),
-        (("claim", "t", "--version", 0, "--pid", "me", "--ttl", "5"), "no duration"),
+        (("claim", "t", "--version", 0, "--pid", "me", "--ttl", "5"), "not a duration"),
         (("heartbeat", "--pid", "me", "--task", "t"), "write ID=VERSION"),
         (("suspend", "t", "--version", 1), "Missing option '--on'"),
         (("fence", "t", "--version", 1, "--action", "{}"), "Invalid request"),

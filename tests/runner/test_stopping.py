@@ -240,7 +240,7 @@ def test_a_parked_body_keeps_nobody_waiting(site: Site):
 def test_a_second_signal_a_second_later_ends_the_process(number: signal.Signals, site: Site):
     with busy_worker(site, "charging") as one:
         one.send(signal.SIGTERM)
-        one.hear("layby stops")
+        one.hear("layby is stopping")
         one.send(signal.SIGTERM)  # a terminal and a supervisor: that is one
         one.hear("layby waits for 1 task to end")
         pause(1)
