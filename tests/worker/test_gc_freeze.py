@@ -41,4 +41,4 @@ def test_it_can_be_turned_off() -> None:
     freezer = GcFreezer(is_on=False)
     freezer.update(10 * EVERY)
     freezer.close()
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before
