@@ -25,7 +25,14 @@ from layby.wire.decode import BATCH, Batch, FenceData
 from layby.wire.kinds import KINDS
 
 FILE = Path(__file__).with_name("public_api.txt")
-MODULES = ("layby", "layby.errors", "layby.executors", "layby.testing", "layby.workflow")
+MODULES = (
+    "layby",
+    "layby.errors",
+    "layby.executors",
+    "layby.graph",
+    "layby.testing",
+    "layby.workflow",
+)
 SYNTAX = frozenset(
     [
         "__aenter__",
