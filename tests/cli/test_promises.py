@@ -6,8 +6,8 @@ import pytest
 
 from layby.core.commands import CreatePromise, SettlePromise
 from layby.core.model import NEVER
-from layby.wire import encoding
-from layby.wire.encoding import to_value
+from layby.wire import json_values
+from layby.wire.json_values import to_value
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
 
@@ -53,7 +53,7 @@ def test_a_promise_for_people(desk: Desk):
 
 def test_where_an_error_was_raised_stands_apart(desk: Desk):
     """Line by line for people, whole for programs."""
-    error = encoding.named_error_value(
+    error = json_values.named_error_value(
         "ValueError", "no", stack="Traceback:\n  File x\nValueError\n"
     )
     desk.do(r.promise("p"), SettlePromise(id="p", state="rejected", value=error))

@@ -5,7 +5,7 @@ import pytest
 
 from layby.cli.server_checks import SEARCH_INVARIANTS, WAITING_INVARIANTS
 from layby.cli.snapshots import SEEN, UNSEEN, state_of_entries
-from layby.core.invariants import INVARIANTS, View
+from layby.core.invariants import INVARIANTS, StateView
 from layby.core.queries import ListWaiting, SnapDebug
 from layby.wire.encode import encode
 from layby.wire.records import SnapshotRecord
@@ -20,7 +20,7 @@ def shown(world) -> SnapshotRecord:
 
 
 def violations(state, which) -> list[str]:
-    return [f"{each.__name__}: {what}" for each in which for what in each(View(state, NOW))]
+    return [f"{each.__name__}: {what}" for each in which for what in each(StateView(state, NOW))]
 
 
 @pytest.mark.parametrize("seed", range(10))

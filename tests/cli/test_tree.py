@@ -9,7 +9,7 @@ import pytest
 from layby.cli.tree import Branch, call_branches, call_of
 from layby.core.commands import CreatePromise, FailTask, Take
 from layby.core.model import NEVER, Promise
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.wire.call_format import Call
 from layby.workflow.plan import plan
 from layby.workflow.task import task
@@ -65,7 +65,7 @@ def test_a_run_is_drawn_once_and_whole(diamond: Desk):
 
 def test_what_is_told_stays_in_its_line(diamond: Desk):
     """An error of several lines does not tear the drawing."""
-    error = encoding.named_error_value("ValueError", "the bank\nsays no")
+    error = json_values.named_error_value("ValueError", "the bank\nsays no")
     desk_take = Take(pid="w", incarnation="1", group="default", names=("diamond/right",), free=1)
     diamond.do(desk_take, FailTask(id="run/d:right", version=1, error=error))
     assert "right  Failed  ValueError: the bank says no" in typed("tree", "d").out

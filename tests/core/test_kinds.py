@@ -18,7 +18,7 @@ from layby.core.rows import Rows
 from layby.core.settings import Settings
 from layby.core.step import step
 from layby.engine.calendar import next_after
-from layby.wire.kinds import KINDS
+from layby.wire.public_kinds import KINDS
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from layby.executors import (
     ThreadedTaskExecutorConfig,
 )
 from layby.graph import Graph, GraphContext, GraphTrigger
-from tests.graph.test_tasks import ForeignExecutor
+from tests.graph.test_submitted_tasks import ForeignExecutor
 from tests.helpers.waiting import PATIENCE
 
 OVERFLOWS = ("reject", "fail_fast", "drop_newest", "block", "drop_oldest", "overwrite")

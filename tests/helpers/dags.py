@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from layby.wire.encoding import encode
+from layby.wire.json_values import encode
 from layby.workflow.merge import Delta, Entry
 from layby.workflow.shape import Shape
 

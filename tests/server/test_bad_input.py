@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from layby.wire.decode import MAX_BATCH, VERSION
-from layby.wire.kinds import KINDS
+from layby.wire.public_kinds import KINDS
 from tests.helpers.quiet_server import served
 from tests.helpers.raw_http import HttpAnswer, Line, envelope, post
 from tests.helpers.sample_requests import SAMPLES, Data

@@ -20,7 +20,7 @@ from layby.core.commands import (
 )
 from layby.core.replies import refuse
 from layby.server.reach import bounded, is_within
-from layby.wire.kinds import KINDS
+from layby.wire.public_kinds import KINDS
 from tests.helpers.sample_requests import (
     GROUP,
     HANDING_BACK,

@@ -15,7 +15,7 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.search import has_tags
 from layby.core.settings import Settings
-from layby.store import by_time, queries
+from layby.store import by_time, searches
 from layby.store.sql import SqlStore
 from tests.helpers import requests as r
 from tests.helpers.worlds import Timed, World, new_store
@@ -261,12 +261,12 @@ def _plans(store: SqlStore, query: q.Search | q.ListRuns) -> list[str]:
         return []
 
     if isinstance(query, q.SearchTasks):
-        queries.tasks(explain, query, NOW)
+        searches.tasks(explain, query, NOW)
     elif isinstance(query, q.ListRuns) and query.newest_first:
         by_time.newest_runs(by_time.newest_by_index(explain, query.schedule), query, NOW)
     elif isinstance(query, q.ListRuns):
-        queries.runs(explain, query, NOW)
+        searches.runs(explain, query, NOW)
     else:
         assert isinstance(query, q.SearchPromises)
-        queries.promises(explain, query, NOW)
+        searches.promises(explain, query, NOW)
     return found

@@ -13,7 +13,7 @@ from layby.errors import WireError
 from layby.wire import decode
 from layby.wire.answers import codec_of, read, read_message
 from layby.wire.encode import encode
-from layby.wire.kinds import KINDS
+from layby.wire.public_kinds import KINDS
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
 
@@ -37,7 +37,7 @@ def answer(data: Any, status: int = 200) -> bytes:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_kind_has_json_schemas(kind: str) -> None:
     """Of its request, and of the data of its answer."""
-    request: Any = decode.FenceData if kind == "task.fence" else KINDS[kind]
+    request: Any = decode.FenceRequest if kind == "task.fence" else KINDS[kind]
     names = {each.encode_name for each in msgspec.structs.fields(request)}
     schema = msgspec.json.schema(request)
     assert schema["$defs"][request.__name__]["properties"].keys() == names

@@ -18,7 +18,7 @@ from layby import (
 )
 from layby.core.commands import AcquireTask, CancelPromise, ResolvePromise
 from layby.testing import SlotWatch, current_clock, virtual_test
-from layby.wire.encoding import wrap
+from layby.wire.json_values import wrap
 from tests.helpers.callers import task_of
 from tests.helpers.workers import crashing, flow_of, look, promises, settled_down
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layby.errors import ContextError
-from layby.wire.encoding import decode, encode
+from layby.wire.json_values import decode, encode
 from layby.workflow.context import Context
 from layby.workflow.merge import Delta, View
 

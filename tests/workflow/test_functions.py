@@ -8,7 +8,7 @@ from layby import Context, ContextError, UsageError, WorkflowError, task
 from layby.core.model import Promise, Task
 from layby.core.replies import Claim
 from layby.wire.call_format import Call
-from layby.wire.encoding import text_of
+from layby.wire.json_values import text_of
 from layby.workflow.functions import (
     FunctionJob,
     Functions,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layby.wire.encoding import encode
+from layby.wire.json_values import encode
 from layby.workflow.merge import Conflict, Delta, Entry, View
 from layby.workflow.shape import Shape
 from layby.workflow.views import RunViews

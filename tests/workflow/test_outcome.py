@@ -3,7 +3,7 @@ import pytest
 from layby.core import values
 from layby.core.model import NEVER, Promise, PromiseState
 from layby.errors import RunCancelled, RunFailed
-from layby.wire.encoding import error_value, text_of, to_value
+from layby.wire.json_values import error_value, text_of, to_value
 from layby.workflow.merge import Conflict, Delta, Merge, View
 from layby.workflow.outcome import (
     NodeOutcome,

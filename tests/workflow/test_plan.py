@@ -3,7 +3,7 @@ import pytest
 from layby.core.commands import StartRun, Take
 from layby.core.validate import problems
 from layby.errors import ContextError, UsageError, WireError
-from layby.wire.encoding import bytes_of, decode, text_of
+from layby.wire.json_values import bytes_of, decode, text_of
 from layby.workflow.context import Context
 from layby.workflow.merge import View
 from layby.workflow.plan import (

@@ -10,7 +10,7 @@ from layby.core.model import NEVER, Holder, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import WaitingOn
 from layby.wire.call_format import Call
-from layby.wire.encoding import error_value, text_of
+from layby.wire.json_values import error_value, text_of
 from layby.workflow.history import TaskHistory
 from layby.workflow.outcome import encode_skipped
 from layby.workflow.reasons import reason_of, short_id, subject_of

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from layby.core import values, waits
 from layby.core.model import NEVER, Promise, Task
 from layby.core.waits import read_waiting_on
-from layby.wire.encoding import error_value, text_of
+from layby.wire.json_values import error_value, text_of
 from layby.workflow.history import TaskHistory
 from layby.workflow.merge import Conflict, Delta, Merge, View
 from layby.workflow.outcome import conclude, encode_completed, encode_skipped

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct, field
 
 from layby.core import invariants
-from layby.core.invariants import INVARIANTS, View, Violation
+from layby.core.invariants import INVARIANTS, StateView, Violation
 from layby.core.model import Holder, Listener, Message, Millis, Promise, Schedule, Task, Wait
 from layby.core.state import State
 from layby.store.pages import PageReader
@@ -94,7 +94,7 @@ class Inspection:
             self.counts.tasks.update(task.state for task in tasks.values())
             waits = self._reader.waits_of(tasks)
             state = self._near({wait.awaited for wait in waits}, promises, tasks)
-            view = View(state, self._now)
+            view = StateView(state, self._now)
             for wait in waits:
                 view.waits_of[wait.awaiter].append(wait)
             yield from _violations(view, PER_ROW)
@@ -105,21 +105,21 @@ class Inspection:
             self.counts.waits += len(waits)
             state = self._near({end for wait in waits for end in (wait.awaited, wait.awaiter)})
             state.waits = {(wait.awaited, wait.awaiter): wait for wait in waits}
-            yield from _violations(View(state, self._now), PER_ROW)
+            yield from _violations(StateView(state, self._now), PER_ROW)
 
     def _of_listeners(self) -> Iterator[Violation]:
         for listeners in self._reader.pages(Listener):
             self.counts.listeners += len(listeners)
             state = self._near({listener.awaited for listener in listeners})
             state.listeners = set(listeners)
-            yield from _violations(View(state, self._now), PER_ROW)
+            yield from _violations(StateView(state, self._now), PER_ROW)
 
     def _of_messages(self) -> Iterator[Violation]:
         for messages in self._reader.pages(Message):
             self.counts.messages.update(message.kind for message in messages)
             state = self._near({message.id for message in messages})
             state.messages = {message.key: message for message in messages}
-            yield from _violations(View(state, self._now), PER_ROW)
+            yield from _violations(StateView(state, self._now), PER_ROW)
 
     def _over_all(self) -> Iterator[Violation]:
         schedules = self._reader.rows(Schedule)
@@ -130,7 +130,7 @@ class Inspection:
             holders=self._holders,
             schedules={schedule.id: schedule for schedule in schedules},
         )
-        yield from _violations(View(state, self._now), OVER_ALL)
+        yield from _violations(StateView(state, self._now), OVER_ALL)
 
     def _near(
         self,
@@ -147,7 +147,7 @@ class Inspection:
         )
 
 
-def _violations(view: View, checked: Sequence[invariants.Invariant]) -> Iterator[Violation]:
+def _violations(view: StateView, checked: Sequence[invariants.Invariant]) -> Iterator[Violation]:
     for invariant in checked:
         for what in invariant(view):
             yield Violation(invariant.__name__, what)

@@ -17,7 +17,7 @@ from layby.core.commands import CreatePromise, WatchPromise
 from layby.core.model import Promise
 from layby.core.replies import PromiseData
 from layby.errors import UsageError
-from layby.wire import encoding
+from layby.wire import json_values
 
 
 @click.command(
@@ -66,7 +66,7 @@ def invoke(
     command = CreatePromise(
         id=promise_id,
         timeout_at=now + timeout + (delay or 0),
-        param=encoding.to_value(call),
+        param=json_values.to_value(call),
         tags=tags,
     )
     if wait and place.file is not None and not is_served(place.file):
@@ -90,7 +90,7 @@ async def _called(client: Client, command: CreatePromise, *, wait: bool) -> Prom
 
 def _show(promise: Promise, *, wait: bool, as_json: bool) -> None:
     if wait and not as_json and promise.state == "resolved":
-        showing.print_json(encoding.from_text(promise.value))
+        showing.print_json(json_values.from_text(promise.value))
         return
     if as_json or not wait:
         print_promise(promise, as_json=as_json)
@@ -105,7 +105,7 @@ def _how_it_ended(promise: Promise) -> str:
     return (
         told
         if showing.value(promise.value) == "-"
-        else f"{told}: {encoding.read_error(promise.value)}"
+        else f"{told}: {json_values.read_error(promise.value)}"
     )
 
 

@@ -25,7 +25,7 @@ from layby.core.commands import (
 from layby.core.model import NEVER, Promise
 from layby.core.queries import SearchPromises
 from layby.core.replies import PromiseData
-from layby.wire import encoding
+from layby.wire import json_values
 
 STATES = ("pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout")
 
@@ -177,4 +177,4 @@ def print_promise(promise: Promise, *, as_json: bool) -> None:
 
 
 def value_of(given: Any) -> Value:
-    return NOTHING if given is None else encoding.to_value(given)
+    return NOTHING if given is None else json_values.to_value(given)

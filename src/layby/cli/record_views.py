@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from layby.cli import showing
 from layby.core.commands import Tags
 from layby.core.model import Millis, Promise, Schedule, Task
-from layby.wire import durations, encoding
+from layby.wire import durations, json_values
 from layby.workflow.moments import FOREVER
 from layby.workflow.reasons import short_id
 
@@ -22,9 +22,9 @@ def promise_json(promise: Promise) -> dict[str, Any]:
     return {
         "id": promise.id,
         "state": promise.state,
-        "param": encoding.from_text(promise.param),
-        "value": encoding.from_text(promise.value),
-        "headers": encoding.headers_of(promise.value),
+        "param": json_values.from_text(promise.param),
+        "value": json_values.from_text(promise.value),
+        "headers": json_values.headers_of(promise.value),
         "tags": _tags(promise.tags),
         **showing.times(
             created=promise.created_at, timeout=promise.timeout_at, settled=promise.settled_at
@@ -45,7 +45,7 @@ def promise_fields(promise: Promise, now: Millis) -> Fields:
     yield "value", showing.plain(showing.value(promise.value))
     if stack := showing.stack(promise.value):
         yield "stack", showing.plain(stack)
-    for name, text in encoding.headers_of(promise.value).items():
+    for name, text in json_values.headers_of(promise.value).items():
         yield name, showing.plain(text)
 
 
@@ -75,7 +75,7 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
         "workflow": schedule.flow,
         "promise_id": schedule.promise_id,
         "promise_timeout_ms": _bounded(schedule.promise_timeout),
-        "promise_param": encoding.from_text(schedule.promise_param),
+        "promise_param": json_values.from_text(schedule.promise_param),
         "promise_tags": _tags(schedule.promise_tags),
         **showing.times(
             created=schedule.created_at, next=schedule.next_run_at, last=schedule.last_run_at

@@ -16,7 +16,7 @@ from layby.client.transport import Transport
 from layby.clock import SystemClock
 from layby.core import invariants
 from layby.core.commands import GetPromise
-from layby.core.invariants import Invariant, View, Violation
+from layby.core.invariants import Invariant, StateView, Violation
 from layby.core.model import Millis
 from layby.core.queries import ListWaiting, Query, SearchPromises, SnapDebug
 from layby.core.replies import PromisePage, Reply, WaitingPage
@@ -218,5 +218,5 @@ class _ServerProbe:
 
 
 def _check(state: State, now: Millis, which: Iterable[Invariant]) -> list[Violation]:
-    view = View(state, now)
+    view = StateView(state, now)
     return [Violation(each.__name__, what) for each in which for what in each(view)]

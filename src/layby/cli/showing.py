@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layby.core.model import Millis
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import moment
 
@@ -148,7 +148,7 @@ def instant(at: Millis | None, now: Millis) -> Text:
 
 def value(text: str) -> str:
     """A param or value, decoded, in one line; text that is not ours as it is."""
-    found = encoding.from_text(text)
+    found = json_values.from_text(text)
     if stack(text):
         found = {key: each for key, each in found.items() if key != STACK}
     return "-" if found is None else msgspec.json.encode(found).decode()
@@ -156,7 +156,7 @@ def value(text: str) -> str:
 
 def stack(text: str) -> str:
     """The traceback of an error, if its worker sent one; shown separately, as it is long."""
-    found = encoding.from_text(text)
+    found = json_values.from_text(text)
     told: Any = found.get(STACK) if isinstance(found, dict) and "__type" in found else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - JSON is what it is
     return told.rstrip() if isinstance(told, str) else ""
 

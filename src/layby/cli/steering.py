@@ -23,7 +23,7 @@ from layby.core.commands import (
 )
 from layby.core.model import Promise
 from layby.core.replies import PromiseData, Reply
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.workflow import plan
 from layby.workflow.reasons import short_id
 
@@ -62,7 +62,7 @@ def resolve(
     A promise that does not exist yet is created: an event that comes before its wait is not lost.
     The headers of the value record who did it and why.
     """
-    value = _signed(encoding.to_value(given), by, reason)
+    value = _signed(json_values.to_value(given), by, reason)
     _settle(place, ResolvePromise(id=promise_id, value=value), promise_id, as_json=as_json)
 
 
@@ -79,8 +79,8 @@ def reject(
     place: Place, promise_id: str, given: Any, by: str, reason: str, *, as_json: bool
 ) -> None:
     """Reject the promise ID; tasks that wait for it get an error with the reason."""
-    told = encoding.named_error_value("Rejected", reason or f"rejected by {by or 'somebody'}")
-    value = told if given is None else encoding.to_value(given)
+    told = json_values.named_error_value("Rejected", reason or f"rejected by {by or 'somebody'}")
+    value = told if given is None else json_values.to_value(given)
     command = ResolvePromise(id=promise_id, value=_signed(value, by, reason), state="rejected")
     _settle(place, command, promise_id, as_json=as_json)
 
@@ -217,4 +217,4 @@ def _signed(value: Value, by: str, reason: str) -> Value:
 
 
 def _text(value: Value) -> str:
-    return encoding.text_of(value)
+    return json_values.text_of(value)

@@ -21,7 +21,7 @@ from layby.core.commands import Tags
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import SearchPromises
 from layby.core.replies import Explanation
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.workflow import plan
 from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
 
@@ -191,7 +191,7 @@ def call_of(promise: Promise) -> str:
     tags = _tags(promise.tags)
     if tags.get(TIMER) == "true":
         return "sleep"
-    param = encoding.from_text(promise.param)
+    param = json_values.from_text(promise.param)
     func: Any = param.get("func") if isinstance(param, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     how = "rpc" if TARGET in tags else "run"
     if isinstance(func, str) and func:

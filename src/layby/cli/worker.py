@@ -16,7 +16,7 @@ from layby.client.interface import Client
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner.runner import Runner, check_can_serve
 from layby.server.signals import stop_requested
-from layby.workflow.program import FlowProgram
+from layby.workflow.flow_program import FlowProgram
 
 logger = logging.getLogger(__name__)
 

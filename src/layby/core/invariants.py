@@ -14,7 +14,7 @@ from layby.core.model import Millis, Task, Wait
 from layby.core.state import State
 
 Violations = Iterator[str]
-Invariant = Callable[["View"], Violations]
+Invariant = Callable[["StateView"], Violations]
 
 
 class Violation(Struct, frozen=True):
@@ -22,7 +22,7 @@ class Violation(Struct, frozen=True):
     what: str
 
 
-class View:
+class StateView:
     """A state whose waits can also be looked up by the waiting task."""
 
     def __init__(self, state: State, now: Millis) -> None:
@@ -56,7 +56,7 @@ class View:
 
 def check(state: State, now: Millis) -> list[Violation]:
     """Every violation in a state as it stands at `now`."""
-    view = View(state, now)
+    view = StateView(state, now)
     return [
         Violation(invariant.__name__, what) for invariant in INVARIANTS for what in invariant(view)
     ]
@@ -65,18 +65,18 @@ def check(state: State, now: Millis) -> list[Violation]:
 # --- the seven of seed 004 ---------------------------------------------------------------
 
 
-def orphan_tasks(view: View) -> Violations:
+def orphan_tasks(view: StateView) -> Violations:
     for task_id in view.state.tasks.keys() - view.state.promises.keys():
         yield f"task {task_id} has no promise"
 
 
-def pending_task_no_ttimeout(view: View) -> Violations:
+def pending_task_no_ttimeout(view: StateView) -> Violations:
     for task in view.tasks("pending"):
         if task.wake_at is None:
             yield f"pending task {task.id} has no retry deadline"
 
 
-def acquired_task_no_lease(view: View) -> Violations:
+def acquired_task_no_lease(view: StateView) -> Violations:
     for task in view.tasks("acquired"):
         if view.state.lease_of(task) is None:
             yield f"acquired task {task.id} has no lease"
@@ -84,7 +84,7 @@ def acquired_task_no_lease(view: View) -> Violations:
             yield f"acquired task {task.id} has no pid or ttl"
 
 
-def suspended_no_callback(view: View) -> Violations:
+def suspended_no_callback(view: StateView) -> Violations:
     for task in view.tasks("suspended"):
         awaited = [wait.awaited for wait in view.waits_of[task.id]]
         waits = any(view.is_pending(each) or view.has_tail(each) for each in awaited)
@@ -92,25 +92,25 @@ def suspended_no_callback(view: View) -> Violations:
             yield f"suspended task {task.id} waits for nothing"
 
 
-def suspended_with_consumed_callbacks(view: View) -> Violations:
+def suspended_with_consumed_callbacks(view: StateView) -> Violations:
     for task in view.tasks("suspended"):
         for wait in view.waits_of[task.id]:
             if not view.is_pending(wait.awaited) and not view.has_tail(wait.awaited):
                 yield f"suspended task {task.id} waits for settled promise {wait.awaited}"
 
 
-def suspended_task_has_ttimeout(view: View) -> Violations:
+def suspended_task_has_ttimeout(view: StateView) -> Violations:
     yield from _timeouts(view, "suspended")
 
 
-def fulfilled_task_has_ttimeout(view: View) -> Violations:
+def fulfilled_task_has_ttimeout(view: StateView) -> Violations:
     yield from _timeouts(view, "fulfilled")
 
 
 # --- promises ----------------------------------------------------------------------------
 
 
-def promise_times_in_order(view: View) -> Violations:
+def promise_times_in_order(view: StateView) -> Violations:
     for p in view.state.promises.values():
         if not 0 <= p.created_at <= p.timeout_at:
             yield f"promise {p.id} was created after its deadline"
@@ -120,7 +120,7 @@ def promise_times_in_order(view: View) -> Violations:
             yield f"promise {p.id} was settled outside its life"
 
 
-def timeout_settles_at_deadline(view: View) -> Violations:
+def timeout_settles_at_deadline(view: StateView) -> Violations:
     for p in view.state.promises.values():
         if p.state == "rejected_timedout" and (p.settled_at != p.timeout_at or p.timer):
             yield f"promise {p.id} timed out at {p.settled_at}, not at its deadline, or is a timer"
@@ -128,31 +128,31 @@ def timeout_settles_at_deadline(view: View) -> Violations:
             yield f"timer {p.id} was rejected by its deadline"
 
 
-def task_iff_target(view: View) -> Violations:
+def task_iff_target(view: StateView) -> Violations:
     for p in view.state.promises.values():
         if ('"resonate:target":' in p.tags) != (p.id in view.state.tasks):
             yield f"promise {p.id} and its task do not agree on a target"
 
 
-def fulfilled_iff_settled(view: View) -> Violations:
+def fulfilled_iff_settled(view: StateView) -> Violations:
     for task in view.state.tasks.values():
         if (task.state == "fulfilled") == view.is_pending(task.id):
             yield f"task {task.id} is {task.state} but its promise does not match"
 
 
-def settled_has_no_waits(view: View) -> Violations:
+def settled_has_no_waits(view: StateView) -> Violations:
     for wait in view.state.waits.values():
         if not view.is_pending(wait.awaited) and not view.has_tail(wait.awaited):
             yield f"settled promise {wait.awaited} is still awaited by {wait.awaiter}"
 
 
-def settled_has_no_listeners(view: View) -> Violations:
+def settled_has_no_listeners(view: StateView) -> Violations:
     for listener in view.state.listeners:
         if not view.is_pending(listener.awaited):
             yield f"settled promise {listener.awaited} still has listener {listener.address}"
 
 
-def internal_is_not_awaited(view: View) -> Violations:
+def internal_is_not_awaited(view: StateView) -> Violations:
     """No deadline would ever end such a wait."""
     for wait in view.state.waits.values():
         if view.is_internal(wait.awaited):
@@ -162,13 +162,13 @@ def internal_is_not_awaited(view: View) -> Violations:
             yield f"internal promise {listener.awaited} has listener {listener.address}"
 
 
-def internal_is_plain(view: View) -> Violations:
+def internal_is_plain(view: StateView) -> Violations:
     for p in view.state.promises.values():
         if p.internal and (p.timer or p.placeholder or p.id in view.state.tasks):
             yield f"promise {p.id} is internal, but a timer, a placeholder or a task as well"
 
 
-def awaiter_is_alive(view: View) -> Violations:
+def awaiter_is_alive(view: StateView) -> Violations:
     for wait in view.state.waits.values():
         if wait.awaited == wait.awaiter:
             yield f"promise {wait.awaited} awaits itself"
@@ -181,7 +181,7 @@ def awaiter_is_alive(view: View) -> Violations:
 # --- tasks -------------------------------------------------------------------------------
 
 
-def claim_only_while_acquired(view: View) -> Violations:
+def claim_only_while_acquired(view: StateView) -> Violations:
     """It was halted, and its holder keeps it: it has not yet said that the body has ended."""
     for task in view.tasks("pending", "suspended", "halted", "fulfilled"):
         has_claim = task.pid is not None or task.holder is not None
@@ -191,23 +191,23 @@ def claim_only_while_acquired(view: View) -> Violations:
             yield f"{task.state} task {task.id} still has sub-status {task.sub_status}"
 
 
-def halted_task_has_ttimeout(view: View) -> Violations:
+def halted_task_has_ttimeout(view: StateView) -> Violations:
     yield from _timeouts(view, "halted")
 
 
-def version_non_negative(view: View) -> Violations:
+def version_non_negative(view: StateView) -> Violations:
     for task in view.state.tasks.values():
         if task.version < 0:
             yield f"task {task.id} has version {task.version}"
 
 
-def suspended_or_fulfilled_has_no_resumes(view: View) -> Violations:
+def suspended_or_fulfilled_has_no_resumes(view: StateView) -> Violations:
     for task in view.tasks("suspended", "fulfilled"):
         if task.resumes:
             yield f"{task.state} task {task.id} has resumes {task.resumes}"
 
 
-def count_equals_waits(view: View) -> Violations:
+def count_equals_waits(view: StateView) -> Violations:
     """`waits_left` is the number of *all* waits that exist."""
     for task in view.tasks("pending", "acquired", "suspended", "halted"):
         counting = sum(wait.counts for wait in view.waits_of[task.id])
@@ -215,14 +215,14 @@ def count_equals_waits(view: View) -> Violations:
             yield f"task {task.id} counts {task.waits_left} waits, but {counting} exist"
 
 
-def ready_only_while_pending(view: View) -> Violations:
+def ready_only_while_pending(view: StateView) -> Violations:
     """And nobody keeps it."""
     for task in view.state.tasks.values():
         if (task.state == "pending" and not task.is_kept) != (task.ready_at is not None):
             yield f"{task.state} task {task.id} has ready_at {task.ready_at}"
 
 
-def tries_are_claims_that_began(view: View) -> Violations:
+def tries_are_claims_that_began(view: StateView) -> Violations:
     """One ahead is acquired by a holder, and has not begun."""
     for task in view.state.tasks.values():
         if not 0 <= task.tries <= task.version - task.ahead:
@@ -231,7 +231,7 @@ def tries_are_claims_that_began(view: View) -> Violations:
             yield f"{task.state} task {task.id} is ahead of a slot"
 
 
-def waiting_since_while_waiting(view: View) -> Violations:
+def waiting_since_while_waiting(view: StateView) -> Violations:
     for task in view.state.tasks.values():
         if task.is_waiting != (task.waiting_since is not None):
             yield f"{task.state} task {task.id} waits since {task.waiting_since}"
@@ -240,14 +240,14 @@ def waiting_since_while_waiting(view: View) -> Violations:
 # --- holders, messages, schedules --------------------------------------------------------
 
 
-def one_living_holder_per_pid(view: View) -> Violations:
+def one_living_holder_per_pid(view: StateView) -> Violations:
     living = Counter(h.pid for h in view.state.holders.values() if h.is_alive)
     for pid, count in living.items():
         if count > 1:
             yield f"pid {pid} has {count} living holders"
 
 
-def held_count_is_true(view: View) -> Violations:
+def held_count_is_true(view: StateView) -> Violations:
     tasks = view.state.tasks.values()
     held = Counter((task.pid, task.holder) for task in tasks if task.holder is not None)
     for key, holder in view.state.holders.items():
@@ -257,7 +257,7 @@ def held_count_is_true(view: View) -> Violations:
         yield f"holder {key} is unknown but holds {held[key]} tasks"
 
 
-def execute_is_current(view: View) -> Violations:
+def execute_is_current(view: StateView) -> Violations:
     """One execute per task: pending, dispatched by us, and at the version it names."""
     for message in view.state.messages.values():
         if message.kind != "execute":
@@ -269,13 +269,13 @@ def execute_is_current(view: View) -> Violations:
             yield f"execute for {message.id}, which is only handed out by take"
 
 
-def unblock_is_settled(view: View) -> Violations:
+def unblock_is_settled(view: StateView) -> Violations:
     for message in view.state.messages.values():
         if message.kind == "unblock" and view.is_pending(message.id):
             yield f"unblock to {message.address} for pending promise {message.id}"
 
 
-def schedule_runs_forward(view: View) -> Violations:
+def schedule_runs_forward(view: StateView) -> Violations:
     for s in view.state.schedules.values():
         if s.last_run_at is not None and s.last_run_at >= s.next_run_at:
             yield f"schedule {s.id} runs backwards"
@@ -283,7 +283,7 @@ def schedule_runs_forward(view: View) -> Violations:
             yield f"schedule {s.id} has no target"
 
 
-def _timeouts(view: View, state: str) -> Violations:
+def _timeouts(view: StateView, state: str) -> Violations:
     for task in view.tasks(state):
         if task.wake_at is not None:
             yield f"{state} task {task.id} has a deadline"

@@ -5,10 +5,11 @@ Every public name is imported from here, none is defined here.
 
 from layby.graph.builder import Graph
 from layby.graph.bus import ChannelBus
-from layby.graph.context import GraphContext
 from layby.graph.driver import AsyncGraphDriver
-from layby.graph.errors import GraphError, GraphFormError
 from layby.graph.form import graph_from_text, load_graph
+from layby.graph.graph_context import GraphContext
+from layby.graph.graph_errors import GraphError, GraphFormError
+from layby.graph.graph_plan import Plan
 from layby.graph.messages import (
     Message,
     MessageMetadata,
@@ -16,7 +17,6 @@ from layby.graph.messages import (
     PublishResult,
     TaskFailed,
 )
-from layby.graph.plan import Plan
 from layby.graph.policy import EdgePolicy
 from layby.graph.runtime import GraphRuntime
 from layby.graph.trace import TraceEvent

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from layby.graph.errors import GraphError
-from layby.graph.names import shown
+from layby.graph.endpoints import shown
+from layby.graph.graph_errors import GraphError
 
 
 def check_count(name: str, value: object, least: int) -> None:

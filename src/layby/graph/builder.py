@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from layby.executors import HealthEventSink, TaskExecutor
 from layby.graph.checks import narrow_batches
 from layby.graph.definition import Component, ComponentFunction, Edge
-from layby.graph.errors import GraphError
-from layby.graph.mermaid import mermaid
-from layby.graph.names import (
+from layby.graph.endpoints import (
     MOST_SHOWN,
     Endpoint,
     check_name,
@@ -19,7 +17,9 @@ from layby.graph.names import (
     parse_endpoint,
     shown,
 )
-from layby.graph.plan import Plan, make_plan
+from layby.graph.graph_errors import GraphError
+from layby.graph.graph_plan import Plan, make_plan
+from layby.graph.mermaid import mermaid
 from layby.graph.policy import POLICY_FIELDS, EdgePolicy
 from layby.graph.returns import check_function
 from layby.graph.trigger import GraphTrigger, as_trigger

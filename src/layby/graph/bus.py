@@ -9,11 +9,11 @@ from typing import Any
 from layby.executors import HealthEventSink, TaskExecutor
 from layby.graph.builder import Graph
 from layby.graph.component_state import ComponentState, new_states
-from layby.graph.context import GraphContext
-from layby.graph.errors import GraphError
+from layby.graph.endpoints import hint, parse_endpoint
+from layby.graph.graph_context import GraphContext
+from layby.graph.graph_errors import GraphError
 from layby.graph.messages import Lineage, Message, PublishResult
-from layby.graph.names import hint, parse_endpoint
-from layby.graph.tasks import SubmittedTasks
+from layby.graph.submitted_tasks import SubmittedTasks
 
 
 class ChannelBus:

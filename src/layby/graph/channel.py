@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from layby.graph.definition import Edge
 from layby.graph.messages import FAILURES, Entry, Message, MessageMetadata
-from layby.graph.reasons import channel_full, inflight_full
+from layby.graph.refusals import channel_full, inflight_full
 
 
 class Moment(NamedTuple):

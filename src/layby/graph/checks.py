@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 
 from layby.graph.definition import Component, Edge
-from layby.graph.errors import GraphError
+from layby.graph.graph_errors import GraphError
 
 
 def checked_order(

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from layby.executors import TaskExecutor
 from layby.graph.channel import Channel, Moment
 from layby.graph.definition import Component, Edge
-from layby.graph.errors import GraphError
+from layby.graph.endpoints import Endpoint, hint
+from layby.graph.graph_errors import GraphError
 from layby.graph.messages import Entry, Message
-from layby.graph.names import Endpoint, hint
 from layby.graph.output_port import ErrorReports, OutputPort, new_output_port
 from layby.graph.publisher import Publisher
 from layby.graph.returns import is_awaited
-from layby.graph.tasks import SubmittedTasks
+from layby.graph.submitted_tasks import SubmittedTasks
 
 
 class InputChannel(NamedTuple):

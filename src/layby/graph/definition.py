@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from layby.graph.names import Endpoint
+from layby.graph.endpoints import Endpoint
 from layby.graph.policy import EdgePolicy
 from layby.graph.trigger import GraphTrigger
 

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from typing import Any
 
-from layby.graph.progress import MAX_EPOCHS, Progress
+from layby.graph.progress import MAX_EPOCHS, DriverProgress
 from layby.graph.runtime import GraphRuntime
 
 
@@ -46,7 +46,7 @@ class AsyncGraphDriver:
         When time is over, an `async def` component that is awaited is cancelled.
         """
         self.runtime.check_open()
-        progress = Progress(self.runtime, timeout, max_epochs)
+        progress = DriverProgress(self.runtime, timeout, max_epochs)
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
@@ -57,7 +57,7 @@ class AsyncGraphDriver:
             raise
         return progress.epochs
 
-    async def _drive(self, progress: Progress) -> None:
+    async def _drive(self, progress: DriverProgress) -> None:
         with self.runtime.driving():
             news = _News()
             while (pause := self.runtime.next_pause(progress, news.tell)) is not None:
@@ -66,7 +66,7 @@ class AsyncGraphDriver:
     async def run_until_closed(self) -> int:
         """Run epochs whenever there is something to do, until the runtime is closed."""
         runtime = self.runtime
-        progress = Progress(runtime)
+        progress = DriverProgress(runtime)
         with runtime.driving():
             news = _News()
             while True:

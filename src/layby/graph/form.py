@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from layby.graph.builder import Graph, new_edge
 from layby.graph.checks import order_and_problems
-from layby.graph.errors import GraphError, GraphFormError
-from layby.graph.names import hint, shown
+from layby.graph.endpoints import hint, shown
+from layby.graph.graph_errors import GraphError, GraphFormError
 from layby.graph.policy import POLICY_FIELDS
 from layby.graph.trigger import TRIGGER_FIELDS, GraphTrigger, as_trigger
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from layby.graph.channel import Moment
 from layby.graph.component_state import Arrival, ComponentState, InputChannel
-from layby.graph.context import GraphContext
+from layby.graph.graph_context import GraphContext
 from layby.graph.returns import check_returned
 
 Invocations = Generator[GraphContext, None, None]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from layby.graph.channel import Channel
 from layby.graph.component_state import ComponentState
 from layby.graph.publisher import Publisher
-from layby.graph.tasks import SubmittedTasks
+from layby.graph.submitted_tasks import SubmittedTasks
 
 
 def runtime_metrics(

@@ -4,6 +4,7 @@ from itertools import count
 from typing import Any
 
 from layby.graph.channel import Channel
+from layby.graph.endpoints import Endpoint
 from layby.graph.messages import (
     ACCEPTED,
     Failure,
@@ -11,9 +12,8 @@ from layby.graph.messages import (
     PublicationRefused,
     PublishResult,
 )
-from layby.graph.names import Endpoint
 from layby.graph.publisher import Publisher
-from layby.graph.reasons import CLOSED, NOBODY
+from layby.graph.refusals import CLOSED, NOBODY
 
 
 class ErrorReports:

@@ -5,8 +5,8 @@ from typing import Any, Literal, get_args
 
 from layby.executors.executor_config import OverflowPolicy
 from layby.graph.arguments import check_count
-from layby.graph.errors import GraphError
-from layby.graph.names import hint, shown
+from layby.graph.endpoints import hint, shown
+from layby.graph.graph_errors import GraphError
 
 EdgeKind = Literal["immediate", "async"]
 ChannelMode = Literal["latest", "queue", "latched"]

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from layby.executors import TaskExecutor
-from layby.graph.errors import GraphError
+from layby.graph.graph_errors import GraphError
 
 if TYPE_CHECKING:
     from layby.graph.runtime import GraphRuntime
@@ -18,7 +18,7 @@ UNDER_WAY = ("queue_depth", "active_count", "parked_count")
 """Of an executor's metrics; a foreign one may not have them all."""
 
 
-class Progress:
+class DriverProgress:
     def __init__(
         self, runtime: "GraphRuntime", timeout: float | None = None, max_epochs: int | None = None
     ) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from layby.executors import HealthEvent, HealthEventSink
 from layby.graph.channel import Channel
 from layby.graph.messages import Entry
-from layby.graph.reasons import CLOSED
+from layby.graph.refusals import CLOSED
 from layby.graph.trace import Trace
 
 OVERWRITTEN = "oldest message dropped to make room"

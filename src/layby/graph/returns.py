@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Coroutine
 from typing import Any
 
-from layby.graph.errors import GraphError
-from layby.graph.names import shown
+from layby.graph.endpoints import shown
+from layby.graph.graph_errors import GraphError
 
 
 def check_function(function: Any) -> None:
@@ -28,7 +28,7 @@ def is_awaited(function: Any) -> bool:
 
 
 def check_returned(returned: object) -> None:
-    """What has not begun to run is no invocation. A Future runs by itself, and may be returned."""
+    """What has not begun to run is not an invocation. A Future may be returned."""
     if returned is None:
         return
     if inspect.isgenerator(returned) or inspect.isasyncgen(returned):

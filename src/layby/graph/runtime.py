@@ -20,16 +20,16 @@ from layby.graph.arguments import (
     check_text,
 )
 from layby.graph.component_state import ComponentState, new_states
-from layby.graph.context import GraphContext
-from layby.graph.errors import GraphError
+from layby.graph.endpoints import MOST_LISTED, hint, parse_endpoint
+from layby.graph.graph_context import GraphContext
+from layby.graph.graph_errors import GraphError
 from layby.graph.invocations import due, invocations, is_ready, run_each
 from layby.graph.messages import ACCEPTED, Lineage, PublishResult
 from layby.graph.metrics import channel_metrics, runtime_metrics
-from layby.graph.names import MOST_LISTED, hint, parse_endpoint
-from layby.graph.progress import MAX_EPOCHS, Progress
-from layby.graph.reasons import CLOSED, FIRES_FULL
+from layby.graph.progress import MAX_EPOCHS, DriverProgress
+from layby.graph.refusals import CLOSED, FIRES_FULL
 from layby.graph.returns import check_returned
-from layby.graph.tasks import SubmittedTasks
+from layby.graph.submitted_tasks import SubmittedTasks
 from layby.graph.trace import Trace, TraceEvent
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class GraphRuntime:
         between epochs: a component that runs is not stopped.
         """
         self.check_open()
-        progress = Progress(self, timeout, max_epochs)
+        progress = DriverProgress(self, timeout, max_epochs)
         news = threading.Event()
         with self.driving():
             while (pause := self.next_pause(progress, news.set)) is not None:
@@ -208,7 +208,7 @@ class GraphRuntime:
             self._publisher.sleepers.clear()
             self._driver.release()
 
-    def next_pause(self, progress: Progress, wake: Callable[[], object]) -> float | None:
+    def next_pause(self, progress: DriverProgress, wake: Callable[[], object]) -> float | None:
         """What the driver does next. `wake` is called if anything comes after it was asked."""
         self._publisher.sleepers[:] = [wake]
         pause = progress.next_pause()

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Literal, cast, get_args
 
 from layby.executors.executor_config import Seconds, seconds
-from layby.graph.errors import GraphError
-from layby.graph.names import check_names, hint, shown
+from layby.graph.endpoints import check_names, hint, shown
+from layby.graph.graph_errors import GraphError
 
 TriggerKind = Literal["manual", "any_input", "all_inputs", "task_ready", "batch", "debounce"]
 EventKind = Literal["manual", "message", "task_ready", "future_ready"]

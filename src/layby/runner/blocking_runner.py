@@ -13,7 +13,7 @@ from layby.runner.run import Run
 from layby.runner.runner import MEMORY_GRACE_S, RunFilter, Runner
 from layby.runner.schedule import Schedule
 from layby.workflow.context import Context
-from layby.workflow.durations import Duration
+from layby.workflow.duration_checks import Duration
 from layby.workflow.status import RunStatus
 from layby.workflow.workflow import AnyTask, Workflow
 

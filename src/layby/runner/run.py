@@ -13,7 +13,7 @@ from layby.errors import UsageError
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
-from layby.workflow.durations import Duration, nonnegative_seconds
+from layby.workflow.duration_checks import Duration, nonnegative_seconds
 from layby.workflow.status import NodeRow, RunStatus, run_status
 
 if TYPE_CHECKING:

@@ -38,14 +38,14 @@ from layby.runner.private_socket import open_or_join
 from layby.runner.run import Run
 from layby.runner.schedule import Schedule
 from layby.store.sqlite import Durability
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.wire.durations import millis_of
 from layby.worker.worker import Worker, WorkerConfig
 from layby.workflow import plan
 from layby.workflow.context import Context
-from layby.workflow.durations import Duration, nonnegative_seconds, positive_seconds
+from layby.workflow.duration_checks import Duration, nonnegative_seconds, positive_seconds
+from layby.workflow.flow_program import FlowProgram
 from layby.workflow.names import check_name, check_run_id, close_match
-from layby.workflow.program import FlowProgram
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import AnyTask, Workflow
@@ -338,12 +338,12 @@ class Runner:
 
     async def resolve(self, promise_id: str, value: Any = None) -> None:
         """Settle a promise; one that does not exist yet is created settled."""
-        encoded = encoding.to_value(value, f"the value of promise '{promise_id}'")
+        encoded = json_values.to_value(value, f"the value of promise '{promise_id}'")
         await self._promise(ResolvePromise(id=promise_id, value=encoded), f"promise '{promise_id}'")
 
     async def reject(self, promise_id: str, error: str | BaseException) -> None:
         raised = error if isinstance(error, BaseException) else Exception(error)
-        value = encoding.error_value(raised)
+        value = json_values.error_value(raised)
         reject = ResolvePromise(id=promise_id, value=value, state="rejected")
         await self._promise(reject, f"promise '{promise_id}'")
 

@@ -16,7 +16,7 @@ from layby.runner.counts import at_least_one
 from layby.runner.run import Run
 from layby.wire.durations import millis_of
 from layby.workflow import plan
-from layby.workflow.durations import Duration, positive_seconds
+from layby.workflow.duration_checks import Duration, positive_seconds
 from layby.workflow.names import check_schedule_id, close_match
 from layby.workflow.workflow import Workflow
 

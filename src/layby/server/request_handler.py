@@ -17,7 +17,7 @@ from layby.server.auth import UNAUTHORIZED, Gate, Identity
 from layby.server.rate_limited_log import RateLimitedLog
 from layby.wire.decode import Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
-from layby.wire.kinds import KINDS
+from layby.wire.public_kinds import KINDS
 
 logger = logging.getLogger(__name__)
 

@@ -59,7 +59,7 @@ from layby.core.ticks import (
     RetryTasks,
     Tick,
 )
-from layby.store import by_time, queries, stats
+from layby.store import by_time, index_counts, searches
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.neighbours import MemoryNeighbours
 
@@ -323,19 +323,19 @@ class MemoryStore:
     def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage:
         rows = self._projected(query.cursor, now)
         matching = (p for p, task in rows if matches_promise(query, p, task))
-        return PromisePage(*queries.page(matching, query.limit))
+        return PromisePage(*searches.page(matching, query.limit))
 
     def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage:
         rows = self._projected(query.cursor, now)
         tasks = (t for p, t in rows if t is not None and matches_task(query, p, t))
-        return TaskPage(*queries.page(tasks, query.limit))
+        return TaskPage(*searches.page(tasks, query.limit))
 
     def search_schedules(self, query: SearchSchedules) -> SchedulePage:
-        return queries.schedules(list(self.state.schedules.values()), query)
+        return searches.schedules(list(self.state.schedules.values()), query)
 
     def get_run(self, query: GetRun, now: Millis) -> RowPage:
         rows = (row for row in self._projected(query.cursor, now) if row[0].root == query.id)
-        return RowPage(*queries.page_of_rows(rows, query.limit))
+        return RowPage(*searches.page_of_rows(rows, query.limit))
 
     def get_records(self, query: GetRecords, now: Millis) -> RowPage:
         below = f"{query.id}."
@@ -344,18 +344,18 @@ class MemoryStore:
             for row in self._projected(query.cursor, now)
             if row[0].id == query.id or row[0].id.startswith(below)
         )
-        return RowPage(*queries.page_of_rows(rows, query.limit))
+        return RowPage(*searches.page_of_rows(rows, query.limit))
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
         if query.newest_first:
             return by_time.newest_runs(by_time.newest_of(self._rows()), query, now)
         rows = (row for row in self._projected(query.cursor, now) if matches_run(query, *row))
-        return RowPage(*queries.page_of_rows(rows, query.limit))
+        return RowPage(*searches.page_of_rows(rows, query.limit))
 
     def list_held(self, query: ListHeld) -> TaskPage:
         ids = self._held_ids((query.pid, query.incarnation))
         tasks = (self.state.tasks[key] for key in ids if key > (query.cursor or ""))
-        return TaskPage(*queries.page(tasks, query.limit))
+        return TaskPage(*searches.page(tasks, query.limit))
 
     def list_waiting(self, query: ListWaiting, now: Millis) -> WaitingPage:
         rows_after = by_time.waiting_of(self._rows())
@@ -365,7 +365,7 @@ class MemoryStore:
         return by_time.explanation(MemoryNeighbours(self.state), query, now)
 
     def stats(self, now: Millis) -> StatsData:
-        return stats.of_state(self.state, now)
+        return index_counts.of_state(self.state, now)
 
     def messages(self, offer: OfferMessages) -> list[Message]:
         wanted = {

@@ -58,7 +58,7 @@ from layby.core.ticks import (
     Tick,
 )
 from layby.errors import StoreUnreadable
-from layby.store import by_time, indexed_tags, queries, stats
+from layby.store import by_time, index_counts, indexed_tags, searches
 from layby.store.dialect import WIDE, Dialect
 from layby.store.failures import explained
 from layby.store.neighbours import SqlNeighbours
@@ -382,29 +382,29 @@ class SqlStore:
     # --- reads that are not by id --------------------------------------------------------
 
     def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage:
-        return queries.promises(self._read_pairs, query, now)
+        return searches.promises(self._read_pairs, query, now)
 
     def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage:
-        return queries.tasks(self._read_pairs, query, now)
+        return searches.tasks(self._read_pairs, query, now)
 
     def search_schedules(self, query: SearchSchedules) -> SchedulePage:
         everything = self._one(self._sql.everything(SCHEDULES), _schedules)
-        return queries.schedules(everything, query)
+        return searches.schedules(everything, query)
 
     def get_run(self, query: GetRun, now: Millis) -> RowPage:
-        return queries.run(self._read_pairs, query, now)
+        return searches.run(self._read_pairs, query, now)
 
     def get_records(self, query: GetRecords, now: Millis) -> RowPage:
-        return queries.records(self._read_pairs, query, now)
+        return searches.records(self._read_pairs, query, now)
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
         if query.newest_first:
             rows_before = by_time.newest_by_index(self._read_pairs, query.schedule)
             return by_time.newest_runs(rows_before, query, now)
-        return queries.runs(self._read_pairs, query, now)
+        return searches.runs(self._read_pairs, query, now)
 
     def list_held(self, query: ListHeld) -> TaskPage:
-        return queries.held(self._read_pairs, query)
+        return searches.held(self._read_pairs, query)
 
     def list_waiting(self, query: ListWaiting, now: Millis) -> WaitingPage:
         rows_after = by_time.waiting_by_index(self._read_pairs)
@@ -414,8 +414,10 @@ class SqlStore:
         return by_time.explanation(self._neighbours, query, now)
 
     def stats(self, now: Millis) -> StatsData:
-        counts = self._connection.execute(stats.COUNTS, {"most": stats.COUNTED}).fetchone()
-        return stats.by_index(counts, self._read_pairs, now)
+        counts = self._connection.execute(
+            index_counts.COUNTS, {"most": index_counts.COUNTED}
+        ).fetchone()
+        return index_counts.by_index(counts, self._read_pairs, now)
 
     def messages(self, offer: OfferMessages) -> list[Message]:
         after = max(offer.after, (offer.start, "", ""))  # with two bounds it reads all between

@@ -18,7 +18,7 @@ from layby.core.replies import AnnotateData, Claim, Explanation, FenceData, Repl
 from layby.core.state import State
 from layby.errors import WireError
 from layby.wire.decode import VERSION
-from layby.wire.kinds import KINDS
+from layby.wire.public_kinds import KINDS
 from layby.wire.records import (
     AnnotatedTaskRecord,
     ClaimRecord,

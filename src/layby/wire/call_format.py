@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from layby.core.commands import Value
 from layby.core.model import Promise
-from layby.wire import encoding
+from layby.wire import json_values
 
 
 class Call(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Call(Struct, frozen=True):
 
     def to_value(self) -> Value:
         told = {"func": self.func, "args": list(self.args), "version": self.version}
-        return encoding.to_value(told, f"rpc('{self.func}'): its arguments")
+        return json_values.to_value(told, f"rpc('{self.func}'): its arguments")
 
 
 _decoder = msgspec.json.Decoder(Call)
@@ -31,6 +31,6 @@ def read_call(promise: Promise) -> Call | None:
     if promise.timer:
         return None
     try:
-        return _decoder.decode(encoding.bytes_of(promise.param))
+        return _decoder.decode(json_values.bytes_of(promise.param))
     except (msgspec.MsgspecError, ValueError):
         return None

@@ -9,7 +9,7 @@ from layby.core.commands import Command, CreatePromise, FenceTask, Int64, Settle
 from layby.core.model import Millis
 from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
-from layby.wire.kinds import KINDS
+from layby.wire.public_kinds import KINDS
 
 VERSION: Final = "2026-04-01"
 BATCH: Final = "layby.batch"
@@ -59,7 +59,7 @@ class FenceAction(Struct, frozen=True):
     head: Unread = None
 
 
-class FenceData(Struct, frozen=True):
+class FenceRequest(Struct, frozen=True):
     id: str
     version: Int64
     action: FenceAction
@@ -83,7 +83,7 @@ _envelopes = msgspec.json.Decoder(Envelope)
 _encode = msgspec.json.Encoder().encode
 _decoders: dict[type[Any], "msgspec.json.Decoder[Any]"] = {
     each: msgspec.json.Decoder(each)
-    for each in (*KINDS.values(), FenceData, Batch)
+    for each in (*KINDS.values(), FenceRequest, Batch)
     if each is not FenceTask
 }
 
@@ -114,7 +114,7 @@ def decode_data(kind: str, data: bytes) -> Command | Query | Batch | Reply:
 
 
 def _fence(data: bytes) -> FenceTask:
-    outer: FenceData = _typed(FenceData, data)
+    outer: FenceRequest = _typed(FenceRequest, data)
     inner_type = _FENCED.get(outer.action.kind)
     inner = None if inner_type is None else _typed(inner_type, bytes(outer.action.data))
     return FenceTask(id=outer.id, version=outer.version, inner=inner)

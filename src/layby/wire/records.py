@@ -384,7 +384,7 @@ class Timeout(Struct, frozen=True):
     timeout: int
 
 
-class TaskTimeout(Struct, frozen=True):
+class TaskTimeoutRecord(Struct, frozen=True):
     id: str
     type: int
     timeout: int | None
@@ -421,7 +421,7 @@ class SnapshotRecord(WireRecord, frozen=True):
     callbacks: list[Callback]
     listeners: list[Listening]
     tasks: list[TaskRecord]
-    task_timeouts: list[TaskTimeout]
+    task_timeouts: list[TaskTimeoutRecord]
     messages: list[Sent]
 
     @classmethod
@@ -432,7 +432,7 @@ class SnapshotRecord(WireRecord, frozen=True):
             callbacks=[Callback(**each) for each in snapshot.callbacks(row)],
             listeners=[Listening(**each) for each in snapshot.listeners(row)],
             tasks=[TaskRecord.of(each) for each in snapshot.tasks(row)],
-            task_timeouts=[TaskTimeout(**each) for each in snapshot.task_timeouts(row)],
+            task_timeouts=[TaskTimeoutRecord(**each) for each in snapshot.task_timeouts(row)],
             messages=[
                 Sent(each.address, MessageRecord.of(each, _about(row, each)))
                 for each in snapshot.messages(row)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from layby.core.pauses import spread
 from layby.errors import ConditionError, DeferTimeout, UsageError
-from layby.wire.encoding import error_text
+from layby.wire.json_values import error_text
 from layby.worker.wake_events import Wake
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from layby.core.commands import Value
 from layby.errors import TaskTimeout
-from layby.wire.encoding import error_text
+from layby.wire.json_values import error_text
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback
 

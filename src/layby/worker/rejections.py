@@ -4,7 +4,7 @@ from typing import Any
 
 from layby.core.model import Promise
 from layby.errors import PromiseCancelled, PromiseRejected, PromiseTimedOut
-from layby.wire.encoding import from_text
+from layby.wire.json_values import from_text
 
 _RAISES = {
     "rejected": PromiseRejected,

@@ -23,7 +23,7 @@ from layby.errors import (
     ReplayMismatch,
     UsageError,
 )
-from layby.wire import encoding
+from layby.wire import json_values
 
 LASTING = "c"
 """Records that survive a failed try."""
@@ -176,7 +176,7 @@ class KeyedCall:
 def record_of(promise: Promise) -> Record:
     """A timer carries its record from its creation; everything else is settled with it."""
     return msgspec.convert(
-        encoding.from_text(promise.param if promise.timer else promise.value), Record
+        json_values.from_text(promise.param if promise.timer else promise.value), Record
     )
 
 
@@ -191,13 +191,13 @@ def digest_of(*arguments: object) -> str:
 
 
 def encoded(record: Record) -> Value:
-    return encoding.to_value(msgspec.to_builtins(record))
+    return json_values.to_value(msgspec.to_builtins(record))
 
 
 def checkpointed(record: Record, key: str) -> Value:
     """Refuse what does not survive JSON unchanged: a later run must read what this one saw."""
     try:
-        encoding.encode(record.value, "its result")
+        json_values.encode(record.value, "its result")
     except ContextError as error:
         raise UsageError(f"checkpoint '{key}' cannot be stored as JSON: {error}") from error
     return encoded(record)

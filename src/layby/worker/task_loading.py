@@ -10,7 +10,7 @@ from layby.core.model import Promise
 from layby.core.replies import Claim
 from layby.errors import EngineStopped, StoreError
 from layby.program import LoadedTask, Program, Verdict
-from layby.wire.encoding import error_value
+from layby.wire.json_values import error_value
 from layby.worker.attempt import Attempt, AttemptHost
 from layby.worker.recall import NONE, is_first, recall
 

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 from layby.errors import UsageError
-from layby.wire.encoding import error_text
+from layby.wire.json_values import error_text
 from layby.worker.condition_poll import (
     Condition,
     FirstCheck,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, cast
 
 from layby.errors import ContextError
-from layby.wire.encoding import decode, encode, refuse_scalar
+from layby.wire.json_values import decode, encode, refuse_scalar
 from layby.workflow.merge import Delta, View, size_of
 
 MAX_CONTEXT_BYTES: Final = 1_000_000

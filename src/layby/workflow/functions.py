@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from layby.core.commands import Value
 from layby.core.replies import Claim
 from layby.errors import UsageError
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.wire.call_format import Call, read_call
 from layby.workflow.context import Context
 from layby.workflow.job import TaskJob
@@ -72,7 +72,7 @@ class FunctionJob(TaskJob):
 
     def completed(self, result: Any) -> Value:
         answer = result if self._definition.process else answer_of(result, self._context)
-        return encoding.to_value(answer, f"the result of '{self._definition.rpc}'")
+        return json_values.to_value(answer, f"the result of '{self._definition.rpc}'")
 
 
 def context_of(call: Call) -> Context:
@@ -90,9 +90,11 @@ def answer_of(returned: object, context: Context) -> object:
     if returned is not None:
         return returned
     changed = context.changes().changed
-    return {key: encoding.decode(value) for key, value in changed.items()} or None
+    return {key: json_values.decode(value) for key, value in changed.items()} or None
 
 
 def _given(values: dict[str, Any]) -> Context:
     """Only what the function changes in it counts as set."""
-    return Context.over(View.initial({key: encoding.encode(each) for key, each in values.items()}))
+    return Context.over(
+        View.initial({key: json_values.encode(each) for key, each in values.items()})
+    )

@@ -7,7 +7,7 @@ from typing import Any
 from layby.core.commands import Value
 from layby.core.replies import Claim
 from layby.program import Failure, Mode
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.workflow.context import Context
 from layby.workflow.history import ClaimHistory
 from layby.workflow.task import TaskDefinition
@@ -53,7 +53,7 @@ class TaskJob:
 
     def failed(self, error: BaseException, failures: int) -> Failure:
         delay = self._definition.retry.next_delay(failures, error, self._random)
-        return Failure(encoding.error_value(error), delay)
+        return Failure(json_values.error_value(error), delay)
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         return self._definition.callback(self._context, error)

@@ -12,7 +12,7 @@ from layby.core.commands import Value
 from layby.core.model import Millis, Promise, PromiseState
 from layby.errors import RunCancelled, RunFailed
 from layby.program import Verdict
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.workflow.context import Context
 from layby.workflow.merge import UNCHANGED, Conflict, Delta, Merge, View
 from layby.workflow.rules import OutcomeStatus, Skip
@@ -92,7 +92,7 @@ def read(promise: Promise) -> NodeOutcome:
         return _read_node(promise.value)
     if promise.state == "rejected_timedout":
         return NodeOutcome("Failed", error=_too_late(promise.timeout_at))
-    told = encoding.read_error(promise.value)
+    told = json_values.read_error(promise.value)
     if promise.state == "rejected_canceled":
         return NodeOutcome("Cancelled", error=told.message or "cancelled")
     return _failed(promise.value)
@@ -105,7 +105,7 @@ def read_as(state: PromiseState, value: Value) -> NodeOutcome:
 
 
 def _failed(text: str) -> NodeOutcome:
-    return NodeOutcome("Failed", error=str(encoding.read_error(text)))
+    return NodeOutcome("Failed", error=str(json_values.read_error(text)))
 
 
 def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:
@@ -117,7 +117,7 @@ def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:
     }
     if failed:
         told = "; ".join(f"task '{task_id}': {error}" for task_id, error in failed.items())
-        return Verdict("rejected", encoding.named_error_value("RunFailed", told, failed=failed))
+        return Verdict("rejected", json_values.named_error_value("RunFailed", told, failed=failed))
     context = {key: Raw(value) for key, value in final.view.items()}
     return Verdict("resolved", _wrapped(_RunValue("Completed", context, final.conflicts)))
 
@@ -136,13 +136,13 @@ def read_run(root: Promise) -> RunOutcome:
 
 
 def _wrapped(value: Struct) -> Value:
-    return encoding.wrap(msgspec.json.encode(value))
+    return json_values.wrap(msgspec.json.encode(value))
 
 
 def _read_node(text: str) -> NodeOutcome:
     """A node resolved by anybody but its worker is completed and changed nothing."""
     try:
-        told = msgspec.json.decode(encoding.bytes_of(text), type=_NodeValue)
+        told = msgspec.json.decode(json_values.bytes_of(text), type=_NodeValue)
     except (msgspec.MsgspecError, ValueError):
         return NodeOutcome("Completed")
     changed = {key: bytes(value) for key, value in told.changed.items()}
@@ -152,21 +152,21 @@ def _read_node(text: str) -> NodeOutcome:
 
 def _read_completed_run(text: str) -> RunOutcome:
     try:
-        told = msgspec.json.decode(encoding.bytes_of(text), type=_RunValue)
+        told = msgspec.json.decode(json_values.bytes_of(text), type=_RunValue)
     except (msgspec.MsgspecError, ValueError):
-        return RunOutcome("Completed", Context(_mapping(encoding.from_text(text))))
+        return RunOutcome("Completed", Context(_mapping(json_values.from_text(text))))
     final = View.initial({key: bytes(value) for key, value in told.context.items()})
     return RunOutcome("Completed", Context.over(final), told.conflicts)
 
 
 def _read_cancelled_run(text: str) -> RunOutcome:
-    told = encoding.read_error(text)
+    told = json_values.read_error(text)
     by, reason = (str(told.details.get(each) or "") for each in ("by", "reason"))
     return RunOutcome("Cancelled", by=by, reason=reason)
 
 
 def _read_failed_run(text: str) -> RunOutcome:
-    told = encoding.read_error(text)
+    told = json_values.read_error(text)
     failed = {key: str(error) for key, error in _mapping(told.details.get("failed")).items()}
     return RunOutcome("Failed", failed=failed, reason="" if failed else str(told))
 

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
 from layby.core.model import Millis
 from layby.errors import WireError
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.workflow.context import Context
 from layby.workflow.merge import View
 from layby.workflow.names import check_run_id
@@ -160,7 +160,7 @@ def read_root_param(text: str, known: Callable[[str], Shape | None] | None = Non
 
 def _read(text: str, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(encoding.bytes_of(text), type=kind)
+        return msgspec.json.decode(json_values.bytes_of(text), type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
         raise WireError(f"this promise was not written by layby.run.start: {error}") from None
 
@@ -168,11 +168,11 @@ def _read(text: str, kind: type[Any]) -> Any:
 def _root_param(flow: Workflow, context: Mapping[str, bytes]) -> Value:
     encoded = {key: Raw(value) for key, value in context.items()}
     written = _WrittenRoot(flow.name, encoded, Raw(_layout(flow).tasks))
-    return encoding.wrap(msgspec.json.encode(written))
+    return json_values.wrap(msgspec.json.encode(written))
 
 
 def _in_order(encoded: bytes) -> bytes:
-    return msgspec.json.encode(encoding.decode(encoded), order="sorted")
+    return msgspec.json.encode(json_values.decode(encoded), order="sorted")
 
 
 @lru_cache(maxsize=256)
@@ -184,6 +184,6 @@ def _layout(flow: Workflow) -> _Layout:
 
 def _node(flow: Workflow, task_id: str) -> Node:
     task = flow.tasks[task_id]
-    param = encoding.wrap(msgspec.json.encode(_NodeParam(task.dependencies)))
+    param = json_values.wrap(msgspec.json.encode(_NodeParam(task.dependencies)))
     name = node_name(flow.name, task_id)
     return Node(task_id, name, task.dependencies, task.group, param)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import Waiting, WaitingOn, waiting_of
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.wire.call_format import read_call
 from layby.workflow import plan
 from layby.workflow.history import read_history
@@ -328,7 +328,7 @@ def _running_since(task: Task) -> Millis | None:
 
 
 def _error(text: str | None) -> str:
-    told = encoding.read_error(text)
+    told = json_values.read_error(text)
     return "" if told.name == "Error" and not told.message else " ".join(str(told).split())
 
 

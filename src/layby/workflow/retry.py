@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from layby.core.pauses import Pauses, spread
 from layby.errors import WorkflowError
-from layby.workflow.durations import Duration, nonnegative_seconds
+from layby.workflow.duration_checks import Duration, nonnegative_seconds
 
 Backoff = Literal["exponential", "linear", "fixed"]
 RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]

@@ -17,7 +17,7 @@ from layby.core.waits import (
     WaitKind,
     waiting_of,
 )
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.workflow import outcome
 from layby.workflow.history import (
     History,
@@ -260,7 +260,7 @@ def _progress(task: Task) -> Progress | None:
 
 
 def _last_error(task: Task) -> str | None:
-    return str(encoding.read_error(task.error)) if task.error else None
+    return str(json_values.read_error(task.error)) if task.error else None
 
 
 def _task_id(row: NodeRow) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from layby.errors import WorkflowError
 from layby.program import Mode
 from layby.workflow.context import Context
-from layby.workflow.durations import Duration, positive_seconds
+from layby.workflow.duration_checks import Duration, positive_seconds
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.rules import Rule, check_rule

@@ -8,7 +8,7 @@ from hypothesis import given
 from layby.core import values
 from layby.core.commands import Value
 from layby.errors import ContextError
-from layby.wire.encoding import (
+from layby.wire.json_values import (
     ErrorText,
     encode,
     error_value,
@@ -187,7 +187,7 @@ def test_an_error_as_one_line():
 
 def test_plain_json_is_not_walked_in_python(monkeypatch):
     """Values are read back in C instead; a megabyte would take long otherwise."""
-    monkeypatch.setattr("layby.wire.encoding._refuse_non_json", pytest.fail)
+    monkeypatch.setattr("layby.wire.json_values._refuse_non_json", pytest.fail)
     assert json.loads(encode({"rows": [{"n": n, "x": n / 7} for n in range(1000)]}))
 
 

@@ -15,7 +15,7 @@ from layby.core.model import Promise, PromiseState
 from layby.core.replies import Claim, PromiseData
 from layby.errors import UsageError
 from layby.program import LoadedTask, Verdict
-from layby.wire import encoding
+from layby.wire import json_values
 from layby.wire.call_format import Call
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
@@ -153,7 +153,7 @@ class FlowProgram:
             after = memory.views.shape.after[node.task_id]
             decision = decide(definition.rule, _outcomes(memory, after), context)
         except Exception as error:  # noqa: BLE001 - a broken rule is this task's failure
-            return Verdict("rejected", encoding.error_value(error))
+            return Verdict("rejected", json_values.error_value(error))
         if isinstance(decision, Skip):
             return Verdict("resolved", outcome.encode_skipped(decision))
         return FlowJob(definition, merged, context, claim, self._random)

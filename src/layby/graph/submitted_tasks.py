@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from layby.executors import TaskCompletion, TaskExecutor, TaskSubmission
 from layby.graph.messages import Lineage, TaskFailed
 from layby.graph.output_port import ErrorReports, OutputPort
-from layby.graph.reasons import CLOSED, NO_LOOP, NOT_AWAITED
+from layby.graph.refusals import CLOSED, NO_LOOP, NOT_AWAITED
 from layby.graph.trace import Trace
 
 

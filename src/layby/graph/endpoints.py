@@ -6,13 +6,13 @@ from itertools import islice
 from reprlib import Repr
 from typing import NamedTuple, cast
 
-from layby.graph.errors import GraphError
+from layby.graph.graph_errors import GraphError
 
 MOST_LISTED = 8
 MOST_SHOWN = 120
 MOST_COMPARED = 100
 UNORDERED = (str, bytes, Mapping, set, frozenset)
-"""What can be gone through, and is no list of names in an order of its own."""
+"""What can be gone through, but is not a list of names in an order of its own."""
 SMALL = (str, int, float, bool, type(None))
 
 _short = Repr()

@@ -16,8 +16,8 @@ from layby.graph.messages import (
     MessageMetadata,
     PublishResult,
 )
-from layby.graph.reasons import NO_TASK_EXECUTOR
-from layby.graph.tasks import RunsFlows, run_work
+from layby.graph.refusals import NO_TASK_EXECUTOR
+from layby.graph.submitted_tasks import RunsFlows, run_work
 
 FIRED: Entry = (None, NO_LINEAGE)
 

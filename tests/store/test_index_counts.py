@@ -8,7 +8,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.stats import LIVING, GetStats
-from layby.store import stats
+from layby.store import index_counts
 from layby.store.sql import SqlStore
 from tests.helpers import requests as r
 from tests.helpers.worlds import World, new_store
@@ -72,7 +72,7 @@ def test_what_is_over_waits_no_more(world: World) -> None:
 
 def test_counting_stops_somewhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A huge store must not hold up the writer: the bound stands for itself and more."""
-    monkeypatch.setattr(stats, "COUNTED", 3)
+    monkeypatch.setattr(index_counts, "COUNTED", 3)
     for number in range(5):
         world.ok(r.target(f"x{number}"))
     counted = world.ok(GetStats())
@@ -83,7 +83,7 @@ def test_no_count_looks_at_rows() -> None:
     """Each is a range of an index that holds all it needs."""
     with closing(new_store("sqlite")) as store:
         assert isinstance(store, SqlStore)
-        told = store._connection.execute(f"EXPLAIN QUERY PLAN {stats.COUNTS}", {"most": 9})
+        told = store._connection.execute(f"EXPLAIN QUERY PLAN {index_counts.COUNTS}", {"most": 9})
         plans = [row[3] for row in told.fetchall()]
     states = [plan for plan in plans if "promises" in plan]
     assert len(states) == len(LIVING)
