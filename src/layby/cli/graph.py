@@ -41,7 +41,7 @@ target = click.argument("target", metavar="TARGET", shell_complete=complete_file
 def graph() -> None:
     """In-process graphs: components, ports and edges.
 
-    TARGET is a YAML file, or MODULE:GRAPH as for `layby run`; `:GRAPH` may be left away where there
+    TARGET is a YAML file, or MODULE:GRAPH as for `layby run`; leave out `:GRAPH` if there
     is only one graph.
     """
 

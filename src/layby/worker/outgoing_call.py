@@ -30,7 +30,7 @@ def new_call(func: object, args: tuple[Any, ...], version: object) -> Call:
 def check_target(target: object) -> str:
     if not isinstance(target, str) or not address.is_valid(target):
         raise UsageError(
-            f"rpc: {target!r} is no address: write poll://any@GROUP for a worker of that group, "
+            f"rpc: {target!r} is not an address: write poll://any@GROUP for a worker of GROUP, "
             "or the http:// URL of one that is pushed to"
         )
     place = address.parse_poll(target)
