@@ -19,7 +19,7 @@ from layby.wire.decode import VERSION
 from tests.helpers.worlds import Answered
 
 PATIENCE_S = 90.0
-Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "html", "json", "busy", "pass"]
+Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "slow", "html", "json", "busy", "pass"]
 """What becomes of a request:
 
 `refuse`  the connection ends before the server hears of it
@@ -27,6 +27,7 @@ Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "html", "json", "bus
 `cut`     the same, in the middle of the answer
 `twice`   the server hears it twice; the second answer comes back
 `hang`    the server has done it, and the answer never comes
+`slow`    the server hears of it `delay` seconds later, unless the client hangs up before
 `html`    a gateway answers 502 with a page; the server has not heard of it
 `json`    a gateway answers 502 with JSON of its own; the server has done it
 `busy`    503, as a server that stops says it
@@ -78,6 +79,7 @@ class Meddler:
         self.sizes: list[int] = []
         self.streams = 0
         self.refuses_streams = False
+        self.delay = 0.5
         self._plans: list[tuple[str, deque[Trouble], When]] = []
         self._connections: set[asyncio.StreamWriter] = set()
         self._open_streams: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
@@ -165,6 +167,8 @@ class Meddler:
         if trouble in ("html", "busy"):
             await _write(writer, _gateway(trouble, requests[0][0]))
             return
+        if trouble == "slow":
+            await _unless_hung_up(asyncio.sleep(self.delay), reader)
         for _ in range(2 if trouble == "twice" else 1):
             await _write(up, head + body)
             answer = await _unless_hung_up(_message(upstream), reader)

@@ -100,6 +100,23 @@ def test_a_heartbeat_whose_answer_never_comes_costs_no_lease(elsewhere: Elsewher
     play(scene)
 
 
+def test_heartbeats_that_take_long_still_keep_the_lease(elsewhere: Elsewhere):
+    """Each takes most of the time between two: it is not given up, and no other waits behind it."""
+
+    async def scene() -> None:
+        bodies = Bodies()
+        async with elsewhere.runner(lease=1.8) as runner:
+            run = await runner.start(bodies.flow(), run_id="a")
+            await soon(lambda: bodies.begun)
+            elsewhere.meddler.trouble(BEAT, *["slow"] * 100)
+            before = elsewhere.count(BEAT)
+            await soon(lambda: elsewhere.count(BEAT) >= before + 7)
+            bodies.gate.set()
+            assert (await run.result())["try"] == 1
+
+    play(scene)
+
+
 def test_a_long_lease_is_renewed_too(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch):
     """Though its heart beats less often than a loop may be blocked."""
     monkeypatch.setattr(

@@ -2,6 +2,9 @@
 
 User code that keeps the event loop busy does not cost the worker its leases. Only when the loop has
 been blocked for `max_block` seconds do heartbeats stop, so that others may take what is stuck here.
+
+A heartbeat that is not answered soon is not given up, because a slow answer renews the lease all
+the same; the next one goes through a connection of its own, because that answer may never come.
 """
 
 import asyncio
@@ -42,8 +45,8 @@ class HeartbeatThread:
         self._worker = worker
         self._connect = connect
         self._clock = clock
-        lease = worker.config.ttl / 1000
-        self._every = min(lease / BEATS_PER_LEASE, max_block / LOOKS_PER_BLOCK)
+        self._lease = worker.config.ttl / 1000
+        self._every = min(self._lease / BEATS_PER_LEASE, max_block / LOOKS_PER_BLOCK)
         self._max_block = max_block
         self._reconciler = Reconciler(worker)
         self._loop = asyncio.get_running_loop()
@@ -53,6 +56,8 @@ class HeartbeatThread:
         self._is_stopping = False
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._beat_task: asyncio.Task[None] | None = None
+        self._client: Client
+        self._late: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="layby-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -72,32 +77,55 @@ class HeartbeatThread:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        """`stop` cancels the beating, never the closing of the connection."""
-        client = self._connect(self._every / 2)
-        self._beat_task = asyncio.create_task(self._beat_forever(client))
+        """`stop` cancels the beating, never the closing of the connections."""
+        self._client = self._connect(self._lease)
+        self._beat_task = asyncio.create_task(self._beat_forever())
         self._own_loop = asyncio.get_running_loop()
         await asyncio.wait([self._beat_task])
-        await client.close()
+        for late in self._late:
+            late.cancel()
+        await asyncio.gather(self._client.close(), *self._late, return_exceptions=True)
 
-    async def _beat_forever(self, client: Client) -> None:
+    async def _beat_forever(self) -> None:
         pause = self._every
         while not self._is_stopping:
             await asyncio.sleep(pause)
-            is_heard = self._is_blocked() or await self._beat_is_answered(client)
+            is_heard = self._is_blocked() or await self._is_answered_soon()
             pause = self._every if is_heard else self._every / 4
 
+    async def _is_answered_soon(self) -> bool:
+        beat = asyncio.create_task(self._beat_is_answered(self._client))
+        try:
+            await asyncio.wait([beat], timeout=self._every / 2)
+        except asyncio.CancelledError:
+            beat.cancel()
+            raise
+        if beat.done():
+            return beat.result()
+        self._let_finish(beat, self._client)
+        self._client = self._connect(self._lease)
+        return False
+
+    def _let_finish(self, beat: "asyncio.Task[bool]", client: Client) -> None:
+        """Wait for an answer that is late, for as long as it can still renew the lease."""
+        late = asyncio.create_task(_close_after(beat, client))
+        self._late.add(late)
+        late.add_done_callback(self._late.discard)
+
     async def _beat_is_answered(self, client: Client) -> bool:
-        was_heard, self._is_answered = self._is_answered, False
         try:
             await self._beat(client)
-            self._is_answered = True
         except LaybyError as failure:
-            if was_heard:  # logged once, however long it lasts
+            if self._is_answered:  # logged once, however long it lasts
                 logger.warning("heartbeats are not answered: %s", failure)
+            self._is_answered = False
         except Exception:
             logger.exception("a heartbeat failed")
-        if self._is_answered and not was_heard:
-            logger.info("heartbeats are answered again")
+            self._is_answered = False
+        else:
+            if not self._is_answered:
+                logger.info("heartbeats are answered again")
+            self._is_answered = True
         return self._is_answered
 
     async def _beat(self, client: Client) -> None:
@@ -149,3 +177,10 @@ class HeartbeatThread:
             agrees=reply.data.agrees
         ):
             self._worker.spawn(self._reconciler.reconcile())
+
+
+async def _close_after(beat: "asyncio.Task[bool]", client: Client) -> None:
+    try:
+        await beat
+    finally:
+        await client.close()

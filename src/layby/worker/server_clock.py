@@ -44,7 +44,7 @@ class ServerClock:
         return self._own.now() + self._ahead_ms
 
     async def beat(self, client: Client, beat: HeartbeatWorker) -> Reply:
-        """Send a heartbeat, and learn from its answer. Only one is under way at a time."""
+        """Send a heartbeat, and learn from its answer, which may come after those to later ones."""
         asked_at = self._own.now()
         reply = await client.send(beat)
         if isinstance(reply.data, HeartbeatData) and reply.data.now is not None:
