@@ -74,8 +74,8 @@ def _lines(stream) -> Iterator[bytes]:
 
 
 def test_nothing_acknowledged_is_lost(tmp_path):
-    """Ten rounds with ten seeds, in every run of the tests."""
-    rounds(tmp_path, range(10))
+    """Six rounds with six seeds, in every run of the tests."""
+    rounds(tmp_path, range(6))
 
 
 @pytest.mark.slow

@@ -472,7 +472,7 @@ TestThreaded = ThreadedMachine.TestCase
 TestAsync = AsyncMachine.TestCase
 TestProcess = ProcessMachine.TestCase
 
-TestDeterministic.settings = settings(max_examples=200, stateful_step_count=40)
-TestThreaded.settings = settings(max_examples=300, stateful_step_count=30)
-TestAsync.settings = settings(max_examples=250, stateful_step_count=40)
-TestProcess.settings = settings(max_examples=40, stateful_step_count=15)
+TestDeterministic.settings = settings(max_examples=150, stateful_step_count=40)
+TestThreaded.settings = settings(max_examples=150, stateful_step_count=30)
+TestAsync.settings = settings(max_examples=150, stateful_step_count=40)
+TestProcess.settings = settings(max_examples=15, stateful_step_count=15)

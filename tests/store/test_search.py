@@ -78,7 +78,7 @@ filters = st.fixed_dictionaries(
     state=maybe(("pending", "resolved", "rejected", "rejected_timedout", "rejected_canceled")),
     task_state=maybe(("pending", "acquired", "suspended", "halted", "fulfilled")),
 )
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_both_stores_find_the_same(
     seed: int, strict: bool, chosen: dict, state: Any, task_state: Any
 ) -> None:
