@@ -1,15 +1,55 @@
-"""What can go wrong outside the rules; refusals by the rules are replies, not exceptions."""
+"""What can go wrong outside the rules; refusals by the rules are replies, not exceptions.
+
+Each class says which statuses of a reply it stands for, and how a command ends that raises it. The
+same mistake raises the same class, whether the engine is in this process or behind a server.
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 
 class LaybyError(Exception):
     """Anything layby raises on purpose. The message says what, which id and what to do."""
 
+    statuses: ClassVar[tuple[int, ...]] = ()
+    """The statuses of replies, as in HTTP, that are raised as this class."""
+    exit_code: ClassVar[int] = 2
+    """Of a command that ends with it: 1, it ran and the answer is no; 2, it could not run."""
+
 
 class UsageError(LaybyError):
     """The caller asked for something impossible: change the call."""
+
+    statuses = (400, 413)
+
+
+class NotFound(UsageError, LookupError):
+    """There is no run, task, schedule, promise or workflow of that name."""
+
+    statuses = (404,)
+    exit_code = 1
+
+
+class Conflict(UsageError):
+    """What is there already does not allow it: another one of that id, or one in another state."""
+
+    statuses = (409, 422)
+    exit_code = 1
+
+
+class NotAllowed(LaybyError):
+    """The server does not accept the token (401), or the token does not allow this (403)."""
+
+    statuses = (401, 403)
+
+
+class Unavailable(LaybyError, ConnectionError):
+    """Nobody could answer: a server, a file or a Runner that is away, full or closed.
+
+    It may work later; what was asked may have been done nevertheless if the answer was lost.
+    """
+
+    statuses = (503,)
 
 
 class WireError(LaybyError):
@@ -20,7 +60,7 @@ class StoreError(LaybyError):
     """The store refused or failed; nothing in the batch was written."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailable(StoreError, Unavailable):
     """The store cannot serve now (full disk, locked, read-only); the same call may work later."""
 
 
@@ -40,8 +80,12 @@ class StoreUnreadable(StoreError):
     """The file is not one this version of layby can read."""
 
 
-class EngineStopped(LaybyError):
+class EngineStopped(Unavailable):
     """The engine has been stopped; nothing was written for this command."""
+
+
+class RunnerClosed(EngineStopped, UsageError):
+    """This Runner has been closed: open another one."""
 
 
 class WorkflowError(UsageError):
@@ -59,6 +103,8 @@ class RuleError(LaybyError):
 class RunFailed(LaybyError):
     """The run ended without its result. `failed` maps task ids to what went wrong in them."""
 
+    exit_code = 1
+
     def __init__(self, run_id: str, failed: Mapping[str, str], reason: str = "") -> None:
         super().__init__(run_id, failed, reason)  # all arguments, so that the error can be pickled
         self.run_id = run_id
@@ -73,6 +119,8 @@ class RunFailed(LaybyError):
 
 class RunCancelled(LaybyError):
     """Somebody cancelled the run."""
+
+    exit_code = 1
 
     def __init__(self, run_id: str, by: str = "", reason: str = "") -> None:
         super().__init__(run_id, by, reason)
@@ -139,3 +187,15 @@ class PromiseTimedOut(PromiseRejected):
     """The promise passed its own deadline (a wait's timeout is `DeferTimeout`)."""
 
     verb = "timed out"
+
+
+_BY_STATUS: dict[int, type[LaybyError]] = {
+    status: each
+    for each in (UsageError, NotFound, Conflict, NotAllowed, Unavailable)
+    for status in each.statuses
+}
+
+
+def error_for(status: int, text: str) -> LaybyError:
+    """The exception for a reply that refuses."""
+    return _BY_STATUS.get(status, LaybyError)(text)

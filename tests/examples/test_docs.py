@@ -19,7 +19,17 @@ from tests.examples.test_examples import complaints
 from tests.helpers.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("calls", "graph", "quickstart", "schedules", "security", "waiting", "workers", "workflows")
+NAMES = (
+    "calls",
+    "errors",
+    "graph",
+    "quickstart",
+    "schedules",
+    "security",
+    "waiting",
+    "workers",
+    "workflows",
+)
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<prints>.*?)^```\n)?",

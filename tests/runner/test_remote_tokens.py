@@ -10,7 +10,7 @@ from layby import Workflow, task
 from layby.client import inbox, patience
 from layby.core.pauses import Pauses
 from layby.core.replies import Reply
-from layby.errors import UsageError
+from layby.errors import NotAllowed
 from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate
 from layby.worker import worker
 from tests.helpers.callers import answer_to, call
@@ -139,7 +139,7 @@ def test_what_may_not_be_done_is_said(rights: Rights):
     """By every verb, in words."""
 
     async def refused(what: Any, match: str) -> None:
-        with pytest.raises(UsageError, match=match):
+        with pytest.raises(NotAllowed, match=match):
             await what
 
     async def scene(place: Place) -> None:

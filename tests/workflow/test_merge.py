@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layby.wire.json_values import encode
-from layby.workflow.merge import Conflict, Delta, Entry, View
+from layby.workflow.merge import Delta, Entry, MergeConflict, View
 from layby.workflow.shape import Shape
 from layby.workflow.views import RunViews
 from tests.helpers.dags import KEYS, Naive, delta_of, deltas, shapes
@@ -60,7 +60,7 @@ def assert_same(merge, expected):
 def test_a_fan_in(changes, expected, conflicts):
     before = run(DIAMOND, changes).before("end")
     assert dict(before.view.items()) == expected
-    assert before.conflicts == tuple(Conflict(*each) for each in conflicts)
+    assert before.conflicts == tuple(MergeConflict(*each) for each in conflicts)
 
 
 def test_an_untouched_inherited_key_does_not_cover_a_siblings_change():
@@ -81,7 +81,7 @@ def test_a_superseded_writer_does_not_win_by_its_place_in_the_list():
     shape = Shape({"a": (), "b": ("a",), "c": (), "end": ("b", "c", "a")})
     before = run(shape, {"a": {"k": 1}, "b": {"k": 2}, "c": {"k": 3}}).before("end")
     assert before.view.entry("k") == Entry(b"3", "c")
-    assert before.conflicts == (Conflict("k", "c", "b"),)
+    assert before.conflicts == (MergeConflict("k", "c", "b"),)
 
 
 def test_the_final_context_merges_all_leaves_in_workflow_order():
@@ -89,7 +89,7 @@ def test_the_final_context_merges_all_leaves_in_workflow_order():
     shape = Shape({"z": (), "a": (), "m": ()})
     final = run(shape, {"z": {"x": 1, "k": 1}, "a": {"y": 2, "k": 2}, "m": {"k": 3}}).final()
     assert dict(final.view.items()) == {"x": b"1", "y": b"2", "k": b"3"}
-    assert final.conflicts == (Conflict("k", "m", "z"), Conflict("k", "m", "a"))
+    assert final.conflicts == (MergeConflict("k", "m", "z"), MergeConflict("k", "m", "a"))
 
 
 def test_unknown_names_what_has_to_be_read_and_no_more():

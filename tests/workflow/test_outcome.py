@@ -4,7 +4,7 @@ from layby.core import values
 from layby.core.model import NEVER, Promise, PromiseState
 from layby.errors import RunCancelled, RunFailed
 from layby.wire.json_values import error_value, text_of, to_value
-from layby.workflow.merge import Conflict, Delta, Merge, View
+from layby.workflow.merge import Delta, Merge, MergeConflict, View
 from layby.workflow.outcome import (
     NodeOutcome,
     RunOutcome,
@@ -17,7 +17,7 @@ from layby.workflow.outcome import (
 from layby.workflow.rules import Skip
 
 DEADLINE = 1_794_700_800_000
-CONFLICT = Conflict("k", "b", "a")
+CONFLICT = MergeConflict("k", "b", "a")
 
 
 def promise(state: PromiseState, text: str = "{}") -> Promise:

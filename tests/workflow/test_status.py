@@ -8,7 +8,7 @@ from layby.core.model import NEVER, Promise, Task
 from layby.core.waits import read_waiting_on
 from layby.wire.json_values import error_value, text_of
 from layby.workflow.history import TaskHistory
-from layby.workflow.merge import Conflict, Delta, Merge, View
+from layby.workflow.merge import Delta, Merge, MergeConflict, View
 from layby.workflow.outcome import conclude, encode_completed, encode_skipped
 from layby.workflow.plan import plan
 from layby.workflow.rules import Skip
@@ -144,7 +144,7 @@ def test_a_completed_task_does_not_show_an_earlier_failure_as_its_error():
 
 
 def test_conflicts_are_shown():
-    conflict = Conflict("k", "b", "a")
+    conflict = MergeConflict("k", "b", "a")
     value = text_of(encode_completed(Delta(), (conflict,)))
     assert execution(promise(state="resolved", value=value)).conflicts == (conflict,)
 

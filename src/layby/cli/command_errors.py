@@ -4,8 +4,6 @@ from layby.errors import LaybyError
 
 
 class Refused(LaybyError):
-    """It ran, and the answer is no: exit code 1."""
+    """It ran, and the answer is no."""
 
-
-class AccessDenied(LaybyError):
-    """The server does not accept the token, or does not allow this."""
+    exit_code = 1

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from layby.cli.command_errors import AccessDenied, Refused
 from layby.client import paging
 from layby.client.interface import Client
 from layby.core.commands import GetPromise
@@ -20,7 +19,7 @@ from layby.core.queries import (
     SearchTasks,
 )
 from layby.core.replies import Explanation, PromiseData, PromisePage, Reply, RowPage
-from layby.errors import LaybyError
+from layby.errors import NotFound, error_for
 from layby.workflow.names import close_match
 from layby.workflow.plan import ROOT_PREFIX
 from layby.workflow.reasons import short_id
@@ -29,6 +28,10 @@ T = TypeVar("T")
 Row = tuple[Promise, Task | None]
 Paged = ListRuns | ListWaiting | SearchPromises | SearchTasks | SearchSchedules
 
+REMEDIES = {
+    401: ": the server needs a valid token; give --token, or set LAYBY_TOKEN",
+    403: ": the token does not allow this",
+}
 PAGE = 500
 SEARCHED = 200
 
@@ -38,12 +41,7 @@ def expect(reply: Reply, kind: type[T], what: str) -> T:
     if isinstance(reply.data, kind) and reply.is_ok:
         return reply.data
     text = f"{what}: {_lower_first(str(reply.data))}"
-    if reply.status == 401:
-        remedy = "the server needs a valid token; give --token, or set LAYBY_TOKEN"
-        raise AccessDenied(f"{text}: {remedy}")
-    if reply.status == 403:
-        raise AccessDenied(f"{text}: the token does not allow this")
-    raise Refused(text) if reply.status in (404, 409, 422) else LaybyError(text)
+    raise error_for(reply.status, f"{text}{REMEDIES.get(reply.status, '')}")
 
 
 async def found(client: Client, asked: str) -> Promise:
@@ -71,16 +69,16 @@ async def explained(client: Client, asked: str) -> Explanation:
     raise await unknown(client, asked)
 
 
-async def unknown(client: Client, asked: str, what: str = "run, task or promise") -> Refused:
+async def unknown(client: Client, asked: str, what: str = "run, task or promise") -> NotFound:
     """The error for an unknown id, with a suggestion."""
     known = [
         id_ for each in (asked, f"{ROOT_PREFIX}{asked}") for id_ in await _similar_ids(client, each)
     ]
     if asked in known:  # only for tasks: a promise need not have one
-        return Refused(f"promise '{asked}' has no {what}")
+        return NotFound(f"promise '{asked}' has no {what}")
     shown = [*known, *(short_id(each) for each in known)]
     hint = close_match(asked, shown) or ": look with `layby runs` or `layby promises search`"
-    return Refused(f"there is no {what} '{asked}'{hint}")
+    return NotFound(f"there is no {what} '{asked}'{hint}")
 
 
 async def run_rows(client: Client, root_id: str) -> list[Row]:

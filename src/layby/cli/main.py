@@ -1,7 +1,8 @@
 """The `layby` command. Each command lives in a module of its own and is only listed here.
 
 Exit codes are the same everywhere: 0 it worked, 1 it ran and the answer is no, 2 it could not
-run, 130 it was interrupted. Expected failures are one line on stderr.
+run, 130 it was interrupted; which error has which is said by its class (`layby.errors`). Expected
+failures are one line on stderr.
 """
 
 from typing import Any, Final
@@ -9,7 +10,6 @@ from typing import Any, Final
 import click
 
 import layby
-from layby.cli.command_errors import Refused
 from layby.cli.command_groups import CommandGroup, LazyCommand
 from layby.errors import LaybyError
 
@@ -75,7 +75,7 @@ class Commands(CommandGroup):
             return super().invoke(ctx)
         except LaybyError as error:
             click.echo(f"layby: {error}", err=True)
-            ctx.exit(1 if isinstance(error, Refused) else 2)
+            ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("layby: interrupted", err=True)
             ctx.exit(130)

@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from layby.cli import record_views, showing
-from layby.cli.command_errors import Refused
 from layby.cli.command_groups import CommandGroup
 from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import expect
@@ -18,6 +17,7 @@ from layby.core.commands import Command, CreateSchedule, DeleteSchedule, GetSche
 from layby.core.model import Schedule
 from layby.core.queries import SearchSchedules
 from layby.core.replies import Reply, ScheduleData, SchedulePage
+from layby.errors import NotFound
 from layby.workflow.names import close_match
 
 
@@ -137,6 +137,6 @@ async def _reply(client: Client, command: Command, schedule_id: str) -> Reply:
         known = (await client.send(SearchSchedules(limit=1_000))).data
         ids = [each.id for each in known.schedules] if isinstance(known, SchedulePage) else []
         hint = close_match(schedule_id, ids) or ": look with `layby schedules search`"
-        raise Refused(f"there is no schedule '{schedule_id}'{hint}")
+        raise NotFound(f"there is no schedule '{schedule_id}'{hint}")
     expect(reply, object, f"schedule '{schedule_id}'")
     return reply

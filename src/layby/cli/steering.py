@@ -23,6 +23,7 @@ from layby.core.commands import (
 )
 from layby.core.model import Promise
 from layby.core.replies import PromiseData, Reply
+from layby.errors import Conflict, NotFound
 from layby.wire import json_values
 from layby.workflow import plan
 from layby.workflow.reasons import short_id
@@ -102,7 +103,7 @@ def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> 
     async def work(client: Client) -> Promise:
         promise = await found(client, asked)
         if not promise.is_pending:
-            raise Refused(f"{asked} is already settled: {promise.state}")
+            raise Conflict(f"{asked} is already settled: {promise.state}")
         reply = await client.send(CancelPromise(id=promise.id, by=by, reason=reason))
         return expect(reply, PromiseData, asked).promise
 
@@ -186,7 +187,7 @@ def _steer(
     done = ask(place, work)
     if not done:
         why = "all have settled or are halted" if told == "halted" else "none is halted"
-        raise Refused(f"{asked}: none of its tasks can be {told}: {why}")
+        raise Conflict(f"{asked}: none of its tasks can be {told}: {why}")
     if as_json:
         showing.print_json({told: done})
     else:
@@ -196,7 +197,7 @@ def _steer(
 
 def _expect_task(reply: Reply, asked: str, told: str) -> None:
     if reply.status == 404:
-        raise Refused(f"promise '{asked}' has no task that could be {told}")
+        raise NotFound(f"promise '{asked}' has no task that could be {told}")
     expect(reply, object, asked)
 
 

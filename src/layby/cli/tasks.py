@@ -6,7 +6,6 @@ import click
 import msgspec
 
 from layby.cli import record_views, showing
-from layby.cli.command_errors import Refused
 from layby.cli.command_groups import CommandGroup
 from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import expect, unknown
@@ -38,7 +37,7 @@ from layby.core.commands import (
 from layby.core.model import NEVER, Task
 from layby.core.queries import SearchTasks
 from layby.core.replies import ClaimData, FenceData, PromiseData, Reply, TaskData
-from layby.errors import UsageError
+from layby.errors import Conflict, UsageError
 from layby.wire.decode import decode_data
 
 STATES = ("pending", "acquired", "suspended", "halted", "fulfilled")
@@ -280,7 +279,7 @@ def _do(place: Place, command: Command, task_id: str, told: str, *, as_json: boo
     """Send a command whose answer has no data, and print what happened."""
     reply = ask(place, lambda client: _reply(client, command, task_id))
     if reply.status == 300:
-        raise Refused(f"{task_id} is not suspended: one of the promises is already settled")
+        raise Conflict(f"{task_id} is not suspended: one of the promises is already settled")
     showing.print_json({"ok": True}) if as_json else showing.print_line(told)
 
 

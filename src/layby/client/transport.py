@@ -76,12 +76,13 @@ class Transport:
         headers |= {ask.INCARNATION: incarnation} if incarnation else {}
         try:
             async with self._open_session().get(url, timeout=timeout, headers=headers) as answer:
-                if answer.status != 200:
-                    raise StreamRefused(answer.status, await answer.text())
+                await _check_is_open(answer)
                 yield b""
                 async for line in _lines(answer.content):
                     if line.startswith(EVENT):
                         yield line[len(EVENT) :].strip()
+        except StreamRefused:
+            raise
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from None
 
@@ -138,6 +139,11 @@ def _keepalive_socket(address_info: tuple[Any, ...]) -> socket.socket:
         if (option := getattr(socket, name, None)) is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
+
+
+async def _check_is_open(answer: aiohttp.ClientResponse) -> None:
+    if answer.status != 200:
+        raise StreamRefused(answer.status, await answer.text())
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:

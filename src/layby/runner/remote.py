@@ -5,7 +5,7 @@ from layby.client.http import HttpClient
 from layby.client.inbox import Inbox
 from layby.clock import SystemClock
 from layby.core.model import Millis
-from layby.errors import EngineStopped, StoreUnavailable, UsageError
+from layby.errors import EngineStopped, NotAllowed, StoreUnavailable
 from layby.worker.heartbeat_thread import HeartbeatThread
 from layby.worker.server_clock import ServerClock
 from layby.worker.worker import Worker
@@ -89,7 +89,7 @@ class RemoteLink:
                 if reply.status == 401
                 else f"the token does not allow the group '{worker.config.group}'"
             )
-            raise UsageError(
+            raise NotAllowed(
                 f"the server at {self._url} refused this worker: {reply.data}: {remedy}"
             )
         if not reply.is_ok:

@@ -9,7 +9,7 @@ from layby.core.commands import WatchPromise
 from layby.core.model import Promise, Task
 from layby.core.queries import GetRun
 from layby.core.replies import PromiseData, RowPage
-from layby.errors import UsageError
+from layby.errors import NotFound, error_for
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
@@ -92,11 +92,11 @@ class Run:
         if isinstance(reply.data, PromiseData):
             return reply.data.promise
         why = UNKNOWN if reply.status == 404 else f" cannot be watched: {reply.data}"
-        raise UsageError(f"run '{self.id}'{why}")
+        raise error_for(reply.status, f"run '{self.id}'{why}")
 
     async def _rows(self) -> list[tuple[Promise, Task | None]]:
         ask, query = partial(self._runner.page, kind=RowPage), GetRun(id=self.promise_id)
         found = [row async for page in pages(ask, query) for row in page.rows]
         if not found:
-            raise UsageError(f"run '{self.id}'{UNKNOWN}")
+            raise NotFound(f"run '{self.id}'{UNKNOWN}")
         return found

@@ -30,7 +30,15 @@ from layby.core.replies import PromiseData, Reply, RowPage, RunData
 from layby.core.settings import Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of
-from layby.errors import EngineStopped, UsageError, WorkflowError
+from layby.errors import (
+    Conflict,
+    EngineStopped,
+    NotFound,
+    RunnerClosed,
+    UsageError,
+    WorkflowError,
+    error_for,
+)
 from layby.runner import schedule as scheduling
 from layby.runner.counts import at_least_one
 from layby.runner.embedded import EmbeddedLink
@@ -284,8 +292,11 @@ class Runner:
         """Cancel a run or one of its tasks at once, whether running, parked or pending."""
         cancel = CancelPromise(id=_promise_id(run_id, task), by=by, reason=reason)
         reply = await self.send(cancel)
-        if not reply.is_ok:
+        if reply.status == 404:
             raise await self._unknown(run_id, task)
+        if not reply.is_ok:
+            what = f"run '{run_id}'" if task is None else f"task '{task}' of run '{run_id}'"
+            raise error_for(reply.status, f"{what}: {reply.data}")
 
     async def halt(
         self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
@@ -371,7 +382,7 @@ class Runner:
         try:
             return await self.client.send(request)
         except EngineStopped:
-            raise EngineStopped(
+            raise RunnerClosed(
                 f"the Runner on {self._address!r} was closed before this was answered: "
                 "open another one and ask again; runs continue where they stopped"
             ) from None
@@ -380,7 +391,7 @@ class Runner:
         """The page a query finds; raises for a refusal."""
         reply = await self.send(query)
         if not isinstance(reply.data, kind):
-            raise UsageError(f"{query.kind} was refused: {reply.data}")
+            raise error_for(reply.status, f"{query.kind} was refused: {reply.data}")
         return reply.data
 
     # --- internals -----------------------------------------------------------------------
@@ -388,7 +399,7 @@ class Runner:
     async def _started(self, command: StartRun, run_id: str) -> RunData:
         reply = await self.worker.start_run(command)
         if not isinstance(reply.data, RunData):
-            raise UsageError(f"run '{run_id}' cannot be started: {reply.data}")
+            raise error_for(reply.status, f"run '{run_id}' cannot be started: {reply.data}")
         return reply.data
 
     @staticmethod
@@ -396,7 +407,7 @@ class Runner:
         """The same id is the same run, so it must belong to the same workflow."""
         stored = plan.read_root_param(root.param).flow
         if stored != flow.name:
-            raise UsageError(
+            raise Conflict(
                 f"run '{run_id}' already exists and belongs to workflow '{stored}', not "
                 f"'{flow.name}': use another run id, or runner.get({run_id!r})"
             )
@@ -413,7 +424,7 @@ class Runner:
         if reply.status == 404:
             raise await self._unknown(run_id, task)
         if not reply.is_ok:
-            raise UsageError(f"task '{task}' of run '{run_id}': {reply.data}")
+            raise error_for(reply.status, f"task '{task}' of run '{run_id}': {reply.data}")
 
     async def _listed(
         self, state: PromiseState | None, flow: str | None, limit: int
@@ -432,18 +443,18 @@ class Runner:
         if isinstance(reply.data, PromiseData):
             return reply.data.promise
         remedy = ": check the id, or start it first" if reply.status == 404 else ""
-        raise UsageError(f"{what}: {reply.data}{remedy}")
+        raise error_for(reply.status, f"{what}: {reply.data}{remedy}")
 
-    async def _unknown(self, run_id: str, task: str | None) -> UsageError:
+    async def _unknown(self, run_id: str, task: str | None) -> NotFound:
         """Says whether the run or the task does not exist, and what does."""
         run = await self.get(run_id)
         tasks = (await run.status()).tasks
         hint = close_match(task or "", tuple(tasks)) or f"; it has {', '.join(tasks)}"
-        return UsageError(f"run '{run_id}' has no task '{task}'{hint}")
+        return NotFound(f"run '{run_id}' has no task '{task}'{hint}")
 
     def _check_open(self) -> None:
         if self._state == "closed":
-            raise UsageError(f"this Runner on {self._address!r} is closed: open another one")
+            raise RunnerClosed(f"this Runner on {self._address!r} is closed: open another one")
         if self._state == "new":
             raise UsageError("this Runner is not open: use it inside `async with Runner(...)`")
 

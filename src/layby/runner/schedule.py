@@ -11,7 +11,7 @@ from layby.core.commands import CreateRunSchedule, DeleteSchedule
 from layby.core.model import NEVER, Millis
 from layby.core.queries import ListRuns, SearchSchedules
 from layby.core.replies import RowPage, ScheduleData, SchedulePage
-from layby.errors import UsageError
+from layby.errors import NotFound, UsageError, error_for
 from layby.runner.counts import at_least_one
 from layby.runner.run import Run
 from layby.wire.durations import millis_of
@@ -90,7 +90,7 @@ async def create(runner: "Runner", command: CreateRunSchedule) -> Schedule:
     if isinstance(reply.data, ScheduleData):
         return Schedule(runner, reply.data.schedule)
     remedy = f" (runner.unschedule({command.id!r}) deletes it)" if reply.status == 409 else ""
-    raise UsageError(f"{reply.data}{remedy}")
+    raise error_for(reply.status, f"{reply.data}{remedy}")
 
 
 async def list_all(runner: "Runner") -> list[Schedule]:
@@ -109,9 +109,9 @@ async def delete(runner: "Runner", schedule_id: str) -> None:
     if reply.status == 404:
         known = tuple(each.id for each in await list_all(runner))
         hint = close_match(schedule_id, known) or "; runner.schedules() lists what there is"
-        raise UsageError(f"there is no schedule '{schedule_id}'{hint}")
+        raise NotFound(f"there is no schedule '{schedule_id}'{hint}")
     if not reply.is_ok:
-        raise UsageError(f"schedule '{schedule_id}': {reply.data}")
+        raise error_for(reply.status, f"schedule '{schedule_id}': {reply.data}")
 
 
 def command_for(

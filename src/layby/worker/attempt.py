@@ -27,7 +27,7 @@ from layby.core.model import Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, PromiseData, Reply
 from layby.core.waits import WaitingOn
-from layby.errors import StoreError, UsageError
+from layby.errors import StoreError, UsageError, error_for
 from layby.program import LoadedTask
 from layby.worker import tell
 from layby.worker.lineage import lineage_of
@@ -494,7 +494,8 @@ class Attempt:
         self._check_fence(reply)
         self.check_open()
         if not reply.is_ok:
-            raise UsageError(f"{self.id}: the store refused a request of this task: {reply.data}")
+            why = f"{self.id}: the store refused a request of this task: {reply.data}"
+            raise error_for(reply.status, why)
         return reply
 
     def _check_fence(self, reply: Reply) -> None:

@@ -26,7 +26,7 @@ from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetProm
 from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.core.waits import WaitingOn
-from layby.errors import ConditionError, DeferTimeout, UsageError
+from layby.errors import ConditionError, DeferTimeout, UsageError, error_for
 from layby.wire.durations import millis_of, seconds_of
 from layby.worker.attempt import Attempt
 from layby.worker.condition_poll import check_condition, check_pace, count_first, name_of
@@ -522,4 +522,4 @@ def _timeout_message(task_id: str, promise_id: str, within: float | None) -> str
 def _promise(reply: Reply, promise_id: str) -> Promise:
     if isinstance(reply.data, PromiseData):
         return reply.data.promise
-    raise UsageError(f"promise {promise_id}: {reply.data}")
+    raise error_for(reply.status, f"promise {promise_id}: {reply.data}")

@@ -11,7 +11,7 @@ from layby.client.patience import known
 from layby.core.model import Promise, Task
 from layby.core.queries import GetRecords
 from layby.core.replies import Claim, RowPage
-from layby.errors import UsageError
+from layby.errors import error_for
 from layby.worker.replay import CALLS
 
 NONE: Final[Sequence[Promise]] = ()
@@ -32,10 +32,10 @@ async def recall(client: Client, claim: Claim) -> tuple[Claim, Sequence[Promise]
 
 async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None]]:
     async def ask(query: GetRecords) -> RowPage:
-        page = known(await client.send(query)).data
-        if not isinstance(page, RowPage):
-            raise UsageError(f"the records of {task_id} cannot be read: {page}")
-        return page
+        reply = known(await client.send(query))
+        if not isinstance(reply.data, RowPage):
+            raise error_for(reply.status, f"the records of {task_id} cannot be read: {reply.data}")
+        return reply.data
 
     found: list[tuple[Promise, Task | None]] = []
     async for page in pages(ask, GetRecords(id=task_id)):

@@ -1,7 +1,7 @@
 """What users write, and the pure rules of a workflow: no I/O, no clock, no randomness."""
 
 from layby.workflow.context import Context
-from layby.workflow.merge import Conflict
+from layby.workflow.merge import MergeConflict
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.status import (
     Progress,
@@ -15,8 +15,8 @@ from layby.workflow.task import TaskDefinition, task
 from layby.workflow.workflow import Workflow
 
 __all__ = [
-    "Conflict",
     "Context",
+    "MergeConflict",
     "Progress",
     "RetryPolicy",
     "RunStatus",

@@ -13,7 +13,7 @@ from layby.client.patience import known
 from layby.core.commands import GetPromise, Value
 from layby.core.model import Promise, PromiseState
 from layby.core.replies import Claim, PromiseData
-from layby.errors import UsageError
+from layby.errors import UsageError, error_for
 from layby.program import LoadedTask, Verdict
 from layby.wire import json_values
 from layby.wire.call_format import Call
@@ -196,7 +196,7 @@ class FlowProgram:
     async def _read(self, promise_id: str) -> Promise:
         reply = known(await self._client.send(GetPromise(id=promise_id)))
         if not isinstance(reply.data, PromiseData):
-            raise UsageError(f"{promise_id}: {reply.data}")
+            raise error_for(reply.status, f"{promise_id}: {reply.data}")
         return reply.data.promise
 
 

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     """Id of the writing task; None for the initial context."""
 
 
-class Conflict(Struct, frozen=True):
+class MergeConflict(Struct, frozen=True):
     """Two concurrent tasks left different values under this key."""
 
     key: str
@@ -79,7 +79,7 @@ class View:
         }
         layer = {key: winner for key, (winner, _) in resolved.items()}
         conflicts = tuple(
-            Conflict(key, winner.writer or "", loser.writer or "")
+            MergeConflict(key, winner.writer or "", loser.writer or "")
             for key, (winner, losers) in resolved.items()
             for loser in losers
         )
@@ -144,7 +144,7 @@ class View:
 
 class Merge(Struct, frozen=True):
     view: View
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
 
 
 def size_of(key: str, encoded: bytes | None) -> int:

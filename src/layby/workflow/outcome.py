@@ -14,7 +14,7 @@ from layby.errors import RunCancelled, RunFailed
 from layby.program import Verdict
 from layby.wire import json_values
 from layby.workflow.context import Context
-from layby.workflow.merge import UNCHANGED, Conflict, Delta, Merge, View
+from layby.workflow.merge import UNCHANGED, Delta, Merge, MergeConflict, View
 from layby.workflow.rules import OutcomeStatus, Skip
 
 RunState = Literal["Completed", "Failed", "Cancelled"]
@@ -25,7 +25,7 @@ class NodeOutcome(Struct, frozen=True):
 
     status: OutcomeStatus
     delta: Delta = UNCHANGED
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
     """Keys to which concurrent tasks before it gave different values."""
     error: str | None = None
     """For Failed and Cancelled: what happened, in one line."""
@@ -41,7 +41,7 @@ class RunOutcome(Struct, frozen=True):
     status: RunState
     context: Context | None = None
     """The final context of a completed run."""
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
     failed: Mapping[str, str] = {}
     """Task ids and their errors."""
     by: str = ""
@@ -62,7 +62,7 @@ class _NodeValue(Struct, frozen=True, omit_defaults=True):
     status: Literal["Completed", "Skipped"]
     changed: dict[str, Raw] = {}
     removed: tuple[str, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
     reason: str | None = None
     blocked: bool = False
 
@@ -72,10 +72,10 @@ class _RunValue(Struct, frozen=True, omit_defaults=True):
 
     status: Literal["Completed"]
     context: dict[str, Raw]
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
 
 
-def encode_completed(delta: Delta, conflicts: tuple[Conflict, ...] = ()) -> Value:
+def encode_completed(delta: Delta, conflicts: tuple[MergeConflict, ...] = ()) -> Value:
     changed = {key: Raw(value) for key, value in delta.changed.items()}
     return _wrapped(_NodeValue("Completed", changed, delta.removed, conflicts))
 

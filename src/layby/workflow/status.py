@@ -29,7 +29,7 @@ from layby.workflow.history import (
     why_next,
     without_gap,
 )
-from layby.workflow.merge import Conflict
+from layby.workflow.merge import MergeConflict
 from layby.workflow.plan import parse_node_id, parse_root_id, read_root_param
 from layby.workflow.reasons import sentence_of
 
@@ -91,7 +91,7 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     """Why it failed or was cancelled; while it is tried again, its last failure."""
     reason: str | None = None
     """Why it was skipped."""
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
     progress: Progress | None = None
     worker: str | None = None
     settled_at: Millis | None = None
