@@ -116,6 +116,8 @@ def promise_times_in_order(view: StateView) -> Violations:
             yield f"promise {p.id} was created after its deadline"
         if p.is_pending != (p.settled_at is None):
             yield f"promise {p.id} is {p.state} with settledAt {p.settled_at}"
+        if p.is_pending and p.settlement_id is not None:
+            yield f"promise {p.id} is pending and was settled by {p.settlement_id}"
         if p.settled_at is not None and not p.created_at <= p.settled_at <= p.timeout_at:
             yield f"promise {p.id} was settled outside its life"
 

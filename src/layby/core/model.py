@@ -66,6 +66,8 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
     state: PromiseState = "pending"
     value: str = EMPTY
     settled_at: Millis | None = None
+    settlement_id: str | None = None
+    """Which call settled it, if that call told its id: a copy of the call finds that it has won."""
     tail_at: Millis | None = None
     """When the rest of its settlement effects is due; None when they are complete."""
 
@@ -88,8 +90,12 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
         state: PromiseState = "resolved" if self.timer else "rejected_timedout"
         return replace(self, state=state, settled_at=self.timeout_at)
 
-    def settled(self, state: PromiseState, value: str, at: Millis) -> "Promise":
-        return replace(self, state=state, value=value, settled_at=at)
+    def settled(
+        self, state: PromiseState, value: str, at: Millis, settlement_id: str | None = None
+    ) -> "Promise":
+        return replace(
+            self, state=state, value=value, settled_at=at, settlement_id=settlement_id
+        )
 
     def with_tail(self, tail_at: Millis | None) -> "Promise":
         return replace(self, tail_at=tail_at)

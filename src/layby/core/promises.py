@@ -8,7 +8,7 @@ from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import EMPTY, NEVER, Listener, Promise, PromiseState, Task, Wait
-from layby.core.replies import PromiseData, Reply, ok, refuse
+from layby.core.replies import PromiseData, Reply, SettlementData, ok, refuse
 from layby.core.settlement import make_ready, settle
 
 NOT_FOUND = refuse(404, "Promise not found")
@@ -169,8 +169,19 @@ def register_listener(d: Draft, c: RegisterListener) -> Reply:
     return ok(PromiseData(awaited))
 
 
-@declare("layby.promise.resolve", sender=Sender.CLIENT, answer=PromiseData)
-class ResolvePromise(PromiseCommand, frozen=True):
+class SettlingCommand(PromiseCommand, frozen=True):
+    """It is answered with what stands, and whether that is this call's doing."""
+
+    settlement_id: str | None = None
+    """Made by the caller, once per call: all copies of a call have the same, no other call has."""
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.settlement_id(self.settlement_id)
+
+
+@declare("layby.promise.resolve", sender=Sender.CLIENT, answer=SettlementData)
+class ResolvePromise(SettlingCommand, frozen=True):
     """Settle, or create settled: an event before its wait is never lost."""
 
     value: Value = NOTHING
@@ -189,9 +200,7 @@ def resolve(d: Draft, c: ResolvePromise) -> Reply:
         if c.id.startswith(RUN_PREFIX):
             return _no_such_run(c.id)
         promise = birth.create(d, c.id, NEVER, EMPTY, {})
-    if promise.is_pending:
-        promise = settle(d, promise, settle_state(c.state), birth.encoded(c.value))
-    return ok(PromiseData(promise))
+    return _settlement(d, promise, c, settle_state(c.state), birth.encoded(c.value))
 
 
 @declare("layby.promise.ensure", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
@@ -216,8 +225,8 @@ def watch(d: Draft, c: WatchPromise) -> Reply:
     return get(d, c)
 
 
-@declare("layby.promise.cancel", sender=Sender.CLIENT, answer=PromiseData)
-class CancelPromise(PromiseCommand, frozen=True):
+@declare("layby.promise.cancel", sender=Sender.CLIENT, answer=SettlementData)
+class CancelPromise(SettlingCommand, frozen=True):
     """Settle as cancelled, keeping who and why. Cancelling a run cancels its nodes."""
 
     by: str = ""
@@ -229,9 +238,7 @@ def cancel(d: Draft, c: CancelPromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None:
         return NOT_FOUND
-    if promise.is_pending:
-        promise = settle(d, promise, "rejected_canceled", values.cancelled(c.by, c.reason))
-    return ok(PromiseData(promise))
+    return _settlement(d, promise, c, "rejected_canceled", values.cancelled(c.by, c.reason))
 
 
 def not_external(awaited: Promise) -> Reply:
@@ -251,6 +258,17 @@ def settle_state(state: str) -> PromiseState:
     if state == "resolved":
         return "resolved"
     return "rejected" if state == "rejected" else "rejected_canceled"
+
+
+def _settlement(
+    d: Draft, promise: Promise, c: SettlingCommand, state: PromiseState, value: str
+) -> Reply:
+    """Settle unless it is settled. An earlier copy of the same call may have won already."""
+    if promise.is_pending:
+        settled = settle(d, promise, state, value, settlement_id=c.settlement_id)
+        return ok(SettlementData(settled, won=True))
+    is_ours = c.settlement_id is not None and c.settlement_id == promise.settlement_id
+    return ok(SettlementData(promise, won=is_ours))
 
 
 def _resume_at_once(d: Draft, task: Task, awaited: str) -> None:

@@ -23,6 +23,12 @@ class PromiseData(Struct, frozen=True):
     promise: Promise
 
 
+class SettlementData(PromiseData, frozen=True):
+    """The promise as it stands; `won`: whether the call that is answered has settled it."""
+
+    won: bool = False
+
+
 class TaskData(Struct, frozen=True):
     task: Task
 

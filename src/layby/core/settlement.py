@@ -14,10 +14,16 @@ from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task
 
 
 def settle(
-    d: Draft, promise: Promise, state: PromiseState, value: str, *, by_holder: bool = False
+    d: Draft,
+    promise: Promise,
+    state: PromiseState,
+    value: str,
+    *,
+    by_holder: bool = False,
+    settlement_id: str | None = None,
 ) -> Promise:
     """Settle one pending promise now, with all effects."""
-    settled = promise.settled(state, value, d.now)
+    settled = promise.settled(state, value, d.now, settlement_id)
     settle_all(d, [settled], by_holder=by_holder)
     return settled
 

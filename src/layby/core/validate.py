@@ -17,6 +17,8 @@ MAX_ID_BYTES = 1024
 """Two of them fit into one index key of either database."""
 MAX_VALUE_CHARS = 4 * 2**20
 SETTLE_STATES = ("resolved", "rejected", "rejected_canceled")
+MAX_SETTLEMENT_ID_CHARS = 36
+"""A UUID as text."""
 MAX_PAGE = 1000
 MAX_TAGS_CHARS = 2**16
 
@@ -59,6 +61,15 @@ def settlement(
     yield from size(value, what, most)
     if state not in SETTLE_STATES:
         yield f"state must be one of {', '.join(SETTLE_STATES)}"
+
+
+def settlement_id(given: str | None) -> Problems:
+    """Kept with the promise for good, so it has to be short."""
+    if given is None:
+        return
+    is_plain = given.isascii() and given.isprintable()
+    if not is_plain or not 0 < len(given) <= MAX_SETTLEMENT_ID_CHARS:
+        yield f"settlementId must be 1 to {MAX_SETTLEMENT_ID_CHARS} printable ASCII characters"
 
 
 def fence(task_id: str, version_of_claim: int) -> Problems:
