@@ -93,9 +93,7 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
     def settled(
         self, state: PromiseState, value: str, at: Millis, settlement_id: str | None = None
     ) -> "Promise":
-        return replace(
-            self, state=state, value=value, settled_at=at, settlement_id=settlement_id
-        )
+        return replace(self, state=state, value=value, settled_at=at, settlement_id=settlement_id)
 
     def with_tail(self, tail_at: Millis | None) -> "Promise":
         return replace(self, tail_at=tail_at)

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
+from layby.core.due import due
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
@@ -22,7 +22,9 @@ from layby.core.model import (
     MessageKey,
     Millis,
     Promise,
+    Schedule,
     Task,
+    TaskState,
 )
 from layby.core.queries import (
     ExplainPromise,
@@ -50,15 +52,7 @@ from layby.core.search import matches_promise, matches_run, matches_task, projec
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.stats import StatsData
-from layby.core.ticks import (
-    ExpireHolders,
-    ExpireLeases,
-    ExpirePromises,
-    FinishSettlement,
-    FreeTasks,
-    RetryTasks,
-    Tick,
-)
+from layby.core.ticks import Tick
 from layby.store import by_time, index_counts, searches
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.neighbours import MemoryNeighbours
@@ -252,48 +246,38 @@ class MemoryStore:
         return self._time
 
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
+        return list(due(self, now, limit, now if wall is None else wall, self._calendar))
+
+    def overdue_promises(self, now: Millis, limit: int) -> tuple[str, ...]:
+        return until(self._indexes.timeouts, now, limit)
+
+    def overdue_tails(self, now: Millis, limit: int) -> tuple[str, ...]:
+        return until(self._indexes.tails, now, limit)
+
+    def nodes_of(self, root_id: str, limit: int) -> list[str]:
+        awaited = self._indexes.awaited.of(root_id)
+        return list(
+            islice((key for key in awaited if self.state.waits[key, root_id].counts), limit)
+        )
+
+    def overdue_tasks(self, now: Millis, limit: int) -> list[tuple[TaskState, str]]:
         return [
-            *self._due_promises(now, limit),
-            *self._due_tails(now, limit),
-            *self._due_tasks(now, limit),
-            *self._due_schedules(now if wall is None else min(now, wall), limit),
-            *self._due_holders(now, limit),
+            (self.state.tasks[key].state, key) for key in until(self._indexes.wakes, now, limit)
         ]
 
-    def _due_promises(self, now: Millis, limit: int) -> Iterator[Tick]:
-        if ids := until(self._indexes.timeouts, now, limit):
-            yield ExpirePromises(ids=ids)
+    def overdue_schedules(self, now: Millis, limit: int) -> list[Schedule]:
+        found = [each for each in self.state.schedules.values() if each.next_run_at <= now]
+        return sorted(found, key=lambda each: (each.next_run_at, each.id))[:limit]
 
-    def _due_tails(self, now: Millis, limit: int) -> Iterator[Tick]:
-        for promise_id in until(self._indexes.tails, now, limit):
-            yield FinishSettlement(id=promise_id, nodes=self._nodes_of(promise_id, limit))
-
-    def _nodes_of(self, root_id: str, limit: int) -> tuple[str, ...]:
-        awaited = self._indexes.awaited.of(root_id)
-        nodes = (key for key in awaited if self.state.waits[key, root_id].counts)
-        return tuple(islice(nodes, limit))
-
-    def _due_tasks(self, now: Millis, limit: int) -> Iterator[Tick]:
-        due = until(self._indexes.wakes, now, limit)
-        tasks = self.state.tasks
-        if pending := tuple(key for key in due if tasks[key].state == "pending"):
-            yield RetryTasks(ids=pending)
-        if acquired := tuple(key for key in due if tasks[key].state == "acquired"):
-            yield ExpireLeases(ids=acquired)
-
-    def _due_schedules(self, now: Millis, limit: int) -> Iterator[Tick]:
-        due = [each for each in self.state.schedules.values() if each.next_run_at <= now]
-        due.sort(key=lambda each: (each.next_run_at, each.id))
-        return schedules.due(due, now, self._calendar, limit)
-
-    def _due_holders(self, now: Millis, limit: int) -> Iterator[Tick]:
+    def overdue_holders(self, now: Millis, limit: int) -> tuple[str, ...]:
         living = [h for h in self.state.holders.values() if h.is_alive and h.expires_at <= now]
-        if living:
-            yield ExpireHolders(pids=_first(((h.expires_at, h.pid) for h in living), limit))
-        for (pid, incarnation), holder in self.state.holders.items():
-            if not holder.is_alive and holder.held > 0:
-                ids = self._held_ids((pid, incarnation))[:limit]
-                yield FreeTasks(pid=pid, incarnation=incarnation, ids=tuple(ids))
+        return _first(((h.expires_at, h.pid) for h in living), limit)
+
+    def gone_holders(self) -> list[Holder]:
+        return [each for each in self.state.holders.values() if not each.is_alive and each.held > 0]
+
+    def held_ids(self, holder: Holder, limit: int) -> list[str]:
+        return self._held_ids((holder.pid, holder.incarnation))[:limit]
 
     def _held_ids(self, key: HeldKey) -> list[str]:
         return list(self._indexes.held.of(key))

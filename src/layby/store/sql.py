@@ -1,16 +1,16 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
 
-from layby.core import schedules
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
+from layby.core.due import due
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
@@ -21,6 +21,7 @@ from layby.core.model import (
     Promise,
     Schedule,
     Task,
+    TaskState,
     Wait,
 )
 from layby.core.queries import (
@@ -48,15 +49,7 @@ from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.stats import StatsData
-from layby.core.ticks import (
-    ExpireHolders,
-    ExpireLeases,
-    ExpirePromises,
-    FinishSettlement,
-    FreeTasks,
-    RetryTasks,
-    Tick,
-)
+from layby.core.ticks import Tick
 from layby.errors import StoreUnreadable
 from layby.store import by_time, index_counts, indexed_tags, searches
 from layby.store.dialect import WIDE, Dialect
@@ -88,6 +81,7 @@ _holders = msgspec.json.Decoder(list[Holder])
 _schedules = msgspec.json.Decoder(list[Schedule])
 _texts = msgspec.json.Decoder(list[str])
 _keyed = msgspec.json.Decoder(list[tuple[str, str]])
+_states = msgspec.json.Decoder(list[tuple[TaskState, str]])
 _queued = msgspec.json.Decoder(list[tuple[Millis, str, str | None]])
 
 _promise_cells = getter(PROMISES.columns)
@@ -97,9 +91,6 @@ _task_move = getter((TASKS.columns[0], *TASK_MOVES))
 
 FRONT = 8
 """How many more ready tasks than needed are read, in case some are not for this worker."""
-TAILS_PER_TICK = 4
-"""Each may resume `hop_limit` tasks: a few thousand rows in one transaction at most."""
-SCHEDULES_PER_TICK = 100
 
 
 class SqlStore:
@@ -333,40 +324,31 @@ class SqlStore:
         return self._connection.execute(self._sql.store_time).fetchone()[0]
 
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
-        return [
-            *self._due_promises(now, limit),
-            *self._due_tails(now, limit),
-            *self._due_tasks(now, limit),
-            *self._due_schedules(now if wall is None else min(now, wall), limit),
-            *self._due_holders(now, limit),
-        ]
+        return list(due(self, now, limit, now if wall is None else wall, self._calendar))
 
-    def _due_promises(self, now: Millis, limit: int) -> Iterator[Tick]:
-        if ids := self._one(self._sql.due_promises, _texts, now, limit):
-            yield ExpirePromises(ids=tuple(ids))
+    def overdue_promises(self, now: Millis, limit: int) -> list[str]:
+        return self._one(self._sql.due_promises, _texts, now, limit)
 
-    def _due_tails(self, now: Millis, limit: int) -> Iterator[Tick]:
-        for promise_id in self._one(self._sql.due_tails, _texts, now, TAILS_PER_TICK):
-            nodes = self._one(self._sql.nodes_of, _texts, promise_id, limit)
-            yield FinishSettlement(id=promise_id, nodes=tuple(nodes))
+    def overdue_tails(self, now: Millis, limit: int) -> list[str]:
+        return self._one(self._sql.due_tails, _texts, now, limit)
 
-    def _due_tasks(self, now: Millis, limit: int) -> Iterator[Tick]:
-        due = self._one(self._sql.due_tasks, _keyed, now, limit)
-        if pending := tuple(key for state, key in due if state == "pending"):
-            yield RetryTasks(ids=pending)
-        if acquired := tuple(key for state, key in due if state == "acquired"):
-            yield ExpireLeases(ids=acquired)
+    def nodes_of(self, root_id: str, limit: int) -> list[str]:
+        return self._one(self._sql.nodes_of, _texts, root_id, limit)
 
-    def _due_schedules(self, now: Millis, limit: int) -> Iterator[Tick]:
-        due = self._one(self._sql.due_schedules, _schedules, now, SCHEDULES_PER_TICK)
-        return schedules.due(due, now, self._calendar, limit)
+    def overdue_tasks(self, now: Millis, limit: int) -> list[tuple[TaskState, str]]:
+        return self._one(self._sql.due_tasks, _states, now, limit)
 
-    def _due_holders(self, now: Millis, limit: int) -> Iterator[Tick]:
-        if pids := self._one(self._sql.due_holders, _texts, now, limit):
-            yield ExpireHolders(pids=tuple(pids))
-        for gone in self._one(self._sql.gone_holders, _holders):
-            ids = self._one(self._sql.held_ids, _texts, gone.incarnation, gone.pid, limit)
-            yield FreeTasks(pid=gone.pid, incarnation=gone.incarnation, ids=tuple(ids))
+    def overdue_schedules(self, now: Millis, limit: int) -> list[Schedule]:
+        return self._one(self._sql.due_schedules, _schedules, now, limit)
+
+    def overdue_holders(self, now: Millis, limit: int) -> list[str]:
+        return self._one(self._sql.due_holders, _texts, now, limit)
+
+    def gone_holders(self) -> list[Holder]:
+        return self._one(self._sql.gone_holders, _holders)
+
+    def held_ids(self, holder: Holder, limit: int) -> list[str]:
+        return self._one(self._sql.held_ids, _texts, holder.incarnation, holder.pid, limit)
 
     def earliest(self) -> Millis:
         found: Sequence[int | None] = self._connection.execute(self._sql.earliest).fetchone()

@@ -1,0 +1,71 @@
+"""What is due by now: which ticks the overdue rows of a store call for, in which order."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from layby.core import schedules
+from layby.core.model import Holder, Millis, Schedule, TaskState
+from layby.core.settings import Calendar
+from layby.core.ticks import (
+    ExpireHolders,
+    ExpireLeases,
+    ExpirePromises,
+    FinishSettlement,
+    FreeTasks,
+    RetryTasks,
+    Tick,
+)
+
+TAILS_AT_ONCE: Final = 4
+"""Each may resume `hop_limit` tasks: a few thousand rows in one transaction at most."""
+SCHEDULES_AT_ONCE: Final = 100
+
+
+class OverdueRows(Protocol):
+    """How a store finds them: by index, the earliest first, at most `limit` of each sort."""
+
+    def overdue_promises(self, now: Millis, limit: int) -> Sequence[str]: ...
+
+    def overdue_tails(self, now: Millis, limit: int) -> Sequence[str]: ...
+
+    def nodes_of(self, root_id: str, limit: int) -> Sequence[str]: ...
+
+    def overdue_tasks(self, now: Millis, limit: int) -> Sequence[tuple[TaskState, str]]: ...
+
+    def overdue_schedules(self, now: Millis, limit: int) -> Sequence[Schedule]: ...
+
+    def overdue_holders(self, now: Millis, limit: int) -> Sequence[str]:
+        """Pids of holders that count as alive."""
+        ...
+
+    def gone_holders(self) -> Iterable[Holder]:
+        """Holders that are gone and still hold tasks."""
+        ...
+
+    def held_ids(self, holder: Holder, limit: int) -> Sequence[str]: ...
+
+
+def due(
+    store: OverdueRows, now: Millis, limit: int, wall: Millis, calendar: Calendar
+) -> Iterator[Tick]:
+    """Occurrences of schedules also wait for the `wall` clock, if that is behind."""
+    if ids := store.overdue_promises(now, limit):
+        yield ExpirePromises(ids=tuple(ids))
+    for promise_id in store.overdue_tails(now, min(limit, TAILS_AT_ONCE)):
+        yield FinishSettlement(id=promise_id, nodes=tuple(store.nodes_of(promise_id, limit)))
+    yield from _due_tasks(store.overdue_tasks(now, limit))
+    occurring = min(now, wall)
+    at_once = store.overdue_schedules(occurring, min(limit, SCHEDULES_AT_ONCE))
+    yield from schedules.due(at_once, occurring, calendar, limit)
+    if pids := store.overdue_holders(now, limit):
+        yield ExpireHolders(pids=tuple(pids))
+    for gone in store.gone_holders():
+        ids = store.held_ids(gone, limit)
+        yield FreeTasks(pid=gone.pid, incarnation=gone.incarnation, ids=tuple(ids))
+
+
+def _due_tasks(overdue: Sequence[tuple[TaskState, str]]) -> Iterator[Tick]:
+    if pending := tuple(key for state, key in overdue if state == "pending"):
+        yield RetryTasks(ids=pending)
+    if acquired := tuple(key for state, key in overdue if state == "acquired"):
+        yield ExpireLeases(ids=acquired)
