@@ -100,21 +100,88 @@ class RuleError(LaybyError):
     """A rule function raised, so it is unknown whether its task should run."""
 
 
+class TaskFailed(LaybyError):
+    """How a task failed, told by what is stored: its error is not here, only what it said.
+
+    `type` is the name of the error's type. The traceback is also a note, so that Python shows it.
+    """
+
+    def __init__(
+        self, task_id: str, type: str, message: str = "", traceback: str = "", try_number: int = 0
+    ) -> None:
+        super().__init__(task_id, type, message, traceback, try_number)
+        self.task_id = task_id
+        self.type = type
+        self.message = message
+        self.traceback = traceback
+        self.try_number = try_number
+        """The try that failed for good; 0 when the task had not begun."""
+        if traceback:
+            self.add_note(traceback)
+
+    def __str__(self) -> str:
+        tried = f" in try {self.try_number}" if self.try_number else ""
+        what = f"{self.type}: {self.message}" if self.message else self.type
+        return f"task '{self.task_id}' failed{tried}: {what}"
+
+
 class RunFailed(LaybyError):
-    """The run ended without its result. `failed` maps task ids to what went wrong in them."""
+    """The run ended without its result. `failed` maps task ids to what went wrong in them.
+
+    `errors` has more of each: type, message, traceback and number of the try. They are the
+    `__cause__` too: the one there is, or a group of them. `context` is what the run had made.
+    """
 
     exit_code = 1
 
-    def __init__(self, run_id: str, failed: Mapping[str, str], reason: str = "") -> None:
-        super().__init__(run_id, failed, reason)  # all arguments, so that the error can be pickled
+    def __init__(
+        self,
+        run_id: str,
+        failed: Mapping[str, str],
+        reason: str = "",
+        errors: Mapping[str, TaskFailed] | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(run_id, failed, reason)
         self.run_id = run_id
         self.failed = dict(failed)
         self.reason = reason
+        self.errors: Mapping[str, TaskFailed] = dict(errors or {})
+        self.context: Mapping[str, Any] = {} if context is None else context
+        if self.errors:
+            self.__cause__ = _together(run_id, list(self.errors.values()))
 
     def __str__(self) -> str:
         told = [self.reason] if self.reason else []
         told += [f"task '{task}' failed: {error}" for task, error in self.failed.items()]
         return f"run '{self.run_id}' failed: {'; '.join(told) or 'no reason was given'}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again from everything it was made from: a pickled error loses its cause."""
+        made_from = (self.run_id, self.failed, self.reason, self.errors, self.context)
+        return type(self), made_from, self.__dict__
+
+
+def _together(run_id: str, errors: list[TaskFailed]) -> TaskFailed | ExceptionGroup[TaskFailed]:
+    if len(errors) == 1:
+        return errors[0]
+    return ExceptionGroup(f"{len(errors)} tasks of run '{run_id}' failed", errors)
+
+
+class ProcessFailed(LaybyError):
+    """A body in a process of its own raised, or its process died.
+
+    What it raised stays there: `type`, `message` and `traceback` say what it was.
+    """
+
+    def __init__(self, message: str, type: str = "", traceback: str = "") -> None:
+        super().__init__(message, type, traceback)
+        self.message = message
+        self.type = type
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return ": ".join(text for text in (self.type, self.message) if text)
 
 
 class RunCancelled(LaybyError):

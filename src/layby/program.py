@@ -63,7 +63,9 @@ class LoadedTask(Protocol):
         """The value to settle with; raises when the result cannot be stored."""
         ...
 
-    def failed(self, error: BaseException, failures: int) -> "Failure": ...
+    def failed(
+        self, error: BaseException, failures: int, *, may_retry: bool = True
+    ) -> "Failure": ...
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         """What to call once the end of this try is recorded; `error` is None if it succeeded."""

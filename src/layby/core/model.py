@@ -263,7 +263,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     def one_wait_fewer(self) -> "Task":
         return replace(self, waits_left=max(0, self.waits_left - 1))
 
-    def failed(self, error: str) -> "Task":
+    def failed(self, error: str | None) -> "Task":
         return replace(self, failures=self.failures + 1, error=error, deadlines=None)
 
     def crashed(self) -> "Task":

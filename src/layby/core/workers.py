@@ -247,9 +247,10 @@ class FailTask(EndTry, frozen=True):
 
 @handles_claim(FailTask)
 def fail(d: Draft, c: FailTask, task: Task, promise: Promise) -> Reply:
-    """Count the failure and keep the error; then back off, or settle rejected and take."""
+    """Count the failure and keep the error, once; then back off, or settle rejected and take."""
     error = birth.encoded(c.error)
-    failed = task.begun().failed(error).with_history(c.history)
+    kept = None if c.retry_in is None else error  # else the promise keeps it
+    failed = task.begun().failed(kept).with_history(c.history)
     d.put_task(failed)
     root = None
     if c.retry_in is None:

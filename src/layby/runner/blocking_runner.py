@@ -160,6 +160,9 @@ class BlockingRun:
     def result(self, timeout: Duration | None = None) -> Context:
         return self._runner.wait(self._run.result(timeout))
 
+    def context(self) -> Context:
+        return self._runner.wait(self._run.context())
+
     def status(self) -> RunStatus:
         return self._runner.wait(self._run.status())
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from layby.client.paging import pages
-from layby.core.commands import WatchPromise
+from layby.core.commands import GetPromise, WatchPromise
 from layby.core.model import Promise, Task
 from layby.core.queries import GetRun
 from layby.core.replies import PromiseData, RowPage
@@ -15,6 +15,7 @@ from layby.workflow import outcome, plan
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration, nonnegative_seconds
 from layby.workflow.status import NodeRow, RunStatus, run_status
+from layby.workflow.unfinished import context_so_far, rows_of, run_failed
 
 if TYPE_CHECKING:
     from layby.runner.runner import Runner
@@ -33,10 +34,23 @@ class Run:
         return plan.root_id(self.id)
 
     async def result(self, timeout: Duration | None = None) -> Context:  # noqa: ASYNC109 - ours
-        """The final context. A failed run raises RunFailed; inside a task this parks it."""
+        """The final context. A failed run raises RunFailed; inside a task this parks it.
+
+        The causes of a RunFailed are made from what is stored, never the errors themselves.
+        """
         within = None if timeout is None else nonnegative_seconds(timeout, "timeout of result()")
-        root = await self._settled(within)
-        return outcome.read_run(root).result(self.id)
+        return await self._result(await self._settled(within))
+
+    async def context(self) -> Context:
+        """What the run has made so far, whether it runs, has failed or was cancelled; the final
+        context if it has completed. Waits for nothing.
+        """
+        found = await self._rows()
+        now = self._runner.now()
+        root = next(promise for promise, _ in found if promise.id == self.promise_id).at(now)
+        if root.state == "resolved":
+            return await self._result(root)
+        return context_so_far(root, rows_of(found, now))
 
     async def status(self) -> RunStatus:
         """The run and each of its tasks: what each does, and what it waits for."""
@@ -73,6 +87,23 @@ class Run:
         rows = await self._rows()
         steered = (task for _, task in rows if task is not None and task.kind is not None)
         return [task.id for task in steered if task.state != "fulfilled"]
+
+    async def _result(self, root: Promise) -> Context:
+        """Only what is not in the root is read: results that are large, and how tasks failed."""
+        over = outcome.read_run(root)
+        if over.status == "Failed":
+            raise run_failed(root, rows_of(await self._rows(), self._runner.now()))
+        if over.results is not None and over.elsewhere:
+            kept = await asyncio.gather(*map(self._kept_result, over.elsewhere))
+            over.results.encoded.update(zip(over.elsewhere, kept, strict=True))
+        return over.result(self.id)
+
+    async def _kept_result(self, task_id: str) -> bytes:
+        reply = await self._runner.send(GetPromise(id=plan.node_id(self.id, task_id)))
+        found = outcome.read(reply.data.promise) if isinstance(reply.data, PromiseData) else None
+        if found is None or found.result is None:
+            raise UsageError(f"the result of task '{task_id}' of run '{self.id}': {reply.data}")
+        return found.result
 
     async def _settled(self, within: float | None) -> Promise:
         handle = maybe_handle()

@@ -8,17 +8,19 @@ import base64
 import binascii
 import math
 import re
-import traceback
+from dataclasses import is_dataclass
 from typing import Any, Final, cast
 
 import msgspec
 
 from layby.core import values
 from layby.core.commands import Value
-from layby.errors import ContextError
+from layby.errors import ContextError, ProcessFailed
+from layby.wire.stack_text import stack_text
 
-MAX_TRACEBACK_CHARS: Final = 8_000
 MAX_MESSAGE_CHARS: Final = 4_000
+STACK: Final = "stack"
+"""The key of the traceback in an error, as the SDKs write it."""
 MIN_INT: Final = -(2**63)
 MAX_INT: Final = 2**64 - 1
 
@@ -37,6 +39,12 @@ class ErrorText(msgspec.Struct, frozen=True):
     name: str
     message: str
     details: dict[str, Any] = {}
+
+    @property
+    def stack(self) -> str:
+        """Its traceback; empty when none was sent."""
+        told = self.details.get(STACK)
+        return told if isinstance(told, str) else ""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}" if self.message else self.name
@@ -89,14 +97,24 @@ def headers_of(text: str) -> dict[str, str]:
 
 
 def error_value(error: BaseException) -> Value:
-    """The error in the form the SDKs write theirs, with the end of its traceback."""
-    stack = "".join(traceback.format_exception(error))
-    return named_error_value(type(error).__name__, _message_of(error), stack=_end_of(stack))
+    """The error in the form the SDKs write theirs, with its traceback."""
+    told = describe(error)
+    return named_error_value(told.name, told.message, stack=told.stack)
 
 
 def error_text(error: BaseException) -> str:
     """The error in one line, as text that can always be stored."""
+    if isinstance(error, ProcessFailed) and error.type:
+        return str(error)
     return _clean(f"{type(error).__name__}: {_message_of(error)}")
+
+
+def describe(error: BaseException) -> ErrorText:
+    """The error as text that can always be stored; one from a child process as it was there."""
+    if isinstance(error, ProcessFailed) and error.type:
+        return ErrorText(error.type, error.message, {STACK: error.traceback})
+    name, message = _clean(type(error).__name__), _clean(_message_of(error))
+    return ErrorText(name, message, {STACK: _clean(stack_text(error))})
 
 
 def named_error_value(name: str, message: str, **details: Any) -> Value:
@@ -138,12 +156,6 @@ def _message_of(error: BaseException) -> str:
         return "(its message cannot be shown)"
     cut = len(message) - MAX_MESSAGE_CHARS
     return f"{message[:-cut]}... ({cut} characters left out)" if cut > 0 else message
-
-
-def _end_of(stack: str) -> str:
-    """The innermost frames say most."""
-    cut = len(stack) - MAX_TRACEBACK_CHARS
-    return _clean(f"... ({cut} characters left out)\n{stack[cut:]}" if cut > 0 else stack)
 
 
 def _clean(text: str) -> str:
@@ -197,12 +209,24 @@ def _refuse_text(text: str, where: str) -> None:
 
 
 def _hint(value: object) -> str:
+    return f": {_remedy(value) or 'use a dict, list, text, number, bool or None'}"
+
+
+def _remedy(value: object) -> str:
     kinds: tuple[tuple[str, str], ...] = (
         ("bytes bytearray memoryview", "decode it, or store base64 text"),
         ("set frozenset", "use sorted(...)"),
         ("datetime date time", "use .isoformat()"),
-        ("Decimal UUID Path PosixPath", "use str(...)"),
-        ("coroutine", "await it first"),
+        ("Decimal UUID Path PosixPath WindowsPath", "use str(...)"),
+        ("coroutine Task Future", "await it first"),
+        ("generator range map filter zip dict_keys dict_values", "use list(...)"),
+        ("async_generator", "use [each async for each in ...]"),
     )
-    remedy = [text for names, text in kinds if type(value).__name__ in names.split()]
-    return f": {remedy[0]}" if remedy else ": store a dict, list, text, number, bool or None"
+    known = [text for names, text in kinds if type(value).__name__ in names.split()]
+    if known:
+        return known[0]
+    if is_dataclass(value):
+        return "use dataclasses.asdict(...)"
+    if isinstance(value, msgspec.Struct):
+        return "use msgspec.to_builtins(...)"
+    return "use .model_dump(mode='json')" if hasattr(value, "model_dump") else ""

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
 
-from layby.errors import LaybyError
+from layby.errors import ProcessFailed
 from layby.executors import (
     ProcessTaskExecutor,
     ProcessTaskExecutorConfig,
@@ -15,14 +16,11 @@ from layby.executors import (
 from layby.worker.attempt import Attempt
 from layby.worker.blocking_handle import BlockingHandle
 from layby.worker.body_driver import BodyDriver, ExitRequested
+from layby.worker.child_body import Raised, run_in_child
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
 from layby.worker.shared_slot import SharedSlot, Slot
 from layby.worker.wheel import Wheel
-
-
-class ProcessFailed(LaybyError):
-    """A body in a process of its own raised, or its process died."""
 
 
 class BodyRunner:
@@ -146,7 +144,7 @@ class BodyRunner:
 
         with real_work().busy():
             executor = self._process_executor()
-            submission = executor.submit(call, completed)
+            submission = executor.submit(partial(run_in_child, call), completed)
             try:
                 return await done
             except asyncio.CancelledError:
@@ -181,7 +179,9 @@ async def _wait_for_end(running: "asyncio.Future[Any]") -> None:
 def _settle(done: "asyncio.Future[Any]", completion: TaskCompletion) -> None:
     if done.done():
         return
-    if completion.ok:
-        done.set_result(completion.payload)
-    else:
+    if not completion.ok:  # it could not be sent, or its process died
         done.set_exception(ProcessFailed(completion.error))
+    elif isinstance(completion.payload, Raised):
+        done.set_exception(completion.payload.as_error())
+    else:
+        done.set_result(completion.payload)

@@ -43,11 +43,12 @@ def classify(attempt: Attempt, task: "asyncio.Task[Any] | None") -> Ending:
     try:
         return Completed(attempt.loaded.completed(task.result()))
     except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
-        return failed(attempt, error)
+        return failed(attempt, error, may_retry=False)
 
 
-def failed(attempt: Attempt, error: BaseException) -> Failed:
-    failure = attempt.loaded.failed(error, attempt.failures + 1)
+def failed(attempt: Attempt, error: BaseException, *, may_retry: bool = True) -> Failed:
+    """A result that cannot be stored is not worth another try: the code has done its work."""
+    failure = attempt.loaded.failed(error, attempt.failures + 1, may_retry=may_retry)
     return Failed(error, failure.error, failure.delay, attempt.loaded.callback(error))
 
 

@@ -17,6 +17,7 @@ from layby.core.model import Millis, PromiseState, Task
 from layby.core.replies import Reply
 from layby.errors import EngineStopped, StoreError, UsageError
 from layby.program import Program, Verdict
+from layby.wire.json_values import read_error, text_of
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback, Callbacks
 from layby.worker.credit import Ask
@@ -63,6 +64,9 @@ class Reporter:
 
     def settle(self, task: Task, verdict: Verdict) -> None:
         """A task that needs no body: a skipped node, a run that is over."""
+        if verdict.state == "rejected" and not task.is_root:
+            told = read_error(text_of(verdict.value))
+            logger.error("%s failed: %s%s", task.id, told, _stack_below(verdict.value))
         ask, take = self._host.ask()
         root = None if task.is_root else self._root_verdict(task.id, verdict.state, verdict.value)
         finish = FinishTask(
@@ -93,9 +97,11 @@ class Reporter:
         retry_in = None if delay is None else round(delay * 1000)
         history = attempt.loaded.history
         history.failed(now, failure.text, None if retry_in is None else now + retry_in)
-        again = "" if delay is None else f"; it is tried again in {delay:.1f} s"
-        details = (attempt.id, attempt.try_number, failure.text, again)
-        logger.info("%s failed in try %d: %s%s", *details)
+        what = (attempt.id, attempt.try_number, failure.text)
+        if delay is None:
+            logger.error("%s failed in try %d: %s%s", *what, _stack_below(failure.value))
+        else:
+            logger.warning("%s failed in try %d: %s; it is tried again in %.1f s", *what, delay)
         ask, take = self._host.ask()
         fail = FailTask(
             id=attempt.id,
@@ -123,7 +129,7 @@ class Reporter:
         """A result that the store refuses, for instance because it is too large, is a failure."""
         if reply.status in UNACCEPTABLE:
             error = UsageError(f"the result of {attempt.id} was refused: {reply.data}")
-            self._fail(attempt, failed(attempt, error))
+            self._fail(attempt, failed(attempt, error, may_retry=False))
         else:
             self._call(attempt.loaded.callback(None), attempt.id, reply)
 
@@ -170,3 +176,9 @@ class Reporter:
     def _done(self, report: Report, ask: Ask, then: Callable[[Reply], None], reply: Reply) -> None:
         self._host.reported(report, ask, reply)
         then(reply)
+
+
+def _stack_below(error: Value) -> str:
+    """The traceback on lines of its own, where there is one."""
+    stack = read_error(text_of(error)).stack
+    return f"\n{stack}" if stack else ""

@@ -58,5 +58,6 @@ class TaskLoader:
 
 
 def _failed(claim: Claim, error: Exception) -> Verdict:
-    logger.error("%s cannot be loaded", claim.task.id, exc_info=error)
+    if claim.task.is_root:  # how a task failed is logged with its report
+        logger.error("%s cannot be loaded", claim.task.id, exc_info=error)
     return Verdict("rejected", error_value(error))

@@ -2,15 +2,22 @@
 
 import copy
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from layby.errors import ContextError
 from layby.wire.json_values import decode, encode, refuse_scalar
 from layby.workflow.merge import Delta, View, size_of
+from layby.workflow.task_results import TaskResults
 
 MAX_CONTEXT_BYTES: Final = 1_000_000
 NOTHING: Final[frozenset[str]] = frozenset()
 """Shared by all: there may be a hundred thousand contexts of parked tasks."""
+
+
+class NamedTask(Protocol):
+    """A task as written: what `@task` makes."""
+
+    id: str
 
 
 class Context(MutableMapping[str, Any]):
@@ -20,20 +27,26 @@ class Context(MutableMapping[str, Any]):
     changed, even deep inside, so only those are encoded again when the task ends.
     """
 
-    __slots__ = ("_removed", "_values", "_view")
+    __slots__ = ("_reader", "_removed", "_results", "_values", "_view")
 
     def __init__(self, values: Mapping[str, Any] | None = None, /) -> None:
         self._view = View()
         self._values: dict[str, Any] = {}
         self._removed = NOTHING
+        self._results: TaskResults | None = None
+        self._reader: str | None = None
         if values is not None:
             self._fill(values)
 
     @classmethod
-    def over(cls, view: View) -> "Context":
-        """The context a task starts with."""
+    def over(
+        cls, view: View, results: TaskResults | None = None, reader: str | None = None
+    ) -> "Context":
+        """The context that the task `reader` starts with; without a reader, that of a whole run."""
         context = cls()
         context._view = view
+        context._results = results
+        context._reader = reader
         return context
 
     def __getitem__(self, key: str) -> Any:
@@ -103,12 +116,31 @@ class Context(MutableMapping[str, Any]):
         """Remove the key; returns its value, or None when it was not there."""
         return self.pop(key, None)
 
+    def result(self, task: str | NamedTask) -> Any:
+        """What a task before this one returned, if that was not a mapping: those are merged into
+        the context. None when it returned nothing, or has not completed.
+        """
+        task_id = task if isinstance(task, str) else task.id
+        if self._results is None:
+            raise ContextError(
+                f"result of task '{task_id}': this context was not given to a task by a run"
+            )
+        return self._results.of(task_id, self._reader)
+
     def to_dict(self) -> dict[str, Any]:
         """A plain copy that shares nothing with the context."""
         return copy.deepcopy(dict(self))
 
+    def for_process(self) -> "Context":
+        """A copy to be sent to another process: with everything that its task may read."""
+        sent = Context(self.to_dict())
+        sent._reader = self._reader
+        if self._results is not None and self._reader is not None:
+            sent._results = self._results.seen_by(self._reader)
+        return sent
+
     def absorb(self, returned: object) -> None:
-        """Merge what a task returned: a mapping is merged, anything else is ignored."""
+        """Merge the mapping that a task returned; anything else is a result of its own."""
         if returned is not self and isinstance(returned, Mapping):
             self.update(cast("Mapping[str, Any]", returned))
 

@@ -6,14 +6,17 @@ just written; what is missing (another process ran it) is read from the store.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from layby.client.interface import Client
 from layby.client.patience import known
 from layby.core.commands import GetPromise, Value
 from layby.core.model import Promise, PromiseState
 from layby.core.replies import Claim, PromiseData
-from layby.errors import UsageError, error_for
+from layby.errors import ContextError, UsageError, error_for
 from layby.program import LoadedTask, Verdict
 from layby.wire import json_values
 from layby.wire.call_format import Call
@@ -25,8 +28,9 @@ from layby.workflow.merge import Merge
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
 from layby.workflow.sameness import is_same_code
-from layby.workflow.shape import Shape
+from layby.workflow.shape import Shape, same_shape
 from layby.workflow.task import TaskDefinition
+from layby.workflow.task_results import TaskResults, encoded_result
 from layby.workflow.views import RunViews
 from layby.workflow.workflow import AnyTask, Workflow
 
@@ -41,6 +45,7 @@ class RunMemory:
         param = plan.read_root_param(root_param, shape_of)
         self.views = RunViews(param.shape, param.initial)
         self.outcomes: dict[str, NodeOutcome] = {}
+        self.results = TaskResults(partial(same_shape, param.shape))
 
     def has(self, task_id: str) -> bool:
         """Calls made by its tasks have ids below theirs, but are not tasks of the run."""
@@ -60,6 +65,8 @@ class RunMemory:
         found = outcome.read(promise)
         self.outcomes[task_id] = found
         self.views.learn(task_id, found.delta, promise.settled_at)
+        if found.result is not None:
+            self.results.encoded[task_id] = found.result
 
 
 class FlowProgram:
@@ -148,7 +155,7 @@ class FlowProgram:
         flow_name = (claim.task.name or "").partition("/")[0]
         definition = self._flows[flow_name].tasks[node.task_id]
         merged = memory.views.before(node.task_id)
-        context = Context.over(merged.view)
+        context = Context.over(merged.view, memory.results, node.task_id)
         try:
             after = memory.views.shape.after[node.task_id]
             decision = decide(definition.rule, _outcomes(memory, after), context)
@@ -217,24 +224,40 @@ class FlowJob(TaskJob):
         self._conflicts = merged.conflicts
 
     @staticmethod
-    def in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> dict[str, Any]:
-        """The context as the function left it."""
-        context = Context(values)
-        context.absorb(definition.call(context))
-        return context.to_dict()
+    def in_process(definition: TaskDefinition[..., Any], context: Context) -> "LeftInProcess":
+        returned = definition.call(context)
+        try:
+            result = encoded_result(returned, definition.id)
+            context.absorb(returned)
+            context.changes()  # what cannot be stored may be impossible to send as well
+        except ContextError as error:
+            return LeftInProcess(refused=str(error))
+        return LeftInProcess(context.to_dict(), result)
 
     def completed(self, result: Any) -> Value:
-        if self._definition.process:
-            self._adopt(result)
+        if isinstance(result, LeftInProcess):
+            kept = self._adopt(result)
         else:
+            kept = encoded_result(result, self._definition.id)
             self._context.absorb(result)
-        return outcome.encode_completed(self._context.changes(), self._conflicts)
+        return outcome.encode_completed(self._context.changes(), self._conflicts, kept)
 
-    def _adopt(self, after: dict[str, Any]) -> None:
-        """The context as the child process left it."""
-        for key in [key for key in self._context if key not in after]:
+    def _adopt(self, left: "LeftInProcess") -> bytes | None:
+        if left.refused:
+            raise ContextError(left.refused)
+        for key in [key for key in self._context if key not in left.values]:
             del self._context[key]
-        self._context.update(after)
+        self._context.update(left.values)
+        return left.result
+
+
+class LeftInProcess(Struct, frozen=True):
+    """The context as a function left it in a child process, and what it returned besides."""
+
+    values: dict[str, Any] = {}
+    result: bytes | None = None
+    refused: str = ""
+    """Why it cannot be stored."""
 
 
 def _before(memory: RunMemory, node: "plan.NodeId | None") -> tuple[str, ...]:

@@ -8,9 +8,11 @@ keys it has set in the context, or null.
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from msgspec import Struct
+
 from layby.core.commands import Value
 from layby.core.replies import Claim
-from layby.errors import UsageError
+from layby.errors import ContextError, UsageError
 from layby.wire import json_values
 from layby.wire.call_format import Call, read_call
 from layby.workflow.context import Context
@@ -66,13 +68,33 @@ class FunctionJob(TaskJob):
     __slots__ = ()
 
     @staticmethod
-    def in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> object:
-        context = _given(values)
-        return answer_of(definition.call(context), context)
+    def in_process(definition: TaskDefinition[..., Any], context: Context) -> "Answer":
+        """Encoded there: what is not JSON may be impossible to send."""
+        context = _given(context.to_dict())
+        returned = definition.call(context)
+        try:
+            return Answer(_encoded(definition, answer_of(returned, context)))
+        except ContextError as error:
+            return Answer(refused=str(error))
 
     def completed(self, result: Any) -> Value:
-        answer = result if self._definition.process else answer_of(result, self._context)
-        return json_values.to_value(answer, f"the result of '{self._definition.rpc}'")
+        if not isinstance(result, Answer):
+            return json_values.wrap(_encoded(self._definition, answer_of(result, self._context)))
+        if result.refused:
+            raise ContextError(result.refused)
+        return json_values.wrap(result.encoded)
+
+
+class Answer(Struct, frozen=True):
+    """What a function answered in a child process."""
+
+    encoded: bytes = b"null"
+    refused: str = ""
+    """Why it cannot be sent to the caller."""
+
+
+def _encoded(definition: TaskDefinition[..., Any], answer: object) -> bytes:
+    return json_values.encode(answer, f"the result of '{definition.rpc}'")
 
 
 def context_of(call: Call) -> Context:

@@ -40,19 +40,21 @@ class TaskJob:
 
     def body(self, handle: Any) -> Callable[[], Any]:
         if self._definition.process:
-            return partial(self.in_process, self._definition, self._context.to_dict())
+            return partial(self.in_process, self._definition, self._context.for_process())
         return partial(self._definition.call, self._context, handle)
 
     @staticmethod
-    def in_process(definition: TaskDefinition[..., Any], values: dict[str, Any]) -> Any:
+    def in_process(definition: TaskDefinition[..., Any], context: Context) -> Any:
         """Runs in the child process; returns what `completed` is given."""
         raise NotImplementedError
 
     def completed(self, result: Any) -> Value:
         raise NotImplementedError
 
-    def failed(self, error: BaseException, failures: int) -> Failure:
-        delay = self._definition.retry.next_delay(failures, error, self._random)
+    def failed(self, error: BaseException, failures: int, *, may_retry: bool = True) -> Failure:
+        delay = None
+        if may_retry:
+            delay = self._definition.retry.next_delay(failures, error, self._random)
         return Failure(json_values.error_value(error), delay)
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:

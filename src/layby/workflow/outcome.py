@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, Final, Literal, cast
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from layby.core.birth import encoded
 from layby.core.commands import Value
@@ -13,9 +14,14 @@ from layby.core.model import Millis, Promise, PromiseState
 from layby.errors import RunCancelled, RunFailed
 from layby.program import Verdict
 from layby.wire import json_values
+from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.merge import UNCHANGED, Delta, Merge, MergeConflict, View
 from layby.workflow.rules import OutcomeStatus, Skip
+from layby.workflow.task_results import TaskResults
+
+MAX_RESULTS_IN_ROOT: Final = 16_000
+"""Bytes of results that a root repeats, so that nobody has to read the tasks for them."""
 
 RunState = Literal["Completed", "Failed", "Cancelled"]
 
@@ -27,6 +33,8 @@ class NodeOutcome(Struct, frozen=True):
     delta: Delta = UNCHANGED
     conflicts: tuple[MergeConflict, ...] = ()
     """Keys to which concurrent tasks before it gave different values."""
+    result: bytes | None = None
+    """What it returned beside the context, as JSON."""
     error: str | None = None
     """For Failed and Cancelled: what happened, in one line."""
     reason: str | None = None
@@ -42,6 +50,10 @@ class RunOutcome(Struct, frozen=True):
     context: Context | None = None
     """The final context of a completed run."""
     conflicts: tuple[MergeConflict, ...] = ()
+    results: TaskResults | None = None
+    """What `context.result` reads."""
+    elsewhere: tuple[str, ...] = ()
+    """Tasks whose results are not among them: together they were too large for the root."""
     failed: Mapping[str, str] = {}
     """Task ids and their errors."""
     by: str = ""
@@ -65,6 +77,7 @@ class _NodeValue(Struct, frozen=True, omit_defaults=True):
     conflicts: tuple[MergeConflict, ...] = ()
     reason: str | None = None
     blocked: bool = False
+    result: Raw | UnsetType = UNSET
 
 
 class _RunValue(Struct, frozen=True, omit_defaults=True):
@@ -73,11 +86,16 @@ class _RunValue(Struct, frozen=True, omit_defaults=True):
     status: Literal["Completed"]
     context: dict[str, Raw]
     conflicts: tuple[MergeConflict, ...] = ()
+    results: dict[str, Raw] = {}
+    elsewhere: tuple[str, ...] = ()
 
 
-def encode_completed(delta: Delta, conflicts: tuple[MergeConflict, ...] = ()) -> Value:
+def encode_completed(
+    delta: Delta, conflicts: tuple[MergeConflict, ...] = (), result: bytes | None = None
+) -> Value:
     changed = {key: Raw(value) for key, value in delta.changed.items()}
-    return _wrapped(_NodeValue("Completed", changed, delta.removed, conflicts))
+    kept = UNSET if result is None else Raw(result)
+    return _wrapped(_NodeValue("Completed", changed, delta.removed, conflicts, result=kept))
 
 
 def encode_skipped(skip: Skip) -> Value:
@@ -119,7 +137,16 @@ def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:
         told = "; ".join(f"task '{task_id}': {error}" for task_id, error in failed.items())
         return Verdict("rejected", json_values.named_error_value("RunFailed", told, failed=failed))
     context = {key: Raw(value) for key, value in final.view.items()}
-    return Verdict("resolved", _wrapped(_RunValue("Completed", context, final.conflicts)))
+    results = {each: told.result for each, told in outcomes.items() if told.result is not None}
+    is_small = sum(map(len, results.values())) <= MAX_RESULTS_IN_ROOT
+    value = _RunValue(
+        "Completed",
+        context,
+        final.conflicts,
+        {each: Raw(result) for each, result in results.items()} if is_small else {},
+        () if is_small else tuple(results),
+    )
+    return Verdict("resolved", _wrapped(value))
 
 
 def read_run(root: Promise) -> RunOutcome:
@@ -127,7 +154,7 @@ def read_run(root: Promise) -> RunOutcome:
     if root.is_pending:
         raise ValueError(f"'{root.id}' has not settled yet")
     if root.state == "resolved":
-        return _read_completed_run(root.value)
+        return _read_completed_run(root)
     if root.state == "rejected_timedout":
         return RunOutcome("Failed", reason=_too_late(root.timeout_at))
     if root.state == "rejected_canceled":
@@ -147,16 +174,26 @@ def _read_node(text: str) -> NodeOutcome:
         return NodeOutcome("Completed")
     changed = {key: bytes(value) for key, value in told.changed.items()}
     delta = Delta(changed, told.removed) if changed or told.removed else UNCHANGED
-    return NodeOutcome(told.status, delta, told.conflicts, reason=told.reason, blocked=told.blocked)
+    return NodeOutcome(
+        told.status,
+        delta,
+        told.conflicts,
+        None if told.result is UNSET else bytes(told.result),
+        reason=told.reason,
+        blocked=told.blocked,
+    )
 
 
-def _read_completed_run(text: str) -> RunOutcome:
+def _read_completed_run(root: Promise) -> RunOutcome:
     try:
-        told = msgspec.json.decode(json_values.bytes_of(text), type=_RunValue)
+        told = msgspec.json.decode(json_values.bytes_of(root.value), type=_RunValue)
     except (msgspec.MsgspecError, ValueError):
-        return RunOutcome("Completed", Context(_mapping(json_values.from_text(text))))
+        return RunOutcome("Completed", Context(_mapping(json_values.from_text(root.value))))
     final = View.initial({key: bytes(value) for key, value in told.context.items()})
-    return RunOutcome("Completed", Context.over(final), told.conflicts)
+    results = {each: bytes(value) for each, value in told.results.items()}
+    kept = TaskResults(partial(plan.shape_of, root.param), results)
+    context = Context.over(final, kept)
+    return RunOutcome("Completed", context, told.conflicts, kept, told.elsewhere)
 
 
 def _read_cancelled_run(text: str) -> RunOutcome:

@@ -158,6 +158,10 @@ def read_root_param(text: str, known: Callable[[str], Shape | None] | None = Non
     return RunParam(param.flow, initial, shape)
 
 
+def shape_of(root_param: str) -> Shape:
+    return read_root_param(root_param).shape
+
+
 def _read(text: str, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(json_values.bytes_of(text), type=kind)

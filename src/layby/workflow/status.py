@@ -1,7 +1,7 @@
 """What people see of a run and its tasks, derived from rows; nothing is decided here."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -87,8 +87,12 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     crashes: int = 0
     tries: tuple[Try, ...] = ()
     waiting_on: WaitingOn | None = None
+    result: Any = None
+    """What it returned, if that was not a mapping: those are merged into the context."""
     error: str | None = None
     """Why it failed or was cancelled; while it is tried again, its last failure."""
+    traceback: str = ""
+    """Where its last failure was raised, without layby's own frames."""
     reason: str | None = None
     """Why it was skipped."""
     conflicts: tuple[MergeConflict, ...] = ()
@@ -210,7 +214,9 @@ def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
     return replace(
         _shown(row, told.status),
         tries=history.tries,
+        result=None if told.result is None else json_values.decode(told.result),
         error=told.error,
+        traceback=_traceback(promise, row.task),
         reason=told.reason,
         conflicts=told.conflicts,
         settled_at=promise.settled_at,
@@ -228,6 +234,7 @@ def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
         crashes=task.crashes,
         tries=_tries(task),
         error=_last_error(task),
+        traceback=json_values.read_error(task.error).stack if task.error else "",
         progress=_progress(task),
         worker=task.pid if task.state == "acquired" else None,
         stuck=row.stuck or task.is_kept,
@@ -261,6 +268,13 @@ def _progress(task: Task) -> Progress | None:
 
 def _last_error(task: Task) -> str | None:
     return str(json_values.read_error(task.error)) if task.error else None
+
+
+def _traceback(promise: Promise, task: Task) -> str:
+    """Of its own failure; if the run's deadline ended it, of its last try."""
+    text = promise.value if promise.state == "rejected" else task.error
+    is_failure = promise.state in ("rejected", "rejected_timedout")
+    return json_values.read_error(text).stack if is_failure and text else ""
 
 
 def _task_id(row: NodeRow) -> str:

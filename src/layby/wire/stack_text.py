@@ -1,0 +1,68 @@
+"""The traceback of an error as text: the user's frames without ours, and never very long."""
+
+import asyncio
+import concurrent.futures
+import os
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from layby.errors import LaybyError
+
+MAX_TRACEBACK_CHARS: Final = 8_000
+
+_OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
+_MACHINERY: Final = tuple(
+    f"{Path(module.__file__).parent}{os.sep}" for module in (asyncio, concurrent.futures)
+)
+"""What runs bodies for us. Frames of it that user code called are the user's business."""
+
+
+def stack_text(error: BaseException) -> str:
+    """As Python shows it, with the errors it was raised from.
+
+    An error of another kind that never was in user code is a bug of ours: all of it is shown.
+    """
+    told = traceback.TracebackException.from_exception(error, lookup_lines=False)
+    chain = list(_chain(told))
+    stacks = [traceback.StackSummary.from_list(_frames_of_users(each.stack)) for each in chain]
+    if any(stacks) or isinstance(error, LaybyError):
+        for each, stack in zip(chain, stacks, strict=True):
+            each.stack = stack
+    return bounded("".join(told.format()).rstrip())
+
+
+def bounded(text: str) -> str:
+    """Both ends: the beginning says how it was called, the end what was raised.
+
+    The end alone would be nothing but the message, if that is long.
+    """
+    cut = len(text) - MAX_TRACEBACK_CHARS
+    if cut <= 0:
+        return text
+    half = MAX_TRACEBACK_CHARS // 2
+    return f"{text[:half]}\n... ({cut} characters left out) ...\n{text[-half:]}"
+
+
+def _frames_of_users(
+    frames: Iterable[traceback.FrameSummary],
+) -> Iterator[traceback.FrameSummary]:
+    """A body is always called by us; what we call in turn is of no interest either."""
+    is_ours = True
+    for frame in frames:
+        is_ours = frame.filename.startswith(_OURS) or (
+            is_ours and frame.filename.startswith(_MACHINERY)
+        )
+        if not is_ours:
+            yield frame
+
+
+def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """The error, those it came from, and those of a group; a chain may be long."""
+    waiting = [told]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        others = (each.__cause__, each.__context__, *(each.exceptions or ()))
+        waiting += [other for other in others if other is not None]
