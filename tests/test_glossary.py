@@ -42,6 +42,7 @@ SHARED = {
     "Wait",  # public in layby.testing, a row in core
     "Run",  # public, and a run's state in the rules of workflow
     "Schedule",  # public, and a row in core
+    "TaskFailed",  # public in layby.graph, a message there; an error of runs elsewhere
     "worker",  # the worker itself, and the command that runs one
     *("migrate", "promises", "run", "runs", "schedules", "tasks", "waiting", "why"),  # commands
 }

@@ -107,7 +107,12 @@ class TaskFailed(LaybyError):
     """
 
     def __init__(
-        self, task_id: str, type: str, message: str = "", traceback: str = "", try_number: int = 0
+        self,
+        task_id: str,
+        type: str,  # noqa: A002 - the name users read
+        message: str = "",
+        traceback: str = "",
+        try_number: int = 0,
     ) -> None:
         super().__init__(task_id, type, message, traceback, try_number)
         self.task_id = task_id
@@ -174,7 +179,7 @@ class ProcessFailed(LaybyError):
     What it raised stays there: `type`, `message` and `traceback` say what it was.
     """
 
-    def __init__(self, message: str, type: str = "", traceback: str = "") -> None:
+    def __init__(self, message: str, type: str = "", traceback: str = "") -> None:  # noqa: A002
         super().__init__(message, type, traceback)
         self.message = message
         self.type = type

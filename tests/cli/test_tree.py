@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from layby.cli.tree import Branch, call_branches, call_of
-from layby.core.commands import CreatePromise, FailTask, Take
+from layby.core.commands import CreatePromise, FailTask, SettlePromise, Take
 from layby.core.model import NEVER, Promise
 from layby.wire import json_values
 from layby.wire.call_format import Call
+from layby.workflow.merge import Delta
+from layby.workflow.outcome import encode_completed
 from layby.workflow.plan import plan
 from layby.workflow.task import task
 from layby.workflow.workflow import Workflow
@@ -71,6 +73,32 @@ def test_what_is_told_stays_in_its_line(diamond: Desk):
     assert "right  Failed  ValueError: the bank says no" in typed("tree", "d").out
 
 
+def test_where_a_task_failed_is_drawn_on_request(diamond: Desk):
+    """Below its line, as it was raised; without the option there is only the error."""
+    stack = "Traceback (most recent call last):\n  File x, line 1, in right\nValueError: no"
+    error = json_values.named_error_value("ValueError", "no", stack=stack)
+    take = Take(pid="w", incarnation="1", group="default", names=("diamond/right",), free=1)
+    diamond.do(take, FailTask(id="run/d:right", version=1, error=error))
+    assert "Traceback" not in typed("tree", "d").out
+    lines = [line.strip("├└│─ ") for line in typed("tree", "d", "--verbose").lines]
+    at = lines.index("right  Failed  ValueError: no")
+    assert lines[at + 1 : at + 4] == [each.strip() for each in stack.splitlines()]
+    (fetch,) = typed("tree", "d", "-v", "--json").json["tree"]["children"]
+    assert {each["id"]: each["traceback"] for each in fetch["children"]} == {
+        "run/d:left": "",
+        "run/d:right": stack,
+    }
+
+
+def test_what_a_task_returned_is_drawn(diamond: Desk):
+    """If it is not in the context already; a long result is cut."""
+    value = encode_completed(Delta(), result=json.dumps(["x" * 1_000]).encode())
+    diamond.do(SettlePromise(id="run/d:right", state="resolved", value=value))
+    line = next(line for line in typed("tree", "d").lines if "right  " in line)
+    assert 'Completed  returned ["xxx' in line
+    assert len(line) < 300
+
+
 def test_a_deep_run_is_drawn_whole_on_a_narrow_terminal(desk: Desk, monkeypatch):
     """The terminal folds lines that are too long: nothing is left out."""
     tasks = [
@@ -98,7 +126,7 @@ def test_a_task_is_drawn_with_what_comes_after_it(diamond: Desk):
 def test_json_is_nested(diamond: Desk):
     """For programs that draw it otherwise."""
     tree = typed("tree", "d", "--json").json["tree"]
-    assert list(tree) == ["id", "state", "told", "children"]
+    assert list(tree) == ["id", "state", "told", "traceback", "children"]
     assert [each["id"] for each in tree["children"][0]["children"]] == ["run/d:left", "run/d:right"]
 
 

@@ -182,7 +182,7 @@ for _ in range(100_000):
         (datetime(2026, 11, 15, tzinfo=UTC), r"of type datetime, .* use \.isoformat\(\)"),
         ([UUID(int=0)], r"of type UUID, .* use str\(\.\.\.\)"),
         ([Decimal(1)], "of type Decimal"),
-        (object(), "of type object, .* store a dict, list"),
+        (object(), "of type object, .* use a dict, list"),
         ([object()], r'context\["k"\]\[0\] is of type object'),
         (plain := (lambda: None), "of type function"),
         ("\ud800", r'context\["k"\] is broken text'),

@@ -10,6 +10,7 @@ from layby.core.replies import Claim
 from layby.wire.call_format import Call
 from layby.wire.json_values import text_of
 from layby.workflow.functions import (
+    Answer,
     FunctionJob,
     Functions,
     answer_of,
@@ -69,8 +70,14 @@ def test_the_same_rules_hold_in_a_process_of_its_own():
     def sets(context):
         context["n"] = context["n"] + 1
 
-    assert FunctionJob.in_process(task(sets), {"n": 1, "m": 2}) == {"n": 2}
-    assert FunctionJob.in_process(task(id="idle")(lambda context: None), {"n": 1}) is None
+    def returns(context):
+        return (each for each in "ab")
+
+    idle = task(id="idle")(lambda context: None)
+    assert FunctionJob.in_process(task(sets), Context({"n": 1, "m": 2})) == Answer(b'{"n":2}')
+    assert FunctionJob.in_process(idle, Context({"n": 1})) == Answer(b"null")
+    refused = FunctionJob.in_process(task(rpc="f")(returns), Context()).refused
+    assert refused.startswith("the result of 'f' is of type generator")
 
 
 def serving(name: str, answer: object = None) -> AnyTask:

@@ -1,6 +1,7 @@
 """`layby run`: start a run of a workflow and watch it to its end."""
 
 import asyncio
+import logging
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -20,14 +22,11 @@ from layby.cli.command_errors import Refused
 from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
 from layby.cli.options import DURATION, JsonParam, as_json, graced, json_or_text, reaching, slotted
 from layby.cli.user_code import complete_files, find_flow
-from layby.client.interface import Client
-from layby.core.commands import GetPromise
-from layby.core.replies import PromiseData
 from layby.errors import RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
 from layby.runner.runner import Runner
 from layby.server.signals import stop_requested
-from layby.workflow import plan
+from layby.worker import reporting
 from layby.workflow.context import Context
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.workflow import Workflow
@@ -96,6 +95,8 @@ def run(
         _address(place), slots=slots, group=group, token=place.token, grace=grace / 1000
     )
     seconds = None if deadline is None else deadline / 1000
+    # The view shows failures itself; without a handler Python would print them once more.
+    logging.getLogger(reporting.__name__).addHandler(logging.NullHandler())
     view = _RunView(showing.new_console(stderr=True), quiet=as_json)
     closer = _LoopCloser()
     try:
@@ -148,7 +149,7 @@ async def _executed(
         try:
             return await view.follow(started)
         except RunFailed as failed:
-            await view.print_tracebacks(runner.client, failed)
+            view.print_tracebacks(failed)
             raise
     finally:
         await close_and_report(runner)
@@ -185,13 +186,11 @@ class _RunView:
             await asyncio.wait((result,), timeout=REFRESH_S)
         self._update(await run.status())
 
-    async def print_tracebacks(self, client: Client, failed: RunFailed) -> None:
+    def print_tracebacks(self, failed: RunFailed) -> None:
         """The first few tracebacks, since the name of an error is rarely enough."""
-        for task_id in [] if self._quiet else list(failed.failed)[:TRACEBACKS]:
-            reply = await client.send(GetPromise(id=plan.node_id(failed.run_id, task_id)))
-            found = reply.data.promise.value if isinstance(reply.data, PromiseData) else ""
-            if stack := showing.stack(found):
-                click.echo(f"task '{task_id}':\n{stack}", err=True)
+        told = [each for each in failed.errors.values() if each.traceback and not self._quiet]
+        for each in told[:TRACEBACKS]:
+            click.echo(f"task '{each.task_id}':\n{each.traceback}", err=True)
 
     def _update(self, status: RunStatus) -> None:
         self.status = status
@@ -248,6 +247,8 @@ def _says(execution: TaskExecution) -> str:
     if execution.progress is not None and execution.status == "Running":
         done = execution.progress.fraction
         return f"{'' if done is None else f'{done:.0%} '}{execution.progress.text}".strip()
+    if execution.result is not None:
+        return showing.shortened(f"returned {msgspec.json.encode(execution.result).decode()}")
     return (execution.error or execution.reason or "").partition("\n")[0]
 
 
@@ -274,7 +275,9 @@ def _task_document(execution: TaskExecution) -> dict[str, Any]:
         "status": execution.status,
         "tries": execution.try_number,
         "failures": execution.failures,
+        "result": execution.result,
         "error": execution.error,
+        "traceback": execution.traceback or None,
         "reason": execution.reason,
     }
 

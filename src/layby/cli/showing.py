@@ -21,7 +21,7 @@ from layby.workflow.outcome import moment
 
 WIDE: Final = 100_000
 """The width of output to a pipe, which has none."""
-STACK: Final = "stack"
+SHORT: Final = 200
 STYLES: Final = {
     "pending": "yellow",
     "acquired": "cyan",
@@ -123,6 +123,12 @@ def plain(text: object) -> Text:
     return Text(str(text))
 
 
+def shortened(text: str) -> str:
+    """At most a line of it."""
+    line = " ".join(text[: 2 * SHORT].split())
+    return line if len(line) <= SHORT else f"{line[:SHORT]}..."
+
+
 def dim(text: str) -> str:
     return f"[dim]{escape(text)}[/]"
 
@@ -150,15 +156,15 @@ def value(text: str) -> str:
     """A param or value, decoded, in one line; text that is not ours as it is."""
     found = json_values.from_text(text)
     if stack(text):
-        found = {key: each for key, each in found.items() if key != STACK}
+        found = {key: each for key, each in found.items() if key != json_values.STACK}
     return "-" if found is None else msgspec.json.encode(found).decode()
 
 
 def stack(text: str) -> str:
     """The traceback of an error, if its worker sent one; shown separately, as it is long."""
     found = json_values.from_text(text)
-    told: Any = found.get(STACK) if isinstance(found, dict) and "__type" in found else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - JSON is what it is
-    return told.rstrip() if isinstance(told, str) else ""
+    is_error = isinstance(found, dict) and "__type" in found
+    return json_values.read_error(text).stack.rstrip() if is_error else ""
 
 
 def times(**instants: Millis | None) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Branch(Struct):
     id: str
     state: str
     told: str = ""
+    traceback: str = ""
+    """With `--verbose`: where it failed."""
     children: list["Branch"] = field(default_factory=list)
 
 
@@ -46,15 +48,19 @@ class Branch(Struct):
 Examples:
   layby tree order-7             a run: each task below the last one it waits for
   layby tree order-7 --all       with the promises its tasks made
+  layby tree order-7 --verbose   with where its tasks failed
   layby tree hello-1             a call made by an SDK, and the calls below it"""
 )
 @click.argument("asked", metavar="ID")
 @click.option("--all", "everything", is_flag=True, help="Include what tasks have recorded.")
+@click.option("--verbose", "-v", is_flag=True, help="Include the tracebacks of what failed.")
 @reaching
 @as_json
-def tree(place: Place, asked: str, *, everything: bool, as_json: bool) -> None:
+def tree(place: Place, asked: str, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Draw a run, or a tree of calls, with the state of everything in it."""
     drawn = ask(place, lambda client: _drawn(client, asked, everything=everything))
+    if not verbose:
+        _leave_out_tracebacks(drawn)
     if as_json:
         showing.print_json({"tree": drawn})
     else:
@@ -113,7 +119,9 @@ def _task_branches(
         execution = status.tasks[task_id]
         several = f"after {', '.join(dependencies)}" if len(dependencies) > 1 else ""
         told = "; ".join(each for each in (several, _says(execution)) if each)
-        branch = Branch(execution.task_execution_id, execution.status, told)
+        branch = Branch(
+            execution.task_execution_id, execution.status, told, execution.traceback.rstrip()
+        )
         branches[branch.id] = branch
     for task_id, dependencies in after.items():
         above = status.tasks[dependencies[-1]].task_execution_id if dependencies else root_id
@@ -124,7 +132,9 @@ def _task_branches(
 def _says(execution: TaskExecution) -> str:
     if execution.waiting_on is not None:
         return execution.waiting_on.sentence
-    return execution.error or execution.reason or ""
+    returned = execution.result
+    what = "" if returned is None else f"returned {msgspec.json.encode(returned).decode()}"
+    return execution.error or execution.reason or showing.shortened(what)
 
 
 def _made_branches(made: Iterable[Promise], tasks: Mapping[str, Branch]) -> dict[str, Branch]:
@@ -133,7 +143,7 @@ def _made_branches(made: Iterable[Promise], tasks: Mapping[str, Branch]) -> dict
         above = _nearest(promise.id, tasks, branches)
         if above is not None:
             told = call_of(promise) or _value(promise)
-            branches[promise.id] = Branch(promise.id, promise.state, told)
+            branches[promise.id] = Branch(promise.id, promise.state, told, _stack(promise))
             above.children.append(branches[promise.id])
     return branches
 
@@ -166,15 +176,19 @@ def call_branches(promises: Iterable[Promise], top: str) -> Branch:
     below: defaultdict[str, list[Promise]] = defaultdict(list)
     for promise in sorted(by_id.values(), key=lambda each: (each.created_at, each.id)):
         below[_parent(promise, by_id, top)].append(promise)
-    root = Branch(top, by_id[top].state, call_of(by_id[top]))
+    root = _call_branch(by_id[top])
     seen, open_branches = {top}, [root]
     while open_branches:
         branch = open_branches.pop()
         children = [each for each in below[branch.id] if each.id not in seen]
         seen.update(each.id for each in children)
-        branch.children = [Branch(each.id, each.state, call_of(each)) for each in children]
+        branch.children = [_call_branch(each) for each in children]
         open_branches += branch.children
     return root
+
+
+def _call_branch(promise: Promise) -> Branch:
+    return Branch(promise.id, promise.state, call_of(promise), _stack(promise))
 
 
 def _parent(promise: Promise, known: Mapping[str, Promise], top: str) -> str:
@@ -203,11 +217,21 @@ def call_of(promise: Promise) -> str:
 # --- the drawing -------------------------------------------------------------------------
 
 
+def _leave_out_tracebacks(top: Branch) -> None:
+    open_branches = [top]
+    while open_branches:
+        branch = open_branches.pop()
+        branch.traceback = ""
+        open_branches += branch.children
+
+
 def _rendered(top: Branch) -> Tree:
     drawn = Tree(_line(top, ""))
     open_branches = [(top, drawn)]
     while open_branches:
         branch, place = open_branches.pop()
+        if branch.traceback:
+            place.add(Text(branch.traceback, "dim"))
         drawn_below = [(child, place.add(_line(child, top.id))) for child in branch.children]
         open_branches += drawn_below
     return drawn
@@ -219,6 +243,10 @@ def _line(branch: Branch, top: str) -> Text:
     line = Text.assemble(name, "  ", (branch.state, showing.STYLES.get(branch.state, "")))
     told = " ".join(branch.told.split())
     return line.append(f"  {told}", "dim") if told else line
+
+
+def _stack(promise: Promise) -> str:
+    return showing.stack(promise.value) if promise.state == "rejected" else ""
 
 
 def _value(promise: Promise) -> str:

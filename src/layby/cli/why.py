@@ -38,6 +38,9 @@ def why(place: Place, asked: str, *, as_json: bool) -> None:
         showing.print_json(_document(found, now))
         return
     showing.print_line(told(found, now))
+    for failure in found.failures:
+        beside = "" if failure is found.cause else f"\n{failure.subject}:"
+        showing.print_line(f"{beside}\n{failure.traceback}")
     if found.cause.command is not None:
         command = showing.bold(place.sent_here(found.cause.command))
         showing.new_console().print(f"  {showing.dim('$')} {command}")
@@ -65,5 +68,6 @@ def _document(found: Why, now: Millis) -> dict[str, Any]:
         "cause": cause,
         "other_causes": found.others,
         "more_causes": found.is_cut,
+        "tracebacks": {each.id: each.traceback for each in found.failures},
         "chain": [reason_json(each) for each in found.chain],
     }

@@ -14,22 +14,23 @@ MAX_TRACEBACK_CHARS: Final = 8_000
 
 _OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _MACHINERY: Final = tuple(
-    f"{Path(module.__file__).parent}{os.sep}" for module in (asyncio, concurrent.futures)
+    f"{Path(file).parent}{os.sep}" for file in (asyncio.__file__, str(concurrent.futures.__file__))
 )
 """What runs bodies for us. Frames of it that user code called are the user's business."""
 
 
 def stack_text(error: BaseException) -> str:
-    """As Python shows it, with the errors it was raised from.
+    """As Python shows it, with the errors it was raised from; empty if it names no place.
 
     An error of another kind that never was in user code is a bug of ours: all of it is shown.
     """
     told = traceback.TracebackException.from_exception(error, lookup_lines=False)
-    chain = list(_chain(told))
-    stacks = [traceback.StackSummary.from_list(_frames_of_users(each.stack)) for each in chain]
-    if any(stacks) or isinstance(error, LaybyError):
-        for each, stack in zip(chain, stacks, strict=True):
-            each.stack = stack
+    if isinstance(error, LaybyError) or any(map(_users, _chain(told))):
+        for each in _chain(told):
+            each.__context__ = _if_of_users(each.__context__)
+            each.stack = _users(each)
+    if not any(each.stack for each in _chain(told)) and not hasattr(error, "__notes__"):
+        return ""
     return bounded("".join(told.format()).rstrip())
 
 
@@ -43,6 +44,18 @@ def bounded(text: str) -> str:
         return text
     half = MAX_TRACEBACK_CHARS // 2
     return f"{text[:half]}\n... ({cut} characters left out) ...\n{text[-half:]}"
+
+
+def _users(told: traceback.TracebackException) -> traceback.StackSummary:
+    return traceback.StackSummary.from_list(_frames_of_users(told.stack))
+
+
+def _if_of_users(
+    handled: traceback.TracebackException | None,
+) -> traceback.TracebackException | None:
+    """What we handled ourselves while we raised another error is not worth showing."""
+    is_shown = handled is not None and (_users(handled) or not handled.stack)
+    return handled if is_shown else None
 
 
 def _frames_of_users(

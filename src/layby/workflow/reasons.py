@@ -17,7 +17,7 @@ from layby.wire.call_format import read_call
 from layby.workflow import plan
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
-from layby.workflow.outcome import moment, read
+from layby.workflow.outcome import moment, read, read_run
 
 LISTED: Final = 3
 _SETTLED: Final = {
@@ -38,6 +38,10 @@ class Reason(Struct, frozen=True, kw_only=True):
     sentence: str
     aside: str = ""
     """Who waits for it, where that is known."""
+    traceback: str = ""
+    """Where it failed, if it did; or its last try, if there will be another."""
+    failed: tuple[str, ...] = ()
+    """Of a failed run: the promises of the tasks that failed."""
     since: Millis | None = None
     deadline: Millis | None = None
     """When the wait ends by itself, one way or another."""
@@ -77,6 +81,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         unblock=_unblock(about, waiting),
         command=_command(about, waiting),
         awaited=_awaited_ids(about) if waiting.has_awaited else (),
+        traceback=_stack(_task(about).error) if waiting.form == "backoff" else "",
     )
 
 
@@ -139,7 +144,15 @@ def _settled(about: Explanation, now: Millis) -> Reason:
         word, why = "skipped", skipped.reason
     when = ago(promise.settled_at or 0, now)
     sentence = f"is settled: {word} {when}" + (f" ({why})" if why else "")
-    return _reason(about, "settled", sentence, since=promise.settled_at)
+    is_failed = promise.state == "rejected"
+    return _reason(
+        about,
+        "settled",
+        sentence,
+        since=promise.settled_at,
+        traceback=_stack(promise.value) if is_failed else "",
+        failed=_failed_ids(promise) if is_failed and task is not None and task.is_root else (),
+    )
 
 
 def _running(about: Explanation, now: Millis) -> Reason:
@@ -224,6 +237,8 @@ def _reason(
     deadline: Millis | None = None,
     command: str | None = None,
     awaited: tuple[str, ...] = (),
+    traceback: str = "",
+    failed: tuple[str, ...] = (),
 ) -> Reason:
     promise = about.promise
     if deadline is None and promise.is_pending and promise.timeout_at < FOREVER:
@@ -240,6 +255,8 @@ def _reason(
         command=command,
         awaited=awaited,
         more_awaited=about.more_awaited,
+        traceback=traceback,
+        failed=failed,
     )
 
 
@@ -330,6 +347,15 @@ def _running_since(task: Task) -> Millis | None:
 def _error(text: str | None) -> str:
     told = json_values.read_error(text)
     return "" if told.name == "Error" and not told.message else " ".join(str(told).split())
+
+
+def _stack(text: str | None) -> str:
+    return json_values.read_error(text).stack
+
+
+def _failed_ids(root: Promise) -> tuple[str, ...]:
+    run_id = plan.run_id_of(root.id)
+    return tuple(plan.node_id(run_id, each) for each in read_run(root).failed)
 
 
 def _count(number: int, noun: str, nouns: str = "") -> str:

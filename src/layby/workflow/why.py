@@ -20,6 +20,8 @@ Ask = Callable[[str], Awaitable[Explanation | None]]
 ENOUGH: Final = 100
 """Enough promises to look at once a cause is found: a large tree has more of the same."""
 MAX_ASKED: Final = 1_000
+TRACEBACKS: Final = 3
+"""How many are shown: nobody reads all of a run in which everything failed."""
 SHOWN: Final = 4
 """Only the ends of a longer chain are shown."""
 _URGENCY: Final = {
@@ -41,6 +43,8 @@ class Why(Struct, frozen=True):
     others: int = 0
     is_cut: bool = False
     """Not everything was looked at: there may be more causes."""
+    failures: tuple[Reason, ...] = ()
+    """What failed, with tracebacks: the cause itself, or the first tasks of a run that failed."""
 
     @property
     def cause(self) -> Reason:
@@ -61,7 +65,15 @@ async def find_why(ask: Ask, promise_id: str, now: Millis) -> Why | None:
             has_cause |= not reasons[asked].awaited
     if promise_id not in reasons:
         return None
-    return replace(why_of(reasons, promise_id), is_cut=bool(waiting))
+    why = replace(why_of(reasons, promise_id), is_cut=bool(waiting))
+    return replace(why, failures=await _failures(ask, why.cause, now))
+
+
+async def _failures(ask: Ask, cause: Reason, now: Millis) -> tuple[Reason, ...]:
+    """A run keeps no tracebacks of its own: each stands once, with its task."""
+    asked = [await ask(each) for each in cause.failed[:TRACEBACKS]]
+    found = [cause, *(reason_of(about, now) for about in asked if about is not None)]
+    return tuple(each for each in found if each.traceback)
 
 
 def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
