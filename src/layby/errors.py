@@ -152,7 +152,8 @@ class RunFailed(LaybyError):
         self.failed = dict(failed)
         self.reason = reason
         self.errors: Mapping[str, TaskFailed] = dict(errors or {})
-        self.context: Mapping[str, Any] = {} if context is None else context
+        self.context: Any = {} if context is None else context
+        """A `Context`, with `context.result(task)`, if a run raised this."""
         if self.errors:
             self.__cause__ = _together(run_id, list(self.errors.values()))
 

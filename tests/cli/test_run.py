@@ -110,8 +110,32 @@ def test_a_run_that_fails_says_where(folder):
     assert "task 'check':\nTraceback (most recent call last):" in said.err
     assert f'File "{FLOWS}", line ' in said.err
     assert said.err.splitlines()[-2] == "ValueError: too much"
+    assert said.err.count("Traceback") == 1
+    assert "src/layby" not in said.err
     said = typed("run", f"{FLOWS}:flow", "--context", "n=99", "--json")
     assert "Traceback" not in said.err
+
+
+RETURNING = """
+from layby import Workflow, task
+
+
+@task
+def counts(context):
+    return 41 + 1
+
+
+flow = Workflow("counting", tasks=[counts])
+"""
+
+
+def test_what_a_task_returns_does_not_vanish(folder):
+    """Beside its name for people, with the task for programs."""
+    (folder / "broken.py").write_text(RETURNING)
+    said = typed("run", "broken.py")
+    assert "counts: Completed: returned 42" in said.err
+    (counts,) = typed("run", "broken.py", "--json").json["tasks"]
+    assert (counts["result"], counts["traceback"]) == (42, None)
 
 
 def test_what_tasks_print_is_no_part_of_the_result(folder):

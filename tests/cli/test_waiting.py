@@ -2,7 +2,16 @@
 
 import pytest
 
-from layby.core.commands import AnnotateTask, EnsurePromise, HaltTask, RegisterListener, Take
+from layby.core.commands import (
+    AnnotateTask,
+    EnsurePromise,
+    FailTask,
+    HaltTask,
+    RegisterListener,
+    SettlePromise,
+    Take,
+)
+from layby.wire import json_values
 from tests.cli.test_runs import start
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
@@ -127,6 +136,29 @@ def test_ready_without_a_worker(desk: Desk):
     assert "(1 worker without it)" in why("o-8:first")
 
 
+STACK = "Traceback (most recent call last):\n  File x, line 1, in first\nValueError: no"
+
+
+def test_what_failed_says_where(desk: Desk):
+    """The task, and the run that failed because of it; a try that is repeated as well."""
+    error = json_values.named_error_value("ValueError", "no", stack=STACK)
+    desk.do(
+        *(start("o-8"), start("o-9"), take()),
+        FailTask(id="run/o-8:first", version=1, error=error),
+        FailTask(id="run/o-9:first", version=1, error=error, retry_in=600_000),
+    )
+    sentence, *lines = typed("why", "o-9:first").lines
+    assert "it is tried again" in sentence
+    assert lines == ["", *STACK.splitlines()]
+    assert typed("why", "o-8:first").lines[1:] == ["", *STACK.splitlines()]
+    failed = json_values.named_error_value("RunFailed", "it", failed={"first": "ValueError: no"})
+    desk.do(SettlePromise(id="run/o-8", state="rejected", value=failed))
+    sentence, *lines = typed("why", "o-8").lines
+    assert sentence.startswith("run 'o-8' is settled: rejected just now (RunFailed: it)")
+    assert lines == ["", "task 'first' of run 'o-8':", *STACK.splitlines()]
+    assert typed("why", "o-8", "--json").json["tracebacks"] == {"run/o-8:first": STACK}
+
+
 def test_running_and_settled(desk: Desk):
     """Not everything waits."""
     desk.do(start("o-8"), take())
@@ -138,7 +170,9 @@ def test_running_and_settled(desk: Desk):
 def test_why_as_json(waits: Desk):
     """The sentence, the cause and the way to it."""
     told = typed("why", "o-7", "--json").json
-    assert list(told) == ["id", "sentence", "cause", "other_causes", "more_causes", "chain"]
+    assert list(told) == [
+        *("id", "sentence", "cause", "other_causes", "more_causes", "tracebacks", "chain")
+    ]
     assert [each["id"] for each in told["chain"]] == ["run/o-7", "run/o-7:first", "paid"]
     assert told["cause"]["command"] == "layby resolve paid --value JSON"
 

@@ -45,3 +45,18 @@ def tell(task_id, context):
 @task(process=True, on_success=tell)
 def tells(context):
     context["doubled"] = context["n"] * 2
+
+
+@task(process=True)
+def returns_list(context):
+    return [1, (2,)]
+
+
+@task(process=True, dependencies=[returns_list])
+def reads_result(context):
+    context["read"] = context.result("returns_list")
+
+
+@task(process=True, retries=2)
+def returns_lambda(context):
+    return lambda: None

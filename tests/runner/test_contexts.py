@@ -31,11 +31,11 @@ async def test_changes_are_kept_whether_or_not_a_value_is_returned():
         return {"returned": sorted(context)}
 
     @task(dependencies=[returns])
-    async def ignored(context):
-        return "not a mapping: the caller's own business"
+    async def apart(context):
+        return "not a mapping: a result of its own"
 
     found = await result_of(
-        changes, returns, ignored, context={"deep": {"list": [1, 2]}, "gone": True}
+        changes, returns, apart, context={"deep": {"list": [1, 2]}, "gone": True}
     )
     assert found == {
         "deep": {"list": [1, 2, 3]},

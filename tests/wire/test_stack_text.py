@@ -59,10 +59,10 @@ def test_no_frame_of_users_is_lost(files):
     ]
 
 
-def raised(function, *given) -> BaseException:
+def raised(function, *given) -> Exception:
     try:
         function(*given)
-    except BaseException as error:  # noqa: BLE001 - whatever it is
+    except Exception as error:  # noqa: BLE001 - whatever it is
         return error
     raise AssertionError
 
@@ -101,7 +101,7 @@ def test_a_bug_of_ours_shows_all_of_it():
     assert "stack_text.py" in stack_text(error)
 
 
-def _without_user_frames(error: BaseException) -> BaseException:
+def _without_user_frames(error: Exception) -> Exception:
     assert error.__traceback__ is not None
     return error.with_traceback(error.__traceback__.tb_next)
 

@@ -10,10 +10,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from layby.core.birth import encoded
 from layby.core.commands import Value
-from layby.core.model import Millis, Promise, PromiseState
+from layby.core.model import Millis, Promise, PromiseState, Task
 from layby.errors import RunCancelled, RunFailed
 from layby.program import Verdict
 from layby.wire import json_values
+from layby.wire.json_values import ErrorText
 from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.merge import UNCHANGED, Delta, Merge, MergeConflict, View
@@ -120,6 +121,15 @@ def read_as(state: PromiseState, value: Value) -> NodeOutcome:
     """The outcome of a node that its worker is about to settle like this."""
     text = encoded(value)
     return _read_node(text) if state == "resolved" else _failed(text)
+
+
+def failure_of(promise: Promise, task: Task | None) -> ErrorText | None:
+    """How a task failed; if the run's deadline ended it, how its last try did."""
+    if promise.state == "rejected":
+        return json_values.read_error(promise.value)
+    is_too_late = promise.state == "rejected_timedout"
+    error = task.error if task is not None and is_too_late else None
+    return None if error is None else json_values.read_error(error)
 
 
 def _failed(text: str) -> NodeOutcome:

@@ -17,7 +17,7 @@ from layby.wire.call_format import read_call
 from layby.workflow import plan
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
-from layby.workflow.outcome import moment, read, read_run
+from layby.workflow.outcome import failure_of, moment, read, read_run
 
 LISTED: Final = 3
 _SETTLED: Final = {
@@ -81,7 +81,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         unblock=_unblock(about, waiting),
         command=_command(about, waiting),
         awaited=_awaited_ids(about) if waiting.has_awaited else (),
-        traceback=_stack(_task(about).error) if waiting.form == "backoff" else "",
+        traceback=_last_stack(about) if waiting.form == "backoff" else "",
     )
 
 
@@ -144,14 +144,15 @@ def _settled(about: Explanation, now: Millis) -> Reason:
         word, why = "skipped", skipped.reason
     when = ago(promise.settled_at or 0, now)
     sentence = f"is settled: {word} {when}" + (f" ({why})" if why else "")
-    is_failed = promise.state == "rejected"
+    failure = failure_of(promise, task)
+    is_failed_run = promise.state == "rejected" and task is not None and task.is_root
     return _reason(
         about,
         "settled",
         sentence,
         since=promise.settled_at,
-        traceback=_stack(promise.value) if is_failed else "",
-        failed=_failed_ids(promise) if is_failed and task is not None and task.is_root else (),
+        traceback="" if failure is None else failure.stack,
+        failed=_failed_ids(promise) if is_failed_run else (),
     )
 
 
@@ -349,8 +350,9 @@ def _error(text: str | None) -> str:
     return "" if told.name == "Error" and not told.message else " ".join(str(told).split())
 
 
-def _stack(text: str | None) -> str:
-    return json_values.read_error(text).stack
+def _last_stack(about: Explanation) -> str:
+    """Of the try that failed last."""
+    return json_values.read_error(_task(about).error).stack
 
 
 def _failed_ids(root: Promise) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ def _pending_state(root: Task, tasks: Mapping[str, TaskExecution]) -> RunStateNa
 
 def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
     """A try that was still running (the run was cancelled, say) ended at that moment."""
-    told = outcome.read(promise)
+    told, failure = outcome.read(promise), outcome.failure_of(promise, row.task)
     settled_at = promise.settled_at or 0
     history = read_history(row.task.history)
     is_lost = told.error is not None and told.error.startswith("WorkerLost")
@@ -216,7 +216,7 @@ def _settled(row: NodeRow, promise: Promise) -> TaskExecution:
         tries=history.tries,
         result=None if told.result is None else json_values.decode(told.result),
         error=told.error,
-        traceback=_traceback(promise, row.task),
+        traceback="" if failure is None else failure.stack,
         reason=told.reason,
         conflicts=told.conflicts,
         settled_at=promise.settled_at,
@@ -268,13 +268,6 @@ def _progress(task: Task) -> Progress | None:
 
 def _last_error(task: Task) -> str | None:
     return str(json_values.read_error(task.error)) if task.error else None
-
-
-def _traceback(promise: Promise, task: Task) -> str:
-    """Of its own failure; if the run's deadline ended it, of its last try."""
-    text = promise.value if promise.state == "rejected" else task.error
-    is_failure = promise.state in ("rejected", "rejected_timedout")
-    return json_values.read_error(text).stack if is_failure and text else ""
 
 
 def _task_id(row: NodeRow) -> str:

@@ -5,7 +5,7 @@ from functools import partial
 
 from layby.core.model import Millis, Promise, Task
 from layby.errors import RunFailed, TaskFailed
-from layby.wire.json_values import ErrorText, read_error
+from layby.wire.json_values import ErrorText
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
 from layby.workflow.shape import same_shape
@@ -56,13 +56,11 @@ def _task_failed(
     task_id: str, promise: Promise, task: Task, over: outcome.RunOutcome
 ) -> TaskFailed | None:
     """None for a task that did not fail, or only because the run ended without it."""
-    told = None
-    if promise.state == "rejected" or task_id in over.failed:
-        told = read_error(promise.value)
-    if promise.state == "rejected_timedout":
-        told = read_error(task.error) if task.error else None
-        if told is None and task_id in over.failed:
-            told = ErrorText("TimeoutError", over.failed[task_id])
+    told = outcome.failure_of(promise, task)
+    if told is None and task_id in over.failed:
+        is_cancelled = promise.state == "rejected_canceled"
+        kind = "Cancelled" if is_cancelled else "TimeoutError"
+        told = ErrorText(kind, over.failed[task_id])
     if told is None:
         return None
     return TaskFailed(task_id, told.name, told.message, told.stack, task.try_number)
