@@ -102,7 +102,9 @@ class Run:
         reply = await self._runner.send(GetPromise(id=plan.node_id(self.id, task_id)))
         found = outcome.read(reply.data.promise) if isinstance(reply.data, PromiseData) else None
         if found is None or found.result is None:
-            raise UsageError(f"the result of task '{task_id}' of run '{self.id}': {reply.data}")
+            raise error_for(
+                reply.status, f"the result of task '{task_id}' of run '{self.id}': {reply.data}"
+            )
         return found.result
 
     async def _settled(self, within: float | None) -> Promise:
