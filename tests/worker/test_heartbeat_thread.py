@@ -5,6 +5,7 @@ import functools
 import logging
 import threading
 import time
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ def test_heartbeats_that_take_long_still_keep_the_lease(elsewhere: Elsewhere):
         async with elsewhere.runner(lease=1.8) as runner:
             run = await runner.start(bodies.flow(), run_id="a")
             await soon(lambda: bodies.begun)
-            elsewhere.meddler.trouble(BEAT, *["slow"] * 100)
+            elsewhere.meddler.trouble(BEAT, *repeat("slow", 100))
             before = elsewhere.count(BEAT)
             await soon(lambda: elsewhere.count(BEAT) >= before + 7)
             bodies.gate.set()
