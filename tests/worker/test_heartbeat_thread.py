@@ -24,6 +24,7 @@ from tests.helpers.workers import flow_of
 
 BEAT = "layby.worker.heartbeat"
 LISTEN = "promise.register_listener"
+SLOW: Trouble = "slow"
 
 
 def block(seconds: float) -> None:
@@ -109,7 +110,7 @@ def test_heartbeats_that_take_long_still_keep_the_lease(elsewhere: Elsewhere):
         async with elsewhere.runner(lease=1.8) as runner:
             run = await runner.start(bodies.flow(), run_id="a")
             await soon(lambda: bodies.begun)
-            elsewhere.meddler.trouble(BEAT, *repeat("slow", 100))
+            elsewhere.meddler.trouble(BEAT, *repeat(SLOW, 100))
             before = elsewhere.count(BEAT)
             await soon(lambda: elsewhere.count(BEAT) >= before + 7)
             bodies.gate.set()
