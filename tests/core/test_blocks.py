@@ -1,6 +1,7 @@
 """Blocked tasks: back to pending with their place, and only for workers with other code."""
 
 import random
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from layby.core.codes import MAX_REFUSALS, Refusals, fits, refusing_codes
 from layby.core.takes import RETRY_REFUSED_MS
 from layby.core.validate import MAX_CODE_CHARS
 from layby.core.waits import waiting_of
+from layby.engine.items import Item
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World
+from tests.helpers.worlds import BACKENDS, World, resolve
 
 NODE = "run/a:a"
 
@@ -236,7 +238,8 @@ def test_a_waiting_take_is_woken_when_its_turn_comes(backend) -> None:
         claims = world.ok(take("bad", free=3)).claims
         got: list[str] = []
         for expected, at in enumerate((1_000, 1_100, 1_200)):
-            waiting = world.submit([(take("good", wait_ms=9_000), world.now)])[0]
+            waiting: Future[Any] = Future()
+            world.engine.submit([Item(take("good", wait_ms=9_000), resolve, waiting)])
             world.engine.pump()
             if expected == 0:
                 assert not waiting.done()
