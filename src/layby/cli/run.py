@@ -20,7 +20,16 @@ from layby.cli import showing
 from layby.cli.closing import close_and_report, exit_soon
 from layby.cli.command_errors import Refused
 from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
-from layby.cli.options import DURATION, JsonParam, as_json, graced, json_or_text, reaching, slotted
+from layby.cli.options import (
+    DURATION,
+    JsonParam,
+    as_json,
+    graced,
+    json_or_text,
+    reaching,
+    slotted,
+    version_tagged,
+)
 from layby.cli.user_code import complete_files, find_flow
 from layby.errors import RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
@@ -69,6 +78,7 @@ Examples:
 @slotted
 @click.option("--group", default="default", show_default=True, help="Workers that share the run.")
 @graced
+@version_tagged
 @reaching
 @as_json
 def run(
@@ -80,6 +90,7 @@ def run(
     slots: int,
     group: str,
     grace: int,
+    version_tag: str | None,
     *,
     as_json: bool,
 ) -> None:
@@ -92,7 +103,12 @@ def run(
         flow = find_flow(target)
     context = read_context(given)
     runner = Runner(
-        _address(place), slots=slots, group=group, token=place.token, grace=grace / 1000
+        _address(place),
+        slots=slots,
+        group=group,
+        token=place.token,
+        grace=grace / 1000,
+        version=version_tag,
     )
     seconds = None if deadline is None else deadline / 1000
     # The view shows failures itself; without a handler Python would print them once more.

@@ -113,7 +113,7 @@ def _task_branches(
     root_id: str, status: RunStatus, after: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Branch]:
     """Each task once, below the last of its dependencies; its line names all of them."""
-    root = Branch(root_id, status.state, status.flow)
+    root = Branch(root_id, status.state, f"{status.flow}{_codes(status)}")
     branches = {root_id: root}
     for task_id, dependencies in after.items():
         execution = status.tasks[task_id]
@@ -127,6 +127,13 @@ def _task_branches(
         above = status.tasks[dependencies[-1]].task_execution_id if dependencies else root_id
         branches[above].children.append(branches[status.tasks[task_id].task_execution_id])
     return branches
+
+
+def _codes(status: RunStatus) -> str:
+    """Which codes have run its tasks, where that is more than one or it is pinned."""
+    if status.pin is not None:
+        return f"; pinned to code {status.pin}"
+    return f"; codes {', '.join(status.codes)}" if len(status.codes) > 1 else ""
 
 
 def _says(execution: TaskExecution) -> str:

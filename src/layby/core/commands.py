@@ -1,5 +1,10 @@
 """Every command of the protocol and of layby, from the modules that declare them."""
 
+from layby.core.blocks import (
+    BlockTask,
+    ContinueBlocked,
+    PinRun,
+)
 from layby.core.fields import (
     MAX_CLAIMS,
     NOTHING,
@@ -69,9 +74,11 @@ __all__ = [
     "NOTHING",
     "AcquireTask",
     "AnnotateTask",
+    "BlockTask",
     "CancelPromise",
     "CheckHolder",
     "Command",
+    "ContinueBlocked",
     "ContinueTask",
     "CreateAction",
     "CreateBelow",
@@ -94,6 +101,7 @@ __all__ = [
     "Int64",
     "LeaveWorker",
     "Node",
+    "PinRun",
     "RegisterCallback",
     "RegisterListener",
     "ReleaseTask",

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from layby.core.codes import MAX_REFUSALS, read_refusals
 from layby.core.model import Millis, Task, Wait
 from layby.core.state import State
 
@@ -239,6 +240,18 @@ def waiting_since_while_waiting(view: StateView) -> Violations:
             yield f"{task.state} task {task.id} waits since {task.waiting_since}"
 
 
+def refusals_are_of_nodes(view: StateView) -> Violations:
+    """Bounded, of the task itself, and none is left when it is over."""
+    for task in view.state.tasks.values():
+        if task.refused is None:
+            continue
+        refusals = read_refusals(task.refused)
+        if task.kind != "node" or task.state == "fulfilled":
+            yield f"{task.state} task {task.id} was refused by codes, but is not an open node"
+        if refusals.name != task.name or not 0 < len(refusals.codes) <= MAX_REFUSALS:
+            yield f"task {task.id} has refusals {task.refused}"
+
+
 # --- holders, messages, schedules --------------------------------------------------------
 
 
@@ -316,6 +329,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     ready_only_while_pending,
     tries_are_claims_that_began,
     waiting_since_while_waiting,
+    refusals_are_of_nodes,
     one_living_holder_per_pid,
     held_count_is_true,
     execute_is_current,

@@ -271,7 +271,7 @@ class AnnotateTask(FencedCommand, frozen=True):
     again is answered with the existing record.
 
     `waits`: how long waits that begin may last, by their record ids; the first length of each
-    counts, until it is among the `ended`.
+    counts, until it is among the `ended`. `awaits`: what waits for promises are for, by their keys.
     """
 
     sub_status: str | None = None
@@ -282,6 +282,7 @@ class AnnotateTask(FencedCommand, frozen=True):
     record: Value = NOTHING
     waits: Waits = field(default_factory=dict)
     ended: Annotated[tuple[str, ...], Meta(max_length=MAX_WAITS)] = ()
+    awaits: Annotated[dict[str, str], Meta(max_length=MAX_WAITS)] = field(default_factory=dict)
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
@@ -304,12 +305,16 @@ class AnnotateTask(FencedCommand, frozen=True):
             yield from validate.identifier(key, "ID of a wait")
             if length < 0:
                 yield f"The length of wait '{key}' must be non-negative"
+        yield from validate.count(len(self.awaits), MAX_WAITS, "awaits")
+        for key, digest in self.awaits.items():
+            yield from validate.identifier(key, "Key of a wait")
+            yield from validate.identifier(digest, f"What wait '{key}' is for")
 
 
 @handles_claim(AnnotateTask)
 def annotate(d: Draft, c: AnnotateTask, task: Task, _: Promise) -> Reply:
     annotated = task.begun().annotated(c.sub_status, c.waiting_on, c.progress, c.history)
-    annotated = annotated.waiting_until(c.waits, c.ended, d.now)
+    annotated = annotated.waiting_until(c.waits, c.ended, d.now).awaiting(c.awaits)
     d.put_task(annotated)
     return ok(AnnotateData(annotated, _recorded(d, c)))
 

@@ -98,8 +98,8 @@ class BlockingRunner:
     def halt(self, run_id: str, task: str | None = None, *, by: str = "", reason: str = "") -> None:
         self.wait(self._runner.halt(run_id, task, by=by, reason=reason))
 
-    def continue_(self, run_id: str, task: str | None = None) -> None:
-        self.wait(self._runner.continue_(run_id, task))
+    def continue_(self, run_id: str, task: str | None = None, *, code: bool = False) -> None:
+        self.wait(self._runner.continue_(run_id, task, code=code))
 
     def schedule(self, flow: Workflow, cron: str, **options: Any) -> "BlockingSchedule":
         return BlockingSchedule(self, self.wait(self._runner.schedule(flow, cron, **options)))
@@ -172,8 +172,8 @@ class BlockingRun:
     def halt(self, *, by: str = "", reason: str = "") -> None:
         self._runner.wait(self._run.halt(by=by, reason=reason))
 
-    def continue_(self) -> None:
-        self._runner.wait(self._run.continue_())
+    def continue_(self, *, code: bool = False) -> None:
+        self._runner.wait(self._run.continue_(code=code))
 
     def __repr__(self) -> str:
         return repr(self._run)

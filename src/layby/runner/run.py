@@ -76,8 +76,8 @@ class Run:
     async def halt(self, *, by: str = "", reason: str = "") -> None:
         await self._runner.halt(self.id, by=by, reason=reason)
 
-    async def continue_(self) -> None:
-        await self._runner.continue_(self.id)
+    async def continue_(self, *, code: bool = False) -> None:
+        await self._runner.continue_(self.id, code=code)
 
     def __repr__(self) -> str:
         return f"<run '{self.id}'>"

@@ -18,6 +18,7 @@ from layby.core.address import OWN_GROUP
 from layby.core.commands import (
     CancelPromise,
     Command,
+    ContinueBlocked,
     ContinueTask,
     GetPromise,
     HaltTask,
@@ -50,6 +51,7 @@ from layby.wire import json_values
 from layby.wire.durations import millis_of
 from layby.worker.worker import Worker, WorkerConfig
 from layby.workflow import plan
+from layby.workflow.code_names import check_version
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration, nonnegative_seconds, positive_seconds
 from layby.workflow.flow_program import FlowProgram
@@ -99,6 +101,9 @@ class Runner:
 
     `close` ends `async` bodies and waits at most `grace` seconds for plain `def` and process
     bodies: 25 seconds by default, or 1 for `memory:`.
+
+    `version` names the code of this process, for tasks that other code cannot go on with; by
+    default each workflow has a digest of the source files that define its tasks.
     """
 
     def __init__(
@@ -117,12 +122,14 @@ class Runner:
         lease: Duration = 15.0,
         socket: bool = True,
         grace: Duration | None = None,
+        version: str | None = None,
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _check_durability(durability)
         self._settings = Settings(max_crashes=at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
         self._token = token
+        self._version = None if version is None else check_version(version)
         self._socket = socket
         self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
         if grace is None:
@@ -180,7 +187,7 @@ class Runner:
             embedded=self._link.is_embedded,
             ttl=EMBEDDED_TTL_MS if self._link.is_embedded else self._lease_ms,
         )
-        self._program = FlowProgram(self.client, random.random)
+        self._program = FlowProgram(self.client, random.random, self._version)
         self.worker = Worker(self.client, self._program, self._config, self.now, self._link.elapsed)
         await self._link.join(self.worker)
 
@@ -304,9 +311,13 @@ class Runner:
         """Stop a task (or every unsettled task of a run) until somebody continues it."""
         await self._steer(run_id, task, partial(HaltTask, by=by, reason=reason))
 
-    async def continue_(self, run_id: str, task: str | None = None) -> None:
-        """Continue a halted task (or every halted task of a run)."""
-        await self._steer(run_id, task, ContinueTask)
+    async def continue_(self, run_id: str, task: str | None = None, *, code: bool = False) -> None:
+        """Continue a halted task (or every halted task of a run).
+
+        With `code`, instead, tasks that are blocked because the code did not fit are offered to
+        all workers again, and a pinned run is no longer pinned.
+        """
+        await self._steer(run_id, task, ContinueBlocked if code else ContinueTask)
 
     async def schedule(
         self,
@@ -413,7 +424,10 @@ class Runner:
             )
 
     async def _steer(
-        self, run_id: str, task: str | None, kind: Callable[..., HaltTask | ContinueTask]
+        self,
+        run_id: str,
+        task: str | None,
+        kind: Callable[..., HaltTask | ContinueTask | ContinueBlocked],
     ) -> None:
         """For a run, every task at once; for a single task, a refusal is raised."""
         if task is None:

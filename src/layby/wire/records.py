@@ -142,6 +142,9 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     deadlines: Json = UNSET
     wake_at: int | None = None
     waiting_since: int | None = None
+    refused: Json = UNSET
+    pin: str | None = None
+    awaited: Json = UNSET
 
     @classmethod
     def of(cls, row: Task) -> "HeldTaskRecord":
@@ -168,6 +171,9 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             tries=row.tries,
             ahead=row.ahead,
             deadlines=_json(row.deadlines),
+            refused=_json(row.refused),
+            pin=row.pin,
+            awaited=_json(row.awaited),
         )
 
     @classmethod
@@ -200,6 +206,9 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             tries=self.version if self.tries is None else self.tries,
             ahead=self.ahead,
             deadlines=_text(self.deadlines),
+            refused=_text(self.refused),
+            pin=self.pin,
+            awaited=_text(self.awaited),
         )
 
 

@@ -268,7 +268,7 @@ class TaskHandle:
         record_id, call = self._checkpoint(key, args)
         stored = checkpointed(Record(call.kind, call.digest, result), key)
         kept = record_of(await attempt.record(record_id, stored))
-        attempt.replay.check(record_id, kept, call)
+        attempt.replay.check(record_id, kept, call, is_earlier=False)
         attempt.replay.remember(record_id, kept)
         return kept.value
 
@@ -351,6 +351,7 @@ class TaskHandle:
         call = Record("wait_for", digest_of(request.id))
         attempt = self._attempt_with_store()
         assert record_id is not None
+        attempt.begin_promise_wait(record_id, call)
         # A timeout is raised again; a value is in the promise.
         await self._has_ended_before(record_id, call)
         begun = None if within is None else attempt.fixed_deadline(record_id)
@@ -389,7 +390,7 @@ class TaskHandle:
             return timer.at(attempt.now())
         tags = {"resonate:timer": "true"}
         created = await attempt.create(record_id, millis_of(length), encoded(call), tags)
-        attempt.replay.check(record_id, record_of(created), call)
+        attempt.replay.check(record_id, record_of(created), call, is_earlier=False)
         return created
 
     def _condition_deadline(

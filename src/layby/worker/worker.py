@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from layby.client.interface import WatchingClient
 from layby.client.patience import send_until_answered
 from layby.core.commands import (
+    BlockTask,
     HeartbeatWorker,
     LeaveWorker,
     Released,
@@ -320,6 +321,7 @@ class Worker:
             incarnation=self.incarnation,
             group=config.group,
             names=self._program.names,
+            codes=self._program.codes,
             free=ask.free,
             ahead=ask.ahead,
             before=ask.before,
@@ -349,7 +351,7 @@ class Worker:
 
     def registration(self) -> Take:
         """Takes nothing: makes this worker a holder, or renews its lease."""
-        return replace(self.take(NOTHING), names=())
+        return replace(self.take(NOTHING), names=(), codes=())
 
     def heartbeat(self) -> HeartbeatWorker:
         """May be called from any thread."""
@@ -516,6 +518,11 @@ class Worker:
         assert claim is not None
         if not claim.task.is_root and self._arriving.get(claim.task.id) is not body:
             return  # taken away, or handed back meanwhile
+        if isinstance(loaded, BlockTask):
+            self._drop(body)
+            self.dispatch()
+            self._reporter.block(loaded)
+            return
         if isinstance(loaded, Verdict):
             self._settle(body, claim, loaded)
             return
@@ -625,6 +632,9 @@ class Worker:
         ending = classify(attempt, task)
         if ending == "taken away":
             self.hand_back(attempt)
+        elif ending == "blocked":
+            attempt.is_reported = True
+            self._reporter.block(attempt.blocked())
         else:
             attempt.is_reported = True
             self._reporter.report(attempt, ending)

@@ -33,6 +33,8 @@ class RunParam(Struct, frozen=True):
     flow: str
     initial: View
     shape: Shape
+    pin: bool = False
+    """Whether it stays on the code that began it."""
 
 
 class _TaskParam(Struct, frozen=True):
@@ -44,14 +46,16 @@ class _RootParam(Struct, frozen=True):
     flow: str
     context: dict[str, Raw]
     tasks: tuple[_TaskParam, ...]
+    pin: bool = False
 
 
-class _WrittenRoot(Struct, frozen=True):
+class _WrittenRoot(Struct, frozen=True, omit_defaults=True):
     """`_RootParam` with its tasks encoded once for all runs of a workflow."""
 
     flow: str
     context: dict[str, Raw]
     tasks: Raw
+    pin: bool = False
 
 
 class _Layout(Struct, frozen=True):
@@ -155,7 +159,7 @@ def read_root_param(text: str, known: Callable[[str], Shape | None] | None = Non
     shape = known(param.flow) if known is not None else None
     if shape is None or list(shape.after.items()) != list(after.items()):
         shape = Shape(after)
-    return RunParam(param.flow, initial, shape)
+    return RunParam(param.flow, initial, shape, param.pin)
 
 
 def shape_of(root_param: str) -> Shape:
@@ -171,7 +175,7 @@ def _read(text: str, kind: type[Any]) -> Any:
 
 def _root_param(flow: Workflow, context: Mapping[str, bytes]) -> Value:
     encoded = {key: Raw(value) for key, value in context.items()}
-    written = _WrittenRoot(flow.name, encoded, Raw(_layout(flow).tasks))
+    written = _WrittenRoot(flow.name, encoded, Raw(_layout(flow).tasks), flow.pin)
     return json_values.wrap(msgspec.json.encode(written))
 
 

@@ -1,6 +1,6 @@
 """What people see of a run and its tasks, derived from rows; nothing is decided here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -115,6 +115,10 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     failed: Mapping[str, str] = {}
     by: str = ""
     reason: str = ""
+    codes: tuple[str, ...] = ()
+    """Names of the codes that its tasks have run with, in the order of its tasks."""
+    pin: str | None = None
+    """The code it is pinned to, if it is."""
 
 
 class NodeRow(Struct, frozen=True):
@@ -144,6 +148,8 @@ def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Mi
         failed={} if over is None else over.failed,
         by="" if over is None else over.by,
         reason="" if over is None else over.reason,
+        codes=_codes(tasks.values()),
+        pin=root_task.pin,
     )
 
 
@@ -191,6 +197,11 @@ def _executions(
         for each, dependencies in after.items()
         if each in rows
     }
+
+
+def _codes(tasks: Iterable[TaskExecution]) -> tuple[str, ...]:
+    tried = (each.code for task in tasks for each in task.tries if each.code is not None)
+    return tuple(dict.fromkeys(tried))
 
 
 def _pending_state(root: Task, tasks: Mapping[str, TaskExecution]) -> RunStateName:

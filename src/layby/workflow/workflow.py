@@ -15,10 +15,14 @@ AnyTask = TaskDefinition[..., Any]
 
 
 class Workflow:
-    """A definition; a run is one execution of it."""
+    """A definition; a run is one execution of it.
 
-    def __init__(self, name: str, tasks: Iterable[AnyTask]) -> None:
+    With `pin`, a run stays on the code that began it: workers with other code leave it alone.
+    """
+
+    def __init__(self, name: str, tasks: Iterable[AnyTask], *, pin: bool = False) -> None:
         self.name = check_name(name, "workflow name")
+        self.pin = pin
         self.tasks: Mapping[str, AnyTask] = MappingProxyType(_by_id(self.name, tasks))
         _check_dependencies(self)
         self.shape = _shape(self)
