@@ -27,6 +27,7 @@ from layby.errors import (
     WorkflowError,
 )
 from layby.runner import BlockingRunner, Run, Runner, Schedule, run
+from layby.worker.blocking_handle import BlockingHandle
 from layby.worker.handle import TaskHandle, current_handle
 from layby.workflow.context import Context
 from layby.workflow.retry import RetryPolicy
@@ -37,6 +38,7 @@ from layby.workflow.workflow import Workflow
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "BlockingHandle",
     "BlockingRunner",
     "ConditionError",
     "Conflict",
