@@ -22,6 +22,7 @@ else:
     C = TypeVar("C")
 
 AnyTask = TaskDefinition[..., Any]
+"""Any task, whatever its function takes and returns: for functions that make tasks."""
 
 
 class Workflow(Generic[C]):
