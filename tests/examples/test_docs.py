@@ -26,6 +26,7 @@ NAMES = (
     "quickstart",
     "schedules",
     "security",
+    "types",
     "waiting",
     "workers",
     "workflows",

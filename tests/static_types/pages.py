@@ -24,9 +24,9 @@ def scripts(page: Path) -> Iterator[tuple[str, str]]:
     found = [each for each in BLOCK.finditer(text) if not each[1].startswith(FRAGMENT)]
     if page.name == "testing.md":
         for number, each in enumerate(found, 1):
-            yield f"{page.stem}_{number}.py", _in_place(text, [each])
+            yield f"page_{page.stem}_{number}.py", _in_place(text, [each])
     elif found:
-        yield f"{page.stem}.py", _in_place(text, found)
+        yield f"page_{page.stem}.py", _in_place(text, found)
 
 
 def _in_place(text: str, blocks: list[re.Match[str]]) -> str:
