@@ -34,19 +34,19 @@ def unannotated(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_task_on_a_page_is_annotated(page: Path):
+def test_every_task_on_a_page_is_annotated(page: Path) -> None:
     """A reader copies what is there, fragments included."""
     for block in BLOCK.finditer(page.read_text()):
         assert unannotated(block[1]) == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_every_task_of_an_example_is_annotated(example: Path):
+def test_every_task_of_an_example_is_annotated(example: Path) -> None:
     """Likewise."""
     assert unannotated(example.read_text()) == []
 
 
-def test_what_is_not_annotated_is_found_out():
+def test_what_is_not_annotated_is_found_out() -> None:
     """Broken once by hand: the search is not blind."""
     assert unannotated("@task\nasync def a(context): ...") == ["a"]
     assert unannotated("@task(retries=3)\ndef b(context: Context, handle) -> None: ...") == ["b"]
@@ -54,7 +54,7 @@ def test_what_is_not_annotated_is_found_out():
     assert unannotated("@task\nasync def d(context: Context) -> None: ...") == []
 
 
-def test_every_page_is_checked():
+def test_every_page_is_checked() -> None:
     """But those about other libraries."""
     with_python = {
         page.name
@@ -64,7 +64,7 @@ def test_every_page_is_checked():
     assert with_python - {page.name for page in PAGES} <= set(OTHERS)
 
 
-def test_a_line_stands_where_it_stands_on_the_page(tmp_path):
+def test_a_line_stands_where_it_stands_on_the_page(tmp_path: Path) -> None:
     """So that what a tool says about a line is true of the page."""
     page = tmp_path / "page.md"
     page.write_text(
