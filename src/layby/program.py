@@ -1,7 +1,7 @@
 """What a worker needs to know about the code it runs; the workflow layer provides it."""
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ from layby.errors import LaybyError
 from layby.wire.call_format import Call
 
 Mode = Literal["async", "thread", "process"]
+R_co = TypeVar("R_co", covariant=True)
 
 
 class UnfitCode(LaybyError):
@@ -95,6 +96,18 @@ class LoadedTask(Protocol):
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         """What to call once the end of this try is recorded; `error` is None if it succeeded."""
         ...
+
+
+class Served(Protocol[R_co]):
+    """A function that also serves calls; which name callers use, and what it returns."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def rpc(self) -> str | None: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R_co: ...
 
 
 class Failure(Struct, frozen=True):

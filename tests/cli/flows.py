@@ -1,5 +1,7 @@
 """Workflows that the tests of `layby run` are given by name."""
 
+from typing import TypedDict
+
 from layby import Workflow, task
 
 
@@ -29,3 +31,10 @@ async def ask(context, handle):
 
 flow = Workflow("numbers", tasks=[double, check, last])
 asking = Workflow("asking", tasks=[ask])
+
+
+class Numbers(TypedDict):
+    n: int
+
+
+declared = Workflow("declared", tasks=[double], context=Numbers)

@@ -1,6 +1,7 @@
 """A Runner: an engine on its store, a worker with slots, and the methods users call for runs."""
 
 import asyncio
+import builtins  # `list` is a method here, for mypy in annotations as well
 import os
 import random
 import socket
@@ -67,6 +68,8 @@ SWITCH_INTERVAL_S = 0.0005
 """The writer's thread must get the interpreter soon, however busy user code is."""
 
 Page = TypeVar("Page")
+C = TypeVar("C")
+"""The class of a workflow's context."""
 PAGE = 1_000
 EMBEDDED_TTL_MS = 60_000
 GRACE_S = 25.0
@@ -226,8 +229,8 @@ class Runner:
 
     async def start(
         self,
-        flow: Workflow,
-        context: Mapping[str, Any] | None = None,
+        flow: Workflow[C],
+        context: C | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
@@ -243,8 +246,8 @@ class Runner:
 
     async def execute(
         self,
-        flow: Workflow,
-        context: Mapping[str, Any] | None = None,
+        flow: Workflow[C],
+        context: C | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
@@ -286,7 +289,7 @@ class Runner:
 
     async def list(
         self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
-    ) -> "list[Run]":
+    ) -> "builtins.list[Run]":
         """Runs by id, at most `limit`."""
         at_least_one(limit, "limit")
         states: tuple[PromiseState | None, ...] = (None,) if state is None else _states(state)
@@ -321,11 +324,11 @@ class Runner:
 
     async def schedule(
         self,
-        flow: Workflow,
+        flow: Workflow[C],
         cron: str,
         *,
         id: str | None = None,  # noqa: A002 - the word users know from @task
-        context: Mapping[str, Any] | None = None,
+        context: C | Mapping[str, Any] | None = None,
         timezone: str | ZoneInfo = "UTC",
         catch_up: bool = False,
         deadline: Duration | None = None,
@@ -350,7 +353,7 @@ class Runner:
         )
         return await scheduling.create(self, command)
 
-    async def schedules(self) -> "list[Schedule]":
+    async def schedules(self) -> "builtins.list[Schedule]":
         """Every schedule of a workflow, by id."""
         return await scheduling.list_all(self)
 
@@ -442,7 +445,7 @@ class Runner:
 
     async def _listed(
         self, state: PromiseState | None, flow: str | None, limit: int
-    ) -> "list[str]":
+    ) -> "builtins.list[str]":
         found: list[str] = []
         query = ListRuns(state=state, name=flow, limit=min(limit, PAGE))
         async for page in pages(partial(self.page, kind=RowPage), query):

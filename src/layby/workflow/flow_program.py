@@ -266,7 +266,7 @@ class FlowJob(TaskJob):
     def in_process(definition: TaskDefinition[..., Any], context: Context) -> "LeftInProcess":
         returned = definition.call(context)
         try:
-            result = encoded_result(returned, definition.id)
+            result = _kept(returned, context, definition.id)
             context.absorb(returned)
             context.changes()  # what cannot be stored may be impossible to send as well
         except ContextError as error:
@@ -277,7 +277,7 @@ class FlowJob(TaskJob):
         if isinstance(result, LeftInProcess):
             kept = self._adopt(result)
         else:
-            kept = encoded_result(result, self._definition.id)
+            kept = _kept(result, self._context, self._definition.id)
             self._context.absorb(result)
         return outcome.encode_completed(self._context.changes(), self._conflicts, kept)
 
@@ -288,6 +288,11 @@ class FlowJob(TaskJob):
             del self._context[key]
         self._context.update(left.values)
         return left.result
+
+
+def _kept(returned: object, context: Context, task_id: str) -> bytes | None:
+    """The result that is kept beside the context; a typed view is merged into it instead."""
+    return None if context.is_typed_view(returned) else encoded_result(returned, task_id)
 
 
 class LeftInProcess(Struct, frozen=True):

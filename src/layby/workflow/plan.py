@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -72,7 +72,7 @@ class _NodeParam(Struct, frozen=True):
 def plan(
     flow: Workflow,
     run_id: str,
-    context: Mapping[str, Any] | None,
+    context: Any,
     group: str,
     timeout: Millis,
     take: Take | None = None,
@@ -84,7 +84,7 @@ def plan(
         group=group,
         nodes=_layout(flow).nodes,
         timeout=timeout,
-        param=_root_param(flow, Context(context).changes().changed),
+        param=_root_param(flow, _initial(flow, context)),
         take=take,
     )
 
@@ -93,7 +93,7 @@ def schedule(
     flow: Workflow,
     schedule_id: str,
     cron: str,
-    context: Mapping[str, Any] | None,
+    context: Any,
     group: str,
     timeout: Millis,
     timezone: str,
@@ -101,7 +101,7 @@ def schedule(
     catch_up: bool,
 ) -> CreateRunSchedule:
     """The one command that starts runs from now on. Equal contexts have equal bytes."""
-    given = Context(context).changes().changed
+    given = _initial(flow, context)
     return CreateRunSchedule(
         id=schedule_id,
         cron=cron,
@@ -171,6 +171,15 @@ def _read(text: str, kind: type[Any]) -> Any:
         return msgspec.json.decode(json_values.bytes_of(text), type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
         raise WireError(f"this promise was not written by layby.run.start: {error}") from None
+
+
+def _initial(flow: Workflow, given: Any) -> dict[str, bytes]:
+    """What a run begins with, checked by the class that the workflow declares for it."""
+    if flow.declared is None:
+        return Context(given).changes().changed
+    encoded = Context(cast("Any", flow.declared.values_of(given))).changes().changed
+    flow.declared.check(encoded)
+    return encoded
 
 
 def _root_param(flow: Workflow, context: Mapping[str, bytes]) -> Value:

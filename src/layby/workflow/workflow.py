@@ -2,26 +2,61 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from layby.errors import WorkflowError
+from layby.workflow.declared_context import check_declared
 from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.shape import Shape
 from layby.workflow.task import TaskDefinition
 
 __all__ = ["AnyTask", "Workflow", "check_run_id"]
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # known to type checkers, wherever it is not installed
+
+    C = TypeVar("C", default=Any)
+else:
+    from typing import TypeVar
+
+    C = TypeVar("C")
+
 AnyTask = TaskDefinition[..., Any]
+"""Any task, whatever its function takes and returns: for functions that make tasks."""
 
 
-class Workflow:
+class Workflow(Generic[C]):
     """A definition; a run is one execution of it.
+
+    `context` is the class of its context: a TypedDict, a dataclass, a msgspec Struct or a pydantic
+    model. What a run is given is checked against it when the run starts.
 
     With `pin`, a run stays on the code that began it: workers with other code leave it alone.
     """
 
-    def __init__(self, name: str, tasks: Iterable[AnyTask], *, pin: bool = False) -> None:
+    @overload
+    def __init__(
+        self: "Workflow[Mapping[str, Any]]",
+        name: str,
+        tasks: Iterable[AnyTask],
+        *,
+        context: None = None,
+        pin: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, name: str, tasks: Iterable[AnyTask], *, context: type[C], pin: bool = False
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        tasks: Iterable[AnyTask],
+        *,
+        context: type[Any] | None = None,
+        pin: bool = False,
+    ) -> None:
         self.name = check_name(name, "workflow name")
+        self.declared = check_declared(context, self.name)
         self.pin = pin
         self.tasks: Mapping[str, AnyTask] = MappingProxyType(_by_id(self.name, tasks))
         _check_dependencies(self)
