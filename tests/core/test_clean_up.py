@@ -412,7 +412,9 @@ def test_schedules_that_stand_are_the_same_after_an_upgrade(world: World):
 
 
 @settings(max_examples=60)
-@given(script=run_scripts(early=False, max_steps=60, settings=SMALL), backend=st.sampled_from(BACKENDS))
+@given(
+    script=run_scripts(early=False, max_steps=60, settings=SMALL), backend=st.sampled_from(BACKENDS)
+)
 def test_nothing_cleans_up_beside_a_body_of_its_run(script, backend):
     """In random scripts: the invariants hold after each step, `clean_up_comes_last` among them."""
     with World(backend, settings=SMALL, chunk=CHUNK) as world:

@@ -131,7 +131,9 @@ def _create(d: Draft, c: StartRun, at: Millis, root_tags: Tags) -> None:
             ends = _ends_before(c, node, is_over=timeout_at <= d.now)
             _create_one(d, c, node_id, at, NEVER, node.param, tags, ends)
         else:
-            after: list[tuple[str, WaitMode]] = [(each, "all") for each in dict.fromkeys(node.after)]
+            after: list[tuple[str, WaitMode]] = [
+                (each, "all") for each in dict.fromkeys(node.after)
+            ]
             _create_one(d, c, node_id, at, timeout_at, node.param, tags, after)
 
 

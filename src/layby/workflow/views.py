@@ -51,6 +51,8 @@ class RunViews:
         """What the task is given. Everything before it must have been learned or left open."""
         for each in self._not_worked_out(task_id):
             reached = [one for one in self.shape.after[each] if self._reached(one, each)]
+            if each in self.shape.cleanups:
+                reached = self._latest_of(reached)
             self._before[each] = self._joined(reached)
         return self._before[task_id]
 
@@ -94,6 +96,16 @@ class RunViews:
     def _joined(self, tasks: Iterable[str]) -> Merge:
         views = [self.after(each) for each in tasks]
         return View.merged(views, self.shape.precedes) if views else Merge(self._initial)
+
+    def _latest_of(self, tasks: Sequence[str]) -> list[str]:
+        """Those whose changes did not reach another of them: the others see what these made."""
+        passed_on = {
+            dependency
+            for each in tasks
+            for dependency in self.shape.after[each]
+            if self._reached(dependency, each)
+        }
+        return [each for each in tasks if each not in passed_on]
 
     def _reached(self, dependency: str, task_id: str) -> bool:
         """Whether what the dependency changed was there when the task settled."""
