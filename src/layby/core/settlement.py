@@ -16,7 +16,6 @@ from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task, Wait, later
 
-
 Settler = Literal["holder", "holder that goes on", "somebody else"]
 """Who settles: the task's holder, whose body has ended unless it says otherwise, or another."""
 
