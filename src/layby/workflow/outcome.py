@@ -156,7 +156,9 @@ def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:
 
 def ending(root: Promise, outcomes: Mapping[str, NodeOutcome]) -> RunEnding:
     """What those that clean up are told; the root has settled if the run ended early."""
-    statuses = {task_id: outcome.status for task_id, outcome in outcomes.items()}
+    statuses: dict[str, OutcomeStatus] = {
+        task_id: outcome.status for task_id, outcome in outcomes.items()
+    }
     failed = _errors(outcomes)
     if root.is_pending:
         return RunEnding("Failed" if failed else "Completed", statuses, failed)
