@@ -1,5 +1,7 @@
 """Workflows that the tests of `layby run` are given by name."""
 
+from pathlib import Path
+
 from layby import Workflow, task
 
 
@@ -27,5 +29,11 @@ async def ask(context, handle):
     context["answer"] = await handle.wait_for(context["question"])
 
 
+@task(rule="finally", timeout=60)
+def clean(context):
+    Path("cleaned").write_text(context.ending.state)
+
+
 flow = Workflow("numbers", tasks=[double, check, last])
 asking = Workflow("asking", tasks=[ask])
+cleaned = Workflow("cleaned", tasks=[ask, clean])
