@@ -30,6 +30,7 @@ from layby.runner import BlockingRunner, Run, Runner, Schedule, run
 from layby.worker.handle import TaskHandle, current_handle
 from layby.workflow.context import Context
 from layby.workflow.retry import RetryPolicy
+from layby.workflow.run_ending import RunEnding
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.task import task
 from layby.workflow.workflow import Workflow
@@ -53,6 +54,7 @@ __all__ = [
     "RetryPolicy",
     "Run",
     "RunCancelled",
+    "RunEnding",
     "RunFailed",
     "RunStatus",
     "Runner",
