@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ class Order:
 
     def __init__(self, **compensating) -> None:
         self.log: list[str] = []
-        self.endings: list[object] = []
+        self.endings: list[Any] = []
         compensating = {"rule": "finally", "timeout": 60} | compensating
 
         @task
