@@ -76,22 +76,8 @@ class RunViews:
 
     def so_far(self) -> View:
         """What a run has made that may not be over: all that settled, whoever has seen it."""
-        dependents = self._dependents()
-        ends = [each for each in self.shape.after if self._is_end(each, dependents[each])]
-        return self._joined(ends).view
-
-    def _is_end(self, task_id: str, dependents: Sequence[str]) -> bool:
-        """It has settled, and what it changed has reached no other task that has."""
-        return task_id in self._deltas and not any(
-            each in self._deltas and self._reached(task_id, each) for each in dependents
-        )
-
-    def _dependents(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {each: [] for each in self.shape.after}
-        for task_id, dependencies in self.shape.after.items():
-            for each in dependencies:
-                found[each].append(task_id)
-        return found
+        settled = [each for each in self.shape.after if each in self._deltas]
+        return self._joined(self._latest_of(settled)).view
 
     def _joined(self, tasks: Iterable[str]) -> Merge:
         views = [self.after(each) for each in tasks]
