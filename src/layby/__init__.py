@@ -31,6 +31,7 @@ from layby.worker.blocking_handle import BlockingHandle
 from layby.worker.handle import TaskHandle, current_handle
 from layby.workflow.context import Context
 from layby.workflow.retry import RetryPolicy
+from layby.workflow.run_ending import RunEnding
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.task import task
 from layby.workflow.workflow import AnyTask, Workflow
@@ -56,6 +57,7 @@ __all__ = [
     "RetryPolicy",
     "Run",
     "RunCancelled",
+    "RunEnding",
     "RunFailed",
     "RunStatus",
     "Runner",

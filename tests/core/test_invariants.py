@@ -117,6 +117,13 @@ BROKEN: dict[str, tuple[object, ...]] = {
         task("x", state="fulfilled", resumes=("y",), **IDLE),
     ),
     "count_equals_waits": (promise("x"), task("x", waits_left=1)),
+    "clean_up_comes_last": (
+        promise("y", tags="{}"),
+        promise("x"),
+        task("x", **ACQUIRED, holder="1", wake_at=None, waits_left=1),
+        Wait("y", "x", "end"),
+        Holder("p", "1", "g", embedded=False, ttl=1, expires_at=9, held=1),
+    ),
     "ready_only_while_pending": (promise("x"), task("x", ready_at=None)),
     "waiting_since_while_waiting": (promise("x"), task("x", waiting_since=None)),
     "waiting_since_while_waiting ": (promise("x"), task("x", **ACQUIRED | {"waiting_since": 1})),

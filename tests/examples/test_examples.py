@@ -19,6 +19,14 @@ SAYS = {
         "offer-100: yes, says Ada (in try 2)",
         "offer-9000: no, not this year (in try 2)",
     ],
+    "compensation.py": [
+        "book: shipped for 20 EUR",
+        "piano: shipped for 9000 EUR, approved by Ada",
+        "toy: refunded, back in stock (Failed: RuntimeError: sold out)",
+        "yacht: back in stock (Cancelled: over budget)",
+        "yacht: cancelled by Ada; nobody has paid for nothing",
+        "lamp: failed; nobody has paid for nothing",
+    ],
     "fan_out.py": [
         "  4 of 4 stations answered",
         "  the warmest is Delhi",

@@ -97,7 +97,8 @@ def run(
     """Start the workflow FLOW of MODULE, show its tasks, and print its result as JSON.
 
     MODULE is a file or an importable module. Exit code 1 means that the run failed. An interrupted
-    run can be resumed: the same --id continues where it stopped.
+    run can be resumed: the same --id continues where it stopped. A run that was cancelled or passed
+    its deadline is cleaned up first.
     """
     with redirect_stdout(sys.stderr):
         flow = find_flow(target)
@@ -171,6 +172,15 @@ async def _executed(
         await close_and_report(runner)
 
 
+async def _ended(run: Run) -> Context:
+    """The result of the run, once it is cleaned up: this process may be its only worker."""
+    try:
+        return await run.result()
+    except (RunFailed, RunCancelled):
+        await run.cleaned_up()
+        raise
+
+
 class _RunView:
     """What a person sees of the run: a live table, or in a pipe one line per change."""
 
@@ -183,7 +193,7 @@ class _RunView:
 
     async def follow(self, run: Run) -> Context:
         self.run_id = run.id
-        result = asyncio.ensure_future(run.result())
+        result = asyncio.ensure_future(_ended(run))
         try:
             with self._shown():
                 await self._update_until(result, run)
@@ -239,7 +249,9 @@ def drawn(status: RunStatus, lines: int) -> RenderableType:
     table.add_column(overflow="ellipsis", no_wrap=True, style="dim", ratio=1)
     for task_id, execution in shown[:lines]:
         table.add_row(showing.plain(task_id), _state(execution), showing.plain(_says(execution)))
-    head = Text.assemble(("run ", "dim"), status.run_id, "  ", showing.state(status.state))
+    cleaning = ("  cleaning up" if status.is_cleaning_up else "", "dim")
+    state = showing.state(status.state)
+    head = Text.assemble(("run ", "dim"), status.run_id, "  ", state, cleaning)
     if not others:
         return Group(head, table)
     told = ", ".join(f"{count} {name}" for name, count in others.items())
@@ -276,6 +288,7 @@ def _document(view: _RunView, result: Context | None, error: str | None) -> dict
             "id": status.run_id,
             "workflow": status.flow,
             "state": status.state,
+            "is_cleaning_up": status.is_cleaning_up,
             "error": error,
             **showing.times(created=status.created_at, settled=status.settled_at),
         },

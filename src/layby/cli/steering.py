@@ -99,7 +99,11 @@ Examples:
 @reaching
 @as_json
 def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> None:
-    """Cancel a run with all its tasks, one task, or any promise."""
+    """Cancel a run with all its tasks, one task, or any promise.
+
+    Tasks of a run that have rule="finally" are not cancelled with it: they clean up when the bodies
+    of the others have ended.
+    """
 
     async def work(client: Client) -> Promise:
         promise = await found(client, asked)
@@ -108,7 +112,10 @@ def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> 
         reply = await client.send(CancelPromise(id=promise.id, by=by, reason=reason))
         return expect(reply, PromiseData, asked).promise
 
-    print_outcome(ask(place, work), "is cancelled", as_json=as_json)
+    promise = ask(place, work)
+    cleanups = [repr(each) for each in plan.cleanups_of(promise)]
+    told = f"; {' and '.join(cleanups)} will clean up" if cleanups else ""
+    print_outcome(promise, f"is cancelled{told}", as_json=as_json)
 
 
 @click.command(

@@ -23,7 +23,7 @@ MAX_AWAITED: Final = 64
 PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
 TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
 Standing = Literal["alive", "lost", "left"]
-WaitMode = Literal["any", "all", "both"]
+WaitMode = Literal["any", "all", "both", "end"]
 NodeKind = Literal["root", "node"]
 MessageKind = Literal["execute", "unblock", "lost"]
 MessageKey = tuple[str, MessageKind, str]
@@ -176,8 +176,10 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_kept(self) -> bool:
-        """Halted, and maybe continued since, but its holder has not said that its body ended."""
-        return self.holder is not None and self.state in ("halted", "pending")
+        """Halted (and maybe continued since) or settled by others, but its holder has not said
+        that its body has ended.
+        """
+        return self.holder is not None and self.state in ("halted", "pending", "fulfilled")
 
     @property
     def is_waiting(self) -> bool:
@@ -271,7 +273,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(held, state="halted", waiting_on=why)
 
     def let_go(self) -> "Task":
-        """Still halted, but no longer kept by anyone."""
+        """Still halted or fulfilled, but no longer kept by anyone."""
         return replace(self, pid=None, holder=None)
 
     def fulfilled(self) -> "Task":
@@ -284,6 +286,13 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             refused=None,
             awaited=None,
         )
+
+    def fulfilled_kept(self) -> "Task":
+        """Fulfilled while its body may run: a layby holder keeps a node until that has ended."""
+        if self.kind != "node" or self.holder is None:
+            return self.fulfilled()
+        kept = replace(self.fulfilled(), pid=self.pid, holder=self.holder)
+        return replace(kept, tries=self.try_number)
 
     def leased_until(self, lease_at: Millis) -> "Task":
         return replace(self, wake_at=lease_at)
@@ -368,7 +377,8 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     """This task (awaiter) resumes when that promise (awaited) settles.
 
     Mode *any* is the protocol's callback; *all* counts towards the task's `waits_left`;
-    *both* is an *all* wait the running task has also suspended on.
+    *both* is an *all* wait the running task has also suspended on; *end* is an *all* wait of
+    or for a node that cleans up: it lasts until the body of the awaited task has ended.
     """
 
     awaited: str
@@ -381,7 +391,11 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def wakes(self) -> bool:
-        return self.mode != "all"
+        return self.mode in ("any", "both")
+
+    @property
+    def is_for_end(self) -> bool:
+        return self.mode == "end"
 
 
 class Listener(Struct, frozen=True, array_like=True, gc=False):

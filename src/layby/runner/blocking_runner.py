@@ -201,6 +201,9 @@ class BlockingRun:
     def context(self) -> Context:
         return self._runner.wait(self._run.context())
 
+    def cleaned_up(self, timeout: Duration | None = None) -> RunStatus:
+        return self._runner.wait(self._run.cleaned_up(timeout))
+
     def status(self) -> RunStatus:
         return self._runner.wait(self._run.status())
 

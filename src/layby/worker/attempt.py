@@ -120,6 +120,7 @@ class Attempt:
         "is_reported",
         "lineage",
         "loaded",
+        "outlasted",
         "ready_at",
         "reason",
         "replay",
@@ -157,6 +158,8 @@ class Attempt:
         self._checkpoints = 0
         self._is_hard_end = False
         self.is_reported = False
+        self.outlasted = False
+        """Whether its timeout was reported while its body went on: its end has to be said."""
         self.reason: str | None = None
         """Why the body is being ended from outside: timeout, lost, …; else None."""
         self._shown: ShownWait | None = None

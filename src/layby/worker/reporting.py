@@ -119,6 +119,7 @@ class Reporter:
             if retry_in is None
             else None,
             take=take,
+            still_running=attempt.outlasted,
         )
         self._send(fail, ask, partial(self._call, failure.then, attempt.id))
 

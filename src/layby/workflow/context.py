@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from layby.errors import ContextError
 from layby.wire.json_values import decode, encode, refuse_scalar
 from layby.workflow.merge import Delta, View, size_of
+from layby.workflow.run_ending import RunEnding
 from layby.workflow.task_results import TaskResults
 from layby.workflow.typed_view import TypedView
 
@@ -30,9 +31,11 @@ class Context(MutableMapping[str, Any]):
     changed, even deep inside, so only those are encoded again when the task ends.
     """
 
-    __slots__ = ("_reader", "_removed", "_results", "_typed", "_values", "_view")
+    __slots__ = ("_reader", "_removed", "_results", "_typed", "_values", "_view", "ending")
 
     def __init__(self, values: Mapping[str, Any] | None = None, /) -> None:
+        self.ending: RunEnding | None = None
+        """How the run has ended: for tasks with `rule="finally"`, and only for them."""
         self._view = View()
         self._values: dict[str, Any] = {}
         self._removed = NOTHING
@@ -139,6 +142,7 @@ class Context(MutableMapping[str, Any]):
         """A copy to be sent to another process: with everything that its task may read."""
         sent = Context(self.to_dict())
         sent._reader = self._reader
+        sent.ending = self.ending
         if self._results is not None and self._reader is not None:
             sent._results = self._results.seen_by(self._reader)
         return sent

@@ -29,6 +29,7 @@ from layby.workflow.job import TaskJob
 from layby.workflow.merge import Merge
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
+from layby.workflow.run_ending import RunEnding
 from layby.workflow.sameness import is_same_code
 from layby.workflow.shape import Shape, same_shape
 from layby.workflow.task import TaskDefinition
@@ -123,6 +124,8 @@ class FlowProgram:
             return None
         if node is not None and memory.is_pinned and memory.pin != self._code_of(claim):
             return None
+        if _cleans_up(memory, node):
+            return None  # how the run has ended must be read
         return self._loaded(claim, node, memory)
 
     async def load(self, claim: Claim) -> LoadedTask | Verdict:
@@ -137,7 +140,8 @@ class FlowProgram:
         if node is not None and memory.is_pinned:
             await self._check_pin(claim, memory)
         await self._learn(plan.run_id_of(claim.task.id), memory, _before(memory, node))
-        return self._loaded(claim, node, memory)
+        ending = await self._ending(memory, node) if _cleans_up(memory, node) else None
+        return self._loaded(claim, node, memory, ending)
 
     async def _check_pin(self, claim: Claim, memory: RunMemory) -> None:
         """The first code that runs one of its tasks is the code of the whole run."""
@@ -180,7 +184,11 @@ class FlowProgram:
         return memory
 
     def _loaded(
-        self, claim: Claim, node: "plan.NodeId | None", memory: RunMemory
+        self,
+        claim: Claim,
+        node: "plan.NodeId | None",
+        memory: RunMemory,
+        ending: RunEnding | None = None,
     ) -> LoadedTask | Verdict:
         if node is None:
             ended = {each: memory.outcomes[each] for each in memory.views.shape.after}
@@ -188,6 +196,7 @@ class FlowProgram:
         definition = self._definition(claim, node.task_id)
         merged = memory.views.before(node.task_id)
         context = Context.over(merged.view, memory.results, node.task_id)
+        context.ending = ending
         try:
             after = memory.views.shape.after[node.task_id]
             decision = decide(definition.rule, _outcomes(memory, after), context)
@@ -237,6 +246,14 @@ class FlowProgram:
         )
         for task_id, promise in zip(unknown, missing, strict=True):
             memory.learn(task_id, promise)
+
+    async def _ending(self, memory: RunMemory, node: "plan.NodeId | None") -> RunEnding:
+        """How the run has ended, or will end if nothing else fails."""
+        assert node is not None
+        root = await self._read(plan.root_id(node.run_id))
+        shape = memory.views.shape
+        ordinary = tuple(each for each in shape.after if each not in shape.cleanups)
+        return outcome.ending(root, _outcomes(memory, ordinary))
 
     async def _read(self, promise_id: str) -> Promise:
         reply = known(await self._client.send(GetPromise(id=promise_id)))
@@ -308,6 +325,10 @@ def _before(memory: RunMemory, node: "plan.NodeId | None") -> tuple[str, ...]:
     """The tasks whose outcomes it depends on; a root depends on all of them."""
     shape = memory.views.shape
     return shape.order if node is None else shape.after[node.task_id]
+
+
+def _cleans_up(memory: RunMemory, node: "plan.NodeId | None") -> bool:
+    return node is not None and node.task_id in memory.views.shape.cleanups
 
 
 def _outcomes(memory: RunMemory, after: tuple[str, ...]) -> dict[str, NodeOutcome]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
-from layby.core.model import Millis
+from layby.core.model import Millis, Promise
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow.context import Context
@@ -42,10 +42,16 @@ class _TaskParam(Struct, frozen=True):
     after: tuple[str, ...] = ()
 
 
+class _CleanupParam(_TaskParam, frozen=True):
+    """Kept apart, so that of other tasks the same is written as ever: schedules compare it."""
+
+    cleanup: bool = False
+
+
 class _RootParam(Struct, frozen=True):
     flow: str
     context: dict[str, Raw]
-    tasks: tuple[_TaskParam, ...]
+    tasks: tuple[_CleanupParam, ...]
     pin: bool = False
 
 
@@ -156,14 +162,26 @@ def read_root_param(text: str, known: Callable[[str], Shape | None] | None = Non
     param = _read(text, _RootParam)
     initial = View.initial({key: bytes(value) for key, value in param.context.items()})
     after = {each.id: each.after for each in param.tasks}
+    cleanups = [each.id for each in param.tasks if each.cleanup]
     shape = known(param.flow) if known is not None else None
-    if shape is None or list(shape.after.items()) != list(after.items()):
-        shape = Shape(after)
+    if shape is None or not shape.is_of(after, cleanups):
+        shape = Shape(after, cleanups)
     return RunParam(param.flow, initial, shape, param.pin)
 
 
 def shape_of(root_param: str) -> Shape:
     return read_root_param(root_param).shape
+
+
+def cleanups_of(promise: Promise) -> tuple[str, ...]:
+    """The tasks that clean up after this run, in order; none if it is not the root of one."""
+    if parse_root_id(promise.id) is None:
+        return ()
+    try:
+        shape = read_root_param(promise.param).shape
+    except WireError:
+        return ()
+    return tuple(each for each in shape.order if each in shape.cleanups)
 
 
 def _read(text: str, kind: type[Any]) -> Any:
@@ -194,7 +212,12 @@ def _in_order(encoded: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _layout(flow: Workflow) -> _Layout:
-    tasks = tuple(_TaskParam(task.id, task.dependencies) for task in flow.tasks.values())
+    tasks = tuple(
+        _CleanupParam(task.id, task.dependencies, cleanup=True)
+        if task.cleans_up
+        else _TaskParam(task.id, task.dependencies)
+        for task in flow.tasks.values()
+    )
     nodes = tuple(_node(flow, task_id) for task_id in flow.tasks)
     return _Layout(nodes, msgspec.json.encode(tasks))
 
@@ -203,4 +226,4 @@ def _node(flow: Workflow, task_id: str) -> Node:
     task = flow.tasks[task_id]
     param = json_values.wrap(msgspec.json.encode(_NodeParam(task.dependencies)))
     name = node_name(flow.name, task_id)
-    return Node(task_id, name, task.dependencies, task.group, param)
+    return Node(task_id, name, task.dependencies, task.group, param, task.cleans_up)

@@ -148,14 +148,26 @@ def _settled(about: Explanation, now: Millis) -> Reason:
     when = ago(promise.settled_at or 0, now)
     sentence = f"is settled: {word} {when}" + (f" ({why})" if why else "")
     failure = failure_of(promise, task)
+    traceback = "" if failure is None else failure.stack
+    if task is not None and task.is_kept:
+        return _reason(
+            about,
+            "running",
+            f"{sentence}, but its body still runs on worker {task.pid}",
+            unblock=f"worker {task.pid}",
+            since=promise.settled_at,
+            traceback=traceback,
+        )
     is_failed_run = promise.state == "rejected" and task is not None and task.is_root
+    run_id = plan.run_id_of(promise.id)
     return _reason(
         about,
         "settled",
         sentence,
         since=promise.settled_at,
-        traceback="" if failure is None else failure.stack,
+        traceback=traceback,
         failed=_failed_ids(promise) if is_failed_run else (),
+        awaited=tuple(plan.node_id(run_id, each) for each in plan.cleanups_of(promise)),
     )
 
 
@@ -354,9 +366,9 @@ def _name_beside(waiting: Promise, promise: Promise, task: Task | None) -> str:
     """Inside a run a task's own id is enough."""
     node, mine = plan.parse_node_id(promise.id), plan.parse_node_id(waiting.id)
     run_id = plan.parse_root_id(waiting.id) or (mine and mine.run_id)
-    if node is not None and task is not None and node.run_id == run_id:
-        return f"'{node.task_id}'"
-    return subject_of(promise, task)
+    is_beside = node is not None and task is not None and node.run_id == run_id
+    name = f"'{node.task_id}'" if node is not None and is_beside else subject_of(promise, task)
+    return name if promise.is_pending else f"the end of the body of {name}"
 
 
 def _settling(about: Explanation) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
+from layby.core.runs import MAX_CLEANUPS
 from layby.errors import WorkflowError
 from layby.workflow.declared_context import check_declared
 from layby.workflow.names import check_name, check_run_id, close_match
@@ -104,6 +105,7 @@ def _definition(name: str, given: object) -> AnyTask:
 
 
 def _check_dependencies(flow: Workflow) -> None:
+    _check_cleanups(flow)
     for definition in flow.tasks.values():
         for dependency in definition.dependencies:
             if dependency not in flow.tasks:
@@ -114,8 +116,30 @@ def _check_dependencies(flow: Workflow) -> None:
                 )
 
 
+def _check_cleanups(flow: Workflow) -> None:
+    cleanups = {each.id for each in flow.tasks.values() if each.cleans_up}
+    if len(cleanups) == len(flow.tasks):
+        raise WorkflowError(
+            f"workflow '{flow.name}' has only tasks with rule='finally': add one to clean up after"
+        )
+    if len(cleanups) > MAX_CLEANUPS:
+        raise WorkflowError(
+            f"workflow '{flow.name}' has {len(cleanups)} tasks with rule='finally', more than "
+            f"{MAX_CLEANUPS}: do more in each of them"
+        )
+    for definition in flow.tasks.values():
+        for last in definition.dependencies if not definition.cleans_up else ():
+            if last in cleanups:
+                raise WorkflowError(
+                    f"workflow '{flow.name}': task '{definition.id}' depends on '{last}', which "
+                    f"has rule='finally' and so runs after it: remove the dependency, or give "
+                    f"'{definition.id}' rule='finally' too"
+                )
+
+
 def _shape(flow: Workflow) -> Shape:
+    cleanups = [each.id for each in flow.tasks.values() if each.cleans_up]
     try:
-        return Shape({each.id: each.dependencies for each in flow.tasks.values()})
+        return Shape({each.id: each.dependencies for each in flow.tasks.values()}, cleanups)
     except WorkflowError as error:
         raise WorkflowError(f"workflow '{flow.name}': {error}") from None
