@@ -10,6 +10,7 @@ from layby.core.model import Promise, Task
 from layby.core.queries import GetRun
 from layby.core.replies import PromiseData, RowPage
 from layby.errors import NotFound, error_for
+from layby.runner.settling import Settlement
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
@@ -25,9 +26,11 @@ UNKNOWN = " is not known: check the id, or start it first"
 
 
 class Run:
-    def __init__(self, runner: "Runner", run_id: str) -> None:
+    def __init__(self, runner: "Runner", run_id: str, *, is_new: bool = False) -> None:
         self._runner = runner
         self.id = run_id
+        self.is_new = is_new
+        """Whether the call that returned this has created the run; an existing one goes on."""
 
     @property
     def promise_id(self) -> str:
@@ -70,8 +73,9 @@ class Run:
         ]
         return run_status(root, root_task, nodes, self._runner.now())
 
-    async def cancel(self, *, by: str = "", reason: str = "") -> None:
-        await self._runner.cancel(self.id, by=by, reason=reason)
+    async def cancel(self, *, by: str = "", reason: str = "") -> Settlement:
+        """Cancel it with all its tasks; the answer is true if this call did it."""
+        return await self._runner.cancel(self.id, by=by, reason=reason)
 
     async def halt(self, *, by: str = "", reason: str = "") -> None:
         await self._runner.halt(self.id, by=by, reason=reason)
