@@ -11,10 +11,11 @@ from layby.core.queries import GetRun
 from layby.core.replies import PromiseData, RowPage
 from layby.errors import NotFound, error_for
 from layby.runner.settling import Settlement
+from layby.wire.durations import limit_of
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
-from layby.workflow.duration_checks import Duration, nonnegative_seconds
+from layby.workflow.duration_checks import Duration
 from layby.workflow.status import NodeRow, RunStatus, run_status
 from layby.workflow.unfinished import context_so_far, rows_of, run_failed
 
@@ -41,7 +42,7 @@ class Run:
 
         The causes of a RunFailed are made from what is stored, never the errors themselves.
         """
-        within = None if timeout is None else nonnegative_seconds(timeout, "timeout of result()")
+        within = limit_of(timeout, "timeout of result()")
         return await self._result(await self._settled(within))
 
     async def context(self) -> Context:

@@ -29,7 +29,7 @@ from layby.core.commands import (
     StartRun,
     Value,
 )
-from layby.core.model import NEVER, Millis, Promise, PromiseState
+from layby.core.model import Millis, Promise, PromiseState
 from layby.core.queries import ListRuns, Query
 from layby.core.replies import PromiseData, Reply, RowPage, RunData, SettlementData
 from layby.core.settings import Settings
@@ -53,12 +53,12 @@ from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
 from layby.store.sqlite import Durability
 from layby.wire import json_values
-from layby.wire.durations import millis_of
+from layby.wire.durations import limit_of, millis_of, seconds_of
 from layby.worker.worker import Worker, WorkerConfig
 from layby.workflow import plan
 from layby.workflow.code_names import check_version
 from layby.workflow.context import Context
-from layby.workflow.duration_checks import Duration, nonnegative_seconds, positive_seconds
+from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
 from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.status import Polling
@@ -140,10 +140,12 @@ class Runner:
         self._token = token
         self._version = None if version is None else check_version(version)
         self._socket = socket
-        self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
+        self._lease_ms = max(
+            1, millis_of(seconds_of(lease, "lease of a Runner", finite=True, positive=True))
+        )
         if grace is None:
             grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
-        self._grace = nonnegative_seconds(grace, "grace of a Runner")
+        self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
         self._config = WorkerConfig(
             slots=at_least_one(slots, "slots"),
             group=check_name(group, "group"),
@@ -551,9 +553,7 @@ def _remedy(reply: Reply) -> str:
 
 def _duration_ms(deadline: Duration | None) -> Millis:
     """How long a run may take; the store turns it into a deadline by its own clock."""
-    if deadline is None:
-        return NEVER
-    return max(1, millis_of(positive_seconds(deadline, "deadline of a run")))
+    return max(1, millis_of(limit_of(deadline, "deadline of a run", positive=True)))
 
 
 def _promise_id(run_id: str, task: str | None) -> str:

@@ -213,15 +213,20 @@ def check_pace(
     """Refuse numbers that would spin, go backwards or never poll."""
     _require(0 < interval < math.inf, "interval", interval, "a positive number of seconds")
     _require(timeout is None or timeout >= 0, "timeout", timeout, "None or at least 0")
-    _require(1 <= backoff < math.inf, "backoff", backoff, "at least 1.0")
+    _require(_is_number(backoff) and 1 <= backoff < math.inf, "backoff", backoff, "at least 1.0")
     _require(
         max_interval is None or max_interval >= interval,
         "max_interval",
         max_interval,
         f"None or at least the interval, {interval:g}",
     )
-    _require(0 <= jitter <= 1, "jitter", jitter, "a fraction between 0.0 and 1.0")
-    _require(max_errors >= 0, "max_errors", max_errors, "at least 0")
+    is_fraction = _is_number(jitter) and 0 <= jitter <= 1
+    _require(is_fraction, "jitter", jitter, "a fraction between 0.0 and 1.0")
+    _require(_is_number(max_errors) and max_errors >= 0, "max_errors", max_errors, "at least 0")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def count_first(poll: Poll, error: BaseException | None) -> None:

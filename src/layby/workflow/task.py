@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from layby.errors import WorkflowError
 from layby.program import Mode
 from layby.workflow.context import Context
-from layby.workflow.duration_checks import Duration, positive_seconds
+from layby.workflow.duration_checks import Duration, positive_limit
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.rules import Rule, check_rule
@@ -150,7 +150,7 @@ def task(
             task_id,
             _dependency_ids(dependencies, task_id),
             _retry_policy(retries, retry, task_id),
-            None if timeout is None else positive_seconds(timeout, f"timeout of task '{task_id}'"),
+            positive_limit(timeout, f"timeout of task '{task_id}'"),
             check_rule(rule),
             group=None if group is None else check_name(group, f"group of task '{task_id}':"),
             process=process,
