@@ -7,9 +7,9 @@ import math
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import CodeType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from layby.core.pauses import spread
 from layby.errors import ConditionError, DeferTimeout, UsageError
@@ -17,6 +17,8 @@ from layby.wire.json_values import error_text
 from layby.worker.wake_events import Wake
 
 logger = logging.getLogger(__name__)
+
+MAX_PATH_CHARS: Final = 200
 
 Condition = Callable[[], Any]
 Tick = int
@@ -242,12 +244,32 @@ def count_first(poll: Poll, error: BaseException | None) -> None:
 
 
 def name_of(condition: object) -> str:
-    """What a reader of a log needs to find it: `is_paid (orders.py:12)`."""
+    """What a reader of a log needs to find it: `is_paid (orders.py:12)`.
+
+    Of a path, which: `Path('report.csv').exists`. Where it is defined would say nothing then.
+    """
     if isinstance(condition, partial):
-        return name_of(condition.func)
+        return _name_of_partial(condition)
+    owner = getattr(condition, "__self__", None)
     name = getattr(condition, "__qualname__", None) or type(condition).__qualname__
+    if isinstance(owner, PurePath):
+        return f"{_name_of_path(owner)}.{name.rpartition('.')[2]}"
     code = getattr(condition, "__code__", None)
     return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def _name_of_partial(condition: "partial[Any]") -> str:
+    """Arguments may be long or confidential, so only a path among them is named."""
+    name = name_of(condition.func)
+    paths = [_name_of_path(each) for each in condition.args if isinstance(each, PurePath)]
+    return f"{name} of {', '.join(paths)}" if paths else name
+
+
+def _name_of_path(path: PurePath) -> str:
+    """The end of a long path says more than its beginning."""
+    text = str(path)
+    shown = text if len(text) <= MAX_PATH_CHARS else f"...{text[-MAX_PATH_CHARS:]}"
+    return f"Path({shown!r})"
 
 
 def code_of(condition: object) -> object:
