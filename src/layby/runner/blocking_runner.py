@@ -155,6 +155,11 @@ class BlockingRunner:
     def reject(self, promise_id: str, error: str | BaseException) -> Settlement:
         return self.wait(self._runner.reject(promise_id, error))
 
+    @property
+    def blocked_by(self) -> str | None:
+        """What blocks the Runner's event loop now, in words; None while it goes on."""
+        return self._runner.blocked_by
+
     def register(self, code: Workflow | AnyTask) -> None:
         async def register() -> None:
             self._runner.register(code)

@@ -420,6 +420,14 @@ class Runner:
         """Whether one of its bodies is still running in this process though the task has ended."""
         return task_execution_id in self.worker.stuck
 
+    @property
+    def blocked_by(self) -> str | None:
+        """What blocks this Runner's event loop now, in words; None while it goes on.
+
+        May be read in any thread: on the loop itself nothing can be asked while it is blocked.
+        """
+        return None if self._state == "new" else self.worker.blocked_by
+
     async def send(self, request: Command | Query) -> Reply:
         """Send a request to the engine; refusals are replies."""
         self._check_open()
