@@ -7,7 +7,6 @@ import click
 from msgspec.structs import replace
 
 from layby.cli import record_views, showing
-from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import expect, found, run_rows
 from layby.cli.options import JSON, as_json, reaching

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from functools import partial
 from pathlib import Path, PurePath
 from types import CodeType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from layby.core.pauses import spread
 from layby.errors import ConditionError, DeferTimeout, UsageError
@@ -249,7 +249,7 @@ def name_of(condition: object) -> str:
     Of a path, which: `Path('report.csv').exists`. Where it is defined would say nothing then.
     """
     if isinstance(condition, partial):
-        return _name_of_partial(condition)
+        return _name_of_partial(cast("partial[Any]", condition))
     owner = getattr(condition, "__self__", None)
     name = getattr(condition, "__qualname__", None) or type(condition).__qualname__
     if isinstance(owner, PurePath):

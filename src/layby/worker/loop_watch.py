@@ -106,7 +106,8 @@ class LoopWatch:
             who = f"by code beside the bodies of {', '.join(names[:5])}"
         else:
             who = "by code that is not a task's"
-        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - there is no other way
+        stacks = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented
+        frame = stacks.get(self._loop_thread)
         where = None if frame is None else _user_frame(frame)
         return who if where is None else f"{who}, in {_shown(where)}"
 
