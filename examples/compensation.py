@@ -81,7 +81,9 @@ async def main() -> None:
     with TemporaryDirectory() as folder:
         async with Runner(f"sqlite:{folder}/orders.db", slots=2) as runner:
 
-            async def order(name: str, amount: int, deadline: float | None = None, **more: Any) -> Run:
+            async def order(
+                name: str, amount: int, deadline: float | None = None, **more: Any
+            ) -> Run:
                 context = {"order": name, "amount": amount, **more}
                 return await runner.start(flow, context, run_id=name, deadline=deadline)
 

@@ -98,7 +98,7 @@ def test_a_missing_file_is_named_and_not_made(tmp_path, monkeypatch):
     """A typing error must not make an empty database that knows nothing."""
     monkeypatch.chdir(tmp_path)
     typed("runs", "--db", "sqlite:gone.db").complains(2, "gone.db does not exist", "--db")
-    typed("resolve", "x", "--db", "gone.db").complains(2, "gone.db does not exist")
+    typed("resolve", "x", "--null", "--db", "gone.db").complains(2, "gone.db does not exist")
     typed("runs", "--db", tmp_path).complains(2, "is a folder")
     assert list(tmp_path.iterdir()) == []
 

@@ -36,8 +36,9 @@ def waiting(
 ) -> None:
     """List what waits now, the longest first: what for, and who can unblock it.
 
-    Tasks that are parked, suspended, halted or ready, and promises that somebody waits for. Tasks
-    that only wait for others of their run are left out: those others are listed.
+    Tasks that are parked, suspended, halted or ready, and promises that somebody outside
+    listens for. Each wait is listed once: tasks that only wait for others of their run are left
+    out, since those others are listed.
     """
     now = SystemClock().now()
     until = None if older_than is None else now - older_than
