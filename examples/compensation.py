@@ -8,7 +8,6 @@ interrupted may or may not have reached the bank.
 
 import asyncio
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from layby import Context, Run, RunCancelled, RunFailed, Runner, TaskHandle, Workflow, task
 
@@ -82,7 +81,7 @@ async def main() -> None:
         async with Runner(f"sqlite:{folder}/orders.db", slots=2) as runner:
 
             async def order(
-                name: str, amount: int, deadline: float | None = None, **more: Any
+                name: str, amount: int, deadline: float | None = None, **more: float
             ) -> Run:
                 context = {"order": name, "amount": amount, **more}
                 return await runner.start(flow, context, run_id=name, deadline=deadline)

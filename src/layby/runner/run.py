@@ -73,9 +73,7 @@ class Run:
         A run without such tasks, or one that completed or failed by itself, is cleaned up as soon
         as it has ended. Nothing is raised if the clean-up failed: look at the status.
         """
-        within = (
-            None if timeout is None else nonnegative_seconds(timeout, "timeout of cleaned_up()")
-        )
+        within = limit_of(timeout, "timeout of cleaned_up()")
         begin = asyncio.get_running_loop().time()
         root = await self._settled(within, CLEANING_UP)
         for task_id in plan.cleanups_of(root):
