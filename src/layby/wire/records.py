@@ -88,14 +88,7 @@ class TaskRecord(WireRecord, frozen=True):
 
     @classmethod
     def of(cls, row: Task) -> "TaskRecord":
-        return cls(
-            id=row.id,
-            state=row.state,
-            version=row.version,
-            resumes=len(row.resumes),
-            ttl=row.ttl,
-            pid=row.pid if row.state == "acquired" else None,
-        )
+        return cls(*_protocol_fields(row))
 
     def row(self) -> Task:
         return Task(
@@ -116,7 +109,7 @@ class AnnotatedTaskRecord(TaskRecord, frozen=True):
 
     @classmethod
     def of(cls, row: Task) -> "AnnotatedTaskRecord":
-        return cls(**asdict(TaskRecord.of(row)), deadlines=_json(row.deadlines))
+        return cls(*_protocol_fields(row), deadlines=_json(row.deadlines))
 
     def row(self) -> Task:
         return replace(super().row(), deadlines=_text(self.deadlines))
@@ -127,7 +120,10 @@ UNTOLD: Final = ""
 
 
 class HeldTaskRecord(TaskRecord, frozen=True):
-    """A task as layby's own kinds show it."""
+    """A task as layby's own kinds show it: with all that `core.waits` reads, and people are told.
+
+    What is claimed does not wait, so the fields about waits do not make a claim larger.
+    """
 
     name: str | None = None
     kind: NodeKind | None = None
@@ -156,12 +152,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     @classmethod
     def of(cls, row: Task) -> "HeldTaskRecord":
         return cls(
-            id=row.id,
-            state=row.state,
-            version=row.version,
-            resumes=len(row.resumes),
-            ttl=row.ttl,
-            pid=row.pid if row.state == "acquired" else None,
+            *_protocol_fields(row),
             name=row.name,
             kind=row.kind,
             group=row.group,
@@ -181,13 +172,10 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             refused=_json(row.refused),
             pin=row.pin,
             awaited=_json(row.awaited),
+            wake_at=row.wake_at,
+            waiting_since=row.waiting_since,
             kept_by=row.pid if row.is_kept else None,
         )
-
-    @classmethod
-    def explained(cls, row: Task) -> "HeldTaskRecord":
-        """Everything people may want to know about a task."""
-        return replace(cls.of(row), wake_at=row.wake_at, waiting_since=row.waiting_since)
 
     def row(self) -> Task:
         return Task(
@@ -345,7 +333,7 @@ class ExplanationRecord(WireRecord, frozen=True):
             listeners=row.listeners,
             workers=row.workers,
             able_workers=row.able_workers,
-            task=None if row.task is None else HeldTaskRecord.explained(row.task),
+            task=None if row.task is None else HeldTaskRecord.of(row.task),
             holder=None if row.holder is None else HolderRecord.of(row.holder),
         )
 
@@ -476,6 +464,12 @@ def _about(state: State, row: Message) -> Promise | None:
 
 def promises_of(rows: Iterable[Promise]) -> list[PromiseRecord]:
     return [PromiseRecord.of(row) for row in rows]
+
+
+def _protocol_fields(row: Task) -> tuple[str, TaskState, int, int, int | None, str | None]:
+    """The fields of `TaskRecord`, in their order."""
+    pid = row.pid if row.state == "acquired" else None
+    return row.id, row.state, row.version, len(row.resumes), row.ttl, pid
 
 
 def _json(text: str | None) -> Json:
