@@ -60,6 +60,8 @@ class AttemptHost(Protocol):
 
     def why_not_park(self) -> str | None: ...
 
+    def may_lend(self) -> bool: ...
+
     def cancel_body(self, attempt: "Attempt") -> None: ...
 
     def give_up(self, attempt: "Attempt") -> None: ...
@@ -358,15 +360,20 @@ class Attempt:
         """Write `Deferred` before the slot is released. False when the slot must be kept."""
         why_not = self._host.why_not_park()
         if why_not is not None:
-            self.show(shown.with_slot(why_not))
+            kept = shown.with_slot(why_not)
+            if kept != self._shown:  # asked again every second
+                self.show(kept)
             return False
         self._give_up_slot(shown)
         return True
 
-    def lend(self, shown: ShownWait, why: str) -> None:
-        """Write `Deferred`, whatever the limit: the slot is lent though the body may go on."""
+    def lend(self, shown: ShownWait, why: str) -> bool:
+        """Write `Deferred` though the body may go on, or too many are parked. False as above."""
+        if not self._host.may_lend():
+            return False
         self._give_up_slot(shown.with_note(why))
         self._host.lent(self, why)
+        return True
 
     def _give_up_slot(self, shown: ShownWait) -> None:
         self._stop_clock()
