@@ -87,7 +87,6 @@ def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[
     by_id = {promise.id: (promise, task) for promise, task in rows}
     root_id = min(by_id, key=len)
     root, root_task = by_id[root_id]
-    assert root_task is not None
     nodes = [NodeRow(p, t) for p, t in by_id.values() if t is not None and t.kind == "node"]
     status = run_status(root, root_task, nodes, now)
     branches = _task_branches(root_id, status, plan.read_root_param(root.param).shape)
