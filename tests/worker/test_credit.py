@@ -151,6 +151,7 @@ async def test_at_max_parked_one_more_is_parked_each_second():
             await asyncio.sleep(0.5)
             seen = [await look(run, "waits") for run in runs]
             assert [each.sub_status for each in seen] == ["Deferred"] * 2 + ["Active"] * 2
+            assert seen[3].waiting_on is not None
             assert "(max_parked)" in seen[3].waiting_on.sentence
             assert (runner.worker.credit.free, runner.worker.slots_lent) == (1, 0)
             await runner.execute(flow_of(new, name="n"))

@@ -93,7 +93,7 @@ class Take(Command, frozen=True):
 def take(d: Draft, c: Take) -> Reply:
     holder = _registered(d, c)
     if not holder.is_alive:
-        return gone(c.pid, c.incarnation)
+        return gone(c.pid)
     return ok(_take(d, c, holder, replaced=c.holder))
 
 
@@ -105,8 +105,9 @@ def take_next(d: Draft, c: Take | None) -> TakeData:
     return _take(d, c, holder, replaced=None) if holder.is_alive else TakeData()
 
 
-def gone(pid: str, incarnation: str) -> Reply:
-    why = f"Holder '{pid}' ({incarnation}) is gone: drop its tasks and register a new incarnation"
+def gone(pid: str) -> Reply:
+    """Without the incarnation, which is a worker's proof of identity: this text is logged."""
+    why = f"Holder '{pid}' is gone: drop its tasks and register a new incarnation"
     return refuse(409, why)
 
 

@@ -5,9 +5,10 @@ that are not shown have their defaults. A key that has nothing to say is absent,
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
 from msgspec.structs import asdict, replace
 
 from layby.core import snapshot
@@ -29,6 +30,7 @@ from layby.core.state import State
 from layby.errors import WireError
 
 Pair = tuple[Promise, Task | None]
+_deadlines, _awaited = Decoder(dict[str, int]), Decoder(dict[str, str])
 Json = Raw | UnsetType
 """Encoded already, or absent."""
 
@@ -112,7 +114,7 @@ class AnnotatedTaskRecord(TaskRecord, frozen=True):
         return cls(*_protocol_fields(row), deadlines=_json(row.deadlines))
 
     def row(self) -> Task:
-        return replace(super().row(), deadlines=_text(self.deadlines))
+        return replace(super().row(), deadlines=_checked(self.deadlines, _deadlines))
 
 
 UNTOLD: Final = ""
@@ -202,10 +204,10 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             waiting_since=self.waiting_since,
             tries=self.version if self.tries is None else self.tries,
             ahead=self.ahead,
-            deadlines=_text(self.deadlines),
+            deadlines=_checked(self.deadlines, _deadlines),
             refused=_text(self.refused),
             pin=self.pin,
-            awaited=_text(self.awaited),
+            awaited=_checked(self.awaited, _awaited),
         )
 
 
@@ -474,6 +476,14 @@ def _protocol_fields(row: Task) -> tuple[str, TaskState, int, int, int | None, s
 
 def _json(text: str | None) -> Json:
     return UNSET if text is None else Raw(text.encode())
+
+
+def _checked(json: Json, decoder: "Decoder[Any]") -> str | None:
+    """Of what a row decodes later, where an error would not be taken for that of a peer."""
+    if isinstance(json, UnsetType):
+        return None
+    decoder.decode(json)
+    return _text(json)
 
 
 def _text(json: Json) -> str | None:

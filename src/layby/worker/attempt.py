@@ -30,7 +30,7 @@ from layby.core.model import Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, PromiseData, Reply
 from layby.core.waits import WaitingOn
-from layby.errors import StoreError, UsageError, error_for
+from layby.errors import StoreError, UsageError, WireError, error_for
 from layby.program import LoadedTask
 from layby.worker import tell
 from layby.worker.lineage import lineage_of
@@ -487,7 +487,8 @@ class Attempt:
         reply = self._checked(await self.send(command))
         self._acknowledged(command, reply)
         assert isinstance(reply.data, AnnotateData)
-        assert reply.data.record is not None
+        if reply.data.record is None:
+            raise WireError(f"{self.id}: the answer to {command.kind} is without its record")
         return reply.data.record
 
     def _annotate(self, record_id: str | None = None, record: Record | None = None) -> None:
