@@ -179,7 +179,7 @@ def test_a_clock_that_is_wrong(server, monkeypatch):
     said = typed("doctor", "--url", url_of(server))
     assert said.code == 1
     assert "1 h" in said.out or "59 min" in said.out
-    assert "behind: deadlines that commands" in said.out
+    assert "behind: deadlines that SDK workers" in said.out
 
 
 def test_a_server_with_keys(tmp_path):

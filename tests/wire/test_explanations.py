@@ -44,6 +44,8 @@ def tasks(draw: Any) -> Task:
     is_kept = state in ("pending", "halted") and draw(st.booleans())
     has_holder = is_kept or (state == "acquired" and draw(st.booleans()))
     group = draw(st.sampled_from((None, "g")))
+    told = draw(st.none() | reports)
+    is_blocked = state == "pending" and told is not None and draw(st.booleans())
     return Task(
         "run/r:t",
         "poll://any@g",
@@ -57,7 +59,9 @@ def tasks(draw: Any) -> Task:
         ready_at=draw(st.none() | times),
         waits_left=draw(st.integers(0, 2)),
         sub_status=draw(st.sampled_from((None, "Active", "Deferred"))),
-        waiting_on=draw(st.none() | reports),
+        waiting_on=told,
+        refused='["flow/t",["v1"]]' if is_blocked else None,
+        pin=draw(st.sampled_from((None, "v1"))) if is_blocked else None,
         waiting_since=draw(st.none() | times),
         tries=draw(st.integers(0, 2)),
         ahead=draw(st.booleans()),
