@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from layby.cli.connection import Place, find_place, is_served, socket_of
+from layby.clock import SystemClock
 from layby.errors import UsageError
 from tests.cli.test_runs import start
 from tests.helpers import requests as r
@@ -146,3 +147,36 @@ def test_what_may_be_pasted_means_the_same_place(desk: Desk):
     assert typed("why", "o-7").lines[1] == f"{worker} --url sqlite:layby.db"
     (row,) = typed("waiting", "--db", "sqlite:layby.db").lines[1:]
     assert row.endswith(f"{worker.strip(' $')} --url sqlite:layby.db")
+
+
+@pytest.fixture
+def day_ahead(desk: Desk, monkeypatch) -> Desk:
+    """A file that was written while the clock was a day ahead."""
+    here = SystemClock.now
+    monkeypatch.setattr(SystemClock, "now", lambda clock: here(clock) + 86_400_000)
+    desk.do(start("o-7"), r.target("call"))
+    monkeypatch.setattr(SystemClock, "now", here)
+    return desk
+
+
+def test_a_file_whose_time_is_ahead_of_the_clock_is_read_and_written_in_its_own_time(day_ahead):
+    target = ("--tag", "resonate:target=poll://any@default")
+    assert (
+        typed("promises", "create", "p", "--timeout", "1h", "--json").json["promise"]["state"]
+        == "pending"
+    )
+    typed("tasks", "create", "t", "--pid", "me", "--timeout", "1h", *target)
+    assert typed("promises", "get", "t", "--json").json["promise"]["state"] == "pending"
+    typed("invoke", "i", "-f", "f", "-t", "1h")
+    assert typed("promises", "get", "i", "--json").json["promise"]["state"] == "pending"
+    for arguments in (
+        ("runs",),
+        ("waiting",),
+        ("tree", "o-7"),
+        ("why", "call"),
+        ("promises", "get", "call"),
+    ):
+        said = typed(*arguments)
+        assert said.code == 0
+        assert "in 23 h" not in said.out
+        assert "in 1 d" not in said.out

@@ -5,8 +5,9 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from layby.core.commands import BlockTask
+from layby.core.commands import AnnotateTask, BlockTask, EnsurePromise
 from tests.cli.test_runs import start
+from tests.cli.test_waiting import take
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
 
@@ -161,6 +162,40 @@ def test_bad_values(desk: Desk, verb):
     assert said.code == 2
     assert "a string needs quotes" in said.err
     typed("promises", "get", "paid").complains(1, "there is no promise 'paid'")
+
+
+def test_a_run_is_not_resolved_by_hand(desk: Desk):
+    """A promise of its id would be created, and every command would mean that one from then on."""
+    told = '{"kind":"promise","sentence":"waiting for promise paid","since":1,"awaited":"paid"}'
+    desk.do(
+        EnsurePromise(id="paid"),
+        start("o-7"),
+        take(),
+        AnnotateTask(id="run/o-7:first", version=1, sub_status="Deferred", waiting_on=told),
+        start("o-8"),
+    )
+    for command in ("resolve", "reject"):
+        said = typed(command, "o-7", "--value", "1")
+        said.complains(said.code, "'o-7' is a run", "it waits for paid", "layby why o-7")
+        assert said.code != 0
+    said = typed("resolve", "o-8", "--value", "1")
+    said.complains(said.code, "none of its promises is open")
+    assert typed("promises", "get", "o-7").code != 0
+    assert typed("resolve", "paid", "--value", "1").code == 0
+
+
+def test_an_id_that_means_two_things_is_refused_where_something_is_done(desk: Desk):
+    """And told where something is only shown."""
+    desk.do(start("o-7"), r.promise("o-7"))
+    for command in ("cancel", "halt", "continue"):
+        said = typed(command, "o-7")
+        assert said.code != 0
+        said.complains(said.code, "'o-7' is a promise, and a run", "'run/o-7'", "layby promises")
+    assert "run or a task of one too: 'run/o-7'" in typed("why", "o-7").err
+    assert typed("why", "run/o-7").err == ""
+    assert typed("cancel", "run/o-7").code == 0
+    assert typed("promises", "get", "o-7", "--json").json["promise"]["state"] == "pending"
+    assert typed("resolve", "o-7", "--value", "1").code == 0
 
 
 # --- tasks that are blocked by their code ----------------------------------------------------

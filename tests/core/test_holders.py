@@ -124,6 +124,13 @@ def test_heartbeat_renews_one_row(world: World) -> None:
     assert holder(world).is_alive
 
 
+def test_a_refusal_does_not_tell_the_incarnation(world: World) -> None:
+    """It proves who a worker is, and what is refused is logged."""
+    refused = world.send(c.HeartbeatWorker(pid="p", incarnation="secret"))
+    assert "'p' is gone" in str(refused.data)
+    assert "secret" not in str(refused.data)
+
+
 def test_a_holder_expires_and_its_tasks_are_taken_again(world: World) -> None:
     """Dead exactly at its deadline, not before."""
     world.ok(r.run(a=""))

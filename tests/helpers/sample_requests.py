@@ -127,6 +127,7 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     "layby.waiting.list": lambda p: {"prefix": p},
     "layby.promise.explain": lambda p: {"id": f"{p}x"},
     "layby.stats": lambda _: {},
+    "layby.now": lambda _: {},
 }
 
 UNBOUNDED: Final = frozenset(

@@ -34,7 +34,8 @@ from tests.helpers.sample_requests import (
 
 MINE = "mine/"
 GRANTED = frozenset({GROUP})
-NAMED_BY_ID = sorted(SAMPLES.keys() - UNBOUNDED - (HOLDING - HANDING_BACK))
+NAMING_NONE = {"layby.now"}
+NAMED_BY_ID = sorted(SAMPLES.keys() - UNBOUNDED - NAMING_NONE - (HOLDING - HANDING_BACK))
 
 
 def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -85,6 +86,10 @@ def test_places_of_ids_were_found() -> None:
     """The search above is not blind."""
     assert {kind for kind, _ in named_ids()} == set(NAMED_BY_ID)
     assert ("task.fence", ("action", "data", "id")) in named_ids()
+
+
+def test_any_token_may_ask_what_time_it_is() -> None:
+    assert is_within("layby.now", read("layby.now", {}), MINE, frozenset())
 
 
 def test_a_fence_around_a_settlement_names_its_promise() -> None:

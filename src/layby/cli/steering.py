@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from layby.cli import record_views, showing
 from layby.cli.connection import Place, ask
-from layby.cli.expected_replies import expect, found, run_rows
+from layby.cli.expected_replies import expect, found, open_promises, run_rows
 from layby.cli.options import JSON, as_json, reaching
 from layby.client.interface import Client
 from layby.client.request_ids import new_request_id
@@ -221,11 +221,26 @@ def _outcome(given: Any, *, is_null: bool) -> Any:
 
 
 async def _meant(client: Client, promise_id: str) -> str:
-    """Promises of a task may be typed without `run/`; any other id is used as given."""
+    """Promises of a task may be typed without `run/`; any other id is used as given, but not that
+    of a run: a new promise of the same id would hide the run from every command.
+    """
     full = f"{plan.ROOT_PREFIX}{promise_id}"
-    if ":" not in promise_id or (await client.send(GetPromise(id=promise_id))).status != 404:
+    if (await client.send(GetPromise(id=promise_id))).status != 404:
         return promise_id
-    return full if (await client.send(GetPromise(id=full))).is_ok else promise_id
+    if not (await client.send(GetPromise(id=full))).is_ok:
+        return promise_id
+    if ":" not in promise_id:
+        raise Conflict(_not_by_hand(promise_id, await open_promises(client, full)))
+    return full
+
+
+def _not_by_hand(run_id: str, awaited: list[str]) -> str:
+    found = ", ".join(each.removeprefix(plan.ROOT_PREFIX) for each in awaited)
+    waits = f"it waits for {found}" if found else "none of its promises is open"
+    return (
+        f"'{run_id}' is a run, and its tasks make its outcome: {waits}; "
+        f"`layby why {run_id}` says what holds it up, `layby cancel {run_id}` ends it"
+    )
 
 
 def _steer(

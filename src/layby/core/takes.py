@@ -93,7 +93,7 @@ class Take(Command, frozen=True):
 def take(d: Draft, c: Take) -> Reply:
     holder = _registered(d, c)
     if d.holder(c.pid, c.incarnation) is None:
-        return refuse(409, f"Holder '{c.pid}' ({c.incarnation}) {PID_IN_USE}")
+        return refuse(409, f"Holder '{c.pid}' {PID_IN_USE}")
     if not holder.is_alive:
         return gone(d, c.pid, c.incarnation)
     return ok(_take(d, c, holder, replaced=c.holder))
@@ -114,8 +114,8 @@ PID_IN_USE: Final = (
 
 
 def gone(d: Draft, pid: str, incarnation: str) -> Reply:
-    """Says what became of it. Never names another incarnation, which proves who one is."""
-    return refuse(409, f"Holder '{pid}' ({incarnation}) {_why_gone(d, pid, incarnation)}")
+    """Says what became of it, and names no incarnation: that is a worker's proof of identity."""
+    return refuse(409, f"Holder '{pid}' {_why_gone(d, pid, incarnation)}")
 
 
 def _why_gone(d: Draft, pid: str, incarnation: str) -> str:

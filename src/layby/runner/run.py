@@ -87,7 +87,6 @@ class Run:
         rows = await self._rows()
         by_id = {promise.id: (promise, task) for promise, task in rows}
         root, root_task = by_id[self.promise_id]
-        assert root_task is not None
         runnable = await self._runnable(rows)
         nodes = [
             NodeRow(

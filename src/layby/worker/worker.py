@@ -322,15 +322,18 @@ class Worker:
             await self._take_now(ask)
 
     def why_not_park(self) -> str | None:
-        """Why no task may be parked or taken now; None when one may be."""
+        """Why no task may be parked now; None when one may be."""
         if not self.credit.is_full:
             self._was_full = False
             return None
         reason = f"{self.config.max_parked} tasks are parked (max_parked), so it keeps its slot"
         if not self._was_full:
             self._was_full = True
-            self._emit_health("parked_limit", "no new task is taken: max_parked is reached")
+            self._emit_health("parked_limit", "max_parked is reached: waits keep their slots")
         return reason
+
+    def may_lend(self) -> bool:
+        return self.credit.lend(self.lease.elapsed())
 
     def code_changed(self) -> None:
         """The program may have code for more workflows now: ask for those too."""

@@ -17,6 +17,7 @@ from layby.core.waits import (
     WaitKind,
     waiting_of,
 )
+from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow import outcome
 from layby.workflow.history import (
@@ -138,8 +139,12 @@ class NodeRow(Struct, frozen=True):
     """Who could run it, as the store explains any task with the same code; None: not known."""
 
 
-def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Millis) -> RunStatus:
+def run_status(
+    root: Promise, root_task: Task | None, nodes: Sequence[NodeRow], now: Millis
+) -> RunStatus:
     """`nodes`: all tasks of the run, in any order."""
+    if root_task is None:
+        raise WireError(f"what is known of {root.id} is without its task: a run has one")
     root = root.at(now)
     param = read_root_param(root.param)
     tasks = _executions(nodes, param.shape, now)
