@@ -5,6 +5,9 @@ run, 130 it was interrupted; which error has which is said by its class (`layby.
 failures are one line on stderr.
 """
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -72,13 +75,34 @@ class Commands(CommandGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _telling():
+                return super().invoke(ctx)
         except LaybyError as error:
             click.echo(f"layby: {error}", err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("layby: interrupted", err=True)
             ctx.exit(130)
+
+
+class _Teller(logging.Handler):
+    """Shows a line of the log as a line of the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"layby: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def _telling() -> Generator[None]:
+    """While a server does not answer, a person is told so, however the log is configured."""
+    told, teller = logging.getLogger("layby.client.first_answer"), _Teller()
+    told.addHandler(teller)
+    told.propagate = False
+    try:
+        yield
+    finally:
+        told.propagate = True
+        told.removeHandler(teller)
 
 
 @click.group(

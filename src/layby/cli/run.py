@@ -19,7 +19,7 @@ from rich.text import Text
 from layby.cli import showing
 from layby.cli.closing import close_and_report, exit_soon
 from layby.cli.command_errors import Refused
-from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
+from layby.cli.connection import DEFAULT_FILE, FIRST_ANSWER_S, Place, is_served, socket_of
 from layby.cli.options import DURATION, JsonParam, as_json, graced, json_or_text, reaching, slotted
 from layby.cli.user_code import complete_files, find_flow
 from layby.errors import RunCancelled, RunFailed, UsageError
@@ -92,7 +92,12 @@ def run(
         flow = find_flow(target)
     context = read_context(given)
     runner = Runner(
-        _address(place), slots=slots, group=group, token=place.token, grace=grace / 1000
+        _address(place),
+        slots=slots,
+        group=group,
+        token=place.token,
+        grace=grace / 1000,
+        connect_timeout=None if place.waits else FIRST_ANSWER_S,
     )
     seconds = None if deadline is None else deadline / 1000
     # The view shows failures itself; without a handler Python would print them once more.

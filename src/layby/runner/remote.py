@@ -1,6 +1,7 @@
 """The link of a Runner whose engine is in another process: a server, or the owner of a file."""
 
 from layby.client.executes import ExecuteStream
+from layby.client.first_answer import FirstAnswer
 from layby.client.http import HttpClient
 from layby.client.inbox import Inbox
 from layby.clock import SystemClock
@@ -16,12 +17,12 @@ class RemoteLink:
 
     is_embedded = False
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, connect_timeout: float | None) -> None:
         self._url = url
         self._token = token
         self._own_clock = SystemClock()
         self._clock = ServerClock(self._own_clock)
-        self.client = HttpClient(url, token)
+        self.client = HttpClient(url, token, first=FirstAnswer(url, connect_timeout))
         self._inbox: Inbox | None = None
         self._heart: HeartbeatThread | None = None
 

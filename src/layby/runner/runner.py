@@ -67,6 +67,7 @@ SWITCH_INTERVAL_S = 0.0005
 Page = TypeVar("Page")
 PAGE = 1_000
 EMBEDDED_TTL_MS = 60_000
+CONNECT_TIMEOUT_S = 5.0
 GRACE_S = 25.0
 """Less than the 30 s that Kubernetes waits before it kills a process."""
 MEMORY_GRACE_S = 1.0
@@ -95,7 +96,9 @@ class Runner:
     socket beside the file, unless `socket` is False; when the owner ends, one of them takes over.
 
     With the `http://…` address of a server, `token` is for that server, and the tasks of this
-    process go to others when the server has not heard from it for `lease` seconds.
+    process go to others when the server has not heard from it for `lease` seconds. Opening gives
+    up when the server has not answered for `connect_timeout` seconds (None: never); once it has
+    answered, it may be away for longer, and this process waits for it.
 
     `close` ends `async` bodies and waits at most `grace` seconds for plain `def` and process
     bodies: 25 seconds by default, or 1 for `memory:`.
@@ -115,6 +118,7 @@ class Runner:
         freeze_parked: bool = True,
         token: str | None = None,
         lease: Duration = 15.0,
+        connect_timeout: Duration | None = CONNECT_TIMEOUT_S,
         socket: bool = True,
         grace: Duration | None = None,
     ) -> None:
@@ -123,6 +127,11 @@ class Runner:
         self._settings = Settings(max_crashes=at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
         self._token = token
+        self._connect_timeout = (
+            None
+            if connect_timeout is None
+            else positive_seconds(connect_timeout, "connect_timeout of a Runner")
+        )
         self._socket = socket
         self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
         if grace is None:
@@ -156,7 +165,7 @@ class Runner:
 
     async def _open_link(self) -> "EmbeddedLink | RemoteLink":
         if is_url(self._address):
-            return _remote_link(self._address, self._token)
+            return _remote_link(self._address, self._token, self._connect_timeout)
         if not is_file(self._address):
             return self._open_file()
         file = path_of(self._address)
@@ -459,10 +468,10 @@ class Runner:
             raise UsageError("this Runner is not open: use it inside `async with Runner(...)`")
 
 
-def _remote_link(url: str, token: str | None) -> "RemoteLink":
+def _remote_link(url: str, token: str | None, connect_timeout: float | None) -> "RemoteLink":
     from layby.runner.remote import RemoteLink  # noqa: PLC0415 - an HTTP client is slow to load
 
-    return RemoteLink(url, token)
+    return RemoteLink(url, token, connect_timeout)
 
 
 def check_can_serve(definition: AnyTask, group: str) -> AnyTask:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from layby.client.http import PATIENCE_S
 from layby.errors import LaybyError, StoreOwned
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.remote import RemoteLink
@@ -27,7 +28,7 @@ class SharedFileLink(RemoteLink):
     """`open_file` opens the file if no other process owns it."""
 
     def __init__(self, file: Path, open_file: Callable[[], EmbeddedLink]) -> None:
-        super().__init__(f"unix:{socket_of(file)}", None)
+        super().__init__(f"unix:{socket_of(file)}", None, PATIENCE_S)
         self._file = file
         self._open_file = open_file
         self._owned_link: EmbeddedLink | None = None
