@@ -8,6 +8,9 @@ from layby.core.fields import (
     Unread,
     Value,
 )
+from layby.core.flows import (
+    PublishFlow,
+)
 from layby.core.kinds import (
     Command,
 )
@@ -94,6 +97,7 @@ __all__ = [
     "Int64",
     "LeaveWorker",
     "Node",
+    "PublishFlow",
     "RegisterCallback",
     "RegisterListener",
     "ReleaseTask",

@@ -72,12 +72,12 @@ class BlockingRunner:
             self._stop()
 
     def start(
-        self, flow: Workflow, context: Mapping[str, Any] | None = None, **options: Any
+        self, flow: Workflow | str, context: Mapping[str, Any] | None = None, **options: Any
     ) -> "BlockingRun":
         return BlockingRun(self, self.wait(self._runner.start(flow, context, **options)))
 
     def execute(
-        self, flow: Workflow, context: Mapping[str, Any] | None = None, **options: Any
+        self, flow: Workflow | str, context: Mapping[str, Any] | None = None, **options: Any
     ) -> Context:
         return self.wait(self._runner.execute(flow, context, **options))
 
@@ -101,7 +101,7 @@ class BlockingRunner:
     def continue_(self, run_id: str, task: str | None = None) -> None:
         self.wait(self._runner.continue_(run_id, task))
 
-    def schedule(self, flow: Workflow, cron: str, **options: Any) -> "BlockingSchedule":
+    def schedule(self, flow: Workflow | str, cron: str, **options: Any) -> "BlockingSchedule":
         return BlockingSchedule(self, self.wait(self._runner.schedule(flow, cron, **options)))
 
     def schedules(self) -> "list[BlockingSchedule]":

@@ -109,7 +109,7 @@ class Run:
 
     async def _settled(self, within: float | None) -> Promise:
         handle = maybe_handle()
-        if handle is not None and handle.task_execution_id in self._runner.worker.attempts:
+        if handle is not None and self._runner.runs_here(handle.task_execution_id):
             return await handle.settled(self.promise_id, within)
         limit = asyncio.timeout(within)
         try:

@@ -2,7 +2,20 @@
 
 from typing import Final
 
-from layby.core import promises, queries, runs, schedules, stats, takes, tasks, ticks, workers
+from layby.core import (
+    flows,
+    promises,
+    queries,
+    runs,
+    schedules,
+    stats,
+    takes,
+    tasks,
+    ticks,
+    workers,
+)
 from layby.core.kinds import public_kinds
 
-KINDS: Final = public_kinds(promises, tasks, schedules, takes, workers, runs, queries, stats, ticks)
+KINDS: Final = public_kinds(
+    flows, promises, tasks, schedules, takes, workers, runs, queries, stats, ticks
+)

@@ -5,7 +5,7 @@ just written; what is missing (another process ran it) is read from the store.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -101,6 +101,11 @@ class FlowProgram:
         names = (name for each in self._flows.values() for name in plan.names(each))
         self.names = tuple(sorted(names))
         return True
+
+    @property
+    def flows(self) -> Mapping[str, Workflow]:
+        """What was registered, by name."""
+        return self._flows
 
     def load_now(self, claim: Claim) -> LoadedTask | Verdict | None:
         if not claim.task.is_ours:

@@ -54,9 +54,10 @@ class _WrittenRoot(Struct, frozen=True):
     tasks: Raw
 
 
-class _Layout(Struct, frozen=True):
+class Layout(Struct, frozen=True):
     """What is the same in every run of a workflow."""
 
+    name: str
     nodes: tuple[Node, ...]
     tasks: bytes
 
@@ -66,7 +67,7 @@ class _NodeParam(Struct, frozen=True):
 
 
 def plan(
-    flow: Workflow,
+    flow: Workflow | Layout,
     run_id: str,
     context: Mapping[str, Any] | None,
     group: str,
@@ -74,19 +75,20 @@ def plan(
     take: Take | None = None,
 ) -> StartRun:
     """The one command that starts a run."""
+    layout = flow if isinstance(flow, Layout) else layout_of(flow)
     return StartRun(
         id=root_id(check_run_id(run_id)),
-        name=flow.name,
+        name=layout.name,
         group=group,
-        nodes=_layout(flow).nodes,
+        nodes=layout.nodes,
         timeout=timeout,
-        param=_root_param(flow, Context(context).changes().changed),
+        param=_root_param(layout, Context(context).changes().changed),
         take=take,
     )
 
 
 def schedule(
-    flow: Workflow,
+    flow: Workflow | Layout,
     schedule_id: str,
     cron: str,
     context: Mapping[str, Any] | None,
@@ -97,18 +99,32 @@ def schedule(
     catch_up: bool,
 ) -> CreateRunSchedule:
     """The one command that starts runs from now on. Equal contexts have equal bytes."""
+    layout = flow if isinstance(flow, Layout) else layout_of(flow)
     given = Context(context).changes().changed
     return CreateRunSchedule(
         id=schedule_id,
         cron=cron,
-        name=flow.name,
+        name=layout.name,
         group=group,
-        nodes=_layout(flow).nodes,
+        nodes=layout.nodes,
         timeout=timeout,
-        param=_root_param(flow, {key: _in_order(given[key]) for key in sorted(given)}),
+        param=_root_param(layout, {key: _in_order(given[key]) for key in sorted(given)}),
         timezone=timezone,
         catch_up=catch_up,
     )
+
+
+def published_layout(flow: Workflow) -> str:
+    """The layout as a worker publishes it."""
+    return msgspec.json.encode(layout_of(flow)).decode()
+
+
+def read_layout(text: str) -> Layout:
+    """What `published_layout` has written, here or in another version of layby."""
+    try:
+        return msgspec.json.decode(text, type=Layout)
+    except msgspec.MsgspecError as error:
+        raise WireError(str(error)) from None
 
 
 def root_id(run_id: str) -> str:
@@ -169,9 +185,9 @@ def _read(text: str, kind: type[Any]) -> Any:
         raise WireError(f"this promise was not written by layby.run.start: {error}") from None
 
 
-def _root_param(flow: Workflow, context: Mapping[str, bytes]) -> Value:
+def _root_param(layout: Layout, context: Mapping[str, bytes]) -> Value:
     encoded = {key: Raw(value) for key, value in context.items()}
-    written = _WrittenRoot(flow.name, encoded, Raw(_layout(flow).tasks))
+    written = _WrittenRoot(layout.name, encoded, Raw(layout.tasks))
     return json_values.wrap(msgspec.json.encode(written))
 
 
@@ -180,10 +196,10 @@ def _in_order(encoded: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _layout(flow: Workflow) -> _Layout:
+def layout_of(flow: Workflow) -> Layout:
     tasks = tuple(_TaskParam(task.id, task.dependencies) for task in flow.tasks.values())
     nodes = tuple(_node(flow, task_id) for task_id in flow.tasks)
-    return _Layout(nodes, msgspec.json.encode(tasks))
+    return Layout(flow.name, nodes, msgspec.json.encode(tasks))
 
 
 def _node(flow: Workflow, task_id: str) -> Node:
