@@ -70,6 +70,10 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
 """Every command: its name, its module, and its line in the list of commands."""
 
 
+TOLD: Final = ("layby.client.first_answer", "layby.runner.flow_directory")
+"""Loggers, by name since loading them takes time: a server does not answer, a worker is missing."""
+
+
 class Commands(CommandGroup):
     """Shows expected failures as one line, without a traceback."""
 
@@ -94,15 +98,17 @@ class _Teller(logging.Handler):
 
 @contextmanager
 def _telling() -> Generator[None]:
-    """While a server does not answer, a person is told so, however the log is configured."""
-    told, teller = logging.getLogger("layby.client.first_answer"), _Teller()
-    told.addHandler(teller)
-    told.propagate = False
+    """What a person must hear while a command runs, however the log is configured."""
+    teller = _Teller()
+    for each in map(logging.getLogger, TOLD):
+        each.addHandler(teller)
+        each.propagate = False
     try:
         yield
     finally:
-        told.propagate = True
-        told.removeHandler(teller)
+        for each in map(logging.getLogger, TOLD):
+            each.propagate = True
+            each.removeHandler(teller)
 
 
 @click.group(
