@@ -37,6 +37,7 @@ from layby.runner.run import Run
 from layby.runner.runner import Runner
 from layby.server.signals import stop_requested
 from layby.worker import reporting
+from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.workflow import Workflow
