@@ -62,8 +62,10 @@ format: $(READY) ## Format the code and mend what ruff can mend by itself
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-types: $(READY) ## Check the types: strict in src/layby, basic elsewhere
+types: $(READY) ## Check the types: strict in src/layby, in examples and on the pages, basic elsewhere
+	@$(BIN)/python -m tests.static_types.pages
 	$(BIN)/basedpyright
+	$(BIN)/mypy tests/static_types examples
 
 bench: $(READY) ## Measure, beside bare reference loops of the same run
 	$(BIN)/python benchmarks/run.py $(ARGS)

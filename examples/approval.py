@@ -8,19 +8,19 @@ and opens another one on the same file, as a deploy would.
 import asyncio
 from tempfile import TemporaryDirectory
 
-from layby import PromiseRejected, Run, Runner, Workflow, task
+from layby import Context, PromiseRejected, Run, Runner, TaskHandle, Workflow, task
 
 mailbox: dict[str, str] = {}  # what the boss has been sent: offer -> id of the promise to settle
 
 
 @task
-async def prepare(context):
+async def prepare(context: Context) -> dict[str, str]:
     print(f"prepare: an offer over {context['amount']} EUR")
     return {"offer": f"offer over {context['amount']} EUR"}
 
 
 @task(dependencies=[prepare])
-async def ask_the_boss(context, handle):
+async def ask_the_boss(context: Context, handle: TaskHandle) -> dict[str, str]:
     decision = await handle.promise("decision")
     await handle.checkpoint("mail", send_mail, context["offer"], decision.id)
     try:
@@ -39,7 +39,7 @@ def send_mail(offer: str, promise_id: str) -> None:
 flow = Workflow("offer", tasks=[prepare, ask_the_boss])
 
 
-async def main():
+async def main() -> None:
     with TemporaryDirectory() as folder:
         file = f"sqlite:{folder}/offers.db"
 

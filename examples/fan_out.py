@@ -5,12 +5,12 @@ side as slots allow; the task after them sees what each has put into the context
 """
 
 import layby
-from layby import Context, RunFailed, TaskHandle, Workflow, task
+from layby import AnyTask, Context, RunFailed, TaskHandle, Workflow, task
 
 CITIES = {"Oslo": 4, "Cairo": 29, "Lima": 19, "Delhi": 31}
 
 
-def measure(city: str):
+def measure(city: str) -> AnyTask:
     """One branch: a task made by a function."""
 
     @task(id=f"measure_{city}", retries=1)
@@ -28,12 +28,12 @@ branches = [measure(city) for city in CITIES]
 
 
 @task(dependencies=branches)
-async def warmest(context):
-    context["warmest"] = max(CITIES, key=lambda city: context[city])
+async def warmest(context: Context) -> None:
+    context["warmest"] = max(CITIES, key=lambda city: float(context[city]))
 
 
 @task(dependencies=branches, rule="all_done")
-async def count(context):
+async def count(context: Context) -> None:
     """Runs also when branches have failed, and sees what the others have brought."""
     context["count"] = sum(city in context for city in CITIES)
     print(f"  {context['count']} of {len(CITIES)} stations answered")
@@ -42,7 +42,7 @@ async def count(context):
 flow = Workflow("weather", tasks=[*branches, warmest, count])
 
 
-def main():
+def main() -> None:
     print("all stations answer:")
     result = layby.run(flow, {"broken": []}, slots=2)  # blocks; nothing is kept afterwards
     print(f"  the warmest is {result['warmest']}")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from layby import DeferTimeout, Runner, Workflow, task
+from layby import Context, DeferTimeout, Runner, TaskHandle, Workflow, task
 
 WRITER = """
 import pathlib, sys, time
@@ -23,7 +23,7 @@ part.rename(target)
 
 
 @task
-async def wait_for_upload(context, handle):
+async def wait_for_upload(context: Context, handle: TaskHandle) -> None:
     path = Path(context["path"])
     print(f"waiting for {path.name}; slot held: {handle.is_slot_held()}")
     await handle.defer_until(path.exists, poll_interval=0.2, timeout=30)
@@ -31,14 +31,14 @@ async def wait_for_upload(context, handle):
 
 
 @task(dependencies=[wait_for_upload])
-def count_stock(context):
+def count_stock(context: Context) -> None:
     """A plain def runs in a thread: reading files may block."""
     _, *lines = Path(context["path"]).read_text().splitlines()
     context["stock"] = sum(int(line.split(",")[1]) for line in lines)
 
 
 @task
-async def wait_in_vain(context, handle):
+async def wait_in_vain(context: Context, handle: TaskHandle) -> None:
     try:
         await handle.defer_until(Path(context["path"]).exists, poll_interval=0.1, timeout=0.5)
     except DeferTimeout as error:
@@ -50,7 +50,7 @@ upload = Workflow("upload", tasks=[wait_for_upload, count_stock])
 in_vain = Workflow("in_vain", tasks=[wait_in_vain])
 
 
-async def main():
+async def main() -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "stock.csv"
         async with Runner(f"sqlite:{folder}/layby.db", slots=1) as runner:

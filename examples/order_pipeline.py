@@ -10,9 +10,10 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.request import Request, urlopen
 
-from layby import Runner, Workflow, task
+from layby import Context, Runner, TaskHandle, Workflow, task
 
 JOB_SECONDS = 1.0
 service = ""  # its address, known when it has been started
@@ -22,23 +23,23 @@ service = ""  # its address, known when it has been started
 
 
 @task(retries=3)
-async def submit(context):
+async def submit(context: Context) -> None:
     job = await ask("POST", f"/jobs?order={context['order']}")
     context["job"] = job["id"]
     print(f"  order {context['order']}: submitted as {job['id']}")
 
 
 @task(dependencies=[submit])
-async def wait_for_job(context, handle):
+async def wait_for_job(context: Context, handle: TaskHandle) -> None:
     async def is_done() -> bool:
-        return (await ask("GET", f"/jobs/{context['job']}"))["done"]
+        return bool((await ask("GET", f"/jobs/{context['job']}"))["done"])
 
     print(f"  order {context['order']}: waiting, slot given back")
     await handle.defer_until(is_done, poll_interval=0.25, timeout=60)
 
 
 @task(dependencies=[wait_for_job])
-async def fetch_report(context):
+async def fetch_report(context: Context) -> dict[str, str]:
     report = await ask("GET", f"/jobs/{context['job']}/report")
     print(f"  order {context['order']}: {report['text']}")
     return {"report": report["text"]}
@@ -47,7 +48,7 @@ async def fetch_report(context):
 flow = Workflow("order", tasks=[submit, wait_for_job, fetch_report])
 
 
-async def main():
+async def main() -> None:
     global service  # noqa: PLW0603 - where the service listens is known only now
     with serve() as server:
         service = f"http://127.0.0.1:{server.server_port}"
@@ -66,8 +67,8 @@ async def main():
     print("Run it again and see: done is done. Delete orders.db to start over.")
 
 
-async def ask(method: str, path: str):
-    def call():
+async def ask(method: str, path: str) -> Any:
+    def call() -> Any:
         with urlopen(Request(service + path, method=method), timeout=10) as answer:  # noqa: S310
             return json.load(answer)
 
@@ -78,11 +79,11 @@ async def ask(method: str, path: str):
 
 
 class Service(BaseHTTPRequestHandler):
-    def do_POST(self):
+    def do_POST(self) -> None:
         order = self.path.partition("order=")[2]
         self.answer({"id": f"job-{order}-{time.time() + JOB_SECONDS:.2f}"})
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         _, _, job, *what = self.path.split("/")
         _, order, done_at = job.split("-")
         if what:
@@ -90,12 +91,12 @@ class Service(BaseHTTPRequestHandler):
         else:
             self.answer({"done": time.time() >= float(done_at)})
 
-    def answer(self, content):
+    def answer(self, content: dict[str, Any]) -> None:
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(content).encode())
 
-    def log_message(self, *_):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         """Quiet."""
 
 

@@ -11,10 +11,11 @@ import math
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from layby import RetryPolicy, Runner, Workflow, task
+from layby import Context, RetryPolicy, Runner, TaskHandle, Workflow, task
 
 PER_SECOND = 2
 started = time.perf_counter()
@@ -27,7 +28,7 @@ class TooManyRequests(Exception):
 
 
 @task
-async def send(context, handle):
+async def send(context: Context, handle: TaskHandle) -> None:
     for number in range(1, 5):
         while True:
             try:
@@ -44,14 +45,14 @@ async def send(context, handle):
         max_attempts=10, backoff="exponential", delay=0.2, max_delay=2, retry_on=TooManyRequests
     )
 )
-async def send_blindly(context, handle):
+async def send_blindly(context: Context, handle: TaskHandle) -> None:
     say(f"send_blindly: try {handle.try_number}")
     await call(context["service"])
     say("send_blindly: message is out")
 
 
 @task
-async def report(context, handle):
+async def report(context: Context, handle: TaskHandle) -> None:
     for page in range(1, 6):
         await asyncio.sleep(0.1)  # work: this one does hold the slot
         context["pages"] = page
@@ -62,7 +63,7 @@ async def report(context, handle):
 flow = Workflow("messages", tasks=[send, send_blindly, report])
 
 
-async def main():
+async def main() -> None:
     with serve() as server:
         service = f"http://127.0.0.1:{server.server_port}"
         async with Runner("memory:", slots=1) as runner:
@@ -74,7 +75,7 @@ async def main():
 
 
 async def call(service: str) -> None:
-    def request():
+    def request() -> Any:
         with urlopen(service, timeout=10) as answer:  # noqa: S310 - our own address
             return json.load(answer)
 
@@ -98,7 +99,7 @@ class Service(BaseHTTPRequestHandler):
     """The second being counted began then."""
     count = 0
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         now = time.monotonic()
         with self.lock:
             if now - Service.opened_at >= 1:
@@ -111,13 +112,13 @@ class Service(BaseHTTPRequestHandler):
         else:
             self.answer(200, {"ok": True})
 
-    def answer(self, status, content, wait=0.0):
+    def answer(self, status: int, content: dict[str, bool], wait: float = 0.0) -> None:
         self.send_response(status)
         self.send_header("Retry-After", f"{wait:.1f}")
         self.end_headers()
         self.wfile.write(json.dumps(content).encode())
 
-    def log_message(self, *_):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         """Quiet."""
 
 

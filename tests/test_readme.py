@@ -1,11 +1,14 @@
 """What the README shows is what happens, and what it links to is there."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.examples.test_consoles import alike
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -17,12 +20,57 @@ def block(language: str) -> str:
     return found
 
 
-def test_the_example_prints_what_the_readme_says(tmp_path):
-    """Twice: the second time on the file that the first has left."""
-    for _ in range(2):
-        command = [sys.executable, "-c", block("python")]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert (done.stderr, done.stdout) == ("", block("text"))
+def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "layby.cli", *shlex.split(line)[1:]]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def waits_for_a_person(folder: Path) -> subprocess.Popen[str]:
+    """The example in terminal 1, when it has come to its wait."""
+    program = subprocess.Popen(
+        [sys.executable, "orders.py"], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
+    while "approval-7" not in typed("layby why order-7", folder).stdout:
+        assert program.poll() is None
+    return program
+
+
+def test_in_the_example_somebody_really_waits(tmp_path):
+    """As the page says: killed while it waits, asked why, answered; and once more when done."""
+    (tmp_path / "orders.py").write_text(block("python"))
+    with waits_for_a_person(tmp_path) as program:
+        program.kill()
+    with waits_for_a_person(tmp_path) as program:
+        for part in re.split(r"^\$ ", console("python orders.py"), flags=re.MULTILINE)[2:]:
+            line, *shown = part.splitlines()
+            done = typed(line, tmp_path)
+            assert (done.returncode, alike(done.stdout.splitlines())) == (0, alike(shown))
+        assert program.communicate(timeout=60)[0] == block("text")
+    again = [sys.executable, "orders.py"]
+    assert subprocess.check_output(again, cwd=tmp_path, text=True) == block("text")
+
+
+def console(first: str) -> str:
+    """The block whose first command is this one."""
+    [found] = re.findall(rf"^```console\n(\$ {first}.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    return found
+
+
+def test_the_first_thing_to_type_is_the_installation():
+    """And the page says at once in which state the thing is."""
+    [first, *_] = re.findall(r"^\$ (\S+ \S+)", TEXT, re.MULTILINE)
+    assert first == "pip install"
+    assert TEXT.index("pip install") < TEXT.index("pre-alpha") < TEXT.index("```python")
+
+
+def test_every_figure_can_be_measured_again():
+    """The benches named beside the figures exist."""
+    benches = "".join(each.read_text() for each in (ROOT / "benchmarks").glob("bench_*.py"))
+    named = [
+        name for found in re.findall(r'make bench ARGS="?([\w ]+)', TEXT) for name in found.split()
+    ]
+    assert len(named) >= 4
+    assert [name for name in named if f"def {name}(" not in benches] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

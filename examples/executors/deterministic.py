@@ -1,10 +1,16 @@
 """Tasks run one by one, in order, when you say so: python examples/executors/deterministic.py"""
 
+from functools import partial
+
 from layby.executors import (
     DeterministicTaskExecutor,
     HealthEventSink,
     TaskExecutorConfig,
 )
+
+
+def divide_ten_by(number: int) -> int:
+    return 10 // number
 
 
 def main() -> None:
@@ -16,7 +22,7 @@ def main() -> None:
     executor.set_health_event_sink(sink)
 
     for number in range(4):  # there is room for three
-        submission = executor.submit(lambda number=number: 10 // number)
+        submission = executor.submit(partial(divide_ten_by, number))
         print(f"submit {number}: {submission.accepted=}, {submission.reason=}")
     executor.cancel(3)
 

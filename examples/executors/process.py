@@ -19,7 +19,11 @@ def main() -> None:
         max_workers=2, max_inflight=2, queue_capacity=8, task_timeout=5.0
     )
     discarded: list[tuple[int, str]] = []
-    with ProcessTaskExecutor(config, on_discard=lambda *told: discarded.append(told)) as executor:
+
+    def discard(task_id: int, reason: str) -> None:
+        discarded.append((task_id, reason))
+
+    with ProcessTaskExecutor(config, on_discard=discard) as executor:
         stuck = executor.submit(never_ends)
         for limit in (1_000, 10_000, 20_000):
             executor.submit(partial(count_primes, limit), metadata={"limit": limit})

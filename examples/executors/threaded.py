@@ -2,6 +2,7 @@
 
 import threading
 import zlib
+from functools import partial
 
 from layby.executors import ThreadedTaskExecutor, ThreadedTaskExecutorConfig
 
@@ -25,7 +26,7 @@ def main() -> None:
         drainer.start()
         for number in range(100):
             data = bytes([number]) * 100_000
-            executor.submit_wait(lambda data=data: zlib.compress(data))  # waits for room
+            executor.submit_wait(partial(zlib.compress, data))  # waits for room
         done_submitting.set()
         drainer.join()
         print(f"{finished} finished, most outstanding {executor.metrics().max_outstanding_count}")

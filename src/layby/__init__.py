@@ -27,16 +27,20 @@ from layby.errors import (
     WorkflowError,
 )
 from layby.runner import BlockingRunner, Run, Runner, Schedule, run
+from layby.worker.blocking_handle import BlockingHandle
 from layby.worker.handle import TaskHandle, current_handle
 from layby.workflow.context import Context
 from layby.workflow.retry import RetryPolicy
+from layby.workflow.run_ending import RunEnding
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.task import task
-from layby.workflow.workflow import Workflow
+from layby.workflow.workflow import AnyTask, Workflow
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AnyTask",
+    "BlockingHandle",
     "BlockingRunner",
     "ConditionError",
     "Conflict",
@@ -53,6 +57,7 @@ __all__ = [
     "RetryPolicy",
     "Run",
     "RunCancelled",
+    "RunEnding",
     "RunFailed",
     "RunStatus",
     "Runner",

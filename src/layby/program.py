@@ -1,16 +1,33 @@
 """What a worker needs to know about the code it runs; the workflow layer provides it."""
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
 from layby.core.commands import Value
-from layby.core.model import Millis, Promise, PromiseState
+from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
+from layby.errors import LaybyError
 from layby.wire.call_format import Call
 
 Mode = Literal["async", "thread", "process"]
+R_co = TypeVar("R_co", covariant=True)
+
+
+class UnfitCode(LaybyError):
+    """The code here cannot go on with this task: it waits for a worker with other code.
+
+    `pin`: the code that its run is pinned to, if that is why.
+    """
+
+    def __init__(self, why: str, code: str, pin: str | None = None) -> None:
+        super().__init__(why, code, pin)
+        self.code = code
+        self.pin = pin
+
+    def __str__(self) -> str:
+        return self.args[0]
 
 
 class Verdict(Struct, frozen=True):
@@ -39,6 +56,10 @@ class HistoryWriter(Protocol):
         """The text to store when the task is handed back."""
         ...
 
+    def blocked(self, now: Millis, why: str) -> str:
+        """The text to store when the code does not fit."""
+        ...
+
     @property
     def text(self) -> str: ...
 
@@ -54,6 +75,11 @@ class LoadedTask(Protocol):
 
     @property
     def history(self) -> HistoryWriter: ...
+
+    @property
+    def code(self) -> str | None:
+        """The name of the code it is to run with; None for a call, which any code may serve."""
+        ...
 
     def body(self, handle: Any) -> Callable[[], Any]:
         """The call to make; in process mode it must be picklable and gets no handle."""
@@ -72,6 +98,18 @@ class LoadedTask(Protocol):
         ...
 
 
+class Served(Protocol[R_co]):
+    """A function that also serves calls; which name callers use, and what it returns."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def rpc(self) -> str | None: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R_co: ...
+
+
 class Failure(Struct, frozen=True):
     """How a try failed: what to store, and when to try again (None: never)."""
 
@@ -83,6 +121,11 @@ class Program(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The workflows it has code for."""
+        ...
+
+    @property
+    def codes(self) -> Codes:
+        """And the names of their codes."""
         ...
 
     @property

@@ -1,5 +1,8 @@
 """Workflows that the tests of `layby run` are given by name."""
 
+from pathlib import Path
+from typing import TypedDict
+
 from layby import Workflow, task
 
 
@@ -27,5 +30,18 @@ async def ask(context, handle):
     context["answer"] = await handle.wait_for(context["question"])
 
 
+@task(rule="finally", timeout=60)
+def clean(context):
+    Path("cleaned").write_text(context.ending.state)
+
+
 flow = Workflow("numbers", tasks=[double, check, last])
 asking = Workflow("asking", tasks=[ask])
+
+
+class Numbers(TypedDict):
+    n: int
+
+
+declared = Workflow("declared", tasks=[double], context=Numbers)
+cleaned = Workflow("cleaned", tasks=[ask, clean])

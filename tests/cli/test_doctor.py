@@ -163,6 +163,10 @@ BREAKS = {
         "UPDATE promises SET task_resumes = '[\"x\"]' WHERE id = 't6'"
     ),
     "count_equals_waits": "UPDATE promises SET task_waits_left = 9 WHERE id = 'run/r'",
+    "clean_up_comes_last": (
+        "INSERT INTO waits SELECT 'p1', id, 'end' FROM promises"
+        " WHERE task_state = 'acquired' AND task_holder IS NOT NULL"
+    ),
     "ready_only_while_pending": "UPDATE promises SET task_ready_at = 3 WHERE id = 't6'",
     "tries_are_claims_that_began": "UPDATE promises SET task_tries = 99 WHERE id = 't6'",
     "waiting_since_while_waiting": "UPDATE promises SET task_waiting_since = 1 WHERE id = 't6'",

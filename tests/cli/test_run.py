@@ -331,3 +331,12 @@ def test_a_file_that_is_in_use_is_shared_with_its_owner(folder):
         assert process.stdout is not None
         assert json.loads(process.stdout.read())["answer"] == "at last"
     assert process.returncode == 0
+
+
+def test_a_declared_context_is_checked(folder):
+    """The key, what was expected and what came; nothing is started."""
+    said = typed("run", f"{FLOWS}:declared", "--context", "n=one")
+    assert said.code == 2
+    assert "context[\"n\"]: expected int, got str 'one'" in said.err
+    assert "declared by Numbers of workflow 'declared'" in said.err
+    assert json.loads(typed("run", f"{FLOWS}:declared", "--context", "n=1").out) == {"n": 2}

@@ -1,7 +1,9 @@
 """What people do to runs, tasks and promises, and what is kept of it."""
 
 import pytest
+from msgspec.structs import replace
 
+from layby.core.commands import BlockTask
 from tests.cli.test_runs import start
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
@@ -123,3 +125,45 @@ def test_bad_values(desk: Desk, verb):
     assert said.code == 2
     assert "a string needs quotes" in said.err
     typed("promises", "get", "paid").complains(1, "there is no promise 'paid'")
+
+
+# --- tasks that are blocked by their code ----------------------------------------------------
+
+
+def blocked(desk: Desk, pin: str | None = None) -> None:
+    names = ("order", "order/first")
+    take = replace(r.take(1, names=names, group="default"), codes=(("order", "v2"),))
+    why = "sleep(90) is new"
+    claim = BlockTask(id="run/o-7:first", version=1, code="v2", why=why, pin=pin)
+    desk.do(start("o-7"), take, claim)
+
+
+def test_a_block_is_not_a_halt(desk: Desk):
+    """`continue` says what it is, and `continue --code` lets the same code try again."""
+    blocked(desk)
+    for asked in ("o-7", "o-7:first"):
+        typed("continue", asked).complains(1, "not halted but blocked", f"--code {asked}")
+    assert typed("continue", "--code", "o-7").lines == ["o-7:first is continued"]
+    typed("continue", "--code", "o-7").complains(1, "none is blocked")
+    typed("continue", "--code", "o-7:first").complains(1, "task is not blocked")
+
+
+def test_whoever_asks_is_told_what_a_blocked_task_waits_for(desk: Desk):
+    """Which code refused it and why, whether another is there, and what to type."""
+    blocked(desk)
+    told = typed("why", "o-7").out
+    assert "is blocked until a worker with other code than 'v2' takes it: sleep(90) is new" in told
+    assert "no worker of group 'default' with such code is connected" in told
+    assert "a worker with other code can unblock it" in told
+    (listed,) = typed("waiting", "--kind", "code", "--json").json["waiting"]
+    assert (listed["kind"], listed["id"]) == ("code", "run/o-7:first")
+    assert listed["command"] == "layby continue --code o-7:first"
+    assert "other code than 'v2'" in typed("tree", "o-7").out
+
+
+def test_what_a_pinned_run_waits_for(desk: Desk):
+    """The version is named."""
+    blocked(desk, pin="v1")
+    told = typed("why", "o-7").out
+    assert "until a worker with code 'v1' takes it" in told
+    assert "a worker with code 'v1' can unblock it" in told

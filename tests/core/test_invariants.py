@@ -117,9 +117,21 @@ BROKEN: dict[str, tuple[object, ...]] = {
         task("x", state="fulfilled", resumes=("y",), **IDLE),
     ),
     "count_equals_waits": (promise("x"), task("x", waits_left=1)),
+    "clean_up_comes_last": (
+        promise("y", tags="{}"),
+        promise("x"),
+        task("x", **ACQUIRED, holder="1", wake_at=None, waits_left=1),
+        Wait("y", "x", "end"),
+        Holder("p", "1", "g", embedded=False, ttl=1, expires_at=9, held=1),
+    ),
     "ready_only_while_pending": (promise("x"), task("x", ready_at=None)),
     "waiting_since_while_waiting": (promise("x"), task("x", waiting_since=None)),
     "waiting_since_while_waiting ": (promise("x"), task("x", **ACQUIRED | {"waiting_since": 1})),
+    "refusals_are_of_nodes": (promise("x"), task("x", refused='["f",["v1"]]')),
+    "refusals_are_of_nodes ": (
+        promise("x"),
+        task("x", kind="node", name="f", refused='["f",[]]'),
+    ),
     "tries_are_claims_that_began": (promise("x"), task("x", tries=1)),
     "tries_are_claims_that_began ": (promise("x"), task("x", version=1, ahead=True)),
     "one_living_holder_per_pid": tuple(

@@ -21,16 +21,19 @@ from tests.helpers.server_process import ServerProcess
 ROOT = Path(__file__).parents[2]
 NAMES = (
     "calls",
+    "deploying",
     "errors",
     "graph",
     "quickstart",
     "schedules",
     "security",
+    "types",
     "waiting",
     "workers",
     "workflows",
 )
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
+PAGES = [ROOT / "docs" / f"{name}.md" for name in NAMES]
+"""The README's program waits for a person: tests/test_readme.py is that person."""
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<prints>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,

@@ -1,11 +1,14 @@
 """Documentation that does not run is a rumour: every example, as a real process, twice."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from layby.testing import current_clock, deterministic_runner, virtual_test
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -15,6 +18,14 @@ SAYS = {
         "mail to the boss: please decide on the offer over 100 EUR",
         "offer-100: yes, says Ada (in try 2)",
         "offer-9000: no, not this year (in try 2)",
+    ],
+    "compensation.py": [
+        "book: shipped for 20 EUR",
+        "piano: shipped for 9000 EUR, approved by Ada",
+        "toy: refunded, back in stock (Failed: RuntimeError: sold out)",
+        "yacht: back in stock (Cancelled: over budget)",
+        "yacht: cancelled by Ada; nobody has paid for nothing",
+        "lamp: failed; nobody has paid for nothing",
     ],
     "fan_out.py": [
         "  4 of 4 stations answered",
@@ -27,6 +38,7 @@ SAYS = {
         "in stock: 8",
         "in stock: None",
     ],
+    "nightly_etl.py": ["6 rows loaded, 12.5 EUR not paid yet", "lima answered in try 3"],
     "order_pipeline.py": [f"order-{number}: order {number} is packed" for number in range(1, 6)],
     "rate_limit.py": ["report: page 5", "send: message 4 is out", "send_blindly: message is out"],
 }
@@ -96,6 +108,39 @@ def test_a_restart_sends_no_mail_twice(tmp_path):
     lines = run(ROOT / "examples" / "approval.py", tmp_path)
     assert sum("mail to the boss" in line for line in lines) == 2
     assert sum("prepare:" in line for line in lines) == 2
+
+
+def test_a_night_that_is_loaded_is_not_fetched_again(tmp_path):
+    """The first time each shop is asked until it answers; the second time nobody is."""
+    example = ROOT / "examples" / "nightly_etl.py"
+    first, second = run(example, tmp_path), run(example, tmp_path)
+    assert sum("fetch " in line for line in first) == 5
+    assert sum("statement ordered" in line for line in first) == 1
+    assert not any("fetch " in line or "ordered" in line for line in second)
+
+
+@virtual_test
+async def test_the_schedule_of_the_night_starts_at_two(tmp_path, monkeypatch):
+    """Two nights in virtual time, with stand-ins for the shops and the bank."""
+    monkeypatch.chdir(tmp_path)
+    etl = runpy.run_path(str(ROOT / "examples" / "nightly_etl.py"))
+    nights = iter(["2026-01-01", "2026-01-02"])
+    world = etl["tonight"].__globals__
+    world["tonight"] = lambda: next(nights)
+    world["download"] = lambda shop, night: stage(tmp_path / f"{shop}-{night}", '[{"amount": 1}]')
+    world["order_statement"] = lambda night: stage(tmp_path / night, "payer,amount\nAda,2\n")
+    async with deterministic_runner(f"sqlite:{tmp_path / 'nightly.db'}", slots=2) as runner:
+        schedule = await runner.schedule(etl["nightly"], "0 2 * * *", timezone="Europe/Berlin")
+        await current_clock().advance(2 * 86_400)
+        runs = await schedule.runs()
+        results = [await each.result() for each in reversed(runs)]
+    assert [each["night"] for each in results] == ["2026-01-01", "2026-01-02"]
+    assert [(each["rows"], each["missing"]) for each in results] == [(3, 1), (3, 1)]
+
+
+def stage(path: Path, content: str) -> str:
+    path.write_text(content)
+    return str(path)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -1,11 +1,14 @@
 """Small things the tests of the Runner share."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from layby import Runner, Workflow
 from layby.core.invariants import check
 from layby.workflow.workflow import AnyTask
 
 
-def flow_of(*tasks: AnyTask, name: str = "flow") -> Workflow:
+def flow_of(*tasks: AnyTask, name: str = "flow") -> Workflow[Mapping[str, Any]]:
     return Workflow(name, tasks=list(tasks))
 
 

@@ -60,3 +60,10 @@ def reads_result(context):
 @task(process=True, retries=2)
 def returns_lambda(context):
     return lambda: None
+
+
+@task(rule="finally", timeout=60, process=True)
+def write_ending(context):
+    """How its run ended, into a file."""
+    ending = context.ending
+    Path(context["file"]).write_text(f"{ending.state} {dict(ending.failed)}")

@@ -153,12 +153,14 @@ class _Writer:
     def _start(self) -> c.StartRun:
         size = self._pick((1, 2, 3, 4))
         names = _NODES[:size]
+        ordinary = self._pick(range(1, size + 1)) if self._chance(3) else size
         nodes = tuple(
             c.Node(
                 id=name,
                 name=self._pick(_NAMES),
                 after=tuple(before for before in names[:at] if self._chance(2)),
                 param=self._pick(_VALUES),
+                cleanup=at >= ordinary,
             )
             for at, name in enumerate(names)
         )
@@ -247,6 +249,7 @@ class _Writer:
             retry_in=retry_in,
             take=self._maybe_take(),
             root=self._verdict(),
+            still_running=self._chance(4),
         )
 
     def _heartbeat(self) -> c.HeartbeatWorker:

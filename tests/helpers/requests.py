@@ -65,6 +65,7 @@ def take(
     names: tuple[str, ...] = ("f", "root"),
     group: str = "g",
     embedded: bool = False,
+    prefix: str = "",
 ) -> c.Take:
     return c.Take(
         pid=pid,
@@ -75,6 +76,7 @@ def take(
         ttl=ttl,
         wait_ms=wait_ms,
         embedded=embedded,
+        prefix=prefix,
     )
 
 

@@ -168,7 +168,7 @@ class Meddler:
             await _write(writer, _gateway(trouble, requests[0][0]))
             return
         if trouble == "slow":
-            await _unless_hung_up(asyncio.sleep(self.delay), reader)
+            await _unless_hung_up(asyncio.sleep(self.delay, b""), reader)
         for _ in range(2 if trouble == "twice" else 1):
             await _write(up, head + body)
             answer = await _unless_hung_up(_message(upstream), reader)

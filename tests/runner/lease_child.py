@@ -35,7 +35,13 @@ async def pays(context, handle):
     await handle.checkpoint("charge", effect, "charges")
 
 
+@task(rule="finally", timeout=60)
+async def refunds(context):
+    effect(f"refunds after {context.ending.state}")
+
+
 payer = Workflow("payer", tasks=[pays])
+careful = Workflow("careful", tasks=[pays, refunds])
 
 
 def stop_after_the_take(runner: Runner) -> None:
@@ -56,6 +62,7 @@ async def main() -> None:
     async with Runner(URL, slots=1, lease=1.0) as runner:
         stop_after_the_take(runner)
         runner.register(payer)
+        runner.register(careful)
         print("@works", flush=True)  # noqa: T201
         await over.wait()
 

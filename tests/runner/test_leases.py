@@ -8,7 +8,7 @@ import pytest
 
 from layby import Workflow, task
 from layby.client.http import HttpClient
-from layby.core.commands import GetPromise
+from layby.core.commands import CancelPromise, GetPromise
 from layby.core.model import NEVER
 from layby.core.replies import PromiseData
 from layby.workflow import plan
@@ -30,6 +30,12 @@ async def begin(url: str, flow: Workflow, run_id: str) -> None:
     await client.close()
 
 
+async def cancel(url: str, run_id: str) -> None:
+    client = HttpClient(url)
+    assert (await client.send(CancelPromise(id=plan.root_id(run_id)))).is_ok
+    await client.close()
+
+
 async def ended(url: str, run_id: str) -> str:
     client = HttpClient(url)
     data = (await client.send(GetPromise(id=plan.root_id(run_id)))).data
@@ -40,6 +46,10 @@ async def ended(url: str, run_id: str) -> str:
 
 @task
 async def pays(context) -> None: ...
+
+
+@task(rule="finally", timeout=60)
+async def refunds(context) -> None: ...
 
 
 @pytest.mark.parametrize("when", ["taken", "checkpoint"])
@@ -64,3 +74,26 @@ def test_what_others_have_finished_meanwhile_is_not_begun(when: str, tmp_path: P
                 one.hear("lost its lease and starts over")
                 one.stop()
                 assert effects.read_text().splitlines() == [*before, *by_the_other]
+
+
+@pytest.mark.timeout(120)
+def test_a_run_is_cleaned_up_when_the_lease_of_a_stopped_worker_is_over(tmp_path: Path):
+    """Nobody else can know whether its body has ended; it may end nothing when it goes on."""
+    effects = tmp_path / "effects"
+    effects.touch()
+    with ServerProcess(tmp_path) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with Process([str(CHILD), url, str(effects), "checkpoint"]) as one:
+            one.hear("@works")
+            asyncio.run(begin(url, Workflow("careful", tasks=[pays, refunds]), "r"))
+            until(lambda: is_stopped(one), one)
+            asyncio.run(cancel(url, "r"))
+            assert asyncio.run(ended(url, "r")) == "rejected_canceled"
+            with Process([str(CHILD), url, str(effects), "never"]) as two:
+                until(lambda: len(effects.read_text().splitlines()) == 2, two)
+                told = [f"begins {one.pid}", f"refunds after Cancelled {two.pid}"]
+                assert effects.read_text().splitlines() == told
+                one.send(signal.SIGCONT)
+                one.hear("lost its lease and starts over")
+                one.stop()
+                assert effects.read_text().splitlines() == told  # and nothing was charged

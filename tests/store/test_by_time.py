@@ -59,7 +59,9 @@ def ours(chance: random.Random, key: str, at: int) -> Iterator[Timed]:
     yield c.AnnotateTask(id=key, version=1, sub_status="Deferred", waiting_on=TOLD), at
     if chance.random() < 0.3:
         yield c.AnnotateTask(id=key, version=1, progress="{}"), at
-    match chance.randrange(4):
+    match chance.randrange(5):
+        case 4:
+            yield c.BlockTask(id=key, version=1, code="v1", why="it is new"), at
         case 0:
             yield r.fail(key, 1, retry_in=NOW + 5), at
         case 1:

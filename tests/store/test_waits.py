@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core import queries as q
+from layby.core.codes import Refusals
 from layby.core.model import Promise, Task
 from layby.core.stats import GetStats
 from layby.core.waits import WAIT_KINDS, WaitingOn, backing_off, waiting_of
@@ -54,6 +55,7 @@ def test_a_task_that_failed_once_and_waits_for_a_promise_now_is_not_backing_off(
 TOLD = WaitingOn("condition", "until it holds", 1, 99).to_text()
 PROMISE = Promise("x", "x", "{}", "{}", 10**9, 1)
 TASK = Task("x", "poll://any@layby.g", "g", "n", "node", ready_at=5, waiting_since=2)
+REFUSED = Refusals("n", ("v1",)).to_text()
 SUSPENDED = replace(TASK, state="suspended", ready_at=None)
 TIMER = replace(PROMISE, timer=True)
 
@@ -79,6 +81,9 @@ TIMER = replace(PROMISE, timer=True)
         ),
         (PROMISE, SUSPENDED, "suspended", "promise", 2, None),
         (PROMISE, replace(SUSPENDED, failures=1), "suspended", "promise", 2, None),
+        (PROMISE, replace(TASK, refused=REFUSED), "blocked", "code", 2, None),
+        (PROMISE, replace(TASK, refused=REFUSED, ready_at=6), "delayed", "sleep", 2, 6),
+        (PROMISE, replace(TASK, refused=REFUSED, state="halted"), "halted", "manual", 2, None),
         (PROMISE, replace(SUSPENDED, group=None), "suspended", "promise", 2, None),
         (PROMISE, replace(SUSPENDED, waiting_on=TOLD), "suspended", "condition", 2, 99),
         (PROMISE, replace(SUSPENDED, waits_left=1), "dependency", "dependency", 1, None),
@@ -144,5 +149,7 @@ def expected_in_view(promise: Promise, task: Task) -> tuple[str, str | None]:
     if task.state == "acquired":
         return "acquired", task.sub_status or "Active"
     waiting = waiting_of(promise, task, NOW)
+    if waiting is not None and waiting.form == "blocked":
+        return "blocked", None
     is_deferred = waiting is not None and waiting.form == "suspended" and task.is_ours
     return ("deferred", "Deferred") if is_deferred else (task.state, None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from layby import RunFailed, Runner, UsageError, Workflow, task
+from layby import NotAllowed, RunFailed, Runner, UsageError, Workflow, task
 from layby.core import commands as c
 from layby.core.replies import refuse
 from layby.local import LocalClient
@@ -169,7 +169,7 @@ def test_a_sleep_that_cannot_be_watched_is_not_over(monkeypatch: pytest.MonkeyPa
 
     @task
     async def sleeps(context, handle):
-        with pytest.raises(UsageError, match="Forbidden"):
+        with pytest.raises(NotAllowed, match="Forbidden"):
             await handle.sleep(60)
 
     async def scene(runner: Runner) -> None:

@@ -23,6 +23,7 @@ from tests.helpers.workers import flow_of
 
 BEAT = "layby.worker.heartbeat"
 LISTEN = "promise.register_listener"
+SLOW: list[Trouble] = ["slow"] * 100
 
 
 def block(seconds: float) -> None:
@@ -108,7 +109,7 @@ def test_heartbeats_that_take_long_still_keep_the_lease(elsewhere: Elsewhere):
         async with elsewhere.runner(lease=1.8) as runner:
             run = await runner.start(bodies.flow(), run_id="a")
             await soon(lambda: bodies.begun)
-            elsewhere.meddler.trouble(BEAT, *["slow"] * 100)
+            elsewhere.meddler.trouble(BEAT, *SLOW)
             before = elsewhere.count(BEAT)
             await soon(lambda: elsewhere.count(BEAT) >= before + 7)
             bodies.gate.set()

@@ -392,3 +392,91 @@ async def test_recovery_does_not_read_what_the_called_function_keeps(tmp_path):
         run = await runner.get("r")
         assert (await run.result()).to_dict() == {"kept": 1, "got": "Hello!"}
         assert asked.count("layby.task.records") == 1
+
+
+# --- what the result is --------------------------------------------------------------------------
+
+
+@task(rpc="hello")
+async def hello(context) -> str:
+    return f"hello, {context['args'][0]}"
+
+
+@virtual_test
+async def test_a_task_of_this_program_is_called_by_its_name():
+    """The same call as by name, so either finds what the other has made."""
+
+    @task
+    async def calls(context, handle):
+        context["got"] = await handle.rpc(hello, "Ada")
+
+    async with Runner("memory:") as runner:
+        runner.register(hello)
+        assert (await runner.execute(flow_of(calls), run_id="r"))["got"] == "hello, Ada"
+        param = json.loads(promises(runner)[FIRST].param)
+        assert json.loads(base64.b64decode(param["data"]))["func"] == "hello"
+
+
+@virtual_test
+async def test_what_serves_no_calls_cannot_be_called():
+    """Neither a task without a name for callers, nor a function."""
+
+    @task
+    async def silent(context): ...
+
+    def plain(context): ...
+
+    @task
+    async def calls(context, handle):
+        for func, name in ((silent, "silent"), (plain, "plain")):
+            with pytest.raises(UsageError, match=f"rpc: '{name}' serves no calls: write @task"):
+                await handle.rpc(func, 1)
+        with pytest.raises(UsageError, match="name of a function"):
+            await handle.rpc(None, 1)
+
+    async with Runner("memory:") as runner:
+        await runner.execute(flow_of(calls))
+
+
+@pytest.mark.parametrize(
+    ("returns", "value", "got"),
+    [(int, 7, 7), (float, 7, 7.0), (dict[str, int], {"n": 1}, {"n": 1}), (None, "any", "any")],
+)
+@virtual_test
+async def test_an_answer_of_the_declared_type(returns, value, got):
+    """Read as that type; without one, whatever came."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(calls_hello(returns=returns)), run_id="r")
+        await settled_down()
+        await answer(runner, FIRST, value)
+        result = (await run.result())["got"]
+        assert (result, type(result)) == (got, type(got))
+
+
+@virtual_test
+async def test_an_answer_of_another_type_says_which_call_what_was_expected_and_what_came():
+    """Kept like every answer: the next try reads the same."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(calls_hello(returns=int)), run_id="r")
+        await settled_down()
+        await answer(runner, FIRST, "seven")
+        with pytest.raises(RunFailed) as caught:
+            await run.result()
+    assert caught.value.failed["calls"].endswith(
+        "run/r:calls: hello() at poll://any@default did not return int: "
+        "its answer: expected int, got str 'seven'"
+    )
+
+
+@virtual_test
+async def test_a_plain_def_calls_likewise():
+    """A task by itself, and an answer of the declared type."""
+
+    @task
+    def calls(context, handle):
+        context["got"] = [handle.rpc(hello, "Ada"), handle.rpc("hello", "Bo", returns=str)]
+
+    async with Runner("memory:", slots=2) as runner:
+        runner.register(hello)
+        result = await runner.execute(flow_of(calls))
+    assert result["got"] == ["hello, Ada", "hello, Bo"]

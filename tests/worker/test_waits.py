@@ -20,6 +20,8 @@ from layby import (
 )
 from layby.core.commands import CancelPromise, CreatePromise
 from layby.testing import SlotWatch, current_clock, virtual_test
+from layby.worker.handle import arguments_of
+from layby.worker.replay import digest_of
 from tests.helpers.workers import flow_of, look, promises, settled_down
 
 # --- sleep -------------------------------------------------------------------------------
@@ -294,6 +296,34 @@ async def test_checkpoints_survive_retries(first_fails):
     async with Runner("memory:") as runner:
         result = await runner.execute(flow_of(keeps))
     assert (result["value"], len(calls)) == ((2, 2) if first_fails else (1, 1))
+
+
+@virtual_test
+async def test_a_checkpoint_takes_arguments_by_name():
+    """They are compared like the others, in any order."""
+    calls = []
+
+    def pay(amount, *, key, note=""):
+        calls.append((amount, key, note))
+        return amount
+
+    @task
+    async def keeps(context, handle):
+        for _ in range(2):
+            assert await handle.checkpoint("pay", pay, 5, key="k", note="n") == 5
+        assert await handle.checkpoint("pay", pay, 5, note="n", key="k") == 5
+
+    @task
+    def keeps_too(context, handle):
+        for _ in range(2):
+            assert handle.checkpoint("pay", pay, 6, key="k") == 6
+
+    async with Runner("memory:") as runner:
+        await runner.execute(flow_of(keeps, keeps_too))
+    assert sorted(calls) == [(5, "k", "n"), (6, "k", "")]
+    digests = {digest_of(*arguments_of((5,), each)) for each in ({}, {"note": "n"}, {"note": "m"})}
+    assert len(digests) == 3
+    assert arguments_of((5,), {}) == (5,)  # as records written before say
 
 
 BAD_RESULTS = {

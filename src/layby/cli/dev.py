@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from layby.cli.closing import exit_soon
-from layby.cli.options import graced, slotted
+from layby.cli.options import graced, slotted, version_tagged
 from layby.cli.serve import tell
 from layby.cli.user_code import complete_files, load_module
 from layby.cli.worker import LoadedCode, work
@@ -34,6 +34,7 @@ Examples:
     "--config", "file", type=click.Path(path_type=Path), help="Read this file, not ./layby.toml."
 )
 @graced
+@version_tagged
 def dev(
     module: str | None,
     db: str | None,
@@ -41,23 +42,29 @@ def dev(
     slots: int,
     file: Path | None,
     grace: int,
+    version_tag: str | None,
 ) -> None:
     """Serve on this machine and, with MODULE, work as well: one process, nothing to set up."""
     given = {"db": db, "server.port": port}
     flags = {name: value for name, value in given.items() if value is not None}
     loaded = server_config.load(flags, os.environ, file)
     logs.configure(loaded.log)
-    code = None if module is None else LoadedCode(load_module(module), module)
-    asyncio.run(serve(loaded, tell) if code is None else _dev(loaded, code, slots, grace))
+    if module is None:
+        asyncio.run(serve(loaded, tell))
+        return
+    code = LoadedCode(load_module(module), module, version=version_tag)
+    asyncio.run(_dev(loaded, code, slots, grace, version_tag))
 
 
-async def _dev(loaded: ServerConfig, code: LoadedCode, slots: int, grace: int) -> None:
+async def _dev(
+    loaded: ServerConfig, code: LoadedCode, slots: int, grace: int, version: str | None
+) -> None:
     server = Server(loaded)
     await server.start()
     tell(server)
     try:
         token = os.environ.get("LAYBY_TOKEN")
-        runner = Runner(server.url, slots=slots, token=token, grace=grace / 1000)
+        runner = Runner(server.url, slots=slots, token=token, grace=grace / 1000, version=version)
         await work(runner, code, server.url)
     finally:
         await server.stop()

@@ -66,6 +66,13 @@ slotted = click.option(
 )
 
 
+version_tagged = click.option(
+    "--version-tag",
+    metavar="NAME",
+    help="What to call this code.  [default: for each workflow a digest of its source files]",
+)
+
+
 def limited(default: int) -> Callable[[Function], Function]:
     return click.option(
         "--limit",

@@ -28,7 +28,16 @@ from layby.cli.connection import (
     is_served,
     socket_of,
 )
-from layby.cli.options import DURATION, JsonParam, as_json, graced, json_or_text, reaching, slotted
+from layby.cli.options import (
+    DURATION,
+    JsonParam,
+    as_json,
+    graced,
+    json_or_text,
+    reaching,
+    slotted,
+    version_tagged,
+)
 from layby.cli.user_code import complete_files, find_flow, find_flow_or_name
 from layby.core.commands import GetPromise
 from layby.core.replies import PromiseData
@@ -90,6 +99,7 @@ Examples:
 @click.option("--group", default="default", show_default=True, help="Workers that share the run.")
 @click.option("--work", is_flag=True, help="Over a URL: run its tasks here as well.")
 @graced
+@version_tagged
 @reaching
 @as_json
 def run(
@@ -101,6 +111,7 @@ def run(
     slots: int,
     group: str,
     grace: int,
+    version_tag: str | None,
     *,
     work: bool,
     as_json: bool,
@@ -108,7 +119,8 @@ def run(
     """Start the workflow FLOW of MODULE, show its tasks, and print its result as JSON.
 
     MODULE is a file or an importable module. Exit code 1 means that the run failed. An interrupted
-    run can be resumed: the same --id continues where it stopped.
+    run can be resumed: the same --id continues where it stopped. A run that was cancelled or passed
+    its deadline is cleaned up first.
 
     Over a URL the workers of the server run its tasks, and this command only watches, unless it is
     given --work; then MODULE may be left out, and FLOW is the name that the workers know.
@@ -126,6 +138,7 @@ def run(
         token=place.token,
         grace=grace / 1000,
         connect_timeout=None if place.waits else FIRST_ANSWER_S,
+        version=version_tag,
     )
     seconds = None if deadline is None else deadline / 1000
     # The view shows failures itself; without a handler Python would print them once more.
@@ -215,6 +228,15 @@ async def _executed(
         await close_and_report(runner)
 
 
+async def _ended(run: Run) -> Context:
+    """The result of the run, once it is cleaned up: this process may be its only worker."""
+    try:
+        return await run.result()
+    except (RunFailed, RunCancelled):
+        await run.cleaned_up()
+        raise
+
+
 class _RunView:
     """What a person sees of the run: a live table, or in a pipe one line per change."""
 
@@ -227,7 +249,7 @@ class _RunView:
 
     async def follow(self, run: Run) -> Context:
         self.run_id = run.id
-        result = asyncio.ensure_future(run.result())
+        result = asyncio.ensure_future(_ended(run))
         try:
             with self._shown():
                 await self._update_until(result, run)
@@ -283,7 +305,9 @@ def drawn(status: RunStatus, lines: int) -> RenderableType:
     table.add_column(overflow="ellipsis", no_wrap=True, style="dim", ratio=1)
     for task_id, execution in shown[:lines]:
         table.add_row(showing.plain(task_id), _state(execution), showing.plain(_says(execution)))
-    head = Text.assemble(("run ", "dim"), status.run_id, "  ", showing.state(status.state))
+    cleaning = ("  cleaning up" if status.is_cleaning_up else "", "dim")
+    state = showing.state(status.state)
+    head = Text.assemble(("run ", "dim"), status.run_id, "  ", state, cleaning)
     if not others:
         return Group(head, table)
     told = ", ".join(f"{count} {name}" for name, count in others.items())
@@ -320,6 +344,7 @@ def _document(view: _RunView, result: Context | None, error: str | None) -> dict
             "id": status.run_id,
             "workflow": status.flow,
             "state": status.state,
+            "is_cleaning_up": status.is_cleaning_up,
             "error": error,
             **showing.times(created=status.created_at, settled=status.settled_at),
         },

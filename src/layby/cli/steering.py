@@ -15,13 +15,14 @@ from layby.client.interface import Client
 from layby.core.commands import (
     CancelPromise,
     Command,
+    ContinueBlocked,
     ContinueTask,
     GetPromise,
     HaltTask,
     ResolvePromise,
     Value,
 )
-from layby.core.model import Promise
+from layby.core.model import Promise, root_of
 from layby.core.replies import PromiseData, Reply
 from layby.errors import Conflict, NotFound
 from layby.wire import json_values
@@ -98,7 +99,11 @@ Examples:
 @reaching
 @as_json
 def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> None:
-    """Cancel a run with all its tasks, one task, or any promise."""
+    """Cancel a run with all its tasks, one task, or any promise.
+
+    Tasks of a run that have rule="finally" are not cancelled with it: they clean up when the bodies
+    of the others have ended.
+    """
 
     async def work(client: Client) -> Promise:
         promise = await found(client, asked)
@@ -107,7 +112,10 @@ def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> 
         reply = await client.send(CancelPromise(id=promise.id, by=by, reason=reason))
         return expect(reply, PromiseData, asked).promise
 
-    print_outcome(ask(place, work), "is cancelled", as_json=as_json)
+    promise = ask(place, work)
+    cleanups = [repr(each) for each in plan.cleanups_of(promise)]
+    told = f"; {' and '.join(cleanups)} will clean up" if cleanups else ""
+    print_outcome(promise, f"is cancelled{told}", as_json=as_json)
 
 
 @click.command(
@@ -131,14 +139,25 @@ def halt(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> No
     epilog="""\b
 Examples:
   layby continue order-7
-  layby continue order-7:ship""",
+  layby continue order-7:ship
+  layby continue --code order-7      let every worker try again, whatever its code""",
 )
 @click.argument("asked", metavar="ID")
+@click.option(
+    "--code",
+    is_flag=True,
+    help="Instead, continue what is blocked by its code; a pinned run is no longer pinned.",
+)
 @reaching
 @as_json
-def continue_(place: Place, asked: str, *, as_json: bool) -> None:
-    """Continue a halted task, or every halted task of a run."""
-    _steer(place, asked, ContinueTask(id=""), "continued", as_json=as_json)
+def continue_(place: Place, asked: str, *, code: bool, as_json: bool) -> None:
+    """Continue a halted task, or every halted task of a run.
+
+    Tasks that wait for other code than refused them are not halted: they continue by themselves
+    when a worker with such code is connected. With --code the same code may try again.
+    """
+    command = ContinueBlocked(id="") if code else ContinueTask(id="")
+    _steer(place, asked, command, "continued", as_json=as_json)
 
 
 def print_outcome(promise: Promise, told: str, *, as_json: bool) -> None:
@@ -172,7 +191,12 @@ async def _meant(client: Client, promise_id: str) -> str:
 
 
 def _steer(
-    place: Place, asked: str, command: HaltTask | ContinueTask, told: str, *, as_json: bool
+    place: Place,
+    asked: str,
+    command: HaltTask | ContinueTask | ContinueBlocked,
+    told: str,
+    *,
+    as_json: bool,
 ) -> None:
     """For a task, report a refusal; for a run, apply it to every task that allows it."""
 
@@ -180,6 +204,8 @@ def _steer(
         promise = await found(client, asked)
         ids = await _steered(client, promise.id, command)
         replies = [(each, await client.send(replace(command, id=each))) for each in ids]
+        if isinstance(command, ContinueTask) and not any(reply.is_ok for _, reply in replies):
+            await _refuse_blocked(client, promise.id, asked)
         if len(replies) == 1:
             _expect_task(replies[0][1], asked, told)
         return [each for each, reply in replies if reply.is_ok]
@@ -187,6 +213,7 @@ def _steer(
     done = ask(place, work)
     if not done:
         why = "all have settled or are halted" if told == "halted" else "none is halted"
+        why = "none is blocked" if isinstance(command, ContinueBlocked) else why
         raise Conflict(f"{asked}: none of its tasks can be {told}: {why}")
     if as_json:
         showing.print_json({told: done})
@@ -201,6 +228,17 @@ def _expect_task(reply: Reply, asked: str, told: str) -> None:
     expect(reply, object, asked)
 
 
+async def _refuse_blocked(client: Client, promise_id: str, asked: str) -> None:
+    """Nothing was halted; whoever looks at a blocked task probably meant something else."""
+    rows = await run_rows(client, root_of(promise_id))
+    mine = (t for _, t in rows if t is not None and t.id.startswith(promise_id))
+    if any(task.refused is not None for task in mine):
+        raise Conflict(
+            f"{asked} is not halted but blocked: it continues when a worker with other code is "
+            f"connected. To let the same code try again: layby continue --code {asked}"
+        )
+
+
 async def _steered(client: Client, promise_id: str, command: Command) -> list[str]:
     """The tasks of a run that it applies to, root first; else the one task."""
     if plan.parse_root_id(promise_id) is None:
@@ -209,7 +247,10 @@ async def _steered(client: Client, promise_id: str, command: Command) -> list[st
         ("halted",) if isinstance(command, ContinueTask) else ("pending", "acquired", "suspended")
     )
     rows = await run_rows(client, promise_id)
-    return [t.id for _, t in rows if t is not None and t.kind and t.state in wanted]
+    tasks = [t for _, t in rows if t is not None and t.kind]
+    if isinstance(command, ContinueBlocked):
+        return [t.id for t in tasks if t.refused is not None or (t.pin and t.state != "fulfilled")]
+    return [t.id for t in tasks if t.state in wanted]
 
 
 def _signed(value: Value, by: str, reason: str) -> Value:

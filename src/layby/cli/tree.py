@@ -23,6 +23,7 @@ from layby.core.queries import SearchPromises
 from layby.core.replies import Explanation
 from layby.wire import json_values
 from layby.workflow import plan
+from layby.workflow.shape import Shape
 from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
 
 ORIGIN = "resonate:origin"
@@ -89,8 +90,7 @@ def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[
     assert root_task is not None
     nodes = [NodeRow(p, t) for p, t in by_id.values() if t is not None and t.kind == "node"]
     status = run_status(root, root_task, nodes, now)
-    after = plan.read_root_param(root.param).shape.after
-    branches = _task_branches(root_id, status, after)
+    branches = _task_branches(root_id, status, plan.read_root_param(root.param).shape)
     shown = (
         promise
         for promise, task in by_id.values()
@@ -109,24 +109,43 @@ def _is_open(promise: Promise) -> bool:
     return promise.is_pending and not promise.timer
 
 
-def _task_branches(
-    root_id: str, status: RunStatus, after: Mapping[str, tuple[str, ...]]
-) -> dict[str, Branch]:
+def _task_branches(root_id: str, status: RunStatus, shape: Shape) -> dict[str, Branch]:
     """Each task once, below the last of its dependencies; its line names all of them."""
-    root = Branch(root_id, status.state, status.flow)
-    branches = {root_id: root}
-    for task_id, dependencies in after.items():
+    flow = f"{status.flow}{_codes(status)}"
+    flow = f"{flow}; cleaning up" if status.is_cleaning_up else flow
+    branches = {root_id: Branch(root_id, status.state, flow)}
+    for task_id in shape.after:
         execution = status.tasks[task_id]
-        several = f"after {', '.join(dependencies)}" if len(dependencies) > 1 else ""
-        told = "; ".join(each for each in (several, _says(execution)) if each)
+        told = "; ".join(each for each in (_after(task_id, shape), _says(execution)) if each)
         branch = Branch(
             execution.task_execution_id, execution.status, told, execution.traceback.rstrip()
         )
         branches[branch.id] = branch
-    for task_id, dependencies in after.items():
-        above = status.tasks[dependencies[-1]].task_execution_id if dependencies else root_id
+    for task_id in shape.after:
+        before = _before(task_id, shape)
+        above = status.tasks[before[-1]].task_execution_id if before else root_id
         branches[above].children.append(branches[status.tasks[task_id].task_execution_id])
     return branches
+
+
+def _codes(status: RunStatus) -> str:
+    """Which codes have run its tasks, where that is more than one or it is pinned."""
+    if status.pin is not None:
+        return f"; pinned to code {status.pin}"
+    return f"; codes {', '.join(status.codes)}" if len(status.codes) > 1 else ""
+
+
+def _before(task_id: str, shape: Shape) -> list[str]:
+    """What it depends on; for one that cleans up, only others that do: it comes after the rest."""
+    cleans_up = task_id in shape.cleanups
+    return [each for each in shape.after[task_id] if not cleans_up or each in shape.cleanups]
+
+
+def _after(task_id: str, shape: Shape) -> str:
+    if task_id in shape.cleanups:
+        return "finally"
+    before = _before(task_id, shape)
+    return f"after {', '.join(before)}" if len(before) > 1 else ""
 
 
 def _says(execution: TaskExecution) -> str:

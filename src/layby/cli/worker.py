@@ -10,7 +10,7 @@ from typing import cast
 import click
 
 from layby.cli.closing import close_and_report, exit_soon
-from layby.cli.options import DurationParam, graced, slotted
+from layby.cli.options import DurationParam, graced, slotted, version_tagged
 from layby.cli.user_code import calls_in, complete_files, flows_in, load_module
 from layby.client.interface import Client
 from layby.errors import StoreUnavailable, UsageError
@@ -52,12 +52,20 @@ workers continue the tasks. Another signal, a second later, ends the process at 
     help="After this long without a heartbeat others take over.",
 )
 @graced
+@version_tagged
 def worker(
-    module: str, url: str, token: str | None, group: str, slots: int, lease: int, grace: int
+    module: str,
+    url: str,
+    token: str | None,
+    group: str,
+    slots: int,
+    lease: int,
+    grace: int,
+    version_tag: str | None,
 ) -> None:
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    code = LoadedCode(load_module(module), module, group)
+    code = LoadedCode(load_module(module), module, group, version_tag)
     runner = Runner(
         _checked(url),
         token=token,
@@ -66,6 +74,7 @@ def worker(
         lease=lease / 1000,
         grace=grace / 1000,
         connect_timeout=None,
+        version=version_tag,
     )
     asyncio.run(_work_and_end(runner, code, url))
 
@@ -73,7 +82,10 @@ def worker(
 class LoadedCode:
     """The workflows and calls of a module."""
 
-    def __init__(self, module: ModuleType, name: str, group: str = "default") -> None:
+    def __init__(
+        self, module: ModuleType, name: str, group: str = "default", version: str | None = None
+    ) -> None:
+        self._version = version
         self.flows, self.calls = flows_in(module), calls_in(module)
         if not self.flows and not self.calls:
             raise UsageError(
@@ -84,9 +96,10 @@ class LoadedCode:
 
     def _check(self, group: str) -> None:
         """Refuses what a Runner would refuse, before connecting."""
-        program = FlowProgram(cast("Client", None), random.random)
+        program = FlowProgram(cast("Client", None), random.random, self._version)
         for flow in self.flows:
             program.register(flow)
+        self.codes = program.codes
         for call in self.calls:
             program.register_function(check_can_serve(call, group))
 
@@ -134,6 +147,8 @@ async def _work(runner: Runner, code: LoadedCode, where: str) -> None:
         for each in (*code.flows, *code.calls):
             runner.register(each)
         click.echo(f"layby works for {where}: {code}  (Ctrl-C stops it)", err=True)
+        for flow, name in code.codes:
+            logger.info("the code of workflow %s is called %s", flow, name)
         await asyncio.Event().wait()
     finally:
         await close_and_report(runner)

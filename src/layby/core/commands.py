@@ -1,5 +1,10 @@
 """Every command of the protocol and of layby, from the modules that declare them."""
 
+from layby.core.blocks import (
+    BlockTask,
+    ContinueBlocked,
+    PinRun,
+)
 from layby.core.fields import (
     MAX_CLAIMS,
     NOTHING,
@@ -72,9 +77,11 @@ __all__ = [
     "NOTHING",
     "AcquireTask",
     "AnnotateTask",
+    "BlockTask",
     "CancelPromise",
     "CheckHolder",
     "Command",
+    "ContinueBlocked",
     "ContinueTask",
     "CreateAction",
     "CreateBelow",
@@ -97,6 +104,7 @@ __all__ = [
     "Int64",
     "LeaveWorker",
     "Node",
+    "PinRun",
     "PublishFlow",
     "RegisterCallback",
     "RegisterListener",

@@ -55,5 +55,10 @@ class Footprint(Struct):
     def roots(self, per_take: int) -> int:
         return per_take * self.take_count + self.leaving
 
+    @property
+    def refused(self) -> int:
+        """How many of those that some code has refused may be handed out: one to a take."""
+        return self.take_count + self.leaving + 1
+
     def all_branches(self) -> set[str]:
         return self.branches | {branch for key, branch in self.born_into if key in self.branches_of}

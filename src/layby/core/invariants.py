@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from layby.core.codes import MAX_REFUSALS, read_refusals
 from layby.core.model import Millis, Task, Wait
 from layby.core.state import State
 
@@ -38,6 +39,13 @@ class StateView:
     def is_pending(self, promise_id: str) -> bool:
         promise = self.state.promises.get(promise_id)
         return promise is not None and promise.is_pending
+
+    def is_open(self, wait: Wait) -> bool:
+        """What it waits for has not come yet, or has not been told everyone yet."""
+        if self.is_pending(wait.awaited) or self.has_tail(wait.awaited):
+            return True
+        task = self.state.tasks.get(wait.awaited)
+        return wait.is_for_end and task is not None and task.is_kept
 
     def is_over(self, promise_id: str) -> bool:
         """Past its deadline but not settled yet: what waits for the tick is not a violation."""
@@ -86,8 +94,7 @@ def acquired_task_no_lease(view: StateView) -> Violations:
 
 def suspended_no_callback(view: StateView) -> Violations:
     for task in view.tasks("suspended"):
-        awaited = [wait.awaited for wait in view.waits_of[task.id]]
-        waits = any(view.is_pending(each) or view.has_tail(each) for each in awaited)
+        waits = any(map(view.is_open, view.waits_of[task.id]))
         if not waits and not view.is_over(task.id):
             yield f"suspended task {task.id} waits for nothing"
 
@@ -95,7 +102,7 @@ def suspended_no_callback(view: StateView) -> Violations:
 def suspended_with_consumed_callbacks(view: StateView) -> Violations:
     for task in view.tasks("suspended"):
         for wait in view.waits_of[task.id]:
-            if not view.is_pending(wait.awaited) and not view.has_tail(wait.awaited):
+            if not view.is_open(wait):
                 yield f"suspended task {task.id} waits for settled promise {wait.awaited}"
 
 
@@ -144,7 +151,7 @@ def fulfilled_iff_settled(view: StateView) -> Violations:
 
 def settled_has_no_waits(view: StateView) -> Violations:
     for wait in view.state.waits.values():
-        if not view.is_pending(wait.awaited) and not view.has_tail(wait.awaited):
+        if not view.is_open(wait):
             yield f"settled promise {wait.awaited} is still awaited by {wait.awaiter}"
 
 
@@ -184,7 +191,7 @@ def awaiter_is_alive(view: StateView) -> Violations:
 
 
 def claim_only_while_acquired(view: StateView) -> Violations:
-    """It was halted, and its holder keeps it: it has not yet said that the body has ended."""
+    """Or its holder keeps it: it was halted or settled, and its body may not have ended."""
     for task in view.tasks("pending", "suspended", "halted", "fulfilled"):
         has_claim = task.pid is not None or task.holder is not None
         if task.ttl is not None or (has_claim and not (task.is_kept and task.pid is not None)):
@@ -217,6 +224,14 @@ def count_equals_waits(view: StateView) -> Violations:
             yield f"task {task.id} counts {task.waits_left} waits, but {counting} exist"
 
 
+def clean_up_comes_last(view: StateView) -> Violations:
+    """Its body does not run beside one that it waits for."""
+    for task in view.tasks("acquired"):
+        for wait in view.waits_of[task.id]:
+            if wait.is_for_end and task.holder is not None:
+                yield f"task {task.id} runs before {wait.awaited} has ended"
+
+
 def ready_only_while_pending(view: StateView) -> Violations:
     """And nobody keeps it."""
     for task in view.state.tasks.values():
@@ -237,6 +252,18 @@ def waiting_since_while_waiting(view: StateView) -> Violations:
     for task in view.state.tasks.values():
         if task.is_waiting != (task.waiting_since is not None):
             yield f"{task.state} task {task.id} waits since {task.waiting_since}"
+
+
+def refusals_are_of_nodes(view: StateView) -> Violations:
+    """Bounded, of the task itself, and none is left when it is over."""
+    for task in view.state.tasks.values():
+        if task.refused is None:
+            continue
+        refusals = read_refusals(task.refused)
+        if task.kind != "node" or task.state == "fulfilled":
+            yield f"{task.state} task {task.id} was refused by codes, but is not an open node"
+        if refusals.name != task.name or not 0 < len(refusals.codes) <= MAX_REFUSALS:
+            yield f"task {task.id} has refusals {task.refused}"
 
 
 # --- holders, messages, schedules --------------------------------------------------------
@@ -313,9 +340,11 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     version_non_negative,
     suspended_or_fulfilled_has_no_resumes,
     count_equals_waits,
+    clean_up_comes_last,
     ready_only_while_pending,
     tries_are_claims_that_began,
     waiting_since_while_waiting,
+    refusals_are_of_nodes,
     one_living_holder_per_pid,
     held_count_is_true,
     execute_is_current,

@@ -17,17 +17,21 @@ Millis = int
 NEVER: Final[Millis] = 2**53 - 1
 FAR: Final[Millis] = 2**63 - 1
 EMPTY: Final = "{}"
+MAX_AWAITED: Final = 64
+"""Waits for promises of which a task remembers what they were for."""
 
 PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
 TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
 Standing = Literal["alive", "lost", "left"]
-WaitMode = Literal["any", "all", "both"]
+WaitMode = Literal["any", "all", "both", "end"]
 NodeKind = Literal["root", "node"]
 MessageKind = Literal["execute", "unblock", "lost"]
 MessageKey = tuple[str, MessageKind, str]
 """Promise id, kind, address: a newer message of the same key replaces the older."""
 HeldKey = tuple[str, str]
 """Pid and incarnation: which holder."""
+Codes = tuple[tuple[str, str], ...]
+"""Of each workflow that a worker has code for: its name, and the name of that code."""
 
 
 def root_of(promise_id: str) -> str:
@@ -37,6 +41,7 @@ def root_of(promise_id: str) -> str:
 
 
 _deadlines = json.Decoder(dict[str, Millis])
+_awaited = json.Decoder(dict[str, str])
 
 
 def later(now: Millis, by_ms: Millis) -> Millis:
@@ -139,6 +144,12 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
 
     Fixed when a wait first begins; it outlives the claim, so a restart does not extend it.
     """
+    refused: str | None = None
+    """Which codes have refused it, as `codes.Refusals`; None when any code may take it."""
+    pin: str | None = None
+    """Of a root: the code that its run is pinned to. Of a node: the only code that may take it."""
+    awaited: str | None = None
+    """What its waits for promises are for, by key, so that changed code is noticed; or None."""
 
     @property
     def resumes_text(self) -> str:
@@ -165,8 +176,10 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_kept(self) -> bool:
-        """Halted, and maybe continued since, but its holder has not said that its body ended."""
-        return self.holder is not None and self.state in ("halted", "pending")
+        """Halted (and maybe continued since) or settled by others, but its holder has not said
+        that its body has ended.
+        """
+        return self.holder is not None and self.state in ("halted", "pending", "fulfilled")
 
     @property
     def is_waiting(self) -> bool:
@@ -214,6 +227,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             holder=holder,
             ready_at=None,
             resumes=(),
+            waiting_on=None,
             waiting_since=None,
             tries=self.tries if ahead else self.tries + 1,
             ahead=ahead,
@@ -235,6 +249,20 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         kept = replace(self._unheld(), pid=self.pid, holder=self.holder)
         return replace(kept, state="pending", wake_at=NEVER)
 
+    def blocked(self, ready_at: Millis, refused: str, pin: str | None, why: str) -> "Task":
+        """Back to pending, with its place, for workers with other code."""
+        pending = self.pending(NEVER, ready_at)
+        return replace(pending, refused=refused, pin=pin, waiting_on=why)
+
+    def for_any_code(self) -> "Task":
+        """Whoever refused it may try again; a root is no longer pinned."""
+        is_told = self.refused is not None and self.state == "pending"
+        why = None if is_told else self.waiting_on
+        return replace(self, refused=None, pin=None, waiting_on=why)
+
+    def pinned(self, code: str) -> "Task":
+        return replace(self, pin=code)
+
     def suspended(self, why: str | None = None) -> "Task":
         return replace(self._unheld(), state="suspended", resumes=(), waiting_on=why)
 
@@ -245,11 +273,26 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(held, state="halted", waiting_on=why)
 
     def let_go(self) -> "Task":
-        """Still halted, but no longer kept by anyone."""
+        """Still halted or fulfilled, but no longer kept by anyone."""
         return replace(self, pid=None, holder=None)
 
     def fulfilled(self) -> "Task":
-        return replace(self._unheld(), state="fulfilled", resumes=(), waits_left=0, deadlines=None)
+        return replace(
+            self._unheld(),
+            state="fulfilled",
+            resumes=(),
+            waits_left=0,
+            deadlines=None,
+            refused=None,
+            awaited=None,
+        )
+
+    def fulfilled_kept(self) -> "Task":
+        """Fulfilled while its body may run: a layby holder keeps a node until that has ended."""
+        if self.kind != "node" or self.holder is None:
+            return self.fulfilled()
+        kept = replace(self.fulfilled(), pid=self.pid, holder=self.holder)
+        return replace(kept, tries=self.try_number)
 
     def leased_until(self, lease_at: Millis) -> "Task":
         return replace(self, wake_at=lease_at)
@@ -264,7 +307,8 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(self, waits_left=max(0, self.waits_left - 1))
 
     def failed(self, error: str | None) -> "Task":
-        return replace(self, failures=self.failures + 1, error=error, deadlines=None)
+        failures = self.failures + 1
+        return replace(self, failures=failures, error=error, deadlines=None, awaited=None)
 
     def crashed(self) -> "Task":
         return replace(self, crashes=self.crashes + 1)
@@ -299,6 +343,18 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     def deadlines_by_id(self) -> dict[str, Millis]:
         return {} if self.deadlines is None else _deadlines.decode(self.deadlines)
 
+    def awaiting(self, begun: Mapping[str, str]) -> "Task":
+        """It has begun to wait for these; the oldest of very many are forgotten."""
+        if not begun:
+            return self
+        known = {**self.awaited_by_key, **begun}
+        kept = dict(list(known.items())[-MAX_AWAITED:])
+        return replace(self, awaited=json.encode(kept).decode())
+
+    @property
+    def awaited_by_key(self) -> dict[str, str]:
+        return {} if self.awaited is None else _awaited.decode(self.awaited)
+
     def with_history(self, history: str | None) -> "Task":
         return self if history is None else replace(self, history=history)
 
@@ -321,7 +377,8 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     """This task (awaiter) resumes when that promise (awaited) settles.
 
     Mode *any* is the protocol's callback; *all* counts towards the task's `waits_left`;
-    *both* is an *all* wait the running task has also suspended on.
+    *both* is an *all* wait the running task has also suspended on; *end* is an *all* wait of
+    or for a node that cleans up: it lasts until the body of the awaited task has ended.
     """
 
     awaited: str
@@ -334,7 +391,11 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def wakes(self) -> bool:
-        return self.mode != "all"
+        return self.mode in ("any", "both")
+
+    @property
+    def is_for_end(self) -> bool:
+        return self.mode == "end"
 
 
 class Listener(Struct, frozen=True, array_like=True, gc=False):
@@ -371,6 +432,10 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
     """How many tasks it holds. Kept up to date by deltas, so a heartbeat need not count."""
     names: tuple[str, ...] = ()
     """What it has code for, as its last take said."""
+    codes: Codes = ()
+    """And by which names those codes go."""
+    retried_at: Millis = 0
+    """When it was last handed a task that other code has refused."""
 
     @property
     def is_alive(self) -> bool:
@@ -381,8 +446,14 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
         fresh = NEVER if self.embedded else later(now, ttl - ttl // 4)
         return self.expires_at < fresh or self.ttl != ttl
 
-    def knowing(self, names: tuple[str, ...]) -> "Holder":
-        return self if self.names == names else replace(self, names=names)
+    def knows(self, names: tuple[str, ...], codes: Codes) -> bool:
+        return self.names == names and self.codes == codes
+
+    def knowing(self, names: tuple[str, ...], codes: Codes) -> "Holder":
+        return self if self.knows(names, codes) else replace(self, names=names, codes=codes)
+
+    def retried(self, now: Millis) -> "Holder":
+        return replace(self, retried_at=now)
 
     def renewed(self, now: Millis, ttl: Millis) -> "Holder":
         expires_at = NEVER if self.embedded else later(now, ttl)

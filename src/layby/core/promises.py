@@ -247,8 +247,13 @@ def not_external(awaited: Promise) -> Reply:
 
 
 def add_wait(d: Draft, awaited: str, awaiter: str) -> None:
-    """An *any* wait; an existing wait of the same pair that counts keeps counting."""
+    """An *any* wait; an existing wait of the same pair that counts keeps counting.
+
+    One for the end of a body stays as it is: it says who outlives whom, and lasts longer.
+    """
     stored = d.rows.wait(awaited, awaiter)
+    if stored is not None and stored.is_for_end:
+        return
     counts = stored is not None and stored.counts
     d.wait(Wait(awaited, awaiter, "both" if counts else "any"))
 

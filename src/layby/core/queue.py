@@ -3,13 +3,14 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from layby.core.model import HeldKey, Millis, Task
+from layby.core.codes import fits
+from layby.core.model import Codes, HeldKey, Millis, Task
 
 Entry = tuple[Millis, str]
 """Since when a task is ready, and its id."""
 
-TakeKey = tuple[str, tuple[str, ...], str]
-"""Group and names: takes that ask for the same tasks share one look at the queue."""
+TakeKey = tuple[str, tuple[str, ...], str, Codes]
+"""Group, names, prefix and codes: takes for the same tasks share one look at the queue."""
 
 Offer = tuple[HeldKey, TakeKey, int]
 """A take that waits in the engine: its holder, what it asks for and its number of free slots."""
@@ -20,8 +21,9 @@ def is_for(key: TakeKey, task: Task) -> bool:
 
     The stores find the same tasks by their indexes: a test compares them with this.
     """
-    group, names, prefix = key
-    return task.group == group and task.name in names and task.id.startswith(prefix)
+    group, names, prefix, codes = key
+    is_known = task.group == group and task.name in names
+    return is_known and task.id.startswith(prefix) and fits(task.refused, codes)
 
 
 def is_early(ready_at: Millis, before: Millis | None) -> bool:
@@ -72,8 +74,12 @@ class Queue:
                 yield entry
 
 
-class Ready(tuple[Queue, Queue]):
-    """The nodes and the roots that takes of one key may be handed."""
+class Ready(tuple[Queue, Queue, Queue]):
+    """The nodes and the roots that takes of one key may be handed.
+
+    Nodes that other code has refused are apart: few of them are handed out at a time, and they must
+    not stand in front of the others.
+    """
 
     __slots__ = ()
 
@@ -84,3 +90,12 @@ class Ready(tuple[Queue, Queue]):
     @property
     def roots(self) -> Queue:
         return self[1]
+
+    @property
+    def refused(self) -> Queue:
+        return self[2]
+
+    def queue_of(self, task: Task) -> Queue:
+        if task.is_root:
+            return self.roots
+        return self.nodes if task.refused is None else self.refused

@@ -82,11 +82,13 @@ class TakeData(Struct, frozen=True):
     """`again`: nothing more to hand out now, but the queue changed under the take: ask again.
 
     `oldest_left`: since when the oldest ready node left for this worker has been waiting.
+    `look_at`: when to look again for a blocked task that this worker may try then.
     """
 
     claims: Sequence[Claim] = ()
     again: bool = False
     oldest_left: Millis | None = None
+    look_at: Millis | None = None
 
 
 class FinishData(Struct, frozen=True):
@@ -104,6 +106,12 @@ class FailData(Struct, frozen=True):
     task: Task
     taken: TakeData = TakeData()
     root: Promise | None = None
+
+
+class PinData(Struct, frozen=True):
+    """`code`: what the run is pinned to now."""
+
+    code: str
 
 
 class RunData(Struct, frozen=True):

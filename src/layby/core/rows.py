@@ -159,8 +159,7 @@ class Rows:
             return
         for key, ready in self.ready.items():
             if is_for(key, task):
-                queue = ready.roots if task.is_root else ready.nodes
-                queue.add((task.ready_at, task.id))
+                ready.queue_of(task).add((task.ready_at, task.id))
 
     def come(self, key: TakeKey, free: int) -> None:
         """A take has its turn now, whatever the result: nothing is reserved for it any longer."""

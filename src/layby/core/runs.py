@@ -2,6 +2,9 @@
 
 A node with dependencies is born suspended with one counting wait for each; the settlement
 that brings its count to zero makes it pending. The root waits for all nodes the same way.
+
+A node that cleans up waits for the ends of all others, and outlives the run: neither its deadline
+nor its cancellation ends such a node.
 """
 
 from collections import Counter
@@ -17,7 +20,7 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
-from layby.core.model import NEVER, Millis, Wait, deadline
+from layby.core.model import NEVER, Millis, Wait, WaitMode, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
 
@@ -26,16 +29,22 @@ if TYPE_CHECKING:
 
 
 class Node(Struct, frozen=True, rename="camel"):
-    """One vertex of a run: runs after all of `after` have settled, whatever their outcome."""
+    """One vertex of a run: runs after all of `after` have settled, whatever their outcome.
+
+    `cleanup`: it runs after the bodies of all nodes without this mark have ended as well.
+    """
 
     id: str
     name: str
     after: tuple[str, ...] = ()
     group: str | None = None
     param: Value = NOTHING
+    cleanup: bool = False
 
 
 MAX_DEPENDENCIES = 100_000
+MAX_CLEANUPS = 100
+"""Fewer than a step resumes, so that waits for the end of a body never hide all others."""
 Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
 
 
@@ -111,11 +120,29 @@ def _taken_ids(d: Draft, c: StartRun) -> list[str]:
 
 def _create(d: Draft, c: StartRun, at: Millis, root_tags: Tags) -> None:
     """`timeout` counts from `at`."""
-    everything = [node.id for node in c.nodes]
-    _create_one(d, c, c.id, at, c.param, root_tags, everything)
+    timeout_at = deadline(at, c.timeout)
+    awaited: list[tuple[str, WaitMode]] = [
+        (node.id, "end" if node.cleanup else "all") for node in c.nodes
+    ]
+    _create_one(d, c, c.id, at, timeout_at, c.param, root_tags, awaited)
     for node in c.nodes:
-        tags = tags_of(node.group or c.group, node.name, "node")
-        _create_one(d, c, c.node_id(node.id), at, node.param, tags, node.after)
+        node_id, tags = c.node_id(node.id), tags_of(node.group or c.group, node.name, "node")
+        if node.cleanup:
+            ends = _ends_before(c, node, is_over=timeout_at <= d.now)
+            _create_one(d, c, node_id, at, NEVER, node.param, tags, ends)
+        else:
+            after: list[tuple[str, WaitMode]] = [
+                (each, "all") for each in dict.fromkeys(node.after)
+            ]
+            _create_one(d, c, node_id, at, timeout_at, node.param, tags, after)
+
+
+def _ends_before(c: StartRun, node: Node, *, is_over: bool) -> list[tuple[str, WaitMode]]:
+    """What a node that cleans up waits for; of a run that is born over, nothing else runs."""
+    others = {each.id: each.cleanup for each in c.nodes}
+    ordinary = (each for each, cleanup in others.items() if not cleanup)
+    awaited = dict.fromkeys((*ordinary, *node.after))
+    return [(each, "end") for each in awaited if others[each] or not is_over]
 
 
 def _create_one(
@@ -123,18 +150,18 @@ def _create_one(
     c: StartRun,
     promise_id: str,
     at: Millis,
+    timeout_at: Millis,
     param: Value,
     tags: Tags,
-    after: Sequence[str],
+    awaited: Sequence[tuple[str, WaitMode]],
 ) -> None:
-    encoded, timeout_at = birth.encoded(param), deadline(at, c.timeout)
-    if not after or timeout_at <= d.now:
+    encoded = birth.encoded(param)
+    if not awaited or timeout_at <= d.now:
         birth.create(d, promise_id, timeout_at, encoded, tags, at)
         return
-    waits_left = len(set(after))
-    birth.create_suspended(d, promise_id, timeout_at, encoded, tags, at, waits_left)
-    for dependency in after:
-        d.wait(Wait(c.node_id(dependency), promise_id, "all"))
+    birth.create_suspended(d, promise_id, timeout_at, encoded, tags, at, len(awaited))
+    for node, mode in awaited:
+        d.wait(Wait(c.node_id(node), promise_id, mode))
 
 
 def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
@@ -142,9 +169,12 @@ def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
     yield from validate.identifier(c.name, f"Name of run '{c.id}'")
     yield from validate.group(c.group)
     yield from validate.size(c.param, "param")
+    cleanups = sum(node.cleanup for node in c.nodes)
     dependencies = sum(len(node.after) for node in c.nodes)
+    dependencies += cleanups * (len(c.nodes) - cleanups)
     too_many = [
         *validate.count(len(c.nodes), MAX_NODES, "nodes"),
+        *validate.count(cleanups, MAX_CLEANUPS, "nodes that clean up"),
         *validate.count(dependencies, MAX_DEPENDENCIES, "dependencies of nodes"),
     ]
     yield from too_many or _node_problems(c, run_id)
@@ -152,8 +182,11 @@ def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
 
 def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
     ids = Counter(node.id for node in c.nodes)
+    cleanups = {node.id for node in c.nodes if node.cleanup}
     if not ids:
         yield f"Run '{c.id}' has no nodes"
+    elif len(cleanups) == len(c.nodes):
+        yield f"Run '{c.id}' has only nodes that clean up"
     for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
         yield f"Node '{twice}' is given twice"
     for node in c.nodes:
@@ -163,6 +196,8 @@ def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
         yield from validate.group(node.group) if node.group is not None else ()
         for unknown in sorted({each for each in node.after if each not in ids}):
             yield f"Node '{node.id}' depends on unknown node '{unknown}'"
+        for last in () if node.cleanup else sorted(cleanups & set(node.after)):
+            yield f"Node '{node.id}' depends on '{last}', which cleans up after it"
     yield from _cycle(c)
 
 

@@ -257,7 +257,7 @@ def _compared(schedule: Schedule) -> dict[str, object]:
         "catch_up": schedule.catch_up,
         "workflow": schedule.flow,
         "group": _group(schedule),
-        "tasks": schedule.nodes,
+        "tasks": _nodes(schedule.nodes),
         "context": schedule.promise_param,
         "deadline": schedule.promise_timeout,
     }

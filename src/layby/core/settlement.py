@@ -4,13 +4,20 @@ One transaction: the promise is written, its own task is fulfilled, tasks that w
 resume, listeners are told. When several promises settle together, all are written before
 anyone is resumed, so that a parent expiring with its child is not woken. More waits than
 `hop_limit` (or a run with unsettled nodes) arm `tail_at`, and ticks do the rest.
+
+A node whose body may still run is kept by its holder. What cleans up after it waits on, until
+the holder has said that the body has ended, or is gone.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task, Wait, later
+
+Settler = Literal["holder", "holder that goes on", "somebody else"]
+"""Who settles: the task's holder, whose body has ended unless it says otherwise, or another."""
 
 
 def settle(
@@ -19,30 +26,39 @@ def settle(
     state: PromiseState,
     value: str,
     *,
-    by_holder: bool = False,
+    by: Settler = "somebody else",
     settlement_id: str | None = None,
 ) -> Promise:
     """Settle one pending promise now, with all effects."""
     settled = promise.settled(state, value, d.now, settlement_id)
-    settle_all(d, [settled], by_holder=by_holder)
+    settle_all(d, [settled], by=by)
     return settled
 
 
-def settle_all(d: Draft, settled: Sequence[Promise], *, by_holder: bool = False) -> None:
+def settle_all(d: Draft, settled: Sequence[Promise], *, by: Settler = "somebody else") -> None:
     """Write promises that have just settled, then tell everyone who waits or listens."""
     for promise in settled:
         d.put(promise)
         d.settled.append(promise.id)
-        _fulfill_own_task(d, promise, by_holder=by_holder)
+        _fulfill_own_task(d, promise, by)
     for promise in settled:
         resume_waiting(d, promise)
         _unblock_listeners(d, promise)
 
 
 def resume_waiting(d: Draft, promise: Promise) -> None:
-    """Consume the first waits on a settled promise; arm a tick when there are more."""
+    """Consume the first waits on a settled promise; arm a tick when there are more.
+
+    Waits for the end of its body stay while its holder keeps the task.
+    """
+    task = d.tasks.get(promise.id) or d.rows.tasks.get(promise.id)
+    is_kept = task is not None and task.is_kept
     stored = sorted(d.rows.waits.get(promise.id, {}).items())
-    loaded = [wait for awaiter, wait in stored if awaiter not in d.rows.forgotten]
+    loaded = [
+        wait
+        for awaiter, wait in stored
+        if awaiter not in d.rows.forgotten and not (is_kept and wait.is_for_end)
+    ]
     waits = loaded[: d.settings.hop_limit]
     for wait in waits:
         resume(d, wait)
@@ -79,11 +95,16 @@ def make_ready(d: Draft, task: Task, not_before: Millis = 0) -> None:
 
 
 def let_go(d: Draft, task: Task) -> None:
-    """The body of a halted task has ended: the task may go on as soon as it is continued."""
-    if task.state == "halted":
-        d.put_task(task.let_go())
-    else:
+    """The body of a kept task has ended: a halted one may go on as soon as it is continued; what
+    cleans up after a settled one has waited for this.
+    """
+    if task.state == "pending":
         make_ready(d, task)
+        return
+    d.put_task(task.let_go())
+    promise = d.promise(task.id)
+    if task.state == "fulfilled" and promise is not None:
+        resume_waiting(d, promise)
 
 
 def leave_ready(d: Draft, task: Task) -> None:
@@ -107,14 +128,14 @@ def arm_tail(d: Draft, promise_id: str) -> None:
     d.put(promise.with_tail(d.now))
 
 
-def _fulfill_own_task(d: Draft, promise: Promise, *, by_holder: bool) -> None:
+def _fulfill_own_task(d: Draft, promise: Promise, by: Settler) -> None:
     task = d.tasks.get(promise.id) or d.rows.tasks.get(promise.id)
     if task is None or task.state == "fulfilled":
         return
     leave_ready(d, task)
-    if not by_holder:
+    if by == "somebody else":
         tell_holder(d, task)
-    d.put_task(task.fulfilled())
+    d.put_task(task.fulfilled() if by == "holder" else task.fulfilled_kept())
     if task.is_root and task.waits_left > 0:
         arm_tail(d, promise.id)  # its waits name the nodes that still have to be cancelled
     else:

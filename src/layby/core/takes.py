@@ -14,13 +14,15 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_NAMES, Int64
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
-from layby.core.model import HeldKey, Holder, Millis, Promise, Task, root_of
+from layby.core.model import Codes, HeldKey, Holder, Millis, Promise, Task, later, root_of
 from layby.core.queue import Entry, Queue, TakeKey, is_early, is_for
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
 from layby.core.tasks import TaskVersion
 
 MAX_FREE: Final = 100_000
 MAX_AHEAD: Final = 64
+RETRY_REFUSED_MS: Final[Millis] = 100
+"""A worker is handed a task that other code has refused at most once in this time."""
 MAX_ROOT_PARAM: Final = 4_096
 """Characters of a root's param that come with a claim."""
 
@@ -50,6 +52,8 @@ class Take(Command, frozen=True):
     """Somebody is in line at this worker: it wants to hear of nodes that are left."""
     begun: Annotated[tuple[TaskVersion, ...], Meta(max_length=MAX_CLAIMS)] = ()
     """Claims that were ahead, and whose bodies run now."""
+    codes: Annotated[Codes, Meta(max_length=MAX_NAMES)] = ()
+    """Names of the codes it has for its workflows, so that it is not handed what they refused."""
 
     def footprint(self, into: Footprint) -> None:
         into.pids.add(self.pid)
@@ -67,7 +71,7 @@ class Take(Command, frozen=True):
 
     @property
     def key(self) -> TakeKey:
-        return (self.group, self.names, self.prefix)
+        return (self.group, self.names, self.prefix, self.codes)
 
     def named_ids(self) -> Ids:
         return (claim.id for claim in self.begun)
@@ -82,6 +86,7 @@ class Take(Command, frozen=True):
         if not 0 <= self.ahead <= MAX_AHEAD:
             yield f"ahead must be between 0 and {MAX_AHEAD}"
         yield from validate.claims(self.begun)
+        yield from validate.codes(self.codes)
 
 
 @handles(Take)
@@ -111,7 +116,7 @@ def _take(d: Draft, c: Take, holder: Holder, replaced: HeldKey | None) -> TakeDa
     hand = _Hand(d, c, holder)
     hand.give_nodes(d.rows.spoken_for(c.key, replaced) if c.ahead > 0 else 0)
     hand.give_roots()
-    return TakeData(hand.claims, hand.again, hand.oldest_left)
+    return TakeData(hand.claims, hand.again, hand.oldest_left, hand.look_at)
 
 
 def _begin(d: Draft, holder: Holder, claim: TaskVersion) -> None:
@@ -129,6 +134,8 @@ class _Hand:
         self.claims: list[Claim] = []
         self.again = False
         self.oldest_left: Millis | None = None
+        self.look_at: Millis | None = None
+        """When it may try the next task that other code has refused; None if there is none."""
         self._d = d
         self._c = c
         self._holder = holder
@@ -170,6 +177,9 @@ class _Hand:
         holder = self._holder
         claimed = task.acquired(holder.pid, holder.ttl, None, holder.incarnation, ahead=ahead)
         self._d.put_task(claimed)
+        if task.refused is not None:
+            self._holder = holder.retried(self._d.now)
+            self._d.put_holder(self._holder)
         self.claims.append(Claim(claimed, promise, ready_at, self._root_param(task)))
 
     def _root_param(self, task: Task) -> str | None:
@@ -184,7 +194,7 @@ class _Hand:
         """Those that may be handed out; one that was made pending early is put back."""
         d = self._d
         _drop_taken(d, queue)
-        for ready_at, task_id in queue.merged(self._own_entries(is_root=is_root)):
+        for ready_at, task_id in queue.merged(self._beside(is_root=is_root)):
             row = d.tasks.get(task_id) or d.rows.task(task_id)
             if row is None or row.ready_at != ready_at or ready_at > d.now:
                 continue
@@ -193,8 +203,24 @@ class _Hand:
                 continue
             if task.waits_left > 0:
                 d.put_task(task.suspended())
-            else:
+            elif task.refused is None or self._may_retry():
                 yield ready_at, task, promise
+
+    def _may_retry(self) -> bool:
+        """Whether it may try a task that other code has refused: not too often, or it would spin
+        where many codes refuse many tasks.
+        """
+        retry_at = later(self._holder.retried_at, RETRY_REFUSED_MS)
+        if self._holder.retried_at == 0 or retry_at <= self._d.now:
+            return True
+        self.look_at = retry_at
+        return False
+
+    def _beside(self, *, is_root: bool) -> Sequence[Entry]:
+        """What comes on top of the queue, in order."""
+        own = self._own_entries(is_root=is_root)
+        refused = () if is_root else self._ready.refused.entries
+        return sorted({*own, *refused}) if refused else own
 
     def _own_entries(self, *, is_root: bool) -> Sequence[Entry]:
         """What this very step made ready and suits this take."""
@@ -227,7 +253,8 @@ def _registered(d: Draft, c: Take) -> Holder:
             return holder.gone("lost")  # a narrow prefix must not end other people's workers
         for old in alive:
             d.put_holder(old.gone("lost"))
-    if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or holder.names != c.names):
-        holder = holder.renewed(d.now, c.ttl).knowing(c.names)
+    is_known = holder.knows(c.names, c.codes)
+    if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or not is_known):
+        holder = holder.renewed(d.now, c.ttl).knowing(c.names, c.codes)
         d.put_holder(holder)
     return holder

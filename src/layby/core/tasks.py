@@ -196,7 +196,7 @@ class FulfillTask(FencedCommand, frozen=True):
 def fulfill(d: Draft, c: FulfillTask, _: Task, promise: Promise) -> Reply:
     action = c.action.data
     state, value = promises.settle_state(action.state), birth.encoded(action.value)
-    return ok(PromiseData(settle(d, promise, state, value, by_holder=True)))
+    return ok(PromiseData(settle(d, promise, state, value, by="holder")))
 
 
 class SuspendAction(Struct, frozen=True):

@@ -8,7 +8,7 @@ from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Sender, declare, handles
-from layby.core.model import Holder, MessageKey, Millis, Promise, Task, later
+from layby.core.model import Holder, MessageKey, Millis, Promise, Task, Wait, later
 from layby.core.replies import OK, Empty, Reply
 from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 
@@ -81,17 +81,24 @@ class FinishSettlement(Tick, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
         into.ids.update(self.nodes)
+        into.pairs.update((node, self.id) for node in self.nodes)
 
 
 @handles(FinishSettlement)
 def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
-    """The next chunk of waits on a settled promise; of a run that ended early, its nodes."""
+    """The next chunk of waits on a settled promise; of a run that ended early, its nodes.
+
+    Those that clean up outlive the run: it merely stops waiting for them.
+    """
     promise = d.promise(c.id)
     if promise is None or promise.tail_at is None:
         return OK
     d.put(promise.with_tail(None))
     resume_waiting(d, promise)
-    settle_all(d, [_cancelled(d, node, promise) for node in _unsettled(d, c.nodes)])
+    outliving = list(_outliving(d, c.nodes, c.id))
+    d.drop_waits(outliving)
+    ending = [each for each in c.nodes if each not in {wait.awaited for wait in outliving}]
+    settle_all(d, [_cancelled(d, node, promise) for node in _unsettled(d, ending)])
     if c.nodes:
         d.put(d.promises[c.id].with_tail(d.now))  # look again whether nodes are left
     else:
@@ -202,7 +209,7 @@ def _free(d: Draft, task: Task, *, lost: bool) -> None:
     promise = d.promise(task.id)
     if promise is not None and task.crashes >= d.settings.max_crashes:
         d.put_task(task)
-        settle(d, promise, "rejected", values.worker_lost(task.id, task.crashes), by_holder=True)
+        settle(d, promise, "rejected", values.worker_lost(task.id, task.crashes), by="holder")
     else:
         make_ready(d, task)
 
@@ -212,6 +219,12 @@ def _free_leases(d: Draft, pid: str) -> None:
     for task in map(d.task, d.rows.leases_of[pid]):
         if task is not None and task.state == "acquired" and task.pid == pid:
             make_ready(d, task)
+
+
+def _outliving(d: Draft, nodes: Sequence[str], root_id: str) -> Iterator[Wait]:
+    for wait in (d.rows.wait(node, root_id) for node in nodes):
+        if wait is not None and wait.is_for_end:
+            yield wait
 
 
 def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:

@@ -1,10 +1,12 @@
 """Checks of fields: what is refused with 400 before any row is looked at."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from layby.core import address, birth
-from layby.core.fields import MAX_CLAIMS, MAX_TAGS, Tags, Value
+from layby.core.fields import MAX_CLAIMS, MAX_NAMES, MAX_TAGS, Tags, Value
+from layby.core.model import Codes
 
 if TYPE_CHECKING:
     from layby.core.kinds import BaseRequest
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 Problems = Iterator[str]
 
+MAX_CODE_CHARS = 100
 MAX_ID_BYTES = 1024
 """Two of them fit into one index key of either database."""
 MAX_VALUE_CHARS = 4 * 2**20
@@ -42,6 +45,20 @@ def identifier(text: str, what: str) -> Problems:
 def _has_lone_surrogate(text: str) -> bool:
     """Half of a surrogate pair without the other: no database and no wire can carry it."""
     return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def code(name: str) -> Problems:
+    """The name of a code."""
+    yield from identifier(name, "Name of a code")
+    if len(name) > MAX_CODE_CHARS:
+        yield f"The name of a code must not be longer than {MAX_CODE_CHARS} characters"
+
+
+@lru_cache(maxsize=256)
+def codes(named: Codes) -> Sequence[str]:
+    """Every take of a worker names the same: they are checked once."""
+    too_many = [*count(len(named), MAX_NAMES, "codes")]
+    return too_many or [problem for _, name in named for problem in code(name)]
 
 
 def claim(pid: str, ttl: int) -> Problems:

@@ -4,7 +4,7 @@ import base64
 
 import msgspec
 
-from layby.core.commands import Value
+from layby.core.fields import Value
 
 
 def wrap(encoded: bytes) -> Value:

@@ -2,7 +2,7 @@
 
 Lists, statuses, sentences and gauges ask `waiting_of`. SQL cannot, so a test compares the view
 `task_executions` with it on random stores. A wait in memory is known only to the worker, which
-reports it (`WaitingOn`); core itself reports a back-off or a halt when it begins.
+reports it (`WaitingOn`); core itself reports a back-off, a halt or a block when it begins.
 """
 
 from typing import Final, Literal, get_args
@@ -25,6 +25,7 @@ WaitKind = Literal[
     "dependency",  # other tasks of the run have to settle first
     "worker",  # ready, and nobody has taken it yet
     "manual",  # halted: somebody has to continue it
+    "code",  # the code of its workers does not fit: it needs a worker with other code
 ]
 WAIT_KINDS: Final[tuple[str, ...]] = get_args(WaitKind)
 
@@ -40,6 +41,7 @@ Form = Literal[
     "suspended",  # its body waits in the store
     "backoff",  # it failed
     "halted",
+    "blocked",  # ready, but only for workers with other code
 ]
 """Where something waits: each form has one kind unless a worker reports another."""
 
@@ -52,6 +54,7 @@ _KINDS: Final[dict[Form, WaitKind]] = {
     "kept": "worker",
     "suspended": "promise",
     "halted": "manual",
+    "blocked": "code",
 }
 
 
@@ -147,6 +150,8 @@ def waiting_of(promise: Promise, task: Task | None, now: Millis) -> Waiting | No
     ready_at = task.ready_at or 0
     if ready_at > now:
         return _waiting("delayed", since, ready_at)
+    if task.refused is not None:
+        return _waiting("blocked", since, told=read_waiting_on(task.waiting_on))
     return _waiting("untaken", max(since, ready_at))
 
 
@@ -182,6 +187,15 @@ def halted(by: str, reason: str, now: Millis) -> str | None:
     who = f" by {by}" if by else ""
     why = f" ({reason})" if reason else ""
     return WaitingOn("manual", f"is halted{who}{why} until somebody continues it", now).to_text()
+
+
+def blocked(code: str, why: str, pin: str | None, now: Millis) -> str:
+    """What a task waits for that the code of its worker could not go on with."""
+    if pin is not None:
+        sentence = f"is blocked until a worker with code '{pin}' takes it: {why}"
+    else:
+        sentence = f"is blocked until a worker with other code than '{code}' takes it: {why}"
+    return WaitingOn("code", sentence, now).to_text()
 
 
 def _reported(task: Task, since: Millis) -> Waiting | None:

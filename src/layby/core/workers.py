@@ -27,7 +27,7 @@ from layby.core.replies import (
     Reply,
     ok,
 )
-from layby.core.settlement import let_go, make_ready, settle
+from layby.core.settlement import Settler, let_go, make_ready, settle
 from layby.core.takes import Take, gone, take_next
 from layby.core.tasks import FencedCommand, handles_claim
 
@@ -123,7 +123,7 @@ class Released(Struct, frozen=True, rename="camel"):
 class ReleaseTasks(WorkerCommand, frozen=True):
     """Hand claims back in order: neither failures nor crashes.
 
-    For a task that was halted in the meantime, this says that its body has ended.
+    For a task that was halted or settled in the meantime, this says that its body has ended.
     """
 
     tasks: Annotated[tuple[Released, ...], Meta(max_length=MAX_CLAIMS)]
@@ -148,7 +148,7 @@ def release(d: Draft, c: ReleaseTasks) -> Reply:
     for each in c.tasks:
         task = d.task(each.id)
         if task is not None and task.is_claim_of(c.pid, c.incarnation, each.version):
-            _release(d, task.with_history(each.history), each)
+            _release(d, task, each)
     return OK
 
 
@@ -217,17 +217,22 @@ def finish(d: Draft, c: FinishTask, task: Task, promise: Promise) -> Reply:
     state, value = settle_state(c.state), birth.encoded(c.value)
     root = _open_root(d, c)
     d.put_task(task.begun().with_history(c.history))
-    settled = settle(d, promise, state, value, by_holder=True)
+    settled = settle(d, promise, state, value, by="holder")
     return ok(FinishData(settled, root=_ended(d, c, root), taken=take_next(d, c.take)))
 
 
 @declare("layby.task.fail", sender=Sender.CLIENT, answer=FailData, unqueues=False)
 class FailTask(EndTry, frozen=True):
-    """`retry_in` None settles the promise rejected; otherwise the task backs off for that long."""
+    """`retry_in` None settles the promise rejected; otherwise the task backs off for that long.
+
+    `still_running`: the body goes on, past its timeout. When it has ended, that is said by
+    `layby.worker.release`, as for a task that others have settled.
+    """
 
     error: Value = NOTHING
     retry_in: Int64 | None = None
     history: str | None = None
+    still_running: bool = False
 
     def footprint(self, into: Footprint) -> None:
         super().footprint(into)
@@ -255,7 +260,8 @@ def fail(d: Draft, c: FailTask, task: Task, promise: Promise) -> Reply:
     root = None
     if c.retry_in is None:
         open_root = _open_root(d, c)
-        promise = settle(d, promise, "rejected", error, by_holder=True)
+        by: Settler = "holder that goes on" if c.still_running else "holder"
+        promise = settle(d, promise, "rejected", error, by=by)
         root = _ended(d, c, open_root)
     else:
         _back_off(d, failed, c.backoff_id, deadline(d.now, c.retry_in))
@@ -271,7 +277,7 @@ class AnnotateTask(FencedCommand, frozen=True):
     again is answered with the existing record.
 
     `waits`: how long waits that begin may last, by their record ids; the first length of each
-    counts, until it is among the `ended`.
+    counts, until it is among the `ended`. `awaits`: what waits for promises are for, by their keys.
     """
 
     sub_status: str | None = None
@@ -282,6 +288,7 @@ class AnnotateTask(FencedCommand, frozen=True):
     record: Value = NOTHING
     waits: Waits = field(default_factory=dict)
     ended: Annotated[tuple[str, ...], Meta(max_length=MAX_WAITS)] = ()
+    awaits: Annotated[dict[str, str], Meta(max_length=MAX_WAITS)] = field(default_factory=dict)
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
@@ -304,17 +311,23 @@ class AnnotateTask(FencedCommand, frozen=True):
             yield from validate.identifier(key, "ID of a wait")
             if length < 0:
                 yield f"The length of wait '{key}' must be non-negative"
+        yield from validate.count(len(self.awaits), MAX_WAITS, "awaits")
+        for key, digest in self.awaits.items():
+            yield from validate.identifier(key, "Key of a wait")
+            yield from validate.identifier(digest, f"What wait '{key}' is for")
 
 
 @handles_claim(AnnotateTask)
 def annotate(d: Draft, c: AnnotateTask, task: Task, _: Promise) -> Reply:
     annotated = task.begun().annotated(c.sub_status, c.waiting_on, c.progress, c.history)
-    annotated = annotated.waiting_until(c.waits, c.ended, d.now)
+    annotated = annotated.waiting_until(c.waits, c.ended, d.now).awaiting(c.awaits)
     d.put_task(annotated)
     return ok(AnnotateData(annotated, _recorded(d, c)))
 
 
 def _release(d: Draft, task: Task, how: Released) -> None:
+    if task.state != "fulfilled":  # then its outcome says how the try ended
+        task = task.with_history(how.history)
     if task.is_kept:
         let_go(d, task if how.begun else task.never_begun())
         return

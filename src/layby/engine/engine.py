@@ -361,7 +361,9 @@ class Engine:
         if reply.data.again:
             self._again.append(item)
         elif not item.is_abandoned:
-            replaced = self._takes.add(item, now)
+            # A take with a time of its own would find the same whenever it looked again.
+            look_at = reply.data.look_at if item.now is None else None
+            replaced = self._takes.add(item, now, look_at)
             answer([(older, ok(TakeData())) for older in replaced])
 
     def _follow_up(self, changes: Changes) -> None:
@@ -384,6 +386,9 @@ class Engine:
         now = self._look()
         if expired := self._takes.expired(now):
             answer([(item, ok(TakeData())) for item in expired])
+            return True
+        if looking := self._takes.looking(now):
+            self._again.extend(looking)
             return True
         if self._repair_at <= now:
             self._repair()

@@ -22,15 +22,19 @@ class WaitingTakes:
 
     def __init__(self) -> None:
         self._until: dict[Item, Millis] = {}
+        self._look_at: dict[Item, Millis] = {}
+        """Those that want to look again at a time, whatever is committed until then."""
 
     def __len__(self) -> int:
         return len(self._until)
 
-    def add(self, item: Item, now: Millis) -> list[Item]:
+    def add(self, item: Item, now: Millis, look_at: Millis | None = None) -> list[Item]:
         """Let it wait, and return an older take of the same holder, which it replaces.
 
         A take that is retried keeps the end of its wait that was set first.
         """
+        if look_at is not None:
+            self._look_at[item] = look_at
         older = [each for each in self._until if _holder(each) == _holder(item)]
         if item.until is None:
             item.until = now + _take(item).wait_ms
@@ -39,7 +43,8 @@ class WaitingTakes:
 
     @property
     def earliest(self) -> Millis:
-        return min(self._until.values(), default=FAR)
+        until = min(self._until.values(), default=FAR)
+        return min(until, *self._look_at.values()) if self._look_at else until
 
     @property
     def offers(self) -> list[Offer]:
@@ -54,6 +59,10 @@ class WaitingTakes:
 
     def expired(self, now: Millis) -> list[Item]:
         return self._remove([item for item, until in self._until.items() if until <= now])
+
+    def looking(self, now: Millis) -> list[Item]:
+        """Those that want to look again by now."""
+        return self._remove([item for item, at in self._look_at.items() if at <= now])
 
     def drop_abandoned(self) -> None:
         self._remove([item for item in self._until if item.is_abandoned])
@@ -80,6 +89,7 @@ class WaitingTakes:
     def _remove(self, items: list[Item]) -> list[Item]:
         for item in items:
             del self._until[item]
+            self._look_at.pop(item, None)
         return items
 
 

@@ -1,16 +1,19 @@
 """For code without an event loop: scripts, notebooks, plain pytest functions."""
 
 import asyncio
+import builtins  # `list` is a method here, for mypy in annotations as well
 import tempfile
 import threading
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
+from zoneinfo import ZoneInfo
 
 from layby.errors import UsageError
 from layby.runner.run import Run
 from layby.runner.runner import MEMORY_GRACE_S, RunFilter, Runner
+from layby.runner.runner_options import RunnerOptions
 from layby.runner.schedule import Schedule
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
@@ -18,14 +21,16 @@ from layby.workflow.status import RunStatus
 from layby.workflow.workflow import AnyTask, Workflow
 
 T = TypeVar("T")
+C = TypeVar("C")
+"""The class of a workflow's context."""
 
 
 def run(
-    flow: Workflow,
-    context: Mapping[str, Any] | None = None,
+    flow: Workflow[C],
+    context: C | Mapping[str, Any] | None = None,
     *,
     address: str | None = None,
-    **options: Any,
+    **options: Unpack[RunnerOptions],
 ) -> Context:
     """Run a workflow and block until its result. Without an address nothing is kept afterwards."""
 
@@ -44,7 +49,7 @@ def run(
 class BlockingRunner:
     """A Runner on an event loop in its own thread. The same methods, but they block."""
 
-    def __init__(self, address: str = "sqlite:layby.db", **options: Any) -> None:
+    def __init__(self, address: str = "sqlite:layby.db", **options: Unpack[RunnerOptions]) -> None:
         self._runner = Runner(address, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="layby", daemon=True)
@@ -72,21 +77,35 @@ class BlockingRunner:
             self._stop()
 
     def start(
-        self, flow: Workflow | str, context: Mapping[str, Any] | None = None, **options: Any
+        self,
+        flow: Workflow[C] | str,
+        context: C | Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        deadline: Duration | None = None,
     ) -> "BlockingRun":
-        return BlockingRun(self, self.wait(self._runner.start(flow, context, **options)))
+        started = self._runner.start(flow, context, run_id=run_id, deadline=deadline)
+        return BlockingRun(self, self.wait(started))
 
     def execute(
-        self, flow: Workflow | str, context: Mapping[str, Any] | None = None, **options: Any
+        self,
+        flow: Workflow[C] | str,
+        context: C | Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        deadline: Duration | None = None,
+        timeout: Duration | None = None,
     ) -> Context:
-        return self.wait(self._runner.execute(flow, context, **options))
+        return self.wait(
+            self._runner.execute(flow, context, run_id=run_id, deadline=deadline, timeout=timeout)
+        )
 
     def get(self, run_id: str) -> "BlockingRun":
         return BlockingRun(self, self.wait(self._runner.get(run_id)))
 
     def list(
         self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
-    ) -> "list[BlockingRun]":
+    ) -> "builtins.list[BlockingRun]":
         found = self.wait(self._runner.list(state=state, flow=flow, limit=limit))
         return [BlockingRun(self, each) for each in found]
 
@@ -98,13 +117,32 @@ class BlockingRunner:
     def halt(self, run_id: str, task: str | None = None, *, by: str = "", reason: str = "") -> None:
         self.wait(self._runner.halt(run_id, task, by=by, reason=reason))
 
-    def continue_(self, run_id: str, task: str | None = None) -> None:
-        self.wait(self._runner.continue_(run_id, task))
+    def continue_(self, run_id: str, task: str | None = None, *, code: bool = False) -> None:
+        self.wait(self._runner.continue_(run_id, task, code=code))
 
-    def schedule(self, flow: Workflow | str, cron: str, **options: Any) -> "BlockingSchedule":
-        return BlockingSchedule(self, self.wait(self._runner.schedule(flow, cron, **options)))
+    def schedule(
+        self,
+        flow: Workflow[C] | str,
+        cron: str,
+        *,
+        id: str | None = None,  # noqa: A002 - the word users know from @task
+        context: C | Mapping[str, Any] | None = None,
+        timezone: str | ZoneInfo = "UTC",
+        catch_up: bool = False,
+        deadline: Duration | None = None,
+    ) -> "BlockingSchedule":
+        made = self._runner.schedule(
+            flow,
+            cron,
+            id=id,
+            context=context,
+            timezone=timezone,
+            catch_up=catch_up,
+            deadline=deadline,
+        )
+        return BlockingSchedule(self, self.wait(made))
 
-    def schedules(self) -> "list[BlockingSchedule]":
+    def schedules(self) -> "builtins.list[BlockingSchedule]":
         return [BlockingSchedule(self, each) for each in self.wait(self._runner.schedules())]
 
     def unschedule(self, schedule_id: str) -> None:
@@ -163,6 +201,9 @@ class BlockingRun:
     def context(self) -> Context:
         return self._runner.wait(self._run.context())
 
+    def cleaned_up(self, timeout: Duration | None = None) -> RunStatus:
+        return self._runner.wait(self._run.cleaned_up(timeout))
+
     def status(self) -> RunStatus:
         return self._runner.wait(self._run.status())
 
@@ -172,8 +213,8 @@ class BlockingRun:
     def halt(self, *, by: str = "", reason: str = "") -> None:
         self._runner.wait(self._run.halt(by=by, reason=reason))
 
-    def continue_(self) -> None:
-        self._runner.wait(self._run.continue_())
+    def continue_(self, *, code: bool = False) -> None:
+        self._runner.wait(self._run.continue_(code=code))
 
     def __repr__(self) -> str:
         return repr(self._run)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = " is not known: check the id, or start it first"
+RUNNING = "has no result after {within:g} s and is still running: wait again, or cancel it"
+CLEANING_UP = "is not cleaned up after {within:g} s: wait again, or ask why it is not (layby why)"
 
 
 class Run:
@@ -52,6 +54,23 @@ class Run:
             return await self._result(root)
         return context_so_far(root, rows_of(found, now))
 
+    async def cleaned_up(self, timeout: Duration | None = None) -> RunStatus:  # noqa: ASYNC109 - ours
+        """Wait until the run and its tasks with `rule="finally"` have ended; how they ended.
+
+        A run without such tasks, or one that completed or failed by itself, is cleaned up as soon
+        as it has ended. Nothing is raised if the clean-up failed: look at the status.
+        """
+        within = (
+            None if timeout is None else nonnegative_seconds(timeout, "timeout of cleaned_up()")
+        )
+        begin = asyncio.get_running_loop().time()
+        root = await self._settled(within, CLEANING_UP)
+        for task_id in plan.cleanups_of(root):
+            passed = asyncio.get_running_loop().time() - begin
+            left = None if within is None else max(0.0, within - passed)
+            await self._settled(left, CLEANING_UP, plan.node_id(self.id, task_id))
+        return await self.status()
+
     async def status(self) -> RunStatus:
         """The run and each of its tasks: what each does, and what it waits for."""
         rows = await self._rows()
@@ -76,8 +95,8 @@ class Run:
     async def halt(self, *, by: str = "", reason: str = "") -> None:
         await self._runner.halt(self.id, by=by, reason=reason)
 
-    async def continue_(self) -> None:
-        await self._runner.continue_(self.id)
+    async def continue_(self, *, code: bool = False) -> None:
+        await self._runner.continue_(self.id, code=code)
 
     def __repr__(self) -> str:
         return f"<run '{self.id}'>"
@@ -107,21 +126,21 @@ class Run:
             )
         return found.result
 
-    async def _settled(self, within: float | None) -> Promise:
+    async def _settled(
+        self, within: float | None, not_yet: str = RUNNING, promise_id: str | None = None
+    ) -> Promise:
+        promise_id = promise_id or self.promise_id
         handle = maybe_handle()
         if handle is not None and self._runner.runs_here(handle.task_execution_id):
-            return await handle.settled(self.promise_id, within)
+            return await handle.settled(promise_id, within)
         limit = asyncio.timeout(within)
         try:
             async with limit:
-                reply = await self._runner.send(WatchPromise(id=self.promise_id))
+                reply = await self._runner.send(WatchPromise(id=promise_id))
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TimeoutError(
-                f"run '{self.id}' has no result after {within:g} s and is still running: "
-                "wait again, or cancel it"
-            ) from None
+            raise TimeoutError(f"run '{self.id}' {not_yet.format(within=within)}") from None
         if isinstance(reply.data, PromiseData):
             return reply.data.promise
         why = UNKNOWN if reply.status == 404 else f" cannot be watched: {reply.data}"

@@ -1,6 +1,7 @@
 """A Runner: an engine on its store, a worker with slots, and the methods users call for runs."""
 
 import asyncio
+import builtins  # `list` is a method here, for mypy in annotations as well
 import os
 import random
 import socket
@@ -18,6 +19,7 @@ from layby.core.address import OWN_GROUP
 from layby.core.commands import (
     CancelPromise,
     Command,
+    ContinueBlocked,
     ContinueTask,
     GetPromise,
     HaltTask,
@@ -52,6 +54,7 @@ from layby.wire.durations import millis_of
 from layby.worker.worker import Worker, WorkerConfig
 from layby.worker.worker_stop import WorkerStop
 from layby.workflow import plan
+from layby.workflow.code_names import check_version
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration, nonnegative_seconds, positive_seconds
 from layby.workflow.flow_program import FlowProgram
@@ -67,6 +70,8 @@ SWITCH_INTERVAL_S = 0.0005
 """The writer's thread must get the interpreter soon, however busy user code is."""
 
 Page = TypeVar("Page")
+C = TypeVar("C")
+"""The class of a workflow's context."""
 PAGE = 1_000
 EMBEDDED_TTL_MS = 60_000
 CONNECT_TIMEOUT_S = 5.0
@@ -107,6 +112,9 @@ class Runner:
 
     `close` ends `async` bodies and waits at most `grace` seconds for plain `def` and process
     bodies: 25 seconds by default, or 1 for `memory:`.
+
+    `version` names the code of this process, for tasks that other code cannot go on with; by
+    default each workflow has a digest of the source files that define its tasks.
     """
 
     def __init__(
@@ -126,6 +134,7 @@ class Runner:
         connect_timeout: Duration | None = CONNECT_TIMEOUT_S,
         socket: bool = True,
         grace: Duration | None = None,
+        version: str | None = None,
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _check_durability(durability)
@@ -137,6 +146,7 @@ class Runner:
             if connect_timeout is None
             else positive_seconds(connect_timeout, "connect_timeout of a Runner")
         )
+        self._version = None if version is None else check_version(version)
         self._socket = socket
         self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
         if grace is None:
@@ -162,7 +172,7 @@ class Runner:
         self._link = await self._open_link()
         self.client = self._link.client
         self._worker = None
-        self._program = FlowProgram(self.client, random.random)
+        self._program = FlowProgram(self.client, random.random, self._version)
         self._directory = FlowDirectory(
             self.send, self._address, self._config.group, self._link.elapsed
         )
@@ -260,8 +270,8 @@ class Runner:
 
     async def start(
         self,
-        flow: Workflow | str,
-        context: Mapping[str, Any] | None = None,
+        flow: Workflow[C] | str,
+        context: C | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
@@ -282,8 +292,8 @@ class Runner:
 
     async def execute(
         self,
-        flow: Workflow | str,
-        context: Mapping[str, Any] | None = None,
+        flow: Workflow[C] | str,
+        context: C | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
@@ -345,7 +355,7 @@ class Runner:
 
     async def list(
         self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
-    ) -> "list[Run]":
+    ) -> "builtins.list[Run]":
         """Runs by id, at most `limit`."""
         at_least_one(limit, "limit")
         states: tuple[PromiseState | None, ...] = (None,) if state is None else _states(state)
@@ -370,17 +380,21 @@ class Runner:
         """Stop a task (or every unsettled task of a run) until somebody continues it."""
         await self._steer(run_id, task, partial(HaltTask, by=by, reason=reason))
 
-    async def continue_(self, run_id: str, task: str | None = None) -> None:
-        """Continue a halted task (or every halted task of a run)."""
-        await self._steer(run_id, task, ContinueTask)
+    async def continue_(self, run_id: str, task: str | None = None, *, code: bool = False) -> None:
+        """Continue a halted task (or every halted task of a run).
+
+        With `code`, instead, tasks that are blocked because the code did not fit are offered to
+        all workers again, and a pinned run is no longer pinned.
+        """
+        await self._steer(run_id, task, ContinueBlocked if code else ContinueTask)
 
     async def schedule(
         self,
-        flow: Workflow | str,
+        flow: Workflow[C] | str,
         cron: str,
         *,
         id: str | None = None,  # noqa: A002 - the word users know from @task
-        context: Mapping[str, Any] | None = None,
+        context: C | Mapping[str, Any] | None = None,
         timezone: str | ZoneInfo = "UTC",
         catch_up: bool = False,
         deadline: Duration | None = None,
@@ -405,7 +419,7 @@ class Runner:
         )
         return await scheduling.create(self, command)
 
-    async def schedules(self) -> "list[Schedule]":
+    async def schedules(self) -> "builtins.list[Schedule]":
         """Every schedule of a workflow, by id."""
         return await scheduling.list_all(self)
 
@@ -484,7 +498,10 @@ class Runner:
             )
 
     async def _steer(
-        self, run_id: str, task: str | None, kind: Callable[..., HaltTask | ContinueTask]
+        self,
+        run_id: str,
+        task: str | None,
+        kind: Callable[..., HaltTask | ContinueTask | ContinueBlocked],
     ) -> None:
         """For a run, every task at once; for a single task, a refusal is raised."""
         if task is None:
@@ -499,7 +516,7 @@ class Runner:
 
     async def _listed(
         self, state: PromiseState | None, flow: str | None, limit: int
-    ) -> "list[str]":
+    ) -> "builtins.list[str]":
         found: list[str] = []
         query = ListRuns(state=state, name=flow, limit=min(limit, PAGE))
         async for page in pages(partial(self.page, kind=RowPage), query):

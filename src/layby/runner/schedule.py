@@ -1,6 +1,5 @@
 """A schedule of a workflow, for code that created it or looked it up."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -120,7 +119,7 @@ def command_for(
     group: str,
     *,
     schedule_id: str | None,
-    context: Mapping[str, Any] | None,
+    context: Any,
     timezone: str | ZoneInfo,
     catch_up: bool,
     deadline: Duration | None,

@@ -11,6 +11,8 @@ from typing import Final, Protocol
 
 from layby.store.tables import Column
 
+MOST_REFUSALS: Final = 1_000
+"""How many different refusals in a group are looked at."""
 WIDE: Final = 64
 """Rows in one statement that binds each cell; a larger batch takes several."""
 
@@ -23,9 +25,15 @@ class Dialect(Protocol):
     any_of: str
     """A subquery for the ids (or other texts) in one parameter."""
     front: str
-    """The oldest ready nodes and roots of a group, each up to a limit, as two JSON arrays."""
+    """The oldest ready nodes and roots of a group, each up to a limit, as two JSON arrays; and
+    whether there are tasks that some code has refused.
+    """
     by_name: str
     """The same for each of some names."""
+    refusals: str
+    """The different refusals of the ready tasks of a group."""
+    refused: str
+    """The oldest ready tasks of a group with each of some refusals."""
 
     def rows(self, names: Sequence[str]) -> str:
         """A FROM item `r` with these columns, read from one parameter."""
@@ -44,12 +52,16 @@ class Dialect(Protocol):
         ...
 
 
-_READY = """
-    task_state = 'pending' AND task_group = :group AND task_kind = '{kind}'
+_LIVING = """
+    task_state = 'pending' AND task_group = :group
         AND task_ready_at <= :now AND timeout_at > :since
         AND (:prefix = '' OR substr(id, 1, length(:prefix)) = :prefix)
 """
+_READY = f"""
+    {_LIVING} AND task_kind = '{{kind}}' AND task_refused IS NULL
+"""
 """What takes may be handed, whatever its name (see `core.queue.is_for`)."""
+_REFUSED = "task_state = 'pending' AND task_group = :group AND task_refused IS NOT NULL"
 
 
 def _front(kind: str, look: str) -> str:
@@ -75,8 +87,29 @@ class SqliteDialect:
     begin = "BEGIN IMMEDIATE"
     keyed = "WITHOUT ROWID"
     any_of = "(SELECT value FROM json_each(?))"
-    front = f"SELECT ({_front('node', ':nodes')}), ({_front('root', ':roots')})"
+    front = f"""
+        SELECT ({_front("node", ":nodes")}), ({_front("root", ":roots")}),
+            EXISTS (SELECT 1 FROM promises WHERE {_REFUSED})
+    """
     by_name = f"SELECT ({_by_name('node', ':nodes')}), ({_by_name('root', ':roots')})"
+
+    refusals = f"""
+        WITH RECURSIVE found(refused) AS (
+            SELECT (SELECT min(task_refused) FROM promises WHERE {_REFUSED})
+            UNION ALL
+            SELECT (SELECT min(task_refused) FROM promises
+                WHERE {_REFUSED} AND task_refused > found.refused)
+            FROM found WHERE found.refused IS NOT NULL
+            LIMIT {MOST_REFUSALS}
+        )
+        SELECT json_group_array(refused) FROM found WHERE refused IS NOT NULL
+    """
+    refused = f"""
+        SELECT json_group_array(json_array(q.task_ready_at, q.id, q.task_name))
+        FROM json_each(:refusals) AS n JOIN promises AS q ON q.rowid IN (
+            SELECT rowid FROM promises WHERE {_LIVING} AND task_refused = n.value
+            ORDER BY task_ready_at, id LIMIT :most)
+    """
 
     def rows(self, names: Sequence[str]) -> str:
         cells = ", ".join(

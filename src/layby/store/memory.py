@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
+from layby.core.codes import fits, read_refusals
 from layby.core.due import due
 from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
@@ -147,7 +148,12 @@ class MemoryStore:
         return {promise_id for ids in rows.branches.values() for promise_id in ids}
 
     def _ready(self, key: TakeKey, footprint: Footprint, now: Millis) -> Ready:
-        group, names, prefix = key
+        group, names, prefix, codes = key
+        refused = [
+            queue
+            for text, queue in self._indexes.refused[group].items()
+            if read_refusals(text).name in names and fits(text, codes)
+        ]
         nodes, roots = (
             [self._indexes.ready[group, name, is_root] for name in set(names)]
             for is_root in (False, True)
@@ -159,6 +165,7 @@ class MemoryStore:
             (
                 Queue(islice(self._living(nodes, prefix, since, now), most_nodes), most_nodes),
                 Queue(islice(self._living(roots, prefix, since, now), most_roots), most_roots),
+                Queue(islice(self._living(refused, prefix, since, now), footprint.refused)),
             )
         )
 

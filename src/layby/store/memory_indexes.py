@@ -101,6 +101,8 @@ class Indexes:
 
     def __init__(self, state: State) -> None:
         self.ready: defaultdict[ReadyKey, InOrder[Entry]] = defaultdict(InOrder)
+        self.refused: defaultdict[str, dict[str, InOrder[Entry]]] = defaultdict(dict)
+        """By group and refusals."""
         self.wakes: InOrder[Entry] = InOrder()
         self.timeouts: InOrder[Entry] = InOrder()
         self.tails: InOrder[Entry] = InOrder()
@@ -141,14 +143,18 @@ class Indexes:
             if row is None:
                 continue
             if row.group is not None and row.ready_at is not None and row.is_ready:
-                queue = self.ready[row.group, row.name, row.is_root]
-                _place(queue, (row.ready_at, row.id), is_new=is_new)
+                _place(self._queue_of(row, row.group), (row.ready_at, row.id), is_new=is_new)
             if row.wake_at is not None and row.wake_at < NEVER:
                 _place(self.wakes, (row.wake_at, row.id), is_new=is_new)
             if row.pid is not None and row.holder is not None:
                 _join(self.held, (row.pid, row.holder), row.id, is_new=is_new)
             elif row.pid is not None and row.state == "acquired":
                 _join(self.leased, row.pid, row.id, is_new=is_new)
+
+    def _queue_of(self, row: Task, group: str) -> InOrder[Entry]:
+        if row.refused is None:
+            return self.ready[group, row.name, row.is_root]
+        return self.refused[group].setdefault(row.refused, InOrder())
 
     def add_waits(self, waits: Iterable[Wait]) -> None:
         for wait in waits:

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from layby.core.codes import fits
 from layby.core.model import Holder, Millis, Promise, Task, Wait
 from layby.core.replies import Explanation
 from layby.core.search import projected
@@ -89,8 +90,12 @@ def _explanation(promise: Promise, task: Task | None, around: _Around, each: int
         listeners=around.listeners.get(promise.id, 0),
         holder=_holder_of(task, around.holders),
         workers=len(group),
-        able_workers=sum(task is not None and task.name in holder.names for holder in group),
+        able_workers=sum(task is not None and _can_take(holder, task) for holder in group),
     )
+
+
+def _can_take(holder: Holder, task: Task) -> bool:
+    return task.name in holder.names and fits(task.refused, holder.codes)
 
 
 def _holder_of(task: Task | None, holders: Iterable[Holder]) -> Holder | None:

@@ -10,11 +10,13 @@ import msgspec
 
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
+from layby.core.codes import read_refusals
 from layby.core.due import due
 from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
+    Codes,
     Holder,
     Listener,
     Message,
@@ -197,23 +199,42 @@ class SqlStore:
         some of the same names, so that number of rows is fetched in addition.
         """
         roots = footprint.roots(self._settings.roots_per_take)
-        for group, names, prefix in footprint.takes:
+        for key in footprint.takes:
+            group, names, prefix, codes = key
             at = {"group": group, "now": now, "since": footprint.since, "prefix": prefix}
             nodes = footprint.nodes_of(group)
-            rows.ready[group, names, prefix] = self._queue(at, frozenset(names), nodes, roots)
+            queues, has_refused = self._queue(at, frozenset(names), nodes, roots)
+            most = footprint.refused
+            refused = self._refused(at, names, codes, most) if has_refused else Queue()
+            rows.ready[key] = Ready((*queues, refused))
         ready = (queue for each in rows.ready.values() for queue in each)
         return {task_id for queue in ready for _, task_id in queue.entries}
 
-    def _queue(self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int) -> Ready:
-        """Ready tasks of these names, oldest first.
+    def _refused(self, at: dict[str, Any], names: Sequence[str], codes: Codes, most: int) -> Queue:
+        """Ready tasks that some code has refused, but none of these; oldest first."""
+        (found,) = self._row(self._sql.dialect.refusals, at)
+        refusals = map(read_refusals, _texts.decode(found))
+        ours = [each.to_text() for each in refusals if each.name in names and each.allow(codes)]
+        if not ours:
+            return Queue()
+        look = {"refusals": packed(ours), "most": most}
+        (queued,) = self._row(self._sql.dialect.refused, at | look)
+        entries = sorted((ready_at, task_id) for ready_at, task_id, _ in _queued.decode(queued))
+        return Queue(entries[:most])
+
+    def _queue(
+        self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int
+    ) -> tuple[tuple[Queue, Queue], bool]:
+        """Ready tasks of these names, oldest first; and whether there are some that code refused.
 
         A worker usually knows every name of its group: one look at the front of the queue
         is enough. Only if unknown names are in front is each name looked up separately.
         """
         if not names:
-            return Ready((Queue(), Queue()))
+            return (Queue(), Queue()), False
         look = {"nodes": nodes + FRONT, "roots": roots + FRONT}
-        front = [_queued.decode(each) for each in self._row(self._sql.dialect.front, at | look)]
+        *found, has_refused = self._row(self._sql.dialect.front, at | look)
+        front = [_queued.decode(each) for each in found]
         mine = [[each for each in part if each[2] in names] for part in front]
         if any(
             len(found) < wanted and len(part) == limit
@@ -224,12 +245,11 @@ class SqlStore:
             limits = {"names": packed(sorted(names)), "nodes": nodes, "roots": roots}
             found = self._row(self._sql.dialect.by_name, at | limits)
             mine = [sorted(_queued.decode(each)) for each in found]
-        queued = ([(at, key) for at, key, _ in part] for part in mine)
-        return Ready(
-            Queue(part[:most], most) for part, most in zip(queued, (nodes, roots), strict=True)
-        )
+        ours, roots_of_ours = ([(at, key) for at, key, _ in part] for part in mine)
+        queues = Queue(ours[:nodes], nodes), Queue(roots_of_ours[:roots], roots)
+        return queues, bool(has_refused)
 
-    def _row(self, statement: str, arguments: dict[str, Any]) -> tuple[str, ...]:
+    def _row(self, statement: str, arguments: dict[str, Any]) -> tuple[Any, ...]:
         return self._connection.execute(statement, arguments).fetchone()
 
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:

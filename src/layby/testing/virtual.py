@@ -12,12 +12,13 @@ from contextlib import AsyncContextDecorator, AsyncExitStack, asynccontextmanage
 from contextvars import ContextVar, Token
 from functools import wraps
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 from layby.clock import SystemClock, virtual_clock
 from layby.core.model import Millis
 from layby.errors import UsageError
 from layby.runner import Runner
+from layby.runner.runner_options import RunnerOptions
 from layby.testing.idle import IdleWatch
 from layby.testing.virtual_clock import VirtualClock, VirtualEngineClock
 from layby.worker.real_work import current_work
@@ -156,7 +157,11 @@ def _checked_loop(loop: asyncio.AbstractEventLoop) -> BaseSelectorEventLoop:
 
 @asynccontextmanager
 async def deterministic_runner(
-    address: str = "memory:", *, seed: int = 0, start: Millis = NEW_YEAR, **options: Any
+    address: str = "memory:",
+    *,
+    seed: int = 0,
+    start: Millis = NEW_YEAR,
+    **options: Unpack[RunnerOptions],
 ) -> AsyncGenerator[Runner]:
     """`async with deterministic_runner(slots=4) as runner:`, options as for `Runner`.
 

@@ -82,7 +82,7 @@ RECORDS: Final[dict[Any, Any]] = {
 SHOWN_OTHERWISE: Final[dict[tuple[type[Any], str], Any]] = {
     (AnnotateData, "task"): AnnotatedTaskRecord,
 }
-UNSHOWN: Final = ((TakeData, "again"),)
+UNSHOWN: Final = ((TakeData, "again"), (TakeData, "look_at"))
 
 
 class Codec(NamedTuple):

@@ -3,6 +3,7 @@
 from typing import Final
 
 from layby.core import (
+    blocks,
     flows,
     promises,
     queries,
@@ -17,5 +18,5 @@ from layby.core import (
 from layby.core.kinds import public_kinds
 
 KINDS: Final = public_kinds(
-    flows, promises, tasks, schedules, takes, workers, runs, queries, stats, ticks
+    promises, tasks, schedules, takes, workers, blocks, flows, runs, queries, stats, ticks
 )

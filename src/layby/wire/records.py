@@ -5,6 +5,7 @@ that are not shown have their defaults. A key that has nothing to say is absent,
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict, replace
@@ -121,6 +122,10 @@ class AnnotatedTaskRecord(TaskRecord, frozen=True):
         return replace(super().row(), deadlines=_text(self.deadlines))
 
 
+UNTOLD: Final = ""
+"""The incarnation of a holder: it stays with the server, since workers prove themselves by it."""
+
+
 class HeldTaskRecord(TaskRecord, frozen=True):
     """A task as layby's own kinds show it."""
 
@@ -142,6 +147,11 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     deadlines: Json = UNSET
     wake_at: int | None = None
     waiting_since: int | None = None
+    refused: Json = UNSET
+    pin: str | None = None
+    awaited: Json = UNSET
+    kept_by: str | None = None
+    """The process that has not said yet that its body has ended."""
 
     @classmethod
     def of(cls, row: Task) -> "HeldTaskRecord":
@@ -168,6 +178,10 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             tries=row.tries,
             ahead=row.ahead,
             deadlines=_json(row.deadlines),
+            refused=_json(row.refused),
+            pin=row.pin,
+            awaited=_json(row.awaited),
+            kept_by=row.pid if row.is_kept else None,
         )
 
     @classmethod
@@ -184,7 +198,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             kind=self.kind,
             state=self.state,
             version=self.version,
-            pid=self.pid,
+            pid=self.pid or self.kept_by,
+            holder=None if self.kept_by is None else UNTOLD,
             ttl=self.ttl,
             ready_at=self.ready_at,
             waits_left=self.waits_left or 0,
@@ -200,6 +215,9 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             tries=self.version if self.tries is None else self.tries,
             ahead=self.ahead,
             deadlines=_text(self.deadlines),
+            refused=_text(self.refused),
+            pin=self.pin,
+            awaited=_text(self.awaited),
         )
 
 

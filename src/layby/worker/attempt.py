@@ -6,6 +6,7 @@ is cancelled, and nothing it does later is written.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,9 +14,11 @@ import msgspec
 
 from layby.client.interface import WatchingClient
 from layby.client.patience import PAUSES, known, send_until_answered
+from layby.core.blocks import MAX_WHY_CHARS
 from layby.core.commands import (
     NOTHING,
     AnnotateTask,
+    BlockTask,
     Command,
     CreateBelow,
     FenceTask,
@@ -99,6 +102,7 @@ class Attempt:
     __slots__ = (
         "_annotations_sent",
         "_armed_at",
+        "_awaits",
         "_checkpoints",
         "_deadlines",
         "_host",
@@ -116,6 +120,8 @@ class Attempt:
         "is_reported",
         "lineage",
         "loaded",
+        "outlasted",
+        "ready_at",
         "reason",
         "replay",
         "thread_waits",
@@ -133,7 +139,13 @@ class Attempt:
         self.failures = claim.task.failures
         self.lineage = lineage_of(claim.promise)
         self.loaded = loaded
-        self.replay = Replay(claim.task.id, claim.task.failures, records)
+        self.ready_at = claim.ready_at
+        awaited = claim.task.awaited_by_key
+        self.replay = Replay(
+            claim.task.id, claim.task.failures, records, awaited, self._end_after_mismatch
+        )
+        self._awaits: dict[str, str] | None = None
+        """What its waits for promises are for, as far as the store does not know it yet."""
         self.body: Any = None
         """The `Body` that runs it, which is also its slot."""
         self.try_number = claim.task.tries + claim.task.ahead
@@ -146,6 +158,8 @@ class Attempt:
         self._checkpoints = 0
         self._is_hard_end = False
         self.is_reported = False
+        self.outlasted = False
+        """Whether its timeout was reported while its body went on: its end has to be said."""
         self.reason: str | None = None
         """Why the body is being ended from outside: timeout, lost, …; else None."""
         self._shown: ShownWait | None = None
@@ -180,6 +194,8 @@ class Attempt:
 
     def check_open(self) -> None:
         """Raise when the body may no longer use its handle."""
+        if self.replay.mismatch is not None:
+            raise self.replay.mismatch
         if self.reason is not None and not self._is_end_deferred:
             raise asyncio.CancelledError(f"{self.id}: {self.reason}")
         if not self.is_open:
@@ -216,6 +232,14 @@ class Attempt:
                 self._host.cancel_body(self)  # one that has not begun is closed in this call
         elif reason == "lost" and self._is_end_deferred:
             self.end_hard()  # what its checkpoint returns could not be stored
+
+    def _end_after_mismatch(self) -> None:
+        """A body that swallows the error, or waits in another strand, is ended all the same.
+
+        A thread cannot be; there, whatever it asks of its handle from now on raises.
+        """
+        with suppress(RuntimeError):  # this is not the loop's thread
+            asyncio.get_running_loop().call_later(CLEAN_UP_S, self.end, "code")
 
     # --- the worker stops ----------------------------------------------------------------
 
@@ -278,6 +302,18 @@ class Attempt:
         history = self.loaded.history.handed_back(self.now(), "Released")
         return AnnotateTask(
             id=self.id, version=self.version, progress=self._progress, history=history
+        )
+
+    def blocked(self) -> BlockTask:
+        """How it is handed back when the code does not fit what it has done before."""
+        why = str(self.replay.mismatch).removeprefix(f"{self.id}: ")[:MAX_WHY_CHARS]
+        return BlockTask(
+            id=self.id,
+            version=self.version,
+            code=self.loaded.code or "",
+            why=why,
+            ready_at=self.ready_at,
+            history=self.loaded.history.blocked(self.now(), why),
         )
 
     def close(self) -> None:
@@ -383,6 +419,13 @@ class Attempt:
             self._deadlines = WaitDeadlines({}, self._annotate_soon)
         return self._deadlines.begin(record_id, self.now() + length, self.end_wait)
 
+    def begin_promise_wait(self, record_id: str, call: Record) -> None:
+        """Note what it is for; written with whatever is written next."""
+        noted = self.replay.check_awaited(record_id, call)
+        if noted is not None:
+            key, digest = noted
+            self._awaits = {**(self._awaits or {}), key: digest}
+
     def end_wait(self, record_id: str) -> None:
         """Not when the body is ended from outside: a later run continues the wait."""
         if self._deadlines is not None and self.reason is None:
@@ -483,9 +526,13 @@ class Attempt:
             record=value or NOTHING,
             waits={} if deadlines is None else deadlines.begun(self.now()),
             ended=() if deadlines is None else deadlines.ended(),
+            awaits=self._awaits or {},
         )
 
     def _acknowledged(self, command: AnnotateTask, reply: Reply) -> None:
+        if self._awaits is not None and reply.is_ok:
+            left = {key: each for key, each in self._awaits.items() if key not in command.awaits}
+            self._awaits = left or None
         if self._deadlines is not None and isinstance(reply.data, AnnotateData):
             self._deadlines.acknowledge(reply.data.task.deadlines_by_id, command.ended)
 

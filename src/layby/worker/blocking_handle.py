@@ -3,15 +3,21 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
-from layby.worker.handle import Condition, Seconds, TaskHandle
+from layby.program import Served
+from layby.worker.handle import Condition, Seconds, TaskHandle, Token, arguments_of
+from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
 from layby.worker.real_work import RealWork
 from layby.worker.shared_slot import SharedSlot
 from layby.worker.strands import MAIN, Strand
 from layby.worker.thread_call import thread_call
+from layby.worker.wheel import Wake
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class BlockingHandle:
@@ -34,34 +40,102 @@ class BlockingHandle:
     # --- waits ---------------------------------------------------------------------------
 
     def defer_until(
-        self, condition: Condition, poll_interval: Seconds | None = None, **options: Any
+        self,
+        condition: Condition,
+        poll_interval: Seconds | None = None,
+        *,
+        poll_interval_ms: float | None = None,
+        timeout: Seconds | None = None,
+        backoff: float = 1.0,
+        max_interval: Seconds | None = None,
+        jitter: float = 0.0,
+        max_errors: int = 10,
+        wake: Wake | None = None,
+        key: str | None = None,
     ) -> None:
-        self.wait(self._handle.defer_until(condition, poll_interval, **options))
+        self.wait(
+            self._handle.defer_until(
+                condition,
+                poll_interval,
+                poll_interval_ms=poll_interval_ms,
+                timeout=timeout,
+                backoff=backoff,
+                max_interval=max_interval,
+                jitter=jitter,
+                max_errors=max_errors,
+                wake=wake,
+                key=key,
+            )
+        )
 
-    def sleep(self, seconds: Seconds, **options: Any) -> None:
-        self.wait(self._handle.sleep(seconds, **options))
+    def sleep(self, seconds: Seconds, *, key: str | None = None) -> None:
+        self.wait(self._handle.sleep(seconds, key=key))
 
-    def wait_for(self, promise_id: str, timeout: Seconds | None = None, **options: Any) -> Any:
-        return self.wait(self._handle.wait_for(promise_id, timeout, **options))
+    def wait_for(
+        self, promise_id: str, timeout: Seconds | None = None, *, key: str | None = None
+    ) -> Any:
+        return self.wait(self._handle.wait_for(promise_id, timeout, key=key))
 
-    def rpc(self, func: str, *args: Any, **options: Any) -> Any:
-        return self.wait(self._handle.rpc(func, *args, **options))
+    @overload
+    def rpc(self, func: str, *args: Any, returns: type[T], **options: Unpack[CallOptions]) -> T: ...
+    @overload
+    def rpc(
+        self,
+        func: Served[None] | Served[Awaitable[None]] | str,
+        *args: Any,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+    @overload
+    def rpc(self, func: Served[Awaitable[T]], *args: Any, **options: Unpack[CallOptions]) -> T: ...
+    @overload
+    def rpc(self, func: Served[T], *args: Any, **options: Unpack[CallOptions]) -> T: ...
+    def rpc(
+        self,
+        func: str | Served[Any],
+        *args: Any,
+        returns: type[Any] | None = None,
+        target: str = DEFAULT_TARGET,
+        timeout: Seconds | None = None,
+        version: int = 1,
+        key: str | None = None,
+    ) -> Any:
+        call = cast("Callable[..., Coroutine[Any, Any, Any]]", self._handle.rpc)
+        return self.wait(
+            call(
+                func,
+                *args,
+                returns=returns,
+                target=target,
+                timeout=timeout,
+                version=version,
+                key=key,
+            )
+        )
 
     def promise(self, name: str) -> "BlockingToken":
         return BlockingToken(self, self._call(self._handle.promise(name)))
 
     # --- other control -------------------------------------------------------------------
 
-    def checkpoint(self, key: str, fn: Any, *args: Any) -> Any:
+    @overload
+    def checkpoint(
+        self, key: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    def checkpoint(
+        self, key: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    def checkpoint(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """A plain `fn` runs on this thread, an async one on the loop."""
         if inspect.iscoroutinefunction(fn):
-            return self._call(self._handle.checkpoint(key, fn, *args))
-        found = self._handle.recalled(key, args)
+            return self._call(self._handle.checkpoint(key, fn, *args, **kwargs))
+        given = arguments_of(args, kwargs)
+        found = self._handle.recalled(key, given)
         if found is not None:
             return found.value
         if not self._handle.is_leased or not self._handle.is_slot_held():
             self._call(self._handle.may_work())
-        return self._call(self._handle.keep(key, args, fn(*args)))
+        return self._call(self._handle.keep(key, given, fn(*args, **kwargs)))
 
     def yield_slot(self) -> None:
         self._call(self._handle.yield_slot())
@@ -98,11 +172,11 @@ class BlockingHandle:
         for answering in self._calls:
             answering.cancel()
 
-    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """A wait: here the body can be ended when the worker stops."""
         return self._call(coroutine, is_wait=True)
 
-    def _call(self, coroutine: Coroutine[Any, Any, Any], *, is_wait: bool = False) -> Any:
+    def _call(self, coroutine: Coroutine[Any, Any, T], *, is_wait: bool = False) -> T:
         """Run it on the loop and wait for it; meanwhile this thread does no real work."""
         try:
             self._handle.check_open()
@@ -123,8 +197,8 @@ class BlockingHandle:
         return MAIN if thread is self._main else thread
 
     async def _call_on_loop(
-        self, coroutine: Coroutine[Any, Any, Any], strand: Strand, waits: int
-    ) -> Any:
+        self, coroutine: Coroutine[Any, Any, T], strand: Strand, waits: int
+    ) -> T:
         answering = asyncio.current_task()
         assert answering is not None
         self._calls.add(answering)
@@ -142,7 +216,7 @@ class BlockingHandle:
 class BlockingToken:
     """A promise that others settle: give them its id, then `wait()`."""
 
-    def __init__(self, handle: BlockingHandle, token: Any) -> None:
+    def __init__(self, handle: BlockingHandle, token: Token) -> None:
         self._handle = handle
         self._token = token
 

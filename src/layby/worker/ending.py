@@ -6,7 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from layby.core.commands import Value
-from layby.errors import TaskTimeout
+from layby.errors import ReplayMismatch, TaskTimeout
 from layby.wire.json_values import error_text
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback
@@ -29,11 +29,13 @@ class Failed(Struct, frozen=True):
         return error_text(self.error)
 
 
-Ending = Completed | Failed | Literal["taken away"]
+Ending = Completed | Failed | Literal["taken away", "blocked"]
 
 
 def classify(attempt: Attempt, task: "asyncio.Task[Any] | None") -> Ending:
     """`task` is None for a body that goes on though it was ended: its try is over all the same."""
+    if attempt.replay.mismatch is not None and attempt.reason != "lost":
+        return _mismatched(attempt, attempt.replay.mismatch)
     if attempt.reason == "timeout":
         return failed(attempt, timeout_error(attempt))
     if attempt.reason is not None:
@@ -44,6 +46,11 @@ def classify(attempt: Attempt, task: "asyncio.Task[Any] | None") -> Ending:
         return Completed(attempt.loaded.completed(task.result()))
     except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
         return failed(attempt, error, may_retry=False)
+
+
+def _mismatched(attempt: Attempt, mismatch: ReplayMismatch) -> Ending:
+    """A task of a run waits for other code; a call has a caller who waits for an answer."""
+    return failed(attempt, mismatch) if attempt.loaded.code is None else "blocked"
 
 
 def failed(attempt: Attempt, error: BaseException, *, may_retry: bool = True) -> Failed:

@@ -13,12 +13,12 @@ from outside does not stand in line for a slot first.
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -27,10 +27,20 @@ from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, DeferTimeout, UsageError, error_for
+from layby.program import Served
 from layby.wire.durations import millis_of, seconds_of
 from layby.worker.attempt import Attempt
 from layby.worker.condition_poll import check_condition, check_pace, count_first, name_of
-from layby.worker.outgoing_call import DEFAULT_TARGET, check_target, make_call, new_call, result_of
+from layby.worker.outgoing_call import (
+    DEFAULT_TARGET,
+    CallOptions,
+    answer_of_type,
+    check_target,
+    make_call,
+    name_called,
+    new_call,
+    result_of,
+)
 from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch, is_late
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
@@ -41,6 +51,9 @@ from layby.worker.wheel import Poll, Wake, Wheel
 
 Seconds = float | int | timedelta
 Condition = Callable[[], Any]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 POLL_INTERVAL_S = 1.0
 _DEFER_UNTIL = Record("defer_until")
@@ -202,27 +215,51 @@ class TaskHandle:
         await attempt.fenced(FenceTask(id=attempt.id, version=attempt.version, inner=create))
         return Token(self, promise_id, key)
 
+    @overload
+    async def rpc(
+        self, func: str, *args: Any, returns: type[T], **options: Unpack[CallOptions]
+    ) -> T: ...
+    @overload
     async def rpc(
         self,
-        func: str,
+        func: Served[None] | Served[Awaitable[None]] | str,
         *args: Any,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
+    @overload
+    async def rpc(
+        self, func: Served[Awaitable[T]], *args: Any, **options: Unpack[CallOptions]
+    ) -> T: ...
+    @overload
+    async def rpc(self, func: Served[T], *args: Any, **options: Unpack[CallOptions]) -> T: ...
+    async def rpc(
+        self,
+        func: str | Served[Any],
+        *args: Any,
+        returns: type[Any] | None = None,
         target: str = DEFAULT_TARGET,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the call's own deadline
         version: int = 1,
         key: str | None = None,
     ) -> Any:
-        """Call a function of a worker in any language; wait for its result without a slot."""
-        call, place = new_call(func, args, version), check_target(target)
+        """Call a function of a worker in any language; wait for its result without a slot.
+
+        `func` is its name, or a task of this program that has one (`@task(rpc=...)`): then the
+        result has the type which that returns. `returns` says what a function by name returns;
+        an answer of another type raises `UsageError`.
+        """
+        name = name_called(func)
+        call, place = new_call(name, args, version), check_target(target)
         within = _seconds(timeout, "timeout")
         attempt = self._attempt_with_store()
         self._shared.register()
-        with attempt.replay.keyed("rpc", key) as name:
-            promise = await make_call(attempt, name, call, place, millis_of(within))
+        with attempt.replay.keyed("rpc", key) as record_key:
+            promise = await make_call(attempt, record_key, call, place, millis_of(within))
             if promise.is_pending:
                 deadline = None if promise.timeout_at == NEVER else promise.timeout_at
                 waiting = WaitingOn(
                     "rpc",
-                    f"waiting for {func}() at {place}",
+                    f"waiting for {name}() at {place}",
                     deadline=deadline,
                     awaited=promise.id,
                 )
@@ -230,23 +267,35 @@ class TaskHandle:
                 promise = _promise(watched, promise.id)
             else:
                 await self._shared.ensure_held()
-            return result_of(promise, f"{attempt.id}: {func}() at {place}")
+            what = f"{attempt.id}: {name}() at {place}"
+            return answer_of_type(result_of(promise, what), returns, what)
 
     # --- other control -------------------------------------------------------------------
 
-    async def checkpoint(self, key: str, fn: Callable[..., Any], *args: Any) -> Any:
+    @overload
+    async def checkpoint(
+        self, key: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    async def checkpoint(
+        self, key: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    async def checkpoint(
+        self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
         """Run `fn` once per task and key; afterwards its stored result is read instead."""
-        found = self.recalled(key, args)
+        given = arguments_of(args, kwargs)
+        found = self.recalled(key, given)
         if found is not None:
             return found.value
         await self.may_work()
         attempt = self._attempt_with_store()
         attempt.begin_checkpoint()
         try:
-            result = fn(*args)
+            result = fn(*args, **kwargs)
             if inspect.isawaitable(result):
                 result = await result
-            return await self.keep(key, args, result)
+            return await self.keep(key, given, result)
         finally:
             await attempt.end_checkpoint()
 
@@ -268,7 +317,7 @@ class TaskHandle:
         record_id, call = self._checkpoint(key, args)
         stored = checkpointed(Record(call.kind, call.digest, result), key)
         kept = record_of(await attempt.record(record_id, stored))
-        attempt.replay.check(record_id, kept, call)
+        attempt.replay.check(record_id, kept, call, is_earlier=False)
         attempt.replay.remember(record_id, kept)
         return kept.value
 
@@ -351,6 +400,7 @@ class TaskHandle:
         call = Record("wait_for", digest_of(request.id))
         attempt = self._attempt_with_store()
         assert record_id is not None
+        attempt.begin_promise_wait(record_id, call)
         # A timeout is raised again; a value is in the promise.
         await self._has_ended_before(record_id, call)
         begun = None if within is None else attempt.fixed_deadline(record_id)
@@ -389,7 +439,7 @@ class TaskHandle:
             return timer.at(attempt.now())
         tags = {"resonate:timer": "true"}
         created = await attempt.create(record_id, millis_of(length), encoded(call), tags)
-        attempt.replay.check(record_id, record_of(created), call)
+        attempt.replay.check(record_id, record_of(created), call, is_earlier=False)
         return created
 
     def _condition_deadline(
@@ -479,6 +529,11 @@ def current_handle() -> TaskHandle:
     if handle is None:
         raise UsageError("there is no current task: call this from code that a Runner runs")
     return handle
+
+
+def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a checkpoint as they are compared between runs of the body."""
+    return (*args, dict(sorted(kwargs.items()))) if kwargs else args
 
 
 @lru_cache(maxsize=1024)

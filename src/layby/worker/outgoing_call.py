@@ -4,19 +4,43 @@ The result of a call that succeeded is kept for good, like a checkpoint. One tha
 again, under another id, by the next try after a failure; within a try and after a crash it is kept.
 """
 
+from datetime import timedelta
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from layby.core import address
 from layby.core.model import Millis, Promise
 from layby.errors import DeferTimeout, UsageError
+from layby.program import Served
+from layby.wire import json_values
 from layby.wire.call_format import Call, read_call
+from layby.wire.typed_values import Misfit, read_typed
 from layby.worker.attempt import Attempt
 from layby.worker.lineage import tags_below
 from layby.worker.rejections import value_of
 from layby.worker.replay import Record, check_key, digest_of
 
 DEFAULT_TARGET: Final = "poll://any@default"
+
+
+class CallOptions(TypedDict, total=False):
+    """What `rpc` takes by name, whatever it calls."""
+
+    target: str
+    timeout: float | timedelta | None
+    version: int
+    key: str | None
+
+
+def name_called(func: str | Served[Any]) -> Any:
+    """The name of a function; anything that is not one is refused by `new_call`."""
+    if isinstance(func, str) or not callable(func):
+        return func
+    name = getattr(func, "rpc", None)
+    if name is None:
+        shown = getattr(func, "id", None) or getattr(func, "__name__", repr(func))
+        raise UsageError(f"rpc: '{shown}' serves no calls: write @task(rpc='name'), or give a name")
+    return name
 
 
 def new_call(func: object, args: tuple[Any, ...], version: object) -> Call:
@@ -50,7 +74,8 @@ async def make_call(attempt: Attempt, key: str, call: Call, target: str, length:
         call_id = attempt.replay.call_id(key, number)
         tags = tags_below(attempt.id, attempt.lineage, call_id, target)
         promise = await attempt.create(call_id, length, param, tags, capped=True)
-        attempt.replay.check(call_id, _record_of(read_call(promise)), _record_of(call))
+        made, wanted = _record_of(read_call(promise)), _record_of(call)
+        attempt.replay.check(call_id, made, wanted, is_earlier=attempt.try_number > 1)
         if not attempt.replay.must_be_repeated(promise):
             return promise
     raise AssertionError  # the loop never ends
@@ -61,6 +86,15 @@ def result_of(promise: Promise, what: str) -> Any:
     if promise.state == "rejected_timedout":
         raise DeferTimeout(f"{what} was not answered in time (promise {promise.id})")
     return value_of(promise)
+
+
+def answer_of_type(answer: Any, kind: type[Any] | None, what: str) -> Any:
+    if kind is None:
+        return answer
+    try:
+        return read_typed(kind, json_values.encode(answer), "its answer")
+    except Misfit as misfit:
+        raise UsageError(f"{what} did not return {kind.__name__}: {misfit}") from None
 
 
 def _record_of(call: Call | None) -> Record:

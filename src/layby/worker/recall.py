@@ -55,5 +55,6 @@ def _with_row(claim: Claim, row: Task | None) -> Claim:
         error=row.error,
         history=row.history,
         deadlines=row.deadlines,
+        awaited=row.awaited,
     )
     return replace(claim, task=task)

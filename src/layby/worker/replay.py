@@ -8,7 +8,7 @@ returned first. Functions called elsewhere have promises below the task's id; se
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -63,10 +63,33 @@ class Record(Struct, frozen=True):
 class Replay:
     """The records of one task, and the count of calls in this body."""
 
-    __slots__ = ("_calls", "_failed_at", "_failures", "_found", "_task_id", "_unkeyed")
+    __slots__ = (
+        "_awaited",
+        "_calls",
+        "_failed_at",
+        "_failures",
+        "_found",
+        "_on_mismatch",
+        "_task_id",
+        "_unkeyed",
+        "mismatch",
+    )
 
-    def __init__(self, task_id: str, failures: int, records: Sequence[Promise] = ()) -> None:
+    def __init__(
+        self,
+        task_id: str,
+        failures: int,
+        records: Sequence[Promise] = (),
+        awaited: Mapping[str, str] | None = None,
+        on_mismatch: Callable[[], None] = lambda: None,
+    ) -> None:
         self._task_id = task_id
+        self._awaited = awaited or None
+        """What earlier runs of the body waited for, by the keys of those waits."""
+        self.mismatch: ReplayMismatch | None = None
+        """The first call that does not fit what an earlier run did. Whatever the body makes of the
+        error, it cannot go on with this code."""
+        self._on_mismatch = on_mismatch
         self._failures = failures
         self._found: dict[str, Promise | Record] | None = (
             {each.id: each for each in records} if records else None
@@ -111,16 +134,38 @@ class Replay:
         found = None if self._found is None else self._found.get(record_id)
         if found is None:
             return None
-        record = record_of(found) if isinstance(found, Promise) else found
-        self.check(record_id, record, call)
+        is_earlier = isinstance(found, Promise)
+        record = record_of(found) if is_earlier else found
+        self.check(record_id, record, call, is_earlier=is_earlier)
+        if is_earlier and not found.timer:
+            self.remember(record_id, record)  # the second such call must be the same again
         return record
 
-    def check(self, record_id: str, record: Record, call: Record) -> None:
-        if (record.kind, record.digest) != (call.kind, call.digest):
-            raise ReplayMismatch(
-                f"{self._task_id}: the code now calls {call} where an earlier try of this task "
-                f"called {record} under '{record_id}': give changed calls a new key="
-            )
+    def check(self, record_id: str, record: Record, call: Record, *, is_earlier: bool) -> None:
+        """Raise if it is another call. If an earlier run made the record, the code has changed:
+        that is remembered. Otherwise this very body uses a key for two different calls.
+        """
+        if (record.kind, record.digest) == (call.kind, call.digest):
+            return
+        mismatch = ReplayMismatch(
+            f"{self._task_id}: the code now calls {call} where an earlier try of this task "
+            f"called {record} under '{record_id}': give changed calls a new key="
+        )
+        if is_earlier and self.mismatch is None:
+            self.mismatch = mismatch
+            self._on_mismatch()
+        raise mismatch
+
+    def check_awaited(self, record_id: str, call: Record) -> tuple[str, str] | None:
+        """Raise if an earlier run waited for something else here. What is to be stored about this
+        wait for a promise, by its key; None if an earlier run has stored it.
+        """
+        key = record_id.removeprefix(f"{self._task_id}.")
+        before = None if self._awaited is None else self._awaited.get(key)
+        if before is not None:
+            self.check(record_id, Record(call.kind, before), call, is_earlier=True)
+            return None
+        return key, call.digest
 
     def call(self, kind: str, key: str | None) -> "KeyedCall":
         return KeyedCall(self, kind, key if key is None else _checked_key(key), self.record_id)

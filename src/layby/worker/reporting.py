@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from layby.client.interface import WatchingClient
 from layby.client.patience import send_until_answered
-from layby.core.commands import FailTask, FinishTask, RootVerdict, Take, Value
+from layby.core.commands import BlockTask, FailTask, FinishTask, RootVerdict, Take, Value
 from layby.core.model import Millis, PromiseState, Task
 from layby.core.replies import Reply
 from layby.errors import EngineStopped, StoreError, UsageError
@@ -20,7 +20,7 @@ from layby.program import Program, Verdict
 from layby.wire.json_values import read_error, text_of
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback, Callbacks
-from layby.worker.credit import Ask
+from layby.worker.credit import NOTHING, Ask
 from layby.worker.ending import Completed, Failed, failed
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ UNACCEPTABLE = (400, 413)
 """Refusals of the content, not of the sender or the moment."""
 MAX_VERDICT_BYTES = 64 * 1024
 
-Report = FinishTask | FailTask
+Report = FinishTask | FailTask | BlockTask
 
 
 class ReportHost(Protocol):
@@ -79,6 +79,12 @@ class Reporter:
         )
         self._send(finish, ask, self._settled)
 
+    def block(self, command: BlockTask) -> None:
+        """The code here does not fit: the task waits for a worker with other code."""
+        told = "%s is blocked, because code '%s' does not fit: %s; it waits for other code"
+        logger.warning(told, command.id, command.code, command.why)
+        self._send(command, NOTHING, self._settled)
+
     def _finish(self, attempt: Attempt, value: Value) -> None:
         ask, take = self._host.ask()
         finish = FinishTask(
@@ -113,6 +119,7 @@ class Reporter:
             if retry_in is None
             else None,
             take=take,
+            still_running=attempt.outlasted,
         )
         self._send(fail, ask, partial(self._call, failure.then, attempt.id))
 

@@ -62,7 +62,7 @@ class StandingTake:
         """Replace it by one that takes nothing, not even roots, and is not replaced itself."""
         self._disarm()
         if self._take is not None:
-            self._offer, self._take = Offer(), replace(self._take_of(Offer()), names=())
+            self._offer, self._take = Offer(), replace(self._take_of(Offer()), names=(), codes=())
             self._spawn(self._wait_at_store(self._take))
 
     def close(self) -> None:

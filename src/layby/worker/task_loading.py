@@ -6,17 +6,19 @@ from collections.abc import Sequence
 
 from layby.client.interface import Client
 from layby.client.patience import PAUSES
+from layby.core.blocks import MAX_WHY_CHARS
+from layby.core.commands import BlockTask
 from layby.core.model import Promise
 from layby.core.replies import Claim
 from layby.errors import EngineStopped, StoreError
-from layby.program import LoadedTask, Program, Verdict
+from layby.program import LoadedTask, Program, UnfitCode, Verdict
 from layby.wire.json_values import error_value
 from layby.worker.attempt import Attempt, AttemptHost
 from layby.worker.recall import NONE, is_first, recall
 
 logger = logging.getLogger(__name__)
 
-Loaded = Attempt | Verdict
+Loaded = Attempt | Verdict | BlockTask
 
 
 class TaskLoader:
@@ -31,6 +33,8 @@ class TaskLoader:
             return None
         try:
             return self._loaded(claim, self._program.load_now(claim))
+        except UnfitCode as unfit:
+            return _blocked(claim, unfit)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's failure
             return _failed(claim, error)
 
@@ -42,6 +46,8 @@ class TaskLoader:
                 return self._loaded(claim, await self._program.load(claim), records)
             except EngineStopped:
                 return None
+            except UnfitCode as unfit:
+                return _blocked(claim, unfit)
             except StoreError as failure:
                 logger.warning("%s cannot be loaded yet: %s", claim.task.id, failure)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's failure
@@ -55,6 +61,19 @@ class TaskLoader:
         if loaded is None or isinstance(loaded, Verdict):
             return loaded
         return Attempt(self._host, claim, loaded, records)
+
+
+def _blocked(claim: Claim, unfit: UnfitCode) -> BlockTask:
+    """It goes back as if it had never been taken here."""
+    return BlockTask(
+        id=claim.task.id,
+        version=claim.task.version,
+        code=unfit.code,
+        why=str(unfit)[:MAX_WHY_CHARS],
+        pin=unfit.pin,
+        ready_at=claim.ready_at,
+        begun=False,
+    )
 
 
 def _failed(claim: Claim, error: Exception) -> Verdict:

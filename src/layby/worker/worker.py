@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from layby.client.interface import WatchingClient
 from layby.client.patience import send_until_answered
 from layby.core.commands import (
+    BlockTask,
+    FailTask,
     HeartbeatWorker,
     LeaveWorker,
     Released,
@@ -320,6 +322,7 @@ class Worker:
             incarnation=self.incarnation,
             group=config.group,
             names=self._program.names,
+            codes=self._program.codes,
             free=ask.free,
             ahead=ask.ahead,
             before=ask.before,
@@ -349,7 +352,7 @@ class Worker:
 
     def registration(self) -> Take:
         """Takes nothing: makes this worker a holder, or renews its lease."""
-        return replace(self.take(NOTHING), names=())
+        return replace(self.take(NOTHING), names=(), codes=())
 
     def heartbeat(self) -> HeartbeatWorker:
         """May be called from any thread."""
@@ -516,6 +519,11 @@ class Worker:
         assert claim is not None
         if not claim.task.is_root and self._arriving.get(claim.task.id) is not body:
             return  # taken away, or handed back meanwhile
+        if isinstance(loaded, BlockTask):
+            self._drop(body)
+            self.dispatch()
+            self._reporter.block(loaded)
+            return
         if isinstance(loaded, Verdict):
             self._settle(body, claim, loaded)
             return
@@ -613,6 +621,8 @@ class Worker:
         self.credit.leave(body)
         self.dispatch()
         self._report(attempt, body.task)
+        if attempt.outlasted:
+            self.hand_back(attempt)
         if body.task is not None and not body.task.cancelled():
             body.task.exception()  # it is in the report
 
@@ -625,8 +635,12 @@ class Worker:
         ending = classify(attempt, task)
         if ending == "taken away":
             self.hand_back(attempt)
+        elif ending == "blocked":
+            attempt.is_reported = True
+            self._reporter.block(attempt.blocked())
         else:
             attempt.is_reported = True
+            attempt.outlasted = task is None
             self._reporter.report(attempt, ending)
 
     def _is_loop_ending(self) -> bool:
@@ -648,9 +662,9 @@ class Worker:
 
     def hand_back(self, attempt: Attempt) -> None:
         """Its body has ended, or is no longer waited for: others may begin it."""
-        if attempt.is_reported:
+        if attempt.is_reported and not attempt.outlasted:
             return
-        attempt.is_reported = True
+        attempt.is_reported, attempt.outlasted = True, False
         if self.calls.lease_of(attempt.id, attempt.version) is not None:
             self.spawn(self._release_call(attempt))
         elif self.holds.get(attempt.id) == attempt.version:
@@ -681,7 +695,8 @@ class Worker:
 
     def reported(self, report: Report, ask: Ask, reply: Reply | None) -> None:
         self.credit.answered(ask)
-        self.let_go(report.id, report.version)
+        if not _is_kept(report, reply):
+            self.let_go(report.id, report.version)
         self._handle_reply(reply, ask)
 
     def let_go(self, task_id: str, version: int) -> None:
@@ -752,6 +767,13 @@ class Worker:
             return
         if not isinstance(task.exception(), EngineStopped):
             logger.error("a bug in the worker: a background task failed", exc_info=task.exception())
+
+
+def _is_kept(report: Report, reply: Reply | None) -> bool:
+    """Whether the store goes on waiting to hear that the body has ended."""
+    data = None if reply is None else reply.data
+    is_settled = isinstance(data, FailData) and not data.promise.is_pending
+    return is_settled and isinstance(report, FailTask) and report.still_running
 
 
 async def _run_until_cancelled() -> None:

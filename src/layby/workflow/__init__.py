@@ -12,9 +12,10 @@ from layby.workflow.status import (
     WaitingOn,
 )
 from layby.workflow.task import TaskDefinition, task
-from layby.workflow.workflow import Workflow
+from layby.workflow.workflow import AnyTask, Workflow
 
 __all__ = [
+    "AnyTask",
     "Context",
     "MergeConflict",
     "Progress",

@@ -2,12 +2,16 @@
 
 import copy
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from layby.errors import ContextError
 from layby.wire.json_values import decode, encode, refuse_scalar
 from layby.workflow.merge import Delta, View, size_of
+from layby.workflow.run_ending import RunEnding
 from layby.workflow.task_results import TaskResults
+from layby.workflow.typed_view import TypedView
+
+T = TypeVar("T")
 
 MAX_CONTEXT_BYTES: Final = 1_000_000
 NOTHING: Final[frozenset[str]] = frozenset()
@@ -27,14 +31,17 @@ class Context(MutableMapping[str, Any]):
     changed, even deep inside, so only those are encoded again when the task ends.
     """
 
-    __slots__ = ("_reader", "_removed", "_results", "_values", "_view")
+    __slots__ = ("_reader", "_removed", "_results", "_typed", "_values", "_view", "ending")
 
     def __init__(self, values: Mapping[str, Any] | None = None, /) -> None:
+        self.ending: RunEnding | None = None
+        """How the run has ended: for tasks with `rule="finally"`, and only for them."""
         self._view = View()
         self._values: dict[str, Any] = {}
         self._removed = NOTHING
         self._results: TaskResults | None = None
         self._reader: str | None = None
+        self._typed: tuple[TypedView, ...] = ()
         if values is not None:
             self._fill(values)
 
@@ -135,17 +142,47 @@ class Context(MutableMapping[str, Any]):
         """A copy to be sent to another process: with everything that its task may read."""
         sent = Context(self.to_dict())
         sent._reader = self._reader
+        sent.ending = self.ending
         if self._results is not None and self._reader is not None:
             sent._results = self._results.seen_by(self._reader)
         return sent
 
+    def typed(self, kind: type[T]) -> T:
+        """The context as one of your classes, checked now: a copy, made for reading.
+
+        `kind` is a TypedDict, a dataclass, a msgspec Struct or a pydantic model. Only the keys it
+        declares are read. To store something, set it in the context, or change the copy and
+        return it; a copy that is changed and not returned fails the task.
+        """
+        self.check_typed(kind)
+        view = TypedView(kind, {key: self._encoded(key) for key in self})
+        self._typed = (*(each for each in self._typed if each.kind is not kind), view)
+        return view.instance
+
+    def check_typed(self, kind: type[Any] | None = None) -> None:
+        """Raise if a typed view (of this class) was changed, since nobody would store that."""
+        for each in self._typed:
+            if kind is None or each.kind is kind:
+                each.check_unchanged()
+
+    def is_typed_view(self, returned: object) -> bool:
+        return any(each.instance is returned for each in self._typed)
+
     def absorb(self, returned: object) -> None:
-        """Merge the mapping that a task returned; anything else is a result of its own."""
+        """Merge the mapping that a task returned; anything else is a result of its own.
+
+        Of a typed view, what was changed in it is merged.
+        """
+        for each in self._typed:
+            if each.instance is returned:
+                self.update(each.take_changes())
+                return
         if returned is not self and isinstance(returned, Mapping):
             self.update(cast("Mapping[str, Any]", returned))
 
     def changes(self) -> Delta:
         """What differs from the view it started with: the only thing a task stores."""
+        self.check_typed()
         changed = {
             key: encoded
             for key, value in self._values.items()
@@ -154,6 +191,13 @@ class Context(MutableMapping[str, Any]):
         delta = Delta(changed, tuple(sorted(self._removed)))
         self._check_size(delta)
         return delta
+
+    def _encoded(self, key: str) -> bytes:
+        if key in self._values:
+            return encode(self._values[key], f'context["{key}"]')
+        encoded = self._view.encoded(key)
+        assert encoded is not None
+        return encoded
 
     def _fill(self, values: object) -> None:
         if not isinstance(values, Mapping):

@@ -13,20 +13,23 @@ from msgspec import Struct
 
 from layby.client.interface import Client
 from layby.client.patience import known
-from layby.core.commands import GetPromise, Value
-from layby.core.model import Promise, PromiseState
-from layby.core.replies import Claim, PromiseData
+from layby.core.codes import code_for
+from layby.core.commands import GetPromise, PinRun, Value
+from layby.core.model import Codes, Promise, PromiseState
+from layby.core.replies import Claim, PinData, PromiseData
 from layby.errors import ContextError, UsageError, error_for
-from layby.program import LoadedTask, Verdict
+from layby.program import LoadedTask, UnfitCode, Verdict
 from layby.wire import json_values
 from layby.wire.call_format import Call
 from layby.workflow import outcome, plan
+from layby.workflow.code_names import name_of
 from layby.workflow.context import Context
 from layby.workflow.functions import Functions
 from layby.workflow.job import TaskJob
 from layby.workflow.merge import Merge
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
+from layby.workflow.run_ending import RunEnding
 from layby.workflow.sameness import is_same_code
 from layby.workflow.shape import Shape, same_shape
 from layby.workflow.task import TaskDefinition
@@ -44,6 +47,9 @@ class RunMemory:
     def __init__(self, root_param: str, shape_of: Callable[[str], Shape | None]) -> None:
         param = plan.read_root_param(root_param, shape_of)
         self.views = RunViews(param.shape, param.initial)
+        self.is_pinned = param.pin
+        self.pin: str | None = None
+        """The code it is pinned to, as far as it is known here."""
         self.outcomes: dict[str, NodeOutcome] = {}
         self.results = TaskResults(partial(same_shape, param.shape))
 
@@ -70,13 +76,19 @@ class RunMemory:
 
 
 class FlowProgram:
-    def __init__(self, client: Client, random: Callable[[], float]) -> None:
+    """`version` names the code of all its workflows; by default each has a digest of its own."""
+
+    def __init__(
+        self, client: Client, random: Callable[[], float], version: str | None = None
+    ) -> None:
         self._client = client
         self._random = random
+        self._version = version
         self._flows: dict[str, Workflow] = {}
         self._runs: dict[str, RunMemory] = {}
         self._functions = Functions(random)
         self.names: tuple[str, ...] = ()
+        self.codes: Codes = ()
 
     @property
     def functions(self) -> frozenset[str]:
@@ -100,6 +112,7 @@ class FlowProgram:
         self._flows[flow.name] = flow
         names = (name for each in self._flows.values() for name in plan.names(each))
         self.names = tuple(sorted(names))
+        self.codes = tuple(sorted((*self.codes, (flow.name, self._version or name_of(flow)))))
         return True
 
     @property
@@ -114,6 +127,10 @@ class FlowProgram:
         memory = self._known(claim, node)
         if memory is None or memory.views.unknown(_before(memory, node)):
             return None
+        if node is not None and memory.is_pinned and memory.pin != self._code_of(claim):
+            return None
+        if _cleans_up(memory, node):
+            return None  # how the run has ended must be read
         return self._loaded(claim, node, memory)
 
     async def load(self, claim: Claim) -> LoadedTask | Verdict:
@@ -125,8 +142,28 @@ class FlowProgram:
             assert node is not None
             root = await self._read(plan.root_id(node.run_id))
             memory = self.remember(root.id, root.param)
+        if node is not None and memory.is_pinned:
+            await self._check_pin(claim, memory)
         await self._learn(plan.run_id_of(claim.task.id), memory, _before(memory, node))
-        return self._loaded(claim, node, memory)
+        ending = await self._ending(memory, node) if _cleans_up(memory, node) else None
+        return self._loaded(claim, node, memory, ending)
+
+    async def _check_pin(self, claim: Claim, memory: RunMemory) -> None:
+        """The first code that runs one of its tasks is the code of the whole run."""
+        code, task = self._code_of(claim), claim.task
+        if memory.pin == code:
+            return
+        reply = known(await self._client.send(PinRun(id=task.id, version=task.version, code=code)))
+        if not isinstance(reply.data, PinData):
+            raise error_for(
+                reply.status, f"{task.id} cannot be pinned to code '{code}': {reply.data}"
+            )
+        memory.pin = reply.data.code
+        if memory.pin != code:
+            raise UnfitCode(f"its run is pinned to code '{memory.pin}'", code, memory.pin)
+
+    def _code_of(self, claim: Claim) -> str:
+        return code_for(claim.task.name or "", self.codes)
 
     def conclude(self, task_id: str, state: PromiseState, value: Value) -> Verdict | None:
         """Only if it is the last task, and this process knows how all others ended."""
@@ -152,15 +189,19 @@ class FlowProgram:
         return memory
 
     def _loaded(
-        self, claim: Claim, node: "plan.NodeId | None", memory: RunMemory
+        self,
+        claim: Claim,
+        node: "plan.NodeId | None",
+        memory: RunMemory,
+        ending: RunEnding | None = None,
     ) -> LoadedTask | Verdict:
         if node is None:
             ended = {each: memory.outcomes[each] for each in memory.views.shape.after}
             return outcome.conclude(ended, memory.views.final())
-        flow_name = (claim.task.name or "").partition("/")[0]
-        definition = self._flows[flow_name].tasks[node.task_id]
+        definition = self._definition(claim, node.task_id)
         merged = memory.views.before(node.task_id)
         context = Context.over(merged.view, memory.results, node.task_id)
+        context.ending = ending
         try:
             after = memory.views.shape.after[node.task_id]
             decision = decide(definition.rule, _outcomes(memory, after), context)
@@ -168,7 +209,13 @@ class FlowProgram:
             return Verdict("rejected", json_values.error_value(error))
         if isinstance(decision, Skip):
             return Verdict("resolved", outcome.encode_skipped(decision))
-        return FlowJob(definition, merged, context, claim, self._random)
+        return FlowJob(definition, merged, context, claim, self._random, self._code_of(claim))
+
+    def _definition(self, claim: Claim, task_id: str) -> AnyTask:
+        flow = self._flows.get((claim.task.name or "").partition("/")[0])
+        if flow is None or task_id not in flow.tasks:
+            raise UnfitCode(f"there is no task '{claim.task.name}'", self._code_of(claim))
+        return flow.tasks[task_id]
 
     def started(self, root: Promise) -> None:
         if plan.parse_root_id(root.id) is not None:
@@ -205,6 +252,14 @@ class FlowProgram:
         for task_id, promise in zip(unknown, missing, strict=True):
             memory.learn(task_id, promise)
 
+    async def _ending(self, memory: RunMemory, node: "plan.NodeId | None") -> RunEnding:
+        """How the run has ended, or will end if nothing else fails."""
+        assert node is not None
+        root = await self._read(plan.root_id(node.run_id))
+        shape = memory.views.shape
+        ordinary = tuple(each for each in shape.after if each not in shape.cleanups)
+        return outcome.ending(root, _outcomes(memory, ordinary))
+
     async def _read(self, promise_id: str) -> Promise:
         reply = known(await self._client.send(GetPromise(id=promise_id)))
         if not isinstance(reply.data, PromiseData):
@@ -224,15 +279,16 @@ class FlowJob(TaskJob):
         context: Context,
         claim: Claim,
         random: Callable[[], float],
+        code: str,
     ) -> None:
-        super().__init__(definition, context, claim, random)
+        super().__init__(definition, context, claim, random, code)
         self._conflicts = merged.conflicts
 
     @staticmethod
     def in_process(definition: TaskDefinition[..., Any], context: Context) -> "LeftInProcess":
         returned = definition.call(context)
         try:
-            result = encoded_result(returned, definition.id)
+            result = _kept(returned, context, definition.id)
             context.absorb(returned)
             context.changes()  # what cannot be stored may be impossible to send as well
         except ContextError as error:
@@ -243,7 +299,7 @@ class FlowJob(TaskJob):
         if isinstance(result, LeftInProcess):
             kept = self._adopt(result)
         else:
-            kept = encoded_result(result, self._definition.id)
+            kept = _kept(result, self._context, self._definition.id)
             self._context.absorb(result)
         return outcome.encode_completed(self._context.changes(), self._conflicts, kept)
 
@@ -254,6 +310,11 @@ class FlowJob(TaskJob):
             del self._context[key]
         self._context.update(left.values)
         return left.result
+
+
+def _kept(returned: object, context: Context, task_id: str) -> bytes | None:
+    """The result that is kept beside the context; a typed view is merged into it instead."""
+    return None if context.is_typed_view(returned) else encoded_result(returned, task_id)
 
 
 class LeftInProcess(Struct, frozen=True):
@@ -269,6 +330,10 @@ def _before(memory: RunMemory, node: "plan.NodeId | None") -> tuple[str, ...]:
     """The tasks whose outcomes it depends on; a root depends on all of them."""
     shape = memory.views.shape
     return shape.order if node is None else shape.after[node.task_id]
+
+
+def _cleans_up(memory: RunMemory, node: "plan.NodeId | None") -> bool:
+    return node is not None and node.task_id in memory.views.shape.cleanups
 
 
 def _outcomes(memory: RunMemory, after: tuple[str, ...]) -> dict[str, NodeOutcome]:

@@ -16,7 +16,7 @@ MAX_TRIES: Final = 20
 MAX_SPANS: Final = 50
 
 SpanKind = Literal["queued", "running", "parked"]
-Why = Literal["first", "retry", "resumed", "recovered", "continued"]
+Why = Literal["first", "retry", "resumed", "recovered", "continued", "other code"]
 
 
 class Span(Struct, frozen=True, gc=False, array_like=True):
@@ -33,7 +33,7 @@ class Try(Struct, frozen=True, gc=False, omit_defaults=True):
     """One of `Why`; later versions may add others."""
     spans: tuple[Span, ...] = ()
     outcome: str | None = None
-    """Completed, Failed, Cancelled, Suspended, Halted, Released or Lost; None until it ends.
+    """None until it ends: Completed, Failed, Cancelled, Suspended, Halted, Released, Blocked, Lost.
 
     A worker that dies says nothing: its try is Lost when the next one starts.
     """
@@ -42,6 +42,8 @@ class Try(Struct, frozen=True, gc=False, omit_defaults=True):
     """When the next try is due, if this one failed and there is to be another."""
     folded: int = 0
     """How many of its earlier spans are no longer kept."""
+    code: str | None = None
+    """The name of the code that its body ran with, if it was told."""
 
     @property
     def is_open(self) -> bool:
@@ -64,9 +66,12 @@ class History(Struct, frozen=True, gc=False, omit_defaults=True):
 class TaskHistory:
     """The history of a claimed task while its worker runs it."""
 
-    __slots__ = ("_history", "_queued_at", "_try_number")
+    __slots__ = ("_code", "_history", "_queued_at", "_try_number")
 
-    def __init__(self, task: Task, queued_at: Millis | None = None) -> None:
+    def __init__(
+        self, task: Task, queued_at: Millis | None = None, code: str | None = None
+    ) -> None:
+        self._code = code
         self._history = read_history(task.history)
         self._try_number = task.try_number
         self._queued_at = queued_at
@@ -77,7 +82,12 @@ class TaskHistory:
 
     def started(self, now: Millis) -> None:
         why = why_next(self._history)
-        self._history = started(self._history, self._try_number, why, now, self._queued_at)
+        self._start(why, now)
+
+    def _start(self, why: str, now: Millis) -> None:
+        self._history = started(
+            self._history, self._try_number, why, now, self._queued_at, self._code
+        )
 
     def parked(self, now: Millis) -> None:
         self._history = parked(self._history, now)
@@ -101,7 +111,7 @@ class ClaimHistory(TaskHistory):
         why = why_next(self._history)
         if why == "first" and self._try_number > 1:
             why = "recovered"
-        self._history = started(self._history, self._try_number, why, now, self._queued_at)
+        self._start(why, now)
 
     def completed(self, now: Millis) -> str:
         """The text to store with the result; if that is refused, the try can still fail."""
@@ -110,6 +120,9 @@ class ClaimHistory(TaskHistory):
     def handed_back(self, now: Millis, outcome: str) -> str:
         """The text to store; `outcome` is `Released` or `Halted`."""
         return ended(self._history, now, outcome).to_text()
+
+    def blocked(self, now: Millis, why: str) -> str:
+        return ended(self._history, now, "Blocked", why).to_text()
 
     def failed(self, now: Millis, error: str, retry_at: Millis | None) -> None:
         self.ended(now, "Failed", error, retry_at)
@@ -120,6 +133,7 @@ _WHY: Final[dict[str | None, Why]] = {
     "Failed": "retry",
     "Suspended": "resumed",
     "Halted": "continued",
+    "Blocked": "other code",
 }
 
 
@@ -137,14 +151,19 @@ def why_next(history: History) -> Why:
 
 
 def started(
-    history: History, try_number: int, why: str, now: Millis, queued_at: Millis | None = None
+    history: History,
+    try_number: int,
+    why: str,
+    now: Millis,
+    queued_at: Millis | None = None,
+    code: str | None = None,
 ) -> History:
     """A worker has claimed the task. A try still open then was lost with its worker."""
     if history.last is not None and history.last.number >= try_number:
         return history
     history = without_gap(ended(history, now, "Lost"), try_number)
     queued = () if queued_at is None else (Span("queued", min(queued_at, now), now),)
-    begun = Try(try_number, why, (*queued, Span("running", now)))
+    begun = Try(try_number, why, (*queued, Span("running", now)), code=code)
     return _folded(history, begun)
 
 

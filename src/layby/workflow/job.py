@@ -16,7 +16,7 @@ from layby.workflow.task import TaskDefinition
 class TaskJob:
     """What both have in common: all but the meaning of the result."""
 
-    __slots__ = ("_context", "_definition", "_random", "history")
+    __slots__ = ("_context", "_definition", "_random", "code", "history")
 
     def __init__(
         self,
@@ -24,11 +24,13 @@ class TaskJob:
         context: Context,
         claim: Claim,
         random: Callable[[], float],
+        code: str | None = None,
     ) -> None:
+        self.code = code
         self._definition = definition
         self._context = context
         self._random = random
-        self.history = ClaimHistory(claim.task, claim.ready_at or None)
+        self.history = ClaimHistory(claim.task, claim.ready_at or None, code)
 
     @property
     def mode(self) -> Mode:

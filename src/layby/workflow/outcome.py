@@ -18,13 +18,12 @@ from layby.wire.json_values import ErrorText
 from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.merge import UNCHANGED, Delta, Merge, MergeConflict, View
-from layby.workflow.rules import OutcomeStatus, Skip
+from layby.workflow.rules import Skip
+from layby.workflow.run_ending import OutcomeStatus, RunEnding, RunState
 from layby.workflow.task_results import TaskResults
 
 MAX_RESULTS_IN_ROOT: Final = 16_000
 """Bytes of results that a root repeats, so that nobody has to read the tasks for them."""
-
-RunState = Literal["Completed", "Failed", "Cancelled"]
 
 
 class NodeOutcome(Struct, frozen=True):
@@ -138,11 +137,7 @@ def _failed(text: str) -> NodeOutcome:
 
 def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:
     """A run has its result unless a task failed or was cancelled; `final` merges the leaves."""
-    failed = {
-        task_id: outcome.error or outcome.status
-        for task_id, outcome in outcomes.items()
-        if outcome.status in ("Failed", "Cancelled")
-    }
+    failed = _errors(outcomes)
     if failed:
         told = "; ".join(f"task '{task_id}': {error}" for task_id, error in failed.items())
         return Verdict("rejected", json_values.named_error_value("RunFailed", told, failed=failed))
@@ -159,6 +154,18 @@ def conclude(outcomes: Mapping[str, NodeOutcome], final: Merge) -> Verdict:
     return Verdict("resolved", _wrapped(value))
 
 
+def ending(root: Promise, outcomes: Mapping[str, NodeOutcome]) -> RunEnding:
+    """What those that clean up are told; the root has settled if the run ended early."""
+    statuses: dict[str, OutcomeStatus] = {
+        task_id: outcome.status for task_id, outcome in outcomes.items()
+    }
+    failed = _errors(outcomes)
+    if root.is_pending:
+        return RunEnding("Failed" if failed else "Completed", statuses, failed)
+    over = read_run(root)
+    return RunEnding(over.status, statuses, failed, over.by, over.reason)
+
+
 def read_run(root: Promise) -> RunOutcome:
     """The outcome of a run whose root promise has settled, no matter who settled it."""
     if root.is_pending:
@@ -170,6 +177,14 @@ def read_run(root: Promise) -> RunOutcome:
     if root.state == "rejected_canceled":
         return _read_cancelled_run(root.value)
     return _read_failed_run(root.value)
+
+
+def _errors(outcomes: Mapping[str, NodeOutcome]) -> dict[str, str]:
+    return {
+        task_id: outcome.error or outcome.status
+        for task_id, outcome in outcomes.items()
+        if outcome.status in ("Failed", "Cancelled")
+    }
 
 
 def _wrapped(value: Struct) -> Value:

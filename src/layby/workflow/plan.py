@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Raw, Struct
 
 from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
-from layby.core.model import Millis
+from layby.core.model import Millis, Promise
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow.context import Context
@@ -33,6 +33,8 @@ class RunParam(Struct, frozen=True):
     flow: str
     initial: View
     shape: Shape
+    pin: bool = False
+    """Whether it stays on the code that began it."""
 
 
 class _TaskParam(Struct, frozen=True):
@@ -40,18 +42,26 @@ class _TaskParam(Struct, frozen=True):
     after: tuple[str, ...] = ()
 
 
+class _CleanupParam(_TaskParam, frozen=True):
+    """Kept apart, so that of other tasks the same is written as ever: schedules compare it."""
+
+    cleanup: bool = False
+
+
 class _RootParam(Struct, frozen=True):
     flow: str
     context: dict[str, Raw]
-    tasks: tuple[_TaskParam, ...]
+    tasks: tuple[_CleanupParam, ...]
+    pin: bool = False
 
 
-class _WrittenRoot(Struct, frozen=True):
+class _WrittenRoot(Struct, frozen=True, omit_defaults=True):
     """`_RootParam` with its tasks encoded once for all runs of a workflow."""
 
     flow: str
     context: dict[str, Raw]
     tasks: Raw
+    pin: bool = False
 
 
 class Layout(Struct, frozen=True):
@@ -60,6 +70,7 @@ class Layout(Struct, frozen=True):
     name: str
     nodes: tuple[Node, ...]
     tasks: bytes
+    pin: bool = False
 
 
 class _NodeParam(Struct, frozen=True):
@@ -69,7 +80,7 @@ class _NodeParam(Struct, frozen=True):
 def plan(
     flow: Workflow | Layout,
     run_id: str,
-    context: Mapping[str, Any] | None,
+    context: Any,
     group: str,
     timeout: Millis,
     take: Take | None = None,
@@ -82,7 +93,7 @@ def plan(
         group=group,
         nodes=layout.nodes,
         timeout=timeout,
-        param=_root_param(layout, Context(context).changes().changed),
+        param=_root_param(layout, _initial(flow, context)),
         take=take,
     )
 
@@ -91,7 +102,7 @@ def schedule(
     flow: Workflow | Layout,
     schedule_id: str,
     cron: str,
-    context: Mapping[str, Any] | None,
+    context: Any,
     group: str,
     timeout: Millis,
     timezone: str,
@@ -100,7 +111,7 @@ def schedule(
 ) -> CreateRunSchedule:
     """The one command that starts runs from now on. Equal contexts have equal bytes."""
     layout = flow if isinstance(flow, Layout) else layout_of(flow)
-    given = Context(context).changes().changed
+    given = _initial(flow, context)
     return CreateRunSchedule(
         id=schedule_id,
         cron=cron,
@@ -168,14 +179,26 @@ def read_root_param(text: str, known: Callable[[str], Shape | None] | None = Non
     param = _read(text, _RootParam)
     initial = View.initial({key: bytes(value) for key, value in param.context.items()})
     after = {each.id: each.after for each in param.tasks}
+    cleanups = [each.id for each in param.tasks if each.cleanup]
     shape = known(param.flow) if known is not None else None
-    if shape is None or list(shape.after.items()) != list(after.items()):
-        shape = Shape(after)
-    return RunParam(param.flow, initial, shape)
+    if shape is None or not shape.is_of(after, cleanups):
+        shape = Shape(after, cleanups)
+    return RunParam(param.flow, initial, shape, param.pin)
 
 
 def shape_of(root_param: str) -> Shape:
     return read_root_param(root_param).shape
+
+
+def cleanups_of(promise: Promise) -> tuple[str, ...]:
+    """The tasks that clean up after this run, in order; none if it is not the root of one."""
+    if parse_root_id(promise.id) is None:
+        return ()
+    try:
+        shape = read_root_param(promise.param).shape
+    except WireError:
+        return ()
+    return tuple(each for each in shape.order if each in shape.cleanups)
 
 
 def _read(text: str, kind: type[Any]) -> Any:
@@ -185,9 +208,21 @@ def _read(text: str, kind: type[Any]) -> Any:
         raise WireError(f"this promise was not written by layby.run.start: {error}") from None
 
 
+def _initial(flow: Workflow | Layout, given: Any) -> dict[str, bytes]:
+    """What a run begins with, checked by the class that the workflow declares for it.
+
+    Without the workflow's code there is nothing to check it by.
+    """
+    if isinstance(flow, Layout) or flow.declared is None:
+        return Context(given).changes().changed
+    encoded = Context(cast("Any", flow.declared.values_of(given))).changes().changed
+    flow.declared.check(encoded)
+    return encoded
+
+
 def _root_param(layout: Layout, context: Mapping[str, bytes]) -> Value:
     encoded = {key: Raw(value) for key, value in context.items()}
-    written = _WrittenRoot(layout.name, encoded, Raw(layout.tasks))
+    written = _WrittenRoot(layout.name, encoded, Raw(layout.tasks), layout.pin)
     return json_values.wrap(msgspec.json.encode(written))
 
 
@@ -197,13 +232,18 @@ def _in_order(encoded: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def layout_of(flow: Workflow) -> Layout:
-    tasks = tuple(_TaskParam(task.id, task.dependencies) for task in flow.tasks.values())
+    tasks = tuple(
+        _CleanupParam(task.id, task.dependencies, cleanup=True)
+        if task.cleans_up
+        else _TaskParam(task.id, task.dependencies)
+        for task in flow.tasks.values()
+    )
     nodes = tuple(_node(flow, task_id) for task_id in flow.tasks)
-    return Layout(flow.name, nodes, msgspec.json.encode(tasks))
+    return Layout(flow.name, nodes, msgspec.json.encode(tasks), flow.pin)
 
 
 def _node(flow: Workflow, task_id: str) -> Node:
     task = flow.tasks[task_id]
     param = json_values.wrap(msgspec.json.encode(_NodeParam(task.dependencies)))
     name = node_name(flow.name, task_id)
-    return Node(task_id, name, task.dependencies, task.group, param)
+    return Node(task_id, name, task.dependencies, task.group, param, task.cleans_up)

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from layby.core.codes import refusing_codes
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import Waiting, WaitingOn, waiting_of
@@ -115,6 +116,8 @@ def sentence_of(
             return f"{_said(told)}: {why}; it is tried again {ahead(until, now)}"
         case "halted":
             return "is halted until somebody continues it" if told is None else told.sentence
+        case "blocked":
+            return _blocked(about, told, now, knows_workers=knows_workers)
 
 
 def subject_of(promise: Promise, task: Task | None) -> str:
@@ -145,14 +148,26 @@ def _settled(about: Explanation, now: Millis) -> Reason:
     when = ago(promise.settled_at or 0, now)
     sentence = f"is settled: {word} {when}" + (f" ({why})" if why else "")
     failure = failure_of(promise, task)
+    traceback = "" if failure is None else failure.stack
+    if task is not None and task.is_kept:
+        return _reason(
+            about,
+            "running",
+            f"{sentence}, but its body still runs on worker {task.pid}",
+            unblock=f"worker {task.pid}",
+            since=promise.settled_at,
+            traceback=traceback,
+        )
     is_failed_run = promise.state == "rejected" and task is not None and task.is_root
+    run_id = plan.run_id_of(promise.id)
     return _reason(
         about,
         "settled",
         sentence,
         since=promise.settled_at,
-        traceback="" if failure is None else failure.stack,
+        traceback=traceback,
         failed=_failed_ids(promise) if is_failed_run else (),
+        awaited=tuple(plan.node_id(run_id, each) for each in plan.cleanups_of(promise)),
     )
 
 
@@ -194,6 +209,8 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
             return "whoever settles that" if _ends_at(about, waiting) is None else ""
         case "halted":
             return "whoever continues it"
+        case "blocked":
+            return _who_fits(about)
         case "timer" | "delayed" | "backoff":
             return ""
 
@@ -204,6 +221,8 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
         return _resolve(about.promise)
     if waiting.form == "halted":
         return f"layby continue {_quoted(short_id(about.promise.id))}"
+    if waiting.form == "blocked" and not about.able_workers:
+        return f"layby continue --code {_quoted(short_id(about.promise.id))}"
     if waiting.form == "untaken" and _task(about).is_ours and not about.able_workers:
         return f"layby worker MODULE --group {_quoted(_task(about).group or 'default')}"
     return _settling(about) if waiting.is_held or waiting.form == "suspended" else None
@@ -286,6 +305,42 @@ def _untaken(about: Explanation, *, knows_workers: bool) -> str:
     return f"is ready, but {worker} is connected{others}"
 
 
+def _blocked(
+    about: Explanation, told: WaitingOn | None, now: Millis, *, knows_workers: bool
+) -> str:
+    """What its code did not fit, whose turn it is now, and which of its waits go on meanwhile."""
+    task, able = _task(about), about.able_workers
+    refused = ", ".join(f"'{code}'" for code in refusing_codes(task))
+    if told is not None:
+        sentence = told.sentence
+    elif task.pin is not None:
+        sentence = f"is blocked until a worker with code '{task.pin}' takes it"
+    else:
+        sentence = f"is blocked until a worker with other code than {refused} takes it"
+    if able:
+        has = f"{_count(able, 'worker')} of group '{task.group}' {'has' if able == 1 else 'have'}"
+        sentence += f"; {has} such code"
+    elif knows_workers:
+        others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
+        sentence += f"; no worker of group '{task.group}' with such code is connected{others}"
+    return sentence + _waits_that_go_on(task, now)
+
+
+def _waits_that_go_on(task: Task, now: Millis) -> str:
+    """Blocking does not stop the clock of a wait that has begun."""
+    ends_at = min(task.deadlines_by_id.values(), default=None)
+    if ends_at is None:
+        return ""
+    return f"; the timeout of its wait goes on and ends {ahead(ends_at, now)} ({moment(ends_at)})"
+
+
+def _who_fits(about: Explanation) -> str:
+    if about.able_workers:
+        return "a free slot of such a worker"
+    pin = _task(about).pin
+    return "a worker with other code" if pin is None else f"a worker with code '{pin}'"
+
+
 def _awaited_by(about: Explanation) -> str:
     """Who waits for it; empty when nobody is known to."""
     told: list[str] = []
@@ -311,9 +366,9 @@ def _name_beside(waiting: Promise, promise: Promise, task: Task | None) -> str:
     """Inside a run a task's own id is enough."""
     node, mine = plan.parse_node_id(promise.id), plan.parse_node_id(waiting.id)
     run_id = plan.parse_root_id(waiting.id) or (mine and mine.run_id)
-    if node is not None and task is not None and node.run_id == run_id:
-        return f"'{node.task_id}'"
-    return subject_of(promise, task)
+    is_beside = node is not None and task is not None and node.run_id == run_id
+    name = f"'{node.task_id}'" if node is not None and is_beside else subject_of(promise, task)
+    return name if promise.is_pending else f"the end of the body of {name}"
 
 
 def _settling(about: Explanation) -> str | None:

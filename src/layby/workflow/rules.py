@@ -14,9 +14,9 @@ from msgspec import Struct
 from layby.errors import RuleError, WorkflowError
 from layby.workflow.context import Context
 from layby.workflow.names import close_match
+from layby.workflow.run_ending import OutcomeStatus
 
-OutcomeStatus = Literal["Completed", "Failed", "Skipped", "Cancelled"]
-RuleName = Literal["all_success", "all_done", "one_success", "one_failed", "none_failed"]
+RuleName = Literal["all_success", "all_done", "one_success", "one_failed", "none_failed", "finally"]
 RuleFunction = Callable[[Mapping[str, OutcomeStatus], Context], object]
 Rule = RuleName | RuleFunction
 
@@ -43,6 +43,9 @@ class Skip(Struct, frozen=True):
     reason: str
     blocked: bool = False
 
+
+FINALLY: Final = "finally"
+"""The task cleans up: it runs last, whatever happened, even after the run itself has ended."""
 
 Decision = Run | Skip
 RUN: Final = Run()
@@ -122,4 +125,5 @@ NAMED_RULES: Final[Mapping[str, Callable[[Outcomes], Decision]]] = {
     "one_success": _one_success,
     "one_failed": _one_failed,
     "none_failed": _none_failed,
+    FINALLY: _all_done,
 }

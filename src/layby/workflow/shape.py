@@ -1,6 +1,6 @@
 """The shape of a workflow: which task comes after which, and what follows from that."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
@@ -8,11 +8,23 @@ from layby.errors import WorkflowError
 
 
 class Shape:
-    """A directed graph without cycles. `after` maps each task to the tasks it depends on."""
+    """A directed graph without cycles. `after` maps each task to the tasks it depends on.
 
-    def __init__(self, after: Mapping[str, tuple[str, ...]]) -> None:
-        self.after = dict(after)
+    Those that clean up come after all others, whether or not they say so.
+    """
+
+    def __init__(
+        self, after: Mapping[str, tuple[str, ...]], cleanups: Collection[str] = ()
+    ) -> None:
+        self.cleanups = frozenset(cleanups)
+        self._given = dict(after)
+        self.after = _with_ends(self._given, self.cleanups) if cleanups else self._given
         self.order = _topological(self.after)
+
+    def is_of(self, after: Mapping[str, tuple[str, ...]], cleanups: Collection[str]) -> bool:
+        """Whether it was made of these, in this order."""
+        is_same = list(self._given.items()) == list(after.items())
+        return is_same and self.cleanups == frozenset(cleanups)
 
     @cached_property
     def leaves(self) -> tuple[str, ...]:
@@ -48,6 +60,16 @@ class Shape:
 def same_shape(shape: Shape) -> Shape:
     """For whoever is to be given a function: `partial(same_shape, shape)` can be pickled."""
     return shape
+
+
+def _with_ends(
+    after: Mapping[str, tuple[str, ...]], cleanups: frozenset[str]
+) -> dict[str, tuple[str, ...]]:
+    ordinary = tuple(each for each in after if each not in cleanups)
+    return {
+        each: tuple(dict.fromkeys((*ordinary, *given))) if each in cleanups else given
+        for each, given in after.items()
+    }
 
 
 def _topological(after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What people see of a run and its tasks, derived from rows; nothing is decided here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -32,6 +32,7 @@ from layby.workflow.history import (
 from layby.workflow.merge import MergeConflict
 from layby.workflow.plan import parse_node_id, parse_root_id, read_root_param
 from layby.workflow.reasons import sentence_of
+from layby.workflow.shape import Shape
 
 __all__ = [
     "History",
@@ -115,6 +116,14 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     failed: Mapping[str, str] = {}
     by: str = ""
     reason: str = ""
+    codes: tuple[str, ...] = ()
+    """Names of the codes that its tasks have run with, in the order of its tasks."""
+    pin: str | None = None
+    """The code it is pinned to, if it is."""
+    is_cleaning_up: bool = False
+    """Whether tasks with `rule="finally"` are still to end, and everything else has: the run
+    itself, or all its other tasks.
+    """
 
 
 class NodeRow(Struct, frozen=True):
@@ -131,8 +140,14 @@ def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Mi
     """`nodes`: all tasks of the run, in any order."""
     root = root.at(now)
     param = read_root_param(root.param)
-    tasks = _executions(nodes, param.shape.after, now)
+    tasks = _executions(nodes, param.shape, now)
     over = None if root.is_pending else outcome.read_run(root)
+    is_over = over is not None or all(
+        tasks[each].settled_at is not None for each in tasks.keys() - param.shape.cleanups
+    )
+    is_clean = all(
+        tasks[each].settled_at is not None for each in tasks.keys() & param.shape.cleanups
+    )
     return RunStatus(
         run_id=parse_root_id(root.id) or root.id,
         flow=param.flow,
@@ -144,6 +159,9 @@ def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Mi
         failed={} if over is None else over.failed,
         by="" if over is None else over.by,
         reason="" if over is None else over.reason,
+        codes=_codes(tasks.values()),
+        pin=root_task.pin,
+        is_cleaning_up=is_over and not is_clean,
     )
 
 
@@ -179,18 +197,31 @@ def _waiting_on(
     return WaitingOn(waiting.kind, sentence, waiting.since, waiting.until)
 
 
-def _executions(
-    nodes: Sequence[NodeRow], after: Mapping[str, tuple[str, ...]], now: Millis
-) -> dict[str, TaskExecution]:
+def _executions(nodes: Sequence[NodeRow], shape: Shape, now: Millis) -> dict[str, TaskExecution]:
     rows = {_task_id(row): row for row in nodes}
     unsettled = {each: row for each, row in rows.items() if row.promise.at(now).is_pending}
+    unended = unsettled | {each: row for each, row in rows.items() if row.task.is_kept}
     return {
-        each: task_execution(
-            rows[each], now, [unsettled[one] for one in dependencies if one in unsettled]
-        )
-        for each, dependencies in after.items()
+        each: task_execution(rows[each], now, _open(each, shape, unsettled, unended))
+        for each in shape.after
         if each in rows
     }
+
+
+def _codes(tasks: Iterable[TaskExecution]) -> tuple[str, ...]:
+    tried = (each.code for task in tasks for each in task.tries if each.code is not None)
+    return tuple(dict.fromkeys(tried))
+
+
+def _open(
+    task_id: str,
+    shape: Shape,
+    unsettled: Mapping[str, NodeRow],
+    unended: Mapping[str, NodeRow],
+) -> list[NodeRow]:
+    """What a task still waits for; one that cleans up also waits for the ends of bodies."""
+    awaited = unended if task_id in shape.cleanups else unsettled
+    return [awaited[each] for each in shape.after[task_id] if each in awaited]
 
 
 def _pending_state(root: Task, tasks: Mapping[str, TaskExecution]) -> RunStateName:

@@ -11,7 +11,7 @@ from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration, positive_seconds
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
-from layby.workflow.rules import Rule, check_rule
+from layby.workflow.rules import FINALLY, Rule, check_rule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +63,10 @@ class TaskDefinition(Generic[P, R]):
     @property
     def requires_handle(self) -> bool:
         return self.handle_name is not None
+
+    @property
+    def cleans_up(self) -> bool:
+        return self.rule == FINALLY
 
     @property
     def mode(self) -> Mode:
@@ -136,6 +140,8 @@ def task(
     three retries after the first try; `retry` takes a whole policy. `timeout` counts only time
     with a slot held. `group` names the workers that run it, if not those of the run.
     `process=True` runs a module-level plain `def` in a process of its own.
+    `rule="finally"` makes it clean up: it runs when the bodies of all other tasks of the run have
+    ended, even if the run was cancelled or its deadline has passed, and needs a `timeout`.
     `rpc` is a name under which Resonate SDKs and `handle.rpc` can call the function.
     `on_success(task_id, context)` is called once a successful try is recorded,
     `on_failure(task_id, error, context)` after every failed one.
@@ -150,7 +156,7 @@ def task(
             task_id,
             _dependency_ids(dependencies, task_id),
             _retry_policy(retries, retry, task_id),
-            None if timeout is None else positive_seconds(timeout, f"timeout of task '{task_id}'"),
+            _timeout(timeout, rule, task_id),
             check_rule(rule),
             group=None if group is None else check_name(group, f"group of task '{task_id}':"),
             process=process,
@@ -160,6 +166,18 @@ def task(
         )
 
     return define if function is None else define(function)
+
+
+def _timeout(timeout: Duration | None, rule: object, task_id: str) -> float | None:
+    """No deadline ends a task that cleans up, so something else must."""
+    if timeout is not None:
+        return positive_seconds(timeout, f"timeout of task '{task_id}'")
+    if rule == FINALLY:
+        raise WorkflowError(
+            f"task '{task_id}' has rule='finally' but no timeout: the run's deadline does not end "
+            "it, so write timeout= with the seconds it may hold a slot"
+        )
+    return None
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -51,6 +51,8 @@ class RunViews:
         """What the task is given. Everything before it must have been learned or left open."""
         for each in self._not_worked_out(task_id):
             reached = [one for one in self.shape.after[each] if self._reached(one, each)]
+            if each in self.shape.cleanups:
+                reached = self._latest_of(reached)
             self._before[each] = self._joined(reached)
         return self._before[task_id]
 
@@ -74,26 +76,22 @@ class RunViews:
 
     def so_far(self) -> View:
         """What a run has made that may not be over: all that settled, whoever has seen it."""
-        dependents = self._dependents()
-        ends = [each for each in self.shape.after if self._is_end(each, dependents[each])]
-        return self._joined(ends).view
-
-    def _is_end(self, task_id: str, dependents: Sequence[str]) -> bool:
-        """It has settled, and what it changed has reached no other task that has."""
-        return task_id in self._deltas and not any(
-            each in self._deltas and self._reached(task_id, each) for each in dependents
-        )
-
-    def _dependents(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {each: [] for each in self.shape.after}
-        for task_id, dependencies in self.shape.after.items():
-            for each in dependencies:
-                found[each].append(task_id)
-        return found
+        settled = [each for each in self.shape.after if each in self._deltas]
+        return self._joined(self._latest_of(settled)).view
 
     def _joined(self, tasks: Iterable[str]) -> Merge:
         views = [self.after(each) for each in tasks]
         return View.merged(views, self.shape.precedes) if views else Merge(self._initial)
+
+    def _latest_of(self, tasks: Sequence[str]) -> list[str]:
+        """Those whose changes did not reach another of them: the others see what these made."""
+        passed_on = {
+            dependency
+            for each in tasks
+            for dependency in self.shape.after[each]
+            if self._reached(dependency, each)
+        }
+        return [each for each in tasks if each not in passed_on]
 
     def _reached(self, dependency: str, task_id: str) -> bool:
         """Whether what the dependency changed was there when the task settled."""

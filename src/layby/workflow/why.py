@@ -65,7 +65,7 @@ async def find_why(ask: Ask, promise_id: str, now: Millis) -> Why | None:
             has_cause |= not reasons[asked].awaited
     if promise_id not in reasons:
         return None
-    why = replace(why_of(reasons, promise_id), is_cut=bool(waiting))
+    why = replace(why_of(_still_open(reasons), promise_id), is_cut=bool(waiting))
     return replace(why, failures=await _failures(ask, why.cause, now))
 
 
@@ -74,6 +74,20 @@ async def _failures(ask: Ask, cause: Reason, now: Millis) -> tuple[Reason, ...]:
     asked = [await ask(each) for each in cause.failed[:TRACEBACKS]]
     found = [cause, *(reason_of(about, now) for about in asked if about is not None)]
     return tuple(each for each in found if each.traceback)
+
+
+def _still_open(reasons: Mapping[str, Reason]) -> Mapping[str, Reason]:
+    """A run that has ended is held up by nothing once those that clean up have ended as well."""
+    return {
+        each: replace(reason, awaited=tuple(_unsettled(reasons, reason)))
+        if reason.kind == "settled" and reason.awaited
+        else reason
+        for each, reason in reasons.items()
+    }
+
+
+def _unsettled(reasons: Mapping[str, Reason], reason: Reason) -> list[str]:
+    return [each for each in _known(reasons, reason) if reasons[each].kind != "settled"]
 
 
 def why_of(reasons: Mapping[str, Reason], promise_id: str) -> Why:
@@ -148,6 +162,10 @@ def _order(cause: Reason) -> tuple[int, Millis, str]:
 
 def _path(chain: Sequence[Reason]) -> str:
     """A run is named once, however many of its tasks follow."""
+    if chain[0].kind == "settled" and len(chain) > 1:
+        return (
+            f"{chain[0].subject} {chain[0].sentence}, and is being cleaned up: {_path(chain[1:])}"
+        )
     names = [each.subject_beside(before.id) for before, each in pairwise(chain)]
     if len(chain) > SHOWN:
         left_out = len(chain) - 3

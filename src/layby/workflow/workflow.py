@@ -2,23 +2,63 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
+from layby.core.runs import MAX_CLEANUPS
 from layby.errors import WorkflowError
+from layby.workflow.declared_context import check_declared
 from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.shape import Shape
 from layby.workflow.task import TaskDefinition
 
 __all__ = ["AnyTask", "Workflow", "check_run_id"]
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # known to type checkers, wherever it is not installed
+
+    C = TypeVar("C", default=Any)
+else:
+    from typing import TypeVar
+
+    C = TypeVar("C")
+
 AnyTask = TaskDefinition[..., Any]
+"""Any task, whatever its function takes and returns: for functions that make tasks."""
 
 
-class Workflow:
-    """A definition; a run is one execution of it."""
+class Workflow(Generic[C]):
+    """A definition; a run is one execution of it.
 
-    def __init__(self, name: str, tasks: Iterable[AnyTask]) -> None:
+    `context` is the class of its context: a TypedDict, a dataclass, a msgspec Struct or a pydantic
+    model. What a run is given is checked against it when the run starts.
+
+    With `pin`, a run stays on the code that began it: workers with other code leave it alone.
+    """
+
+    @overload
+    def __init__(
+        self: "Workflow[Mapping[str, Any]]",
+        name: str,
+        tasks: Iterable[AnyTask],
+        *,
+        context: None = None,
+        pin: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, name: str, tasks: Iterable[AnyTask], *, context: type[C], pin: bool = False
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        tasks: Iterable[AnyTask],
+        *,
+        context: type[Any] | None = None,
+        pin: bool = False,
+    ) -> None:
         self.name = check_name(name, "workflow name")
+        self.declared = check_declared(context, self.name)
+        self.pin = pin
         self.tasks: Mapping[str, AnyTask] = MappingProxyType(_by_id(self.name, tasks))
         _check_dependencies(self)
         self.shape = _shape(self)
@@ -65,6 +105,7 @@ def _definition(name: str, given: object) -> AnyTask:
 
 
 def _check_dependencies(flow: Workflow) -> None:
+    _check_cleanups(flow)
     for definition in flow.tasks.values():
         for dependency in definition.dependencies:
             if dependency not in flow.tasks:
@@ -75,8 +116,30 @@ def _check_dependencies(flow: Workflow) -> None:
                 )
 
 
+def _check_cleanups(flow: Workflow) -> None:
+    cleanups = {each.id for each in flow.tasks.values() if each.cleans_up}
+    if len(cleanups) == len(flow.tasks):
+        raise WorkflowError(
+            f"workflow '{flow.name}' has only tasks with rule='finally': add one to clean up after"
+        )
+    if len(cleanups) > MAX_CLEANUPS:
+        raise WorkflowError(
+            f"workflow '{flow.name}' has {len(cleanups)} tasks with rule='finally', more than "
+            f"{MAX_CLEANUPS}: do more in each of them"
+        )
+    for definition in flow.tasks.values():
+        for last in definition.dependencies if not definition.cleans_up else ():
+            if last in cleanups:
+                raise WorkflowError(
+                    f"workflow '{flow.name}': task '{definition.id}' depends on '{last}', which "
+                    f"has rule='finally' and so runs after it: remove the dependency, or give "
+                    f"'{definition.id}' rule='finally' too"
+                )
+
+
 def _shape(flow: Workflow) -> Shape:
+    cleanups = [each.id for each in flow.tasks.values() if each.cleans_up]
     try:
-        return Shape({each.id: each.dependencies for each in flow.tasks.values()})
+        return Shape({each.id: each.dependencies for each in flow.tasks.values()}, cleanups)
     except WorkflowError as error:
         raise WorkflowError(f"workflow '{flow.name}': {error}") from None

@@ -1,0 +1,21 @@
+"""The options of a Runner, for everything that passes them on; a test compares them with it."""
+
+from typing import TypedDict
+
+from layby.store.sqlite import Durability
+from layby.workflow.duration_checks import Duration
+
+
+class RunnerOptions(TypedDict, total=False):
+    slots: int
+    group: str
+    max_parked: int
+    max_threads: int
+    durability: Durability
+    max_crashes: int
+    switch_interval: float | None
+    freeze_parked: bool
+    token: str | None
+    lease: Duration
+    socket: bool
+    grace: Duration | None
