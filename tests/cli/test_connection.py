@@ -1,16 +1,21 @@
 """How a command finds layby, and what it says when it does not."""
 
+import asyncio
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from layby.cli.connection import Place, find_place, is_served, socket_of
+from layby.cli.connection import Place, find_place, is_served, reach, socket_of
 from layby.clock import SystemClock
+from layby.core.commands import GetPromise
 from layby.errors import UsageError
 from tests.cli.test_runs import start
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
+from tests.helpers.troubled_server import play, served, soon
 
 URL = "http://127.0.0.1:8001"
 
@@ -180,3 +185,50 @@ def test_a_file_whose_time_is_ahead_of_the_clock_is_read_and_written_in_its_own_
         assert said.code == 0
         assert "in 23 h" not in said.out
         assert "in 1 d" not in said.out
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """Somebody accepts connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as listening:
+        yield listening.getsockname()[1]
+
+
+def test_a_server_that_says_nothing_is_told_of_and_given_up(tmp_path, monkeypatch):
+    """Nobody sits before a silent command: a line soon, an end not much later."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("layby.cli.connection.FIRST_ANSWER_S", 0.3)
+    monkeypatch.setattr("layby.client.first_answer.TELL_AFTER_S", 0.05)
+    with silent_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        said = typed("runs", "--url", url)
+    told, end = said.err.splitlines()
+    assert said.code == 2
+    assert told == f"layby: waiting for {url}: no answer yet; gives up after 0.3 s"
+    assert end.startswith(f"layby: no layby server answers at {url} (no answer in time)")
+
+
+def test_a_command_may_wait_for_a_server(monkeypatch, caplog):
+    """With --wait, as long as it takes."""
+    monkeypatch.setattr("layby.client.first_answer.TELL_AFTER_S", 0.05)
+    port = closed_port()
+    place = Place(f"http://127.0.0.1:{port}", waits=True)
+
+    async def look() -> int:
+        async with reach(place) as client:
+            return (await client.send(GetPromise(id="nobody"))).status
+
+    async def scene() -> None:
+        looking = asyncio.create_task(look())
+        await soon(lambda: caplog.messages)
+        assert caplog.messages == [f"waiting for {place.url}: connection refused"]
+        async with served({"server.port": port}):
+            assert await looking == 404
+
+    play(scene)
+
+
+@pytest.mark.parametrize("command", ["runs", "run", "why", "schedules search"])
+def test_commands_that_ask_a_server_can_wait_for_it(command):
+    """It is one of the options of all of them."""
+    assert "--wait" in typed(*command.split(), "--help").out

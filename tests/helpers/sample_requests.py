@@ -117,6 +117,8 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
         "group": GROUP,
         "nodes": [{"id": "n", "name": "f"}],
     },
+    "layby.flow.publish": lambda _: {"group": GROUP, "name": "flow", "layout": "{}"},
+    "layby.flow.find": lambda _: {"group": GROUP, "name": "flow"},
     "layby.run.get": lambda p: {"id": f"{p}r"},
     "layby.task.records": lambda p: {"id": f"{p}x"},
     "layby.task.decline": lambda p: {
@@ -140,6 +142,9 @@ UNBOUNDED: Final = frozenset(
 )
 """Kinds that no prefix can bound: written here by their names, not by what the server thinks."""
 
+NAMELESS: Final = frozenset({"layby.flow.find"})
+"""Names no id: what tasks a workflow has is not a secret."""
+
 TAKING: Final = frozenset(
     {"layby.worker.take", "layby.task.finish", "layby.task.fail", "layby.run.start"}
 )
@@ -150,6 +155,7 @@ HOLDING: Final = frozenset(
         "layby.worker.leave",
         "layby.worker.release",
         "layby.worker.list",
+        "layby.flow.publish",
     }
 )
 

@@ -6,7 +6,7 @@ from layby.core.replies import Reply
 from layby.server.auth import FORBIDDEN
 from layby.server.auth_config import ApiKey, AuthConfig, new_api_key
 from tests.helpers.keys import public_pem, signed
-from tests.helpers.sample_requests import GROUP, HANDING_BACK, HOLDING, TAKING, UNBOUNDED
+from tests.helpers.sample_requests import GROUP, HANDING_BACK, HOLDING, NAMELESS, TAKING, UNBOUNDED
 
 KEY, DIGEST = new_api_key()
 ADMIN_KEY, _ = new_api_key()
@@ -76,6 +76,8 @@ def expected(name: str, kind: str) -> Reply | None:
     """The rules once more, in words of the tests; every sample names ids of `mine/` and `g`."""
     if name in ABLE:
         return None
+    if kind in NAMELESS:
+        return FORBIDDEN if name in UNABLE else None
     if name not in BOUNDED or kind in UNBOUNDED:
         # A stranger with the group may act for a worker process, if it knows its incarnation.
         is_worker = name == "another prefix and the group" and kind in HOLDING - HANDING_BACK
@@ -83,5 +85,6 @@ def expected(name: str, kind: str) -> Reply | None:
     needs_group = kind in TAKING | HOLDING
     if not needs_group or name in ("a prefix and its group", "an api key"):
         return None
-    # Of a worker's life any group will do; of a take only its own.
-    return None if name == "a prefix and another group" and kind not in TAKING else FORBIDDEN
+    # Of a worker's life any group will do; of a take, and of what is published, only its own.
+    is_named = kind in TAKING or kind == "layby.flow.publish"
+    return None if name == "a prefix and another group" and not is_named else FORBIDDEN

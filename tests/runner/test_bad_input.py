@@ -38,7 +38,7 @@ def test_bad_addresses(address, told):
     assert repr(address) in str(error.value)
 
 
-@pytest.mark.parametrize("option", ["slots", "max_parked", "max_threads", "max_crashes"])
+@pytest.mark.parametrize("option", ["max_parked", "max_threads", "max_crashes"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "4", True])
 def test_bad_counts(option, value):
     """Counts are whole numbers from 1."""

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from layby import RunCancelled, RunFailed, Runner, Workflow, task
+from layby.client import first_answer
 from layby.client.http import HttpClient
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.errors import StoreUnavailable, UsageError
+from layby.errors import NotAllowed, StoreUnavailable, Unavailable, UsageError
 from layby.runner import remote
 from layby.server.server import Server
 from tests.helpers.troubled_server import Meddler, play, served, soon
@@ -214,23 +215,72 @@ def test_a_worker_registers_with_the_lease_it_was_given():
 # --- opening and closing ---------------------------------------------------------------------
 
 
-def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_is_not_there_is_named():
     """After a while, with its address; nothing is left open."""
-    monkeypatch.setattr(remote, "HttpClient", functools.partial(HttpClient, patience=0.1))
 
     async def scene() -> None:
         with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:1 .*is it running"):
-            async with Runner("http://127.0.0.1:1"):
+            async with Runner("http://127.0.0.1:1", connect_timeout=0.1):
                 pass
 
     play(scene)
+
+
+def test_a_server_that_says_nothing_is_given_up(caplog: pytest.LogCaptureFixture):
+    """It accepts the connection, and that is all; whoever opens the Runner is told meanwhile."""
+
+    async def scene(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(first_answer, "TELL_AFTER_S", 0.01)
+        over = asyncio.Event()
+
+        async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await over.wait()
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(Unavailable, match="no answer in time"):
+            await Runner(url, connect_timeout=0.2).__aenter__()
+        assert caplog.messages == [f"waiting for {url}: no answer yet; gives up after 0.2 s"]
+        over.set()
+        server.close()
+        await server.wait_closed()
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        play(functools.partial(scene, monkeypatch))
+
+
+def test_who_wants_to_wait_for_a_server_may(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """However long it takes; and once the server was there, it may be away for as long."""
+    monkeypatch.setattr(first_answer, "TELL_AFTER_S", 0.01)
+
+    async def scene(place: Place) -> None:
+        await place.meddler.down()
+        opening = asyncio.create_task(place.runner(connect_timeout=None).__aenter__())
+        await soon(lambda: caplog.messages)
+        assert caplog.messages == [f"waiting for {place.meddler.url}: connection refused"]
+        await place.meddler.up()
+        runner = await opening
+        run = await runner.start(FLOW, {"n": 2}, run_id="a")
+        await soon(lambda: runner.worker.attempts)
+        await place.meddler.down()
+        asked = asyncio.create_task(runner.resolve("event-4", "yes"))
+        await asyncio.sleep(0)
+        await place.meddler.up()
+        await asked
+        assert (await run.result())["answer"] == "yes"
+        await runner.close()
+
+    at_a_place(scene)
 
 
 def test_a_token_that_does_not_fit_is_told_at_once():
     """Nobody tries again with it."""
 
     async def scene(place: Place) -> None:
-        with pytest.raises(UsageError, match="refused this worker: Unauthorized"):
+        with pytest.raises(NotAllowed, match="refused this worker: Unauthorized"):
             async with place.runner(token="nonsense"):
                 pass
         assert len(place.meddler.came) == 1

@@ -25,6 +25,7 @@ from tests.helpers.sample_requests import (
     GROUP,
     HANDING_BACK,
     HOLDING,
+    NAMELESS,
     SAMPLES,
     TAKING,
     UNBOUNDED,
@@ -35,7 +36,7 @@ from tests.helpers.sample_requests import (
 MINE = "mine/"
 GRANTED = frozenset({GROUP})
 NAMING_NONE = {"layby.now"}
-NAMED_BY_ID = sorted(SAMPLES.keys() - UNBOUNDED - NAMING_NONE - (HOLDING - HANDING_BACK))
+NAMED_BY_ID = sorted(SAMPLES.keys() - UNBOUNDED - NAMING_NONE - (HOLDING - HANDING_BACK) - NAMELESS)
 
 
 def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -90,6 +91,13 @@ def test_places_of_ids_were_found() -> None:
 
 def test_any_token_may_ask_what_time_it_is() -> None:
     assert is_within("layby.now", read("layby.now", {}), MINE, frozenset())
+
+
+def test_a_worker_publishes_only_in_groups_it_is_granted() -> None:
+    """Whoever starts a run by its name trusts what was published there."""
+    publish = request("layby.flow.publish", MINE)
+    assert is_within("layby.flow.publish", publish, MINE, GRANTED)
+    assert not is_within("layby.flow.publish", publish, MINE, frozenset({"other"}))
 
 
 def test_a_fence_around_a_settlement_names_its_promise() -> None:

@@ -105,7 +105,7 @@ def test_a_flow_that_says_otherwise_now_does_not_change_a_run():
 def test_of_ordinary_tasks_the_same_is_written_as_ever():
     """Schedules compare what they stored."""
     flow = Workflow("f", tasks=[named("a")])
-    assert b"cleanup" not in plan._layout(flow).tasks
+    assert b"cleanup" not in plan.layout_of(flow).tasks
 
 
 # --- what it sees ----------------------------------------------------------------------------

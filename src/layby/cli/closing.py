@@ -33,7 +33,7 @@ async def close_and_report(runner: Runner) -> None:
 async def _tell(runner: Runner) -> None:
     await asyncio.sleep(SILENT_S)
     while True:
-        stopping = runner.worker.stopping
+        stopping = runner.stopping
         if stopping is not None and stopping.waits_for:
             tasks, left = stopping.waits_for, stopping.seconds_left
             count = "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"

@@ -15,9 +15,10 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from layby.client.first_answer import FirstAnswer
 from layby.client.http import HttpClient
 from layby.client.interface import Client
-from layby.client.transport import Unreachable
+from layby.client.transport import REFUSED, Unreachable
 from layby.clock import SystemClock
 from layby.core import validate
 from layby.core.commands import Command, GetPromise, GetSchedule, GetTask
@@ -39,7 +40,9 @@ T = TypeVar("T")
 DEFAULT_FILE: Final = "layby.db"
 DEFAULT_URL: Final = "http://127.0.0.1:8001"
 PATIENCE_S: Final = 0.3
-"""A person is waiting, so a server that does not answer soon is reported."""
+"""A person is waiting, so a server that is not there is reported at once."""
+FIRST_ANSWER_S: Final = 5.0
+"""How long a server may say nothing; after a second it is told that it is waited for."""
 READS: Final = (Query, GetPromise, GetTask, GetSchedule)
 
 
@@ -53,6 +56,8 @@ class Place(Struct, frozen=True):
     """It was not named by the user."""
     flags: str = ""
     """The flags by which the user named it."""
+    waits: bool = False
+    """Whether a server that does not answer is waited for, however long that takes."""
 
     @property
     def address(self) -> str:
@@ -139,7 +144,7 @@ class FileClient:
         if self._own is not None:
             return await self._own.send(request)
         if self._owner is None and is_served(self._file):
-            self._owner = HttpClient(f"unix:{socket_of(self._file)}", patience=PATIENCE_S)
+            self._owner = _http_client(f"unix:{socket_of(self._file)}", None, waits=False)
         if self._owner is not None:
             return await self._owner.send(request)
         if isinstance(request, READS):
@@ -180,10 +185,15 @@ class FileClient:
 
 def _client(place: Place) -> Client:
     if place.file is None:
-        return HttpClient(place.url or DEFAULT_URL, place.token, PATIENCE_S)
+        return _http_client(place.url or DEFAULT_URL, place.token, waits=place.waits)
     if not place.file.is_file():
         raise UsageError(_no_file(place.file))
     return FileClient(place.file)
+
+
+def _http_client(url: str, token: str | None, *, waits: bool) -> HttpClient:
+    first = FirstAnswer(url, None) if waits else FirstAnswer(url, FIRST_ANSWER_S, PATIENCE_S)
+    return HttpClient(url, token, PATIENCE_S, first=first)
 
 
 def _no_file(file: Path) -> str:
@@ -206,7 +216,7 @@ def unreachable(place: Place, error: StoreUnavailable) -> LaybyError:
         return StoreUnavailable(
             f"{nobody}: {where}; start one with `layby serve`, or give --db or --url"
         )
-    why = "nobody listens there" if "Connect call failed" in error.why else error.why
+    why = "nobody listens there" if error.why == REFUSED else error.why
     return StoreUnavailable(f"{nobody} ({why}): is it running, and is this its address?")
 
 

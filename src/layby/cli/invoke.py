@@ -8,7 +8,7 @@ from layby.cli import showing
 from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask, is_served, now_at
 from layby.cli.expected_replies import expect
-from layby.cli.options import DURATION, JSON, as_json, json_or_text, reaching
+from layby.cli.options import DURATION, JSON, as_json, json_or_text, placed
 from layby.cli.promises import print_promise
 from layby.client.interface import Client
 from layby.core.birth import DELAY, TARGET
@@ -38,8 +38,10 @@ Examples:
     help="The address of the workers that have it.",
 )
 @click.option("--delay", type=DURATION, help="Start no earlier than this long from now.")
-@click.option("--wait", is_flag=True, help="Wait for the result and print it.")
-@reaching
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait for the result, and the server, and print it."
+)
+@placed
 @as_json
 def invoke(
     place: Place,
@@ -52,7 +54,6 @@ def invoke(
     target: str,
     delay: int | None,
     *,
-    wait: bool,
     as_json: bool,
 ) -> None:
     """Call the function FUNC of a worker; the promise ID gets its result.
@@ -68,6 +69,7 @@ def invoke(
         param=json_values.to_value(call),
         tags=tags,
     )
+    wait = place.waits
     if wait and place.file is not None and not is_served(place.file):
         raise UsageError(
             f"--wait: no process serves {place.file}, so nothing would run it; start "

@@ -5,6 +5,9 @@ run, 130 it was interrupted; which error has which is said by its class (`layby.
 failures are one line on stderr.
 """
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -67,18 +70,45 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
 """Every command: its name, its module, and its line in the list of commands."""
 
 
+TOLD: Final = ("layby.client.first_answer", "layby.runner.flow_directory")
+"""Loggers, by name since loading them takes time: a server does not answer, a worker is missing."""
+
+
 class Commands(CommandGroup):
     """Shows expected failures as one line, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _telling():
+                return super().invoke(ctx)
         except LaybyError as error:
             click.echo(f"layby: {error}", err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("layby: interrupted", err=True)
             ctx.exit(130)
+
+
+class _Teller(logging.Handler):
+    """Shows a line of the log as a line of the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"layby: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def _telling() -> Generator[None]:
+    """What a person must hear while a command runs, however the log is configured."""
+    teller = _Teller()
+    for each in map(logging.getLogger, TOLD):
+        each.addHandler(teller)
+        each.propagate = False
+    try:
+        yield
+    finally:
+        for each in map(logging.getLogger, TOLD):
+            each.propagate = True
+            each.removeHandler(teller)
 
 
 @click.group(

@@ -20,7 +20,14 @@ Function = Callable[..., Any]
 
 
 def reaching(command: Function) -> Function:
-    """Adds `--url`, `--token` and `--db`, passed to the command as one `place`."""
+    """Adds `--url`, `--token`, `--db` and `--wait`, passed to the command as one `place`."""
+    return click.option(
+        "--wait", "waits", is_flag=True, help="Wait for a server that does not answer yet."
+    )(placed(command))
+
+
+def placed(command: Function) -> Function:
+    """The same for a command with an option `waits` of its own."""
 
     @click.option("--url", metavar="URL", help="Ask this server.  [env: LAYBY_URL]")
     @click.option("--token", metavar="TOKEN", help="The server's token.  [env: LAYBY_TOKEN]")
@@ -31,8 +38,11 @@ def reaching(command: Function) -> Function:
         "exists, else the server http://127.0.0.1:8001]",
     )
     @functools.wraps(command)
-    def reached(url: str | None, token: str | None, db: str | None, **given: Any) -> Any:
-        place = replace(find_place(url, token, db), flags=_flags_as_typed(url, db))
+    def reached(
+        url: str | None, token: str | None, db: str | None, *, waits: bool, **given: Any
+    ) -> Any:
+        place = find_place(url, token, db)
+        place = replace(place, flags=_flags_as_typed(url, db), waits=waits)
         return command(place=place, **given)
 
     return reached

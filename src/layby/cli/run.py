@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -19,7 +20,14 @@ from rich.text import Text
 from layby.cli import showing
 from layby.cli.closing import close_and_report, exit_soon
 from layby.cli.command_errors import Refused
-from layby.cli.connection import DEFAULT_FILE, Place, is_served, socket_of
+from layby.cli.connection import (
+    DEFAULT_FILE,
+    FIRST_ANSWER_S,
+    Place,
+    ask,
+    is_served,
+    socket_of,
+)
 from layby.cli.options import (
     DURATION,
     JsonParam,
@@ -30,12 +38,15 @@ from layby.cli.options import (
     slotted,
     version_tagged,
 )
-from layby.cli.user_code import complete_files, find_flow
-from layby.errors import RunCancelled, RunFailed, UsageError
+from layby.cli.user_code import complete_files, find_flow, find_flow_or_name
+from layby.core.commands import GetPromise
+from layby.core.replies import PromiseData
+from layby.errors import LaybyError, RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
 from layby.runner.runner import Runner
 from layby.server.signals import stop_requested
 from layby.worker import reporting
+from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.workflow import Workflow
@@ -55,6 +66,14 @@ SHOWN_FIRST = (
     "Completed",
 )
 """Which tasks are shown first if there is no room for all."""
+KEPT = "is kept; continue it with"
+ENDED = {
+    "resolved": "has completed",
+    "rejected": "has failed",
+    "rejected_canceled": "was cancelled",
+    "rejected_timedout": "has failed: its deadline passed",
+}
+"""How a run stands that is not pending any more."""
 TRACEBACKS = 3
 """How many are printed: nobody reads all of a run in which everything failed."""
 
@@ -64,7 +83,8 @@ TRACEBACKS = 3
 Examples:
   layby run orders.py:flow --context order=7
   layby run shop.flows:order --context '{"order": 7}' --id order-7 --deadline 2h
-  layby run orders.py:flow --context @order.json --db sqlite:orders.db --json"""
+  layby run orders.py:flow --context @order.json --db sqlite:orders.db --json
+  layby run order --url http://127.0.0.1:8001      by the name its workers know"""
 )
 @click.argument("target", metavar="MODULE:FLOW", shell_complete=complete_files)
 @click.option(
@@ -77,6 +97,7 @@ Examples:
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
 @slotted
 @click.option("--group", default="default", show_default=True, help="Workers that share the run.")
+@click.option("--work", is_flag=True, help="Over a URL: run its tasks here as well.")
 @graced
 @version_tagged
 @reaching
@@ -92,6 +113,7 @@ def run(
     grace: int,
     version_tag: str | None,
     *,
+    work: bool,
     as_json: bool,
 ) -> None:
     """Start the workflow FLOW of MODULE, show its tasks, and print its result as JSON.
@@ -99,16 +121,23 @@ def run(
     MODULE is a file or an importable module. Exit code 1 means that the run failed. An interrupted
     run can be resumed: the same --id continues where it stopped. A run that was cancelled or passed
     its deadline is cleaned up first.
+
+    Over a URL the workers of the server run its tasks, and this command only watches, unless it is
+    given --work; then MODULE may be left out, and FLOW is the name that the workers know.
     """
+    place = _named(place)
+    is_client = place.url is not None and not work
+    _check_slots(is_client=is_client)
     with redirect_stdout(sys.stderr):
-        flow = find_flow(target)
+        flow = find_flow_or_name(target) if is_client else find_flow(target)
     context = read_context(given)
     runner = Runner(
         _address(place),
-        slots=slots,
+        slots=0 if is_client else slots,
         group=group,
         token=place.token,
         grace=grace / 1000,
+        connect_timeout=None if place.waits else FIRST_ANSWER_S,
         version=version_tag,
     )
     seconds = None if deadline is None else deadline / 1000
@@ -129,10 +158,37 @@ def run(
         if view.run_id:
             in_group = "" if group == "default" else f" --group {group}"
             again = place.sent_here(f"layby run {target} --id {view.run_id}{in_group}")
-            click.echo(f"the run '{view.run_id}' is kept; continue it with: {again}", err=True)
+            how = _how_it_goes_on(place, view.run_id, is_client=is_client)
+            click.echo(f"the run '{view.run_id}' {how}: {again}", err=True)
         raise KeyboardInterrupt from None
     showing.print_json(_document(view, result, None) if as_json else result.to_dict())
     closer.code = 0
+
+
+def _check_slots(*, is_client: bool) -> None:
+    source = click.get_current_context().get_parameter_source("slots")
+    if is_client and source is ParameterSource.COMMANDLINE:
+        raise UsageError(
+            "--slots: over a URL the workers of the server run the tasks; "
+            "add --work to run them here as well"
+        )
+
+
+def _how_it_goes_on(place: Place, run_id: str, *, is_client: bool) -> str:
+    """The run may have ended while this process was being ended."""
+    ended = ENDED.get(_state_of(place, run_id), "")
+    if ended:
+        return f"{ended}; see how it ended with"
+    return "goes on with its workers; watch it again with" if is_client else KEPT
+
+
+def _state_of(place: Place, run_id: str) -> str:
+    """Empty if nobody can tell."""
+    try:
+        reply = ask(place, lambda client: client.send(GetPromise(id=plan.root_id(run_id))))
+    except LaybyError:
+        return ""
+    return reply.data.promise.state if isinstance(reply.data, PromiseData) else ""
 
 
 class _LoopCloser:
@@ -151,7 +207,7 @@ class _LoopCloser:
 
 async def _executed(
     runner: Runner,
-    flow: Workflow,
+    flow: Workflow | str,
     context: Mapping[str, Any],
     run_id: str | None,
     deadline: float | None,
@@ -311,10 +367,13 @@ def _task_document(execution: TaskExecution) -> dict[str, Any]:
     }
 
 
-def _address(place: Place) -> str:
+def _named(place: Place) -> Place:
     """By default the file in this folder, which is created if it does not exist."""
-    if place.is_default and place.file is None:
-        place = Place(file=Path(DEFAULT_FILE))
+    is_local = place.is_default and place.file is None
+    return Place(file=Path(DEFAULT_FILE), flags=place.flags) if is_local else place
+
+
+def _address(place: Place) -> str:
     if place.file is not None and is_served(place.file):
         return f"unix:{socket_of(place.file)}"
     return place.address

@@ -9,8 +9,10 @@ import aiohttp
 from msgspec import Struct
 
 import layby
+from layby.cli.connection import FIRST_ANSWER_S
 from layby.cli.expected_replies import PAGE
 from layby.cli.snapshots import SEEN, state_of_entries
+from layby.client.first_answer import FirstAnswer
 from layby.client.paging import P, pages
 from layby.client.transport import Transport
 from layby.clock import SystemClock
@@ -90,12 +92,14 @@ class _ServerProbe:
     def __init__(self, url: str, token: str | None) -> None:
         self._transport = Transport(url, token)
         self._token = token
+        self._first = FirstAnswer(url, FIRST_ANSWER_S)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10))
         self._url = url
         self._skew: Millis = 0
         self._checked = ""
 
     async def close(self) -> None:
+        self._first.close()
         await self._session.close()
         await self._transport.close()
 
@@ -103,7 +107,9 @@ class _ServerProbe:
 
     async def reachable(self) -> Check:
         """The first request opens the connection; a failure to connect raises here."""
+        self._first.begin()
         await self._post(GetPromise(id="layby/doctor"))
+        self._first.heard()
         begun = perf_counter()
         await self._post(GetPromise(id="layby/doctor"))
         return Check("reachable", "ok", f"answers in {(perf_counter() - begun) * 1000:.1f} ms")
@@ -206,7 +212,8 @@ class _ServerProbe:
         return answers.read(request, await self._post(request))
 
     async def _post(self, request: Any) -> bytes:
-        _, body = await self._transport.post(ask(request, "0", self._token), ANSWER_S)
+        within = self._first.bounded(ANSWER_S)
+        _, body = await self._transport.post(ask(request, "0", self._token), within)
         return body
 
     async def _get(self, path: str) -> tuple[int, str]:

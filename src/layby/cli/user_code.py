@@ -26,8 +26,7 @@ class BrokenCode(UsageError):
 
 def load_module(name: str) -> ModuleType:
     """Import it as `python -m` would: the current folder counts."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    _look_here()
     if ":" in name:
         raise UsageError(
             f"{name!r} is not a module: give {name.partition(':')[0]} without what follows"
@@ -35,9 +34,31 @@ def load_module(name: str) -> ModuleType:
     return _load_file(Path(name)) if name.endswith(".py") else _import(name)
 
 
+def _look_here() -> None:
+    """Modules are found in the current folder too."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
 def find_flow(name: str) -> Workflow:
     """`MODULE:FLOW`; without `:FLOW` the module's only workflow."""
     return _find(name, Workflow, "workflow", "flow = Workflow('name', tasks=[...])")
+
+
+def find_flow_or_name(target: str) -> Workflow | str:
+    """The workflow; or the target itself, if it is a name that no module with workflows has."""
+    is_name = not (":" in target or "/" in target or target.endswith(".py"))
+    if is_name and (not _is_module(target) or not flows_in(load_module(target))):
+        return target
+    return find_flow(target)
+
+
+def _is_module(name: str) -> bool:
+    _look_here()
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def find_graph(name: str) -> Graph:

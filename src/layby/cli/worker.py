@@ -73,6 +73,7 @@ def worker(
         slots=slots,
         lease=lease / 1000,
         grace=grace / 1000,
+        connect_timeout=None,
         version=version_tag,
     )
     asyncio.run(_work_and_end(runner, code, url))

@@ -16,10 +16,11 @@ from functools import partial
 from typing import Final
 
 from layby.client.claims import releases
+from layby.client.first_answer import FirstAnswer, already_heard
 from layby.client.inbox import Inbox
 from layby.client.interface import PromiseListener, Watching
 from layby.client.lost_replies import recovered_reply
-from layby.client.transport import Transport, Unreachable
+from layby.client.transport import CONNECT_S, Transport, Unreachable
 from layby.core.commands import Command, Take, WatchPromise
 from layby.core.pauses import Pauses
 from layby.core.queries import Query
@@ -77,13 +78,16 @@ class HttpClient:
         token: str | None = None,
         patience: float = PATIENCE_S,
         answer_within: float = ANSWER_S,
+        first: FirstAnswer | None = None,
     ) -> None:
+        """`first`: what holds until the server has answered once; None: nothing else than later."""
         self.transport = Transport(url, token)
         self.inbox: Inbox | None = None
         """If set, it reports settled promises; otherwise each watch is a request that waits."""
         self._token = token
         self._patience = patience
         self._answer_within = answer_within
+        self._first = first or already_heard(url)
         self._queue: deque[PendingRequest] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
@@ -127,6 +131,7 @@ class HttpClient:
     async def close(self) -> None:
         """Sends what is queued first, if that takes no longer than a second."""
         self._closed.set()
+        self._first.close()
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=CLOSING_S)
             self._sending.cancel()
@@ -178,7 +183,7 @@ class HttpClient:
 
     async def _deliver(self, batch: Sequence[PendingRequest]) -> None:
         """Send until each has its answer; those that could not be served again, in order."""
-        unanswered, pauses = batch, _pauses(self._patience)
+        unanswered, pauses = batch, _pauses(self._retry_for())
         while True:
             began = asyncio.get_running_loop().time()
             unanswered, failure = await self._try(unanswered)
@@ -190,7 +195,10 @@ class HttpClient:
             if pause is None or self._closed.is_set():
                 _fail_all(unanswered, _stopped() if self._closed.is_set() else failure)
                 return
-            await self._pause(pause)
+            await self._pause(self._first.bounded(pause))
+
+    def _retry_for(self) -> float:
+        return self._patience if self._first.is_heard else self._first.retry_for
 
     async def _try(
         self, batch: Sequence[PendingRequest]
@@ -199,6 +207,7 @@ class HttpClient:
         try:
             replies = await self._exchange(batch)
         except Unreachable as failure:
+            self._first.failed(failure.why)
             for pending in batch:
                 pending.may_have_arrived |= failure.may_have_arrived
             return batch, failure
@@ -212,13 +221,18 @@ class HttpClient:
         unanswered = [
             each for each, reply in zip(batch, replies, strict=True) if reply.status == 503
         ]
+        if len(unanswered) < len(batch):
+            self._first.heard()
+        self._first.failed("it cannot serve now")
         return unanswered, StoreUnavailable(f"the server at {self.transport.url} cannot serve now")
 
     async def _exchange(self, batch: Sequence[PendingRequest]) -> list[Reply]:
         alone = len(batch) == 1
         body = batch[0].body if alone else ask_all([each.body for each in batch], "0", self._token)
-        within = self._answer_within + max(_server_wait_ms(each.request) for each in batch) / 1000
-        status, answer = await self.transport.post(body, within)
+        server_wait_s = max(_server_wait_ms(each.request) for each in batch) / 1000
+        self._first.begin()
+        within = self._first.bounded(self._answer_within) + server_wait_s
+        status, answer = await self.transport.post(body, within, self._first.bounded(CONNECT_S))
         try:
             return _replies(batch, answer)
         except WireError as error:

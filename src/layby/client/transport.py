@@ -1,7 +1,10 @@
 """Sends bytes to a server and back, over a pool of TCP or Unix socket connections."""
 
+import errno
 import io
+import os
 import socket
+import ssl
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -13,6 +16,7 @@ from layby.errors import StoreUnavailable, UsageError
 from layby.wire import ask
 
 CONNECT_S: Final = 5.0
+REFUSED: Final = "connection refused"
 KEEP_ALIVE_S: Final = 60.0
 """Shorter than the server's, so that the server never closes an idle connection first."""
 LARGE_BYTES: Final = 1 << 20
@@ -52,9 +56,11 @@ class Transport:
         self._is_socket = url.startswith("unix:")
         self._base = "http://layby" if self._is_socket else url.rstrip("/")
 
-    async def post(self, body: bytes, within: float) -> tuple[int, bytes]:
+    async def post(
+        self, body: bytes, within: float, connect_within: float = CONNECT_S
+    ) -> tuple[int, bytes]:
         """The answer's status and body; silence for `within` seconds counts as no answer."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=within)
+        timeout = aiohttp.ClientTimeout(total=None, connect=connect_within, sock_read=within)
         data = body if len(body) <= LARGE_BYTES else io.BytesIO(body)
         try:
             async with self._open_session().post(
@@ -117,7 +123,7 @@ class Transport:
         return getproxies().get(parts.scheme)
 
     def _unreachable(self, error: BaseException) -> Unreachable:
-        why = str(error) or type(error).__name__
+        why = _why(error)
         is_unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         return Unreachable(self.url, why, may_have_arrived=not is_unsent)
 
@@ -131,6 +137,21 @@ def check_url(url: str) -> str:
             f"{url!r} is not the address of a server: write for example http://host:8001"
         )
     return url
+
+
+def _why(error: BaseException) -> str:
+    """In a few words; aiohttp repeats the address and quotes Python."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the name of the host is not known"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+        if cause.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(cause):
+            return REFUSED  # of several addresses, one at least
+        if cause.errno is not None and not isinstance(cause, ssl.SSLError):
+            return os.strerror(cause.errno).lower()
+    return str(error) or type(error).__name__
 
 
 def _keepalive_socket(address_info: tuple[Any, ...]) -> socket.socket:

@@ -11,6 +11,7 @@ from layby.core.model import (
     MessageKey,
     Millis,
     Promise,
+    PublishedFlow,
     Schedule,
     Task,
     Wait,
@@ -40,6 +41,8 @@ class Changes(Struct, eq=False):
     """Addresses whose listeners and messages are deleted."""
     messages: dict[MessageKey, Message | None] = {}
     schedules: dict[str, Schedule | None] = {}
+    flows: dict[tuple[str, str], PublishedFlow] = {}
+    """By group and name."""
     earliest: Millis = FAR
     """The earliest instant at which any row added here is due to be looked at again."""
 
@@ -60,6 +63,8 @@ class Changes(Struct, eq=False):
             self.messages.update(later.messages)
         if later.schedules:
             self._add_schedules(later)
+        if later.flows:
+            self.flows.update(later.flows)
         if later.holders:
             self._add_holders(later, now)
         if later.silenced:
@@ -120,4 +125,5 @@ class Changes(Struct, eq=False):
             or self.messages
             or self.schedules
             or self.holders
+            or self.flows
         )

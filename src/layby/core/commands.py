@@ -13,6 +13,9 @@ from layby.core.fields import (
     Unread,
     Value,
 )
+from layby.core.flows import (
+    PublishFlow,
+)
 from layby.core.kinds import (
     Command,
 )
@@ -102,6 +105,7 @@ __all__ = [
     "LeaveWorker",
     "Node",
     "PinRun",
+    "PublishFlow",
     "RegisterCallback",
     "RegisterListener",
     "ReleaseTask",

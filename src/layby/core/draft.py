@@ -10,6 +10,7 @@ from layby.core.model import (
     MessageKey,
     Millis,
     Promise,
+    PublishedFlow,
     Schedule,
     Task,
     Wait,
@@ -91,6 +92,9 @@ class Draft(Changes, kw_only=True):
 
     def put_holder(self, holder: Holder) -> None:
         self.holders[holder.pid, holder.incarnation] = holder
+
+    def put_flow(self, flow: PublishedFlow) -> None:
+        self.flows[flow.group, flow.name] = flow
 
     def put_schedule(self, schedule: Schedule) -> None:
         self.schedules[schedule.id] = schedule

@@ -46,6 +46,10 @@ class BaseRequest(Struct, frozen=True, rename="camel", kw_only=True):
         """The ids that a token must cover; only for senders that a prefix can restrict."""
         raise NotImplementedError(type(self).__name__)
 
+    def named_groups(self) -> Ids:
+        """The groups of workers that a token must be granted."""
+        return () if self.asks is None else (self.asks.group,)
+
     def problems(self) -> Problems:
         """What is wrong with the fields, regardless of any rows."""
         return iter(())

@@ -466,6 +466,15 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
         return replace(self, standing=standing, expires_at=NEVER)
 
 
+class PublishedFlow(Struct, frozen=True, array_like=True, gc=False):
+    """The layout of a workflow, as the worker that registered last has it."""
+
+    group: str
+    name: str
+    layout: str
+    published_at: Millis
+
+
 class Schedule(Struct, frozen=True, array_like=True, gc=False):
     """A cron rule that creates promises or starts runs; then the promises are their roots."""
 

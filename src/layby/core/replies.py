@@ -182,6 +182,19 @@ class SchedulePage(Struct, frozen=True):
     cursor: str | None = None
 
 
+class FlowData(Struct, frozen=True):
+    """`layout` is None if nobody has published this workflow in this group.
+
+    `able_workers`: living workers of the group that have its code; `groups`: other groups in which
+    it was published; `names`: what else was published in this one.
+    """
+
+    able_workers: int
+    groups: Sequence[str] = ()
+    names: Sequence[str] = ()
+    layout: str | None = None
+
+
 OK: Final = Reply(200, Empty())
 DEBUG_IS_OFF: Final = Reply(403, "Debug operations are disabled")
 

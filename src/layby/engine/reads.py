@@ -1,6 +1,7 @@
 """Reads that are not by id: searches, what a holder holds, the snapshot."""
 
 from layby.core import snapshot
+from layby.core.flows import FindFlow
 from layby.core.model import Millis
 from layby.core.promises import NOT_FOUND
 from layby.core.queries import (
@@ -30,6 +31,8 @@ def read(store: Store, query: Query, now: Millis) -> Reply:
             return ok(store.search_tasks(query, now))
         case SearchSchedules():
             return ok(store.search_schedules(query))
+        case FindFlow():
+            return ok(store.find_flow(query))
         case GetRun():
             return ok(store.get_run(query, now))
         case GetRecords():

@@ -79,7 +79,7 @@ class BlockingRunner:
 
     def start(
         self,
-        flow: Workflow[C],
+        flow: Workflow[C] | str,
         context: C | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
@@ -90,7 +90,7 @@ class BlockingRunner:
 
     def execute(
         self,
-        flow: Workflow[C],
+        flow: Workflow[C] | str,
         context: C | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
@@ -123,7 +123,7 @@ class BlockingRunner:
 
     def schedule(
         self,
-        flow: Workflow[C],
+        flow: Workflow[C] | str,
         cron: str,
         *,
         id: str | None = None,  # noqa: A002 - the word users know from @task

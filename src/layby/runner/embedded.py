@@ -55,6 +55,9 @@ class EmbeddedLink:
     def elapsed(self) -> Millis:
         return self._clock.elapsed()
 
+    async def greet(self) -> None:
+        """Nobody has to be asked: the engine is here."""
+
     async def join(self, worker: Worker) -> None:
         """From now on the worker is told when it loses a task."""
         self.router.connect(WorkerInbox(worker, self.router))

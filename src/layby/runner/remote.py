@@ -1,14 +1,19 @@
 """The link of a Runner whose engine is in another process: a server, or the owner of a file."""
 
 from layby.client.executes import ExecuteStream
+from layby.client.first_answer import FirstAnswer
 from layby.client.http import HttpClient
 from layby.client.inbox import Inbox
 from layby.clock import SystemClock
+from layby.core.commands import GetPromise
 from layby.core.model import Millis
 from layby.errors import EngineStopped, NotAllowed, StoreUnavailable
 from layby.worker.heartbeat_thread import HeartbeatThread
 from layby.worker.server_clock import ServerClock
 from layby.worker.worker import Worker
+
+GREETING = "layby/greeting"
+"""Nobody creates it; whether it may be read does not matter either."""
 
 
 class RemoteLink:
@@ -16,12 +21,12 @@ class RemoteLink:
 
     is_embedded = False
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, connect_timeout: float | None) -> None:
         self._url = url
         self._token = token
         self._own_clock = SystemClock()
         self._clock = ServerClock(self._own_clock)
-        self.client = HttpClient(url, token)
+        self.client = HttpClient(url, token, first=FirstAnswer(url, connect_timeout))
         self._inbox: Inbox | None = None
         self._heart: HeartbeatThread | None = None
 
@@ -30,6 +35,16 @@ class RemoteLink:
 
     def elapsed(self) -> Millis:
         return self._own_clock.elapsed()
+
+    async def greet(self) -> None:
+        """For a process without a worker: is the server there, and does it accept the token?
+
+        Such a process is not known to the server: each of its waits is a request of its own.
+        """
+        reply = await self.client.send(GetPromise(id=GREETING))
+        if reply.status == 401:
+            why = f"the server at {self._url} refused this process: {reply.data}"
+            raise NotAllowed(f"{why}: give a token that the server accepts")
 
     async def join(self, worker: Worker) -> None:
         """Make this worker known to the server, listen to it, and keep its leases."""

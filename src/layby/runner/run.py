@@ -144,7 +144,7 @@ class Run:
     ) -> Promise:
         promise_id = promise_id or self.promise_id
         handle = maybe_handle()
-        if handle is not None and handle.task_execution_id in self._runner.worker.attempts:
+        if handle is not None and self._runner.runs_here(handle.task_execution_id):
             return await handle.settled(promise_id, within)
         limit = asyncio.timeout(within)
         try:

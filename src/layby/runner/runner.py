@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
@@ -45,8 +45,9 @@ from layby.errors import (
     error_for,
 )
 from layby.runner import schedule as scheduling
-from layby.runner.counts import at_least_one
+from layby.runner.counts import at_least_one, at_least_zero
 from layby.runner.embedded import EmbeddedLink
+from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.private_socket import open_or_join
 from layby.runner.run import Run
 from layby.runner.schedule import Schedule
@@ -55,6 +56,7 @@ from layby.store.sqlite import Durability
 from layby.wire import json_values
 from layby.wire.durations import limit_of, millis_of, seconds_of
 from layby.worker.worker import Worker, WorkerConfig
+from layby.worker.worker_stop import WorkerStop
 from layby.workflow import plan
 from layby.workflow.code_names import check_version
 from layby.workflow.context import Context
@@ -78,6 +80,7 @@ C = TypeVar("C")
 """The class of a workflow's context."""
 PAGE = 1_000
 EMBEDDED_TTL_MS = 60_000
+CONNECT_TIMEOUT_S = 5.0
 GRACE_S = 25.0
 """Less than the 30 s that Kubernetes waits before it kills a process."""
 MEMORY_GRACE_S = 1.0
@@ -97,6 +100,9 @@ _STATES: dict[RunFilter, tuple[PromiseState, ...]] = {
 class Runner:
     """`async with Runner("sqlite:layby.db", slots=4) as runner: …`
 
+    `slots` bodies run here at a time. With `slots=0` none does, and the store does not know of this
+    process: it starts, reads, settles and schedules, and others do the work.
+
     While Runners are open the interpreter switches threads every `switch_interval` seconds, so
     that a busy body does not keep the writer's thread waiting; None leaves the setting alone.
     With `freeze_parked`, thousands of parked tasks are hidden from the garbage collector
@@ -106,7 +112,9 @@ class Runner:
     socket beside the file, unless `socket` is False; when the owner ends, one of them takes over.
 
     With the `http://…` address of a server, `token` is for that server, and the tasks of this
-    process go to others when the server has not heard from it for `lease` seconds.
+    process go to others when the server has not heard from it for `lease` seconds. Opening gives
+    up when the server has not answered for `connect_timeout` seconds (None: never); once it has
+    answered, it may be away for longer, and this process waits for it.
 
     `close` ends `async` bodies and waits at most `grace` seconds for plain `def` and process
     bodies: 25 seconds by default, or 1 for `memory:`.
@@ -129,6 +137,7 @@ class Runner:
         freeze_parked: bool = True,
         token: str | None = None,
         lease: Duration = 15.0,
+        connect_timeout: Duration | None = CONNECT_TIMEOUT_S,
         socket: bool = True,
         grace: Duration | None = None,
         version: str | None = None,
@@ -138,6 +147,9 @@ class Runner:
         self._settings = Settings(max_crashes=at_least_one(max_crashes, "max_crashes"))
         self._switch_interval = switch_interval
         self._token = token
+        self._connect_timeout = limit_of(
+            connect_timeout, "connect_timeout of a Runner", positive=True
+        )
         self._version = None if version is None else check_version(version)
         self._socket = socket
         self._lease_ms = max(
@@ -147,14 +159,15 @@ class Runner:
             grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
         self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
         self._config = WorkerConfig(
-            slots=at_least_one(slots, "slots"),
+            slots=at_least_zero(slots, "slots"),
             group=check_name(group, "group"),
             max_parked=at_least_one(max_parked, "max_parked"),
             max_threads=at_least_one(max_threads, "max_threads"),
-            processes=min(slots, os.cpu_count() or 1),
+            processes=max(1, min(slots, os.cpu_count() or 1)),
             freeze_parked=freeze_parked,
         )
         self._state: Literal["new", "open", "closing", "closed"] = "new"
+        self._worker: Worker | None = None
 
     # --- opening and closing -------------------------------------------------------------
 
@@ -164,8 +177,13 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._link = await self._open_link()
         self.client = self._link.client
+        self._worker = None
+        self._program = FlowProgram(self.client, random.random, self._version)
+        self._directory = FlowDirectory(
+            self.send, self._address, self._config.group, self._link.elapsed
+        )
         try:
-            await self._start_worker()
+            await (self._start_worker() if self._config.slots else self._link.greet())
         except BaseException:
             await self._link.close()
             raise
@@ -174,7 +192,7 @@ class Runner:
 
     async def _open_link(self) -> "EmbeddedLink | RemoteLink":
         if is_url(self._address):
-            return _remote_link(self._address, self._token)
+            return _remote_link(self._address, self._token, self._connect_timeout)
         if not is_file(self._address):
             return self._open_file()
         file = path_of(self._address)
@@ -198,9 +216,17 @@ class Runner:
             embedded=self._link.is_embedded,
             ttl=EMBEDDED_TTL_MS if self._link.is_embedded else self._lease_ms,
         )
-        self._program = FlowProgram(self.client, random.random, self._version)
-        self.worker = Worker(self.client, self._program, self._config, self.now, self._link.elapsed)
-        await self._link.join(self.worker)
+        program = self._program
+        worker = Worker(self.client, program, self._config, self.now, self._link.elapsed)
+        self._worker = worker
+        await self._link.join(worker)
+        reconnect = worker.on_new_incarnation
+
+        def start_over() -> None:
+            reconnect()
+            publish(worker, program.flows.values())
+
+        worker.on_new_incarnation = start_over
 
     async def __aexit__(
         self,
@@ -219,10 +245,23 @@ class Runner:
             return
         self._state = "closing"
         try:
-            await self.worker.stop(self._grace)
+            if self._worker is not None:
+                await self._worker.stop(self._grace)
         finally:
             self._state = "closed"
             await self._link.close()
+
+    @property
+    def worker(self) -> Worker:
+        """What runs bodies here."""
+        if self._worker is None:
+            raise UsageError(f"this Runner on {self._address!r} has no slots, so it has no worker")
+        return self._worker
+
+    @property
+    def stopping(self) -> WorkerStop | None:
+        """What closing waits for, while it does."""
+        return None if self._worker is None else self._worker.stopping
 
     @property
     def engine(self) -> Engine:
@@ -237,24 +276,29 @@ class Runner:
 
     async def start(
         self,
-        flow: Workflow[C],
+        flow: Workflow[C] | str,
         context: C | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
     ) -> Run:
-        """Start a run and return at once. The same id is the same run, even after a restart."""
-        self._register_flow(flow)
+        """Start a run and return at once. The same id is the same run, even after a restart.
+
+        A workflow may be given by its name, if it is registered here or a worker has published it.
+        """
+        known = await self._found(flow)
         start_id = "" if run_id is None else new_request_id()
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
         command = plan.plan(
-            flow, run_id, context, self._config.group, _duration_ms(deadline), start_id=start_id
+            known, run_id, context, self._config.group, _duration_ms(deadline), start_id=start_id
         )
         started = await self._started(command, run_id)
         if started.created:
+            if known.name not in self._program.flows:
+                await self._directory.warn_if_nobody_works(known.name)
             return Run(self, run_id, is_new=True)
         found = plan.read_root_param(started.promise.param)
-        self._check_flow(found.flow, flow, run_id)
+        self._check_flow(found.flow, known.name, run_id)
         if found.start_id == start_id:  # an earlier copy of this call, whose answer was lost
             return Run(self, run_id, is_new=True)
         if context is not None:
@@ -263,7 +307,7 @@ class Runner:
 
     async def execute(
         self,
-        flow: Workflow[C],
+        flow: Workflow[C] | str,
         context: C | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
@@ -283,20 +327,40 @@ class Runner:
             self._register_flow(code)
             return
         self._check_open()
+        self._check_works()
         if self._program.register_function(check_can_serve(code, self._config.group)):
             self.worker.code_changed()
 
     def _register_flow(self, flow: Workflow) -> None:
         self._check_open()
-        if not isinstance(cast("object", flow), Workflow):
-            raise WorkflowError(
-                f"{flow!r} is not a Workflow: write Workflow('name', tasks=[...]) and start that"
-            )
+        _check_is_workflow(flow)
+        self._check_works()
         for definition in flow.tasks.values():
             if definition.rpc is not None:
                 check_can_serve(definition, self._config.group)
         if self._program.register(flow):
             self.worker.code_changed()
+            if self._address != "memory:":  # which nobody else can see
+                publish(self.worker, [flow])
+
+    def _check_works(self) -> None:
+        if not self._config.slots:
+            raise UsageError(
+                f"this Runner on {self._address!r} has no slots: it starts runs, and runs none; "
+                "register the code with a worker, or give slots="
+            )
+
+    async def _found(self, flow: Workflow | str) -> "Workflow | plan.Layout":
+        """The workflow itself, registered if bodies run here; or what its name stands for."""
+        self._check_open()
+        if isinstance(flow, str):
+            here = self._program.flows.get(flow)
+            return await self._directory.find(flow) if here is None else here
+        if self._config.slots:
+            self._register_flow(flow)
+        else:
+            _check_is_workflow(flow)
+        return flow
 
     async def get(self, run_id: str) -> Run:
         """The run with this id, which must exist."""
@@ -351,7 +415,7 @@ class Runner:
 
     async def schedule(
         self,
-        flow: Workflow[C],
+        flow: Workflow[C] | str,
         cron: str,
         *,
         id: str | None = None,  # noqa: A002 - the word users know from @task
@@ -367,9 +431,9 @@ class Runner:
         from the occurrence. Of the occurrences missed while nothing was running, only the latest
         gets a run; with `catch_up` all of them do.
         """
-        self._register_flow(flow)
+        found = await self._found(flow)
         command = scheduling.command_for(
-            flow,
+            found,
             cron,
             self._config.group,
             schedule_id=id,
@@ -404,7 +468,7 @@ class Runner:
 
     def polling(self, task_execution_id: str) -> Polling | None:
         """What only this process knows about a parked task."""
-        held = self.worker.attempts.get(task_execution_id)
+        held = None if self._worker is None else self._worker.attempts.get(task_execution_id)
         poll = None if held is None else held.poll
         if poll is None:
             return None
@@ -418,7 +482,11 @@ class Runner:
 
     def is_stuck(self, task_execution_id: str) -> bool:
         """Whether one of its bodies is still running in this process though the task has ended."""
-        return task_execution_id in self.worker.stuck
+        return self._worker is not None and task_execution_id in self._worker.stuck
+
+    def runs_here(self, task_execution_id: str | None) -> bool:
+        """Whether its body, running or parked, is in this process."""
+        return self._worker is not None and task_execution_id in self._worker.attempts
 
     @property
     def blocked_by(self) -> str | None:
@@ -449,18 +517,19 @@ class Runner:
     # --- internals -----------------------------------------------------------------------
 
     async def _started(self, command: StartRun, run_id: str) -> RunData:
-        reply = await self.worker.start_run(command)
+        worker = self._worker
+        reply = await (self.send(command) if worker is None else worker.start_run(command))
         if not isinstance(reply.data, RunData):
             raise error_for(reply.status, f"run '{run_id}' cannot be started: {reply.data}")
         return reply.data
 
     @staticmethod
-    def _check_flow(stored: str, flow: Workflow, run_id: str) -> None:
+    def _check_flow(stored: str, flow_name: str, run_id: str) -> None:
         """The same id is the same run, so it must belong to the same workflow."""
-        if stored != flow.name:
+        if stored != flow_name:
             raise Conflict(
                 f"run '{run_id}' already exists and belongs to workflow '{stored}', not "
-                f"'{flow.name}': use another run id, or runner.get({run_id!r})"
+                f"'{flow_name}': use another run id, or runner.get({run_id!r})"
             )
 
     async def _steer(
@@ -522,10 +591,17 @@ class Runner:
             raise UsageError("this Runner is not open: use it inside `async with Runner(...)`")
 
 
-def _remote_link(url: str, token: str | None) -> "RemoteLink":
+def _remote_link(url: str, token: str | None, connect_timeout: float | None) -> "RemoteLink":
     from layby.runner.remote import RemoteLink  # noqa: PLC0415 - an HTTP client is slow to load
 
-    return RemoteLink(url, token)
+    return RemoteLink(url, token, connect_timeout)
+
+
+def _check_is_workflow(flow: object) -> None:
+    if not isinstance(flow, Workflow):
+        raise WorkflowError(
+            f"{flow!r} is not a Workflow: write Workflow('name', tasks=[...]) and start that"
+        )
 
 
 def check_can_serve(definition: AnyTask, group: str) -> AnyTask:

@@ -114,7 +114,7 @@ async def delete(runner: "Runner", schedule_id: str) -> None:
 
 
 def command_for(
-    flow: Workflow,
+    flow: Workflow | plan.Layout,
     cron: str,
     group: str,
     *,
@@ -137,7 +137,7 @@ def command_for(
     )
 
 
-def _schedule_id(schedule_id: str | None, flow: Workflow) -> str:
+def _schedule_id(schedule_id: str | None, flow: Workflow | plan.Layout) -> str:
     if schedule_id is not None:
         return check_schedule_id(schedule_id)
     try:

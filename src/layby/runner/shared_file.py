@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from layby.client.http import PATIENCE_S
 from layby.errors import LaybyError, StoreOwned
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.remote import RemoteLink
@@ -21,17 +22,25 @@ from layby.worker.worker import Worker
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.1
+LOOK_WITHOUT_STREAM_S: Final = 1.0
 
 
 class SharedFileLink(RemoteLink):
     """`open_file` opens the file if no other process owns it."""
 
     def __init__(self, file: Path, open_file: Callable[[], EmbeddedLink]) -> None:
-        super().__init__(f"unix:{socket_of(file)}", None)
+        super().__init__(f"unix:{socket_of(file)}", None, PATIENCE_S)
         self._file = file
         self._open_file = open_file
         self._owned_link: EmbeddedLink | None = None
         self._waiting: asyncio.Task[None] | None = None
+        self._look_every = LOOK_EVERY_S
+
+    async def greet(self) -> None:
+        """Without a worker there is no stream whose end would tell that the owner is gone."""
+        self._look_every = LOOK_WITHOUT_STREAM_S
+        self._waiting = asyncio.create_task(self._take_over())
+        await super().greet()
 
     async def join(self, worker: Worker) -> None:
         self._waiting = asyncio.create_task(self._take_over())
@@ -52,8 +61,10 @@ class SharedFileLink(RemoteLink):
             if self._inbox is not None and self._inbox.is_open.is_set():
                 is_server = is_owned_by_server(self._file)
                 await self._inbox.is_down.wait()
-            await asyncio.sleep(LOOK_EVERY_S)
-            if not is_server and not is_served(self._file):
+            await asyncio.sleep(self._look_every)
+            if is_served(self._file):
+                is_server = is_owned_by_server(self._file)
+            elif not is_server:
                 self._try_to_take_over()
 
     def _try_to_take_over(self) -> None:

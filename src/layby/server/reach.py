@@ -28,7 +28,7 @@ def is_within(kind: str, body: object, prefix: str, groups: frozenset[str]) -> b
         return True
     if declared.sender is Sender.WORKER and not groups:
         return False
-    if (take := body.asks) is not None and take.group not in groups:
+    if not all(each in groups for each in body.named_groups()):
         return False
     return all(each.startswith(prefix) for each in body.named_ids())
 

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from layby.core.changes import Changes
+from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import Message, Millis
 from layby.core.queries import (
@@ -20,6 +21,7 @@ from layby.core.queries import (
 )
 from layby.core.replies import (
     Explanation,
+    FlowData,
     PromisePage,
     RowPage,
     SchedulePage,
@@ -69,6 +71,8 @@ class Store(Protocol):
     def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage: ...
 
     def search_schedules(self, query: SearchSchedules) -> SchedulePage: ...
+
+    def find_flow(self, query: FindFlow) -> FlowData: ...
 
     def get_run(self, query: GetRun, now: Millis) -> RowPage: ...
 

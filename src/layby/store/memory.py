@@ -13,6 +13,7 @@ from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.codes import fits, read_refusals
 from layby.core.due import due
+from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
@@ -42,6 +43,7 @@ from layby.core.queries import (
 from layby.core.queue import Entry, Queue, Ready, TakeKey
 from layby.core.replies import (
     Explanation,
+    FlowData,
     PromisePage,
     RowPage,
     SchedulePage,
@@ -207,6 +209,7 @@ class MemoryStore:
         for key, message in changes.messages.items():
             self._put_message(key, message)
         _apply(state.schedules, changes.schedules)
+        state.flows.update(changes.flows)
         self._save_holders(changes)
 
     def _save_waits(self, changes: Changes) -> None:
@@ -323,6 +326,19 @@ class MemoryStore:
 
     def search_schedules(self, query: SearchSchedules) -> SchedulePage:
         return searches.schedules(list(self.state.schedules.values()), query)
+
+    def find_flow(self, query: FindFlow) -> FlowData:
+        flows = self.state.flows
+        key = (query.group, query.name)
+        groups = sorted(group for group, name in flows if name == query.name)
+        names = sorted(name for group, name in flows if group == query.group)
+        return searches.flow(
+            query,
+            [flows[key]] if key in flows else [],
+            groups[: searches.GROUPS_TOLD],
+            names[: query.names],
+            list(self.state.holders.values()),
+        )
 
     def get_run(self, query: GetRun, now: Millis) -> RowPage:
         rows = (row for row in self._projected(query.cursor, now) if row[0].root == query.id)

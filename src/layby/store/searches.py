@@ -1,12 +1,21 @@
 """Searches as keyset pages. SQL narrows through an index; core decides what really matches."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
 from layby.core.birth import NAME, SCHEDULE
 from layby.core.commands import Tags
-from layby.core.model import NEVER, Millis, Promise, Schedule, Task
+from layby.core.flows import FindFlow
+from layby.core.model import (
+    NEVER,
+    Holder,
+    Millis,
+    Promise,
+    PublishedFlow,
+    Schedule,
+    Task,
+)
 from layby.core.queries import (
     GetRecords,
     GetRun,
@@ -17,7 +26,13 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
-from layby.core.replies import PromisePage, RowPage, SchedulePage, TaskPage
+from layby.core.replies import (
+    FlowData,
+    PromisePage,
+    RowPage,
+    SchedulePage,
+    TaskPage,
+)
 from layby.core.search import (
     matches_promise,
     matches_run,
@@ -34,6 +49,8 @@ Read = Callable[[str, Sequence[object], int], list[Pair]]
 """Reads pairs by a FROM/WHERE text, its arguments and a limit."""
 
 T = TypeVar("T", Promise, Task, Schedule)
+
+GROUPS_TOLD = 10
 
 
 def promises(read: Read, query: SearchPromises, now: Millis) -> PromisePage:
@@ -52,6 +69,22 @@ def tasks(read: Read, query: SearchTasks, now: Millis) -> TaskPage:
         if task is not None and matches_task(query, promise, task)
     )
     return TaskPage(*page(matching, query.limit))
+
+
+def flow(
+    query: FindFlow,
+    found: Sequence[PublishedFlow],
+    groups: Sequence[str],
+    names: Sequence[str],
+    holders: Iterable[Holder],
+) -> FlowData:
+    able = (each for each in holders if each.is_alive and each.group == query.group)
+    return FlowData(
+        layout=found[0].layout if found else None,
+        able_workers=sum(query.name in each.names for each in able),
+        groups=[each for each in groups if each != query.group],
+        names=names,
+    )
 
 
 def schedules(everything: Sequence[Schedule], query: SearchSchedules) -> SchedulePage:

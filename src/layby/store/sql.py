@@ -12,6 +12,7 @@ from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.codes import read_refusals
 from layby.core.due import due
+from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
@@ -21,6 +22,7 @@ from layby.core.model import (
     Message,
     Millis,
     Promise,
+    PublishedFlow,
     Schedule,
     Task,
     TaskState,
@@ -41,6 +43,7 @@ from layby.core.queries import (
 from layby.core.queue import Queue, Ready
 from layby.core.replies import (
     Explanation,
+    FlowData,
     PromisePage,
     RowPage,
     SchedulePage,
@@ -59,6 +62,7 @@ from layby.store.failures import explained
 from layby.store.neighbours import SqlNeighbours
 from layby.store.statements import Statements
 from layby.store.tables import (
+    FLOWS,
     HOLDERS,
     LISTENERS,
     MESSAGES,
@@ -81,6 +85,7 @@ _listeners = msgspec.json.Decoder(list[Listener])
 _messages = msgspec.json.Decoder(list[Message])
 _holders = msgspec.json.Decoder(list[Holder])
 _schedules = msgspec.json.Decoder(list[Schedule])
+_flows = msgspec.json.Decoder(list[PublishedFlow])
 _texts = msgspec.json.Decoder(list[str])
 _keyed = msgspec.json.Decoder(list[tuple[str, str]])
 _states = msgspec.json.Decoder(list[tuple[TaskState, str]])
@@ -310,6 +315,7 @@ class SqlStore:
         self._write(sql.drop_messages, [k for k, m in changes.messages.items() if m is None])
         self._write(sql.put_holders, changes.holders.values())
         self._write(sql.count_held, [(*key, by) for key, by in changes.held.items() if by])
+        self._write(sql.put_flows, changes.flows.values())
         self._write(sql.put_schedules, [s for s in changes.schedules.values() if s is not None])
         self._write(sql.drop_schedules, [k for k, s in changes.schedules.items() if s is None])
 
@@ -393,6 +399,16 @@ class SqlStore:
         everything = self._one(self._sql.everything(SCHEDULES), _schedules)
         return searches.schedules(everything, query)
 
+    def find_flow(self, query: FindFlow) -> FlowData:
+        sql = self._sql
+        return searches.flow(
+            query,
+            self._one(sql.flow, _flows, query.group, query.name),
+            self._one(sql.flow_groups, _texts, query.name, searches.GROUPS_TOLD),
+            self._one(sql.flow_names, _texts, query.group, query.names),
+            self._neighbours.holders(()),
+        )
+
     def get_run(self, query: GetRun, now: Millis) -> RowPage:
         return searches.run(self._read_pairs, query, now)
 
@@ -440,6 +456,9 @@ class SqlStore:
             messages={message.key: message for message in messages},
             holders={(holder.pid, holder.incarnation): holder for holder in holders},
             schedules={schedule.id: schedule for schedule in every_schedule},
+            flows={
+                (each.group, each.name): each for each in self._one(sql.everything(FLOWS), _flows)
+            },
         )
 
     def clear(self) -> None:
@@ -462,7 +481,7 @@ class SqlStore:
         return decoder.decode(self._connection.execute(statement, arguments).fetchone()[0])
 
 
-_SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES)
+_SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS)
 
 
 def packed(rows: Iterable[Any]) -> str:

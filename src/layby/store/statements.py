@@ -6,6 +6,7 @@ from functools import cache, partial
 from layby.core.model import NEVER
 from layby.store.dialect import Dialect, quoted
 from layby.store.tables import (
+    FLOWS,
     HOLDERS,
     LISTENERS,
     MESSAGES,
@@ -54,6 +55,15 @@ class Statements:
         pairs = f"SELECT awaited, awaiter FROM {self.dialect.rows(('awaited', 'awaiter'))}"
         self.standing_waits = self._select(WAITS, f"(awaited, awaiter) IN ({pairs})")
         self.schedules = self._select(SCHEDULES, f"id IN {any_of}")
+        self.flow = self._select(FLOWS, '"group" = ? AND name = ?')
+        self.flow_names = """
+            SELECT json_group_array(name) FROM (
+                SELECT name FROM flows WHERE "group" = ? ORDER BY name LIMIT ?)
+        """
+        self.flow_groups = """
+            SELECT json_group_array("group") FROM (
+                SELECT "group" FROM flows WHERE name = ? ORDER BY "group" LIMIT ?)
+        """
         self.living_pids = "SELECT json_group_array(pid) FROM holders WHERE standing = 'alive'"
         self.outbox = self._all(
             self.dialect.packed(MESSAGES.columns, "m"),
@@ -88,6 +98,7 @@ class Statements:
             FROM {self.dialect.rows(("pid", "incarnation", "delta"))}
             WHERE holders.pid = r.pid AND holders.incarnation = r.incarnation
         """
+        self.put_flows = self._upsert(FLOWS)
         self.put_schedules = self._upsert(SCHEDULES)
         self.drop_schedules = f"DELETE FROM schedules WHERE id IN {any_of}"
 
@@ -189,7 +200,7 @@ class Statements:
         return f"""
             INSERT INTO {table.name} ({columns})
             SELECT {cells} FROM {self.dialect.rows(table.names)} WHERE true
-            ON CONFLICT ({", ".join(table.key)}) DO {then}
+            ON CONFLICT ({", ".join(map(quoted, table.key))}) DO {then}
         """
 
     def _move(self, columns: Sequence[Column], count: int) -> str:

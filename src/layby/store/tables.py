@@ -7,7 +7,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import BoolType, Field, StructType, VarTupleType, type_info
 
-from layby.core.model import Holder, Listener, Message, Promise, Schedule, Task, Wait
+from layby.core.model import (
+    Holder,
+    Listener,
+    Message,
+    Promise,
+    PublishedFlow,
+    Schedule,
+    Task,
+    Wait,
+)
 
 
 class Column(Struct, frozen=True):
@@ -59,6 +68,7 @@ LISTENERS: Final = table("listeners", Listener, key=("awaited", "address"))
 MESSAGES: Final = table("messages", Message, key=("id", "kind", "address"))
 HOLDERS: Final = table("holders", Holder, key=("pid", "incarnation"))
 SCHEDULES: Final = table("schedules", Schedule, key=("id",))
+FLOWS: Final = table("flows", PublishedFlow, key=("group", "name"))
 
 PROMISE_MOVES: Final = PROMISES.columns[PROMISES.names.index("state") :]
 TASK_MOVES: Final = TASKS.columns[TASKS.names.index("task_state") :]

@@ -4,6 +4,7 @@ from typing import Final
 
 from layby.core import (
     blocks,
+    flows,
     promises,
     queries,
     runs,
@@ -17,5 +18,5 @@ from layby.core import (
 from layby.core.kinds import public_kinds
 
 KINDS: Final = public_kinds(
-    promises, tasks, schedules, takes, workers, blocks, runs, queries, stats, ticks
+    promises, tasks, schedules, takes, workers, blocks, flows, runs, queries, stats, ticks
 )

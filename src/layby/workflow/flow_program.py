@@ -5,7 +5,7 @@ just written; what is missing (another process ran it) is read from the store.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -114,6 +114,11 @@ class FlowProgram:
         self.names = tuple(sorted(names))
         self.codes = tuple(sorted((*self.codes, (flow.name, self._version or name_of(flow)))))
         return True
+
+    @property
+    def flows(self) -> Mapping[str, Workflow]:
+        """What was registered, by name."""
+        return self._flows
 
     def load_now(self, claim: Claim) -> LoadedTask | Verdict | None:
         if not claim.task.is_ours:

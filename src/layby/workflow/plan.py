@@ -68,11 +68,13 @@ class _WrittenRoot(Struct, frozen=True, omit_defaults=True):
     start: str = ""
 
 
-class _Layout(Struct, frozen=True):
+class Layout(Struct, frozen=True):
     """What is the same in every run of a workflow."""
 
+    name: str
     nodes: tuple[Node, ...]
     tasks: bytes
+    pin: bool = False
 
 
 class _NodeParam(Struct, frozen=True):
@@ -80,7 +82,7 @@ class _NodeParam(Struct, frozen=True):
 
 
 def plan(
-    flow: Workflow,
+    flow: Workflow | Layout,
     run_id: str,
     context: Any,
     group: str,
@@ -94,19 +96,20 @@ def plan(
     `start_id` is kept with the run, so that a copy of the command finds out that its first copy
     created the run. Whoever makes up a run id for one call needs none.
     """
+    layout = flow if isinstance(flow, Layout) else layout_of(flow)
     return StartRun(
         id=root_id(check_run_id(run_id)),
-        name=flow.name,
+        name=layout.name,
         group=group,
-        nodes=_layout(flow).nodes,
+        nodes=layout.nodes,
         timeout=timeout,
-        param=_root_param(flow, _initial(flow, context), start_id),
+        param=_root_param(layout, _initial(flow, context), start_id),
         take=take,
     )
 
 
 def schedule(
-    flow: Workflow,
+    flow: Workflow | Layout,
     schedule_id: str,
     cron: str,
     context: Any,
@@ -117,18 +120,32 @@ def schedule(
     catch_up: bool,
 ) -> CreateRunSchedule:
     """The one command that starts runs from now on. Equal contexts have equal bytes."""
+    layout = flow if isinstance(flow, Layout) else layout_of(flow)
     given = _initial(flow, context)
     return CreateRunSchedule(
         id=schedule_id,
         cron=cron,
-        name=flow.name,
+        name=layout.name,
         group=group,
-        nodes=_layout(flow).nodes,
+        nodes=layout.nodes,
         timeout=timeout,
-        param=_root_param(flow, {key: _in_order(given[key]) for key in sorted(given)}),
+        param=_root_param(layout, {key: _in_order(given[key]) for key in sorted(given)}),
         timezone=timezone,
         catch_up=catch_up,
     )
+
+
+def published_layout(flow: Workflow) -> str:
+    """The layout as a worker publishes it."""
+    return msgspec.json.encode(layout_of(flow)).decode()
+
+
+def read_layout(text: str) -> Layout:
+    """What `published_layout` has written, here or in another version of layby."""
+    try:
+        return msgspec.json.decode(text, type=Layout)
+    except msgspec.MsgspecError as error:
+        raise WireError(str(error)) from None
 
 
 def root_id(run_id: str) -> str:
@@ -216,18 +233,21 @@ def _read(text: str, kind: type[Any]) -> Any:
         raise WireError(f"this promise was not written by layby.run.start: {error}") from None
 
 
-def _initial(flow: Workflow, given: Any) -> dict[str, bytes]:
-    """What a run begins with, checked by the class that the workflow declares for it."""
-    if flow.declared is None:
+def _initial(flow: Workflow | Layout, given: Any) -> dict[str, bytes]:
+    """What a run begins with, checked by the class that the workflow declares for it.
+
+    Without the workflow's code there is nothing to check it by.
+    """
+    if isinstance(flow, Layout) or flow.declared is None:
         return Context(given).changes().changed
     encoded = Context(cast("Any", flow.declared.values_of(given))).changes().changed
     flow.declared.check(encoded)
     return encoded
 
 
-def _root_param(flow: Workflow, context: Mapping[str, bytes], start_id: str = "") -> Value:
+def _root_param(layout: Layout, context: Mapping[str, bytes], start_id: str = "") -> Value:
     encoded = {key: Raw(value) for key, value in context.items()}
-    written = _WrittenRoot(flow.name, encoded, Raw(_layout(flow).tasks), flow.pin, start_id)
+    written = _WrittenRoot(layout.name, encoded, Raw(layout.tasks), layout.pin, start_id)
     return json_values.wrap(msgspec.json.encode(written))
 
 
@@ -236,7 +256,7 @@ def _in_order(encoded: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _layout(flow: Workflow) -> _Layout:
+def layout_of(flow: Workflow) -> Layout:
     tasks = tuple(
         _CleanupParam(task.id, task.dependencies, cleanup=True)
         if task.cleans_up
@@ -244,7 +264,7 @@ def _layout(flow: Workflow) -> _Layout:
         for task in flow.tasks.values()
     )
     nodes = tuple(_node(flow, task_id) for task_id in flow.tasks)
-    return _Layout(nodes, msgspec.json.encode(tasks))
+    return Layout(flow.name, nodes, msgspec.json.encode(tasks), flow.pin)
 
 
 def _node(flow: Workflow, task_id: str) -> Node:

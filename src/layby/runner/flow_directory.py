@@ -1,0 +1,94 @@
+"""The workflows that workers have published, for processes that start runs without the code."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from layby.client.patience import send_until_answered
+from layby.core.commands import Command, PublishFlow
+from layby.core.flows import MAX_NAMES_TOLD, FindFlow
+from layby.core.queries import Query
+from layby.core.replies import FlowData, Reply
+from layby.errors import NotFound, WireError, error_for
+from layby.worker.worker import Worker
+from layby.workflow import plan
+from layby.workflow.names import check_name, close_match
+from layby.workflow.plan import Layout
+from layby.workflow.workflow import Workflow
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_MS: Final = 30_000
+"""How often it is looked whether somebody has the code of a workflow that is started here."""
+
+Send = Callable[[Command | Query], Awaitable[Reply]]
+
+
+class FlowDirectory:
+    """`address` and `group` are those of the Runner; `elapsed` counts milliseconds."""
+
+    def __init__(self, send: Send, address: str, group: str, elapsed: Callable[[], int]) -> None:
+        self._send = send
+        self._address = address
+        self._group = group
+        self._elapsed = elapsed
+        self._looked_at: dict[str, int] = {}
+        self._warned: set[str] = set()
+
+    async def find(self, name: str) -> Layout:
+        """The layout that was published last under this name; raises if there is none."""
+        check_name(name, "workflow name")
+        query = FindFlow(group=self._group, name=name, names=MAX_NAMES_TOLD)
+        reply = await self._send(query)
+        if not isinstance(reply.data, FlowData):
+            raise error_for(reply.status, f"workflow '{name}': {reply.data}")
+        if reply.data.layout is None:
+            raise NotFound(self._unknown(name, reply.data))
+        try:
+            return plan.read_layout(reply.data.layout)
+        except WireError as error:
+            raise WireError(f"workflow '{name}' was published in another form: {error}") from None
+
+    async def warn_if_nobody_works(self, name: str) -> None:
+        """Once for each workflow: a run that nobody can run would wait without a word."""
+        now = self._elapsed()
+        if name in self._warned or now - self._looked_at.get(name, -LOOK_EVERY_MS) < LOOK_EVERY_MS:
+            return
+        self._looked_at[name] = now
+        found = (await self._send(FindFlow(group=self._group, name=name))).data
+        if isinstance(found, FlowData) and found.able_workers == 0:
+            self._warned.add(name)
+            logger.warning(
+                "workflow '%s': no living worker of group '%s' has its code, so its runs wait "
+                "until one is started: %s",
+                name,
+                self._group,
+                self._remedy(),
+            )
+
+    def _unknown(self, name: str, found: FlowData) -> str:
+        text = f"no worker of group '{self._group}' has published a workflow '{name}'"
+        if hint := close_match(name, tuple(found.names)):
+            return f"{text}{hint}"
+        if found.groups:
+            return f"{text}, but one of group '{found.groups[0]}' has: give the Runner that group="
+        return f"{text}: start one with its code ({self._remedy()}), or pass the Workflow itself"
+
+    def _remedy(self) -> str:
+        group = "" if self._group == "default" else f" --group {self._group}"
+        return f"layby worker MODULE --url {self._address}{group}"
+
+
+def publish(worker: Worker, flows: Iterable[Workflow]) -> None:
+    """Say what this worker has code for; in the background, since nobody here waits for it."""
+    for flow in flows:
+        worker.spawn(_publish(worker, flow))
+
+
+async def _publish(worker: Worker, flow: Workflow) -> None:
+    command = PublishFlow(
+        group=worker.config.group, name=flow.name, layout=plan.published_layout(flow)
+    )
+    reply = await send_until_answered(worker.client, command)
+    if not reply.is_ok:
+        logger.warning("workflow '%s' cannot be started by its name: %s", flow.name, reply.data)
