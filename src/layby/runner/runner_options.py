@@ -19,3 +19,4 @@ class RunnerOptions(TypedDict, total=False):
     lease: Duration
     socket: bool
     grace: Duration | None
+    version: str | None
