@@ -28,38 +28,38 @@ shop = Shop()
 
 
 @task
-async def reserve(context: Context):
+async def reserve(context: Context) -> None:
     shop.reserved.add(context["order"])
 
 
 @task(dependencies=[reserve])
-async def approve(context: Context, handle: TaskHandle):
+async def approve(context: Context, handle: TaskHandle) -> None:
     if context["amount"] > 1_000:
         answer = await handle.wait_for(f"approval-{context['order']}")  # no slot meanwhile
         context["approved_by"] = answer["by"]
 
 
 @task(dependencies=[approve])
-async def charge(context: Context):
+async def charge(context: Context) -> None:
     shop.charged.add(context["order"])  # the bank has the money from here on ...
     await asyncio.sleep(context.get("bank_seconds", 0))  # ... and answers when it likes
     context["charged"] = context["amount"]
 
 
 @task(dependencies=[charge], retries=1)
-async def ship(context: Context):
+async def ship(context: Context) -> None:
     if context.get("is_sold_out"):
         raise RuntimeError("sold out")
     shop.shipped.add(context["order"])
 
 
 @task(rule="finally", timeout=60, retries=5)
-async def compensate(context: Context):
+async def compensate(context: Context) -> None:
     order, ending = context["order"], context.ending
     assert ending is not None  # always there in a task with this rule
     if order in shop.shipped:
         return
-    undone = []
+    undone: list[str] = []
     if order in shop.charged:
         shop.charged.discard(order)
         undone.append("refunded")
@@ -76,11 +76,13 @@ flow = Workflow("order", tasks=[reserve, approve, charge, ship, compensate])
 # --- five orders ---------------------------------------------------------------------------
 
 
-async def main():
+async def main() -> None:
     with TemporaryDirectory() as folder:
         async with Runner(f"sqlite:{folder}/orders.db", slots=2) as runner:
 
-            async def order(name: str, amount: int, deadline: float | None = None, **more) -> Run:
+            async def order(
+                name: str, amount: int, deadline: float | None = None, **more: float
+            ) -> Run:
                 context = {"order": name, "amount": amount, **more}
                 return await runner.start(flow, context, run_id=name, deadline=deadline)
 

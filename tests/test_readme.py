@@ -80,6 +80,34 @@ def test_links_between_our_pages_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+CITED = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|sql|txt|ya?ml|sh))(?:::?[\w.]+)?`")
+GONE = {("docs/adr/0028-a-kind-is-declared-once.md", "wire/kinds.py")}
+"""What a decision says was there before it."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_a_page_cites_exists(page):
+    """By its path in the repository, or below `src/layby`."""
+    name = str(page.relative_to(ROOT))
+    cited = [each for each in CITED.findall(page.read_text()) if (name, each) not in GONE]
+    missing = [
+        each
+        for each in cited
+        if not any((ROOT / below / each).is_file() for below in ("", "src/layby"))
+    ]
+    assert missing == []
+
+
+def test_every_test_that_conformance_names_exists():
+    """In one of the files that the page cites."""
+    page = (ROOT / "docs/conformance.md").read_text()
+    files = [ROOT / each for each in CITED.findall(page) if each.startswith("tests/")]
+    defined = "".join(each.read_text() for each in files)
+    named = re.findall(r"`(test_\w+)`", page)
+    assert len(named) >= 20
+    assert [each for each in named if f"def {each}(" not in defined] == []
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/adr").glob("0*.md")), ids=lambda p: p.stem)
 def test_a_decision_is_one_page_and_is_listed(page):
     """At most 60 lines, the four headings in order, and a line in the list."""

@@ -26,7 +26,7 @@ from layby.errors import (
     WorkerLost,
     WorkflowError,
 )
-from layby.runner import BlockingRunner, Run, Runner, Schedule, run
+from layby.runner import BlockingRunner, Run, Runner, Schedule, Settlement, run
 from layby.worker.blocking_handle import BlockingHandle
 from layby.worker.handle import TaskHandle, current_handle
 from layby.workflow.context import Context
@@ -62,6 +62,7 @@ __all__ = [
     "RunStatus",
     "Runner",
     "Schedule",
+    "Settlement",
     "StoreError",
     "TaskExecution",
     "TaskFailed",

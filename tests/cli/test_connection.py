@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from layby.cli.connection import Place, find_place, is_served, reach, socket_of
+from layby.clock import SystemClock
 from layby.core.commands import GetPromise
 from layby.errors import UsageError
 from tests.cli.test_runs import start
@@ -103,7 +104,7 @@ def test_a_missing_file_is_named_and_not_made(tmp_path, monkeypatch):
     """A typing error must not make an empty database that knows nothing."""
     monkeypatch.chdir(tmp_path)
     typed("runs", "--db", "sqlite:gone.db").complains(2, "gone.db does not exist", "--db")
-    typed("resolve", "x", "--db", "gone.db").complains(2, "gone.db does not exist")
+    typed("resolve", "x", "--null", "--db", "gone.db").complains(2, "gone.db does not exist")
     typed("runs", "--db", tmp_path).complains(2, "is a folder")
     assert list(tmp_path.iterdir()) == []
 
@@ -198,3 +199,36 @@ def test_a_command_may_wait_for_a_server(monkeypatch, caplog):
 def test_commands_that_ask_a_server_can_wait_for_it(command):
     """It is one of the options of all of them."""
     assert "--wait" in typed(*command.split(), "--help").out
+
+
+@pytest.fixture
+def day_ahead(desk: Desk, monkeypatch) -> Desk:
+    """A file that was written while the clock was a day ahead."""
+    here = SystemClock.now
+    monkeypatch.setattr(SystemClock, "now", lambda clock: here(clock) + 86_400_000)
+    desk.do(start("o-7"), r.target("call"))
+    monkeypatch.setattr(SystemClock, "now", here)
+    return desk
+
+
+def test_a_file_whose_time_is_ahead_of_the_clock_is_read_and_written_in_its_own_time(day_ahead):
+    target = ("--tag", "resonate:target=poll://any@default")
+    assert (
+        typed("promises", "create", "p", "--timeout", "1h", "--json").json["promise"]["state"]
+        == "pending"
+    )
+    typed("tasks", "create", "t", "--pid", "me", "--timeout", "1h", *target)
+    assert typed("promises", "get", "t", "--json").json["promise"]["state"] == "pending"
+    typed("invoke", "i", "-f", "f", "-t", "1h")
+    assert typed("promises", "get", "i", "--json").json["promise"]["state"] == "pending"
+    for arguments in (
+        ("runs",),
+        ("waiting",),
+        ("tree", "o-7"),
+        ("why", "call"),
+        ("promises", "get", "call"),
+    ):
+        said = typed(*arguments)
+        assert said.code == 0
+        assert "in 23 h" not in said.out
+        assert "in 1 d" not in said.out

@@ -68,3 +68,9 @@ def test_bad_places(tmp_path, monkeypatch):
     typed("migrate", "--db", "gone.db").complains(2, "gone.db does not exist")
     (tmp_path / "x.db").write_text("no database at all " * 99)
     typed("migrate", "--db", "x.db").complains(2, "x.db")
+
+
+def test_a_write_brings_an_older_file_up_to_date(old):
+    """Its store time cannot be read before that: the clock of this machine stands in."""
+    said = typed("promises", "create", "p", "--timeout", "1h", "--json")
+    assert said.json["promise"]["state"] == "pending"

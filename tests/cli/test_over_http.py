@@ -179,7 +179,7 @@ def test_a_clock_that_is_wrong(server, monkeypatch):
     said = typed("doctor", "--url", url_of(server))
     assert said.code == 1
     assert "1 h" in said.out or "59 min" in said.out
-    assert "behind: deadlines that commands" in said.out
+    assert "behind: deadlines that SDK workers" in said.out
 
 
 def test_a_server_with_keys(tmp_path):
@@ -237,3 +237,24 @@ def test_a_server_whose_clock_was_put_back(tmp_path):
     assert said.code == 0
     assert checks(said)["clock"] == "note"
     assert "ahead of the clock: it was set back" in said.out
+
+
+@pytest.mark.parametrize("minutes", [-5, 5])
+def test_the_clock_of_this_machine_does_not_matter(server, monkeypatch, minutes):
+    """Deadlines are made of store time, and "ago" and "in" are measured from it."""
+    here, url = SystemClock.now, ("--url", url_of(server))
+    monkeypatch.setattr(SystemClock, "now", lambda clock: here(clock) + minutes * 60_000)
+    target = ("--tag", "resonate:target=poll://any@default")
+    for arguments in (
+        ("promises", "create", f"made{minutes}", "--timeout", "2m"),
+        ("invoke", f"called{minutes}", "-f", "hello", "-t", "2m"),
+        ("tasks", "create", f"taken{minutes}", "--pid", "me", "--timeout", "2m", *target),
+    ):
+        assert typed(*arguments, *url).code == 0
+        name = arguments[2 if arguments[1] == "create" else 1]
+        said = typed("promises", "get", name, *url).out
+        assert "pending" in said
+        assert "just now" in said
+        assert "in 5 min" not in said
+    assert "is ready" in typed("why", f"called{minutes}", *url).out
+    assert "is due" not in typed("waiting", *url).out

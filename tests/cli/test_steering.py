@@ -1,10 +1,13 @@
 """What people do to runs, tasks and promises, and what is kept of it."""
 
+import json
+
 import pytest
 from msgspec.structs import replace
 
-from layby.core.commands import BlockTask
+from layby.core.commands import AnnotateTask, BlockTask, EnsurePromise
 from tests.cli.test_runs import start
+from tests.cli.test_waiting import take
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
 
@@ -24,7 +27,7 @@ def test_resolve_makes_what_is_not_there_yet(desk: Desk):
 def test_who_did_it_is_known_without_saying(desk: Desk, monkeypatch):
     """The login name."""
     monkeypatch.setenv("LOGNAME", "berta")
-    typed("resolve", "paid")
+    typed("resolve", "paid", "--null")
     assert typed("promises", "get", "paid", "--json").json["promise"]["headers"] == {
         "layby:by": "berta"
     }
@@ -43,20 +46,52 @@ def test_reject_says_the_reason_as_an_error(desk: Desk):
 def test_the_first_outcome_stays(desk: Desk):
     """And whoever comes second is told so, with exit code 1."""
     typed("resolve", "paid", "--value", "1", *ANNA)
-    typed("resolve", "paid", "--value", "2", *ANNA).complains(1, "settled before", "with 1")
+    typed("resolve", "paid", "--value", "2", *ANNA).complains(
+        1, "promise 'paid' was settled before by anna: it stays resolved with 1"
+    )
     typed("reject", "paid", *ANNA).complains(1, "it stays resolved")
-    typed("resolve", "empty", *ANNA)
-    assert typed("reject", "empty", *ANNA).err.endswith("before: it stays resolved\n")
-    assert typed("resolve", "paid", "--value", "1", *ANNA).code == 0
+    desk.do(r.promise("other"), r.settle("other"))
+    assert typed("reject", "other", *ANNA).err.endswith("before: it stays resolved\n")
+
+
+def test_an_equal_outcome_of_somebody_else_has_not_won(desk: Desk):
+    """Two people who approve the same thing: the second is told."""
+    typed("resolve", "paid", "--value", "1", *ANNA)
+    said = typed("resolve", "paid", "--value", "1", *ANNA, "--json")
+    assert said.code == 1
+    told = json.loads(said.out)
+    assert (told["won"], told["promise"]["value"]) == (False, 1)
+    assert "settled before by anna" in said.err
+
+
+@pytest.mark.parametrize("verb", [("resolve", "--value", "1"), ("reject",), ("cancel",)])
+def test_who_wins_is_told_in_json_too(desk: Desk, verb):
+    """The promise as it stands, and whether it was this command's doing."""
+    desk.do(r.promise("p"))
+    assert typed(verb[0], "p", *verb[1:], "--json").json["won"] is True
+    again = typed(verb[0], "p", *verb[1:], "--json")
+    assert (again.code, json.loads(again.out)["won"]) == (1, False)
+
+
+@pytest.mark.parametrize("given", [("--null",), ("--value", "null")])
+def test_null_has_to_be_said(desk: Desk, given):
+    """A forgotten value must not settle anything: it could not be taken back."""
+    forgotten = typed("resolve", "paid")
+    assert forgotten.code == 2
+    assert "--value JSON" in forgotten.err
+    assert "--null" in forgotten.err
+    typed("promises", "get", "paid").complains(1, "there is no promise 'paid'")
+    assert "not both" in typed("resolve", "paid", "--null", "--value", "1").err
+    typed("resolve", "paid", *given)
+    assert typed("promises", "get", "paid", "--json").json["promise"]["value"] is None
 
 
 @pytest.mark.parametrize(("verb", "state"), [("resolve", "resolved"), ("reject", "rejected")])
 def test_what_a_task_has_made_is_known_without_its_prefix(desk: Desk, verb, state):
     """Only an id that is not there at all is a new event's, whatever it looks like."""
     desk.do(start("o-7"), r.promise("run/o-7:first.c.promise.ok"), r.promise("a:b"))
-    typed(verb, "o-7:first.c.promise.ok")
-    typed(verb, "a:b")
-    typed(verb, "o-7:first.c.promise.other")
+    for each in ("o-7:first.c.promise.ok", "a:b", "o-7:first.c.promise.other"):
+        typed(verb, each, "--value", "1")
     found = typed("promises", "search", "--state", state, "--json").json["promises"]
     ids = {each["id"] for each in found}
     assert ids == {"run/o-7:first.c.promise.ok", "a:b", "o-7:first.c.promise.other"}
@@ -70,7 +105,7 @@ def test_a_promise_without_a_task_cannot_be_halted(desk: Desk):
 
 def test_runs_are_not_made_by_resolving(desk: Desk):
     """Ids below run/ belong to runs."""
-    typed("resolve", "run/x").complains(1, "run 'run/x' not found")
+    typed("resolve", "run/x", "--null").complains(1, "run 'run/x' not found")
 
 
 def test_cancel_a_run_with_all_its_tasks(desk: Desk):
@@ -79,7 +114,9 @@ def test_cancel_a_run_with_all_its_tasks(desk: Desk):
     assert typed("cancel", "o-7", *ANNA).lines == ["o-7 is cancelled"]
     assert "cancelled by anna: asked for" in typed("why", "o-7").out
     assert typed("runs", "--json").json["runs"][0]["state"] == "Cancelled"
-    typed("cancel", "o-7").complains(1, "already settled: rejected_canceled")
+    typed("cancel", "o-7").complains(
+        1, "o-7 was settled before by anna: it stays rejected_canceled"
+    )
 
 
 def test_cancel_a_task_or_a_promise(desk: Desk):
@@ -125,6 +162,40 @@ def test_bad_values(desk: Desk, verb):
     assert said.code == 2
     assert "a string needs quotes" in said.err
     typed("promises", "get", "paid").complains(1, "there is no promise 'paid'")
+
+
+def test_a_run_is_not_resolved_by_hand(desk: Desk):
+    """A promise of its id would be created, and every command would mean that one from then on."""
+    told = '{"kind":"promise","sentence":"waiting for promise paid","since":1,"awaited":"paid"}'
+    desk.do(
+        EnsurePromise(id="paid"),
+        start("o-7"),
+        take(),
+        AnnotateTask(id="run/o-7:first", version=1, sub_status="Deferred", waiting_on=told),
+        start("o-8"),
+    )
+    for command in ("resolve", "reject"):
+        said = typed(command, "o-7", "--value", "1")
+        said.complains(said.code, "'o-7' is a run", "it waits for paid", "layby why o-7")
+        assert said.code != 0
+    said = typed("resolve", "o-8", "--value", "1")
+    said.complains(said.code, "none of its promises is open")
+    assert typed("promises", "get", "o-7").code != 0
+    assert typed("resolve", "paid", "--value", "1").code == 0
+
+
+def test_an_id_that_means_two_things_is_refused_where_something_is_done(desk: Desk):
+    """And told where something is only shown."""
+    desk.do(start("o-7"), r.promise("o-7"))
+    for command in ("cancel", "halt", "continue"):
+        said = typed(command, "o-7")
+        assert said.code != 0
+        said.complains(said.code, "'o-7' is a promise, and a run", "'run/o-7'", "layby promises")
+    assert "run or a task of one too: 'run/o-7'" in typed("why", "o-7").err
+    assert typed("why", "run/o-7").err == ""
+    assert typed("cancel", "run/o-7").code == 0
+    assert typed("promises", "get", "o-7", "--json").json["promise"]["state"] == "pending"
+    assert typed("resolve", "o-7", "--value", "1").code == 0
 
 
 # --- tasks that are blocked by their code ----------------------------------------------------

@@ -292,6 +292,19 @@ def test_it_can_be_cancelled_itself_and_the_root_waits_for_its_body(world: World
     world.check()
 
 
+def test_pinning_a_run_past_its_deadline_does_not_settle_it_half(world: World):
+    """It reads as settled before the tick has come; those that clean up have no deadline."""
+    world.ok(started(node("a"), node("clean", cleanup=True), timeout=1_000))
+    taken(world)
+    world.ok(finish(A))
+    assert taken(world) == [CLEAN]
+    world.clock.advance(1_000)
+    assert world.ok(c.PinRun(id=CLEAN, version=1, code="one")).code == "one"
+    world.tick()
+    world.check()
+    assert not world.dump().waits
+
+
 def test_a_worker_lost_while_cleaning_up_is_a_crash_like_any_other(world: World):
     world.ok(started(node("a"), node("clean", cleanup=True)))
     world.ok(cancel())

@@ -4,6 +4,7 @@ import base64
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import ticks
@@ -121,6 +122,13 @@ def test_heartbeat_renews_one_row(world: World) -> None:
     assert holder(world).expires_at == 1_999
     world.tick(1)
     assert holder(world).is_alive
+
+
+def test_a_refusal_does_not_tell_the_incarnation(world: World) -> None:
+    """It proves who a worker is, and what is refused is logged."""
+    refused = world.send(c.HeartbeatWorker(pid="p", incarnation="secret"))
+    assert "'p' is gone" in str(refused.data)
+    assert "secret" not in str(refused.data)
 
 
 def test_a_holder_expires_and_its_tasks_are_taken_again(world: World) -> None:
@@ -408,3 +416,36 @@ def test_nobody_is_told_anything_for_a_worker_that_is_gone(world: World) -> None
     state = world.dump()
     assert {each.address for each in state.listeners} == {"poll://uni@layby.g/other"}
     assert {each.address for each in state.messages.values()} == {"poll://uni@layby.g/other"}
+
+
+def beat(incarnation: str = "1") -> c.HeartbeatWorker:
+    return c.HeartbeatWorker(pid="p", incarnation=incarnation)
+
+
+GONE = {
+    "another incarnation": ((r.take(1), r.take(1, incarnation="2")), "same pid"),
+    "left": ((r.take(1), c.LeaveWorker(pid="p", incarnation="1")), "it has left"),
+    "lease over": ((r.take(1, ttl=15_000), 15_000), "length of its lease, 15 s"),
+    "unknown": ((), "has not registered"),
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_holder_that_is_gone_is_told_what_became_of_it(world: World, name: str) -> None:
+    """And what to do. The other incarnation is not named: knowing it would be proof of being it."""
+    script, told = GONE[name]
+    for each in script:
+        world.tick(each) if isinstance(each, int) else world.ok(each)
+    reply = world.send(beat())
+    assert reply.status == 409
+    assert told in str(reply.data)
+    assert "register a new incarnation" in str(reply.data)
+    assert "(2)" not in str(reply.data)
+
+
+def test_a_pid_in_use_is_told_to_whom_may_not_end_the_other(world: World) -> None:
+    """A token with a prefix must not end other people's workers."""
+    world.ok(r.take(1))
+    reply = world.send(replace(r.take(1, incarnation="2"), prefix="run/"))
+    assert reply.status == 409
+    assert "another living process uses the same pid" in str(reply.data)

@@ -308,3 +308,14 @@ def test_the_difference_is_told_when_it_comes_and_goes(
     assert len(told) == 2
     assert "put back: store time is 9." in told[0] or "store time is 10.0 s ahead" in told[0]
     assert "caught up" in told[1]
+
+
+def test_each_further_step_back_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """How far it is now; what is only being made up for is not told again."""
+    world.clock.set(START - 10_000)
+    let_pass(world, 16_000)
+    world.clock.set(world.clock.now() - 20_000)
+    let_pass(world, 16_000)
+    told = [each.getMessage() for each in caplog.records if "put back" in each.getMessage()]
+    assert len(told) == 2
+    assert "store time is 29." in told[1] or "store time is 28." in told[1]

@@ -69,6 +69,14 @@ def test_negative_numbers_are_refused(field):
         TaskExecutorConfig(**numbers)
 
 
+@pytest.mark.parametrize("field", ["max_inflight", "queue_capacity", "task_budget"])
+def test_nan_is_refused(field):
+    """Every comparison with it is false, so it would switch a limit off in silence."""
+    numbers: dict[str, Any] = {field: float("nan")}
+    with pytest.raises(ValueError, match=f"{field} must be a number, got nan"):
+        TaskExecutorConfig(**numbers)
+
+
 def test_durations_are_seconds_or_timedelta():
     """Both ways of saying it mean the same."""
     assert seconds(timedelta(milliseconds=250)) == seconds(0.25) == 0.25

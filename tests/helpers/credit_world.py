@@ -11,7 +11,7 @@ from typing import Any
 
 from layby.worker import credit as real_credit
 
-IN_LINE_MS, RECENT_MS, AHEAD, COOLING = 25, 20, 64, 32
+IN_LINE_MS, RECENT_MS, LEND_MS, AHEAD, COOLING = 25, 20, 1_000, 64, 32
 """Written down again, so that a wrong number in the module is found."""
 
 
@@ -69,6 +69,8 @@ class Books:
     begun: list[int] = field(default_factory=list)
     cooling: int = 0
     orders: int = 0
+    lent_at: int = -LEND_MS
+    """When one more than `max_parked` was last parked."""
     heard: int = 0
     """The number of the latest question that has been answered."""
 
@@ -114,7 +116,7 @@ class World:
             demand(head is not None and older.before == head.place, "asks for the wrong ones")
             demand(older.ahead == 0, "claims ahead beside what is older")
             demand(0 < older.free <= self.room(), "asks for more than there is room for")
-            demand(self.is_taking(), "asks though it takes nothing")
+            demand(self.is_open, "asks though it takes nothing")
             self.send_ask(older)
         wanted, standing = self.credit.offer(), self.standing
         if standing is None or (standing.offer.free == 0 and wanted.free > 0):
@@ -136,7 +138,7 @@ class World:
 
         Known is what stands in line, and what an answer has named as the oldest left, from the
         hearing of that answer on. Later is who has a later place. While the known one stands in
-        line, or is ready in the store and tasks are taken at all (open, not full), not one later
+        line, or is ready in the store and tasks are taken at all (it is open), not one later
         contender is granted. While an answer to a question brings it, `slots` are, at most: another
         answer may overtake that one and say that it is gone. Not counted is its way in the
         answer to the standing take (nobody knows of that) and in a release; and what got lost
@@ -147,7 +149,7 @@ class World:
                 is_coming = any(job in each.claims for each in self.answers if each.ask)
                 job.passed += is_coming
                 demand(job.passed <= self.slots, f"passed by many: {job} by {granted}")
-                is_here = job.at == "line" or (job.at == "ready" and self.is_taking())
+                is_here = job.at == "line" or (job.at == "ready" and self.is_open)
                 demand(not is_here, f"passed: {job} by {granted}")
 
     def is_earlier(self, job: Job, granted: Job) -> bool:
@@ -169,7 +171,7 @@ class World:
         """Rides on a report or on the start of a run, after `grants`."""
         self.grant()
         head, room = self.head(), self.room()
-        free = max(0, min(most, room)) if self.is_taking() else 0
+        free = max(0, min(most, room)) if self.is_open else 0
         ahead = self.ahead() if is_ahead and room <= free else 0
         ask = self.credit.ask(most, self.now if is_ahead else None)
         demand(ask.free == free, f"free {ask.free}, not {free}")
@@ -300,12 +302,25 @@ class World:
         self.credit.leave(job.contender)
 
     def park(self, number: int) -> None:
+        """At the limit the wait keeps its slot, or lends it."""
         job = self.pick([job for job in self.at("held") if job.has_begun], number)
-        if job is None or self.is_full():
+        if job is None or (self.is_full() and not self.lend(job)):
             return
         demand(self.credit.park(job.contender) is not job.is_ending, "parked, or not, wrongly")
         if not job.is_ending:
             job.at = "parked"
+
+    def lend(self, job: Job) -> bool:
+        if job.is_ending:
+            return False
+        head = self.head()
+        is_last = len(self.at("held", "ending")) >= self.slots
+        is_no_more = is_last and head is not None and head.has_begun
+        may = is_no_more or self.now - self.books.lent_at >= LEND_MS
+        demand(self.credit.lend(self.now) is may, "lends its slot, or not, wrongly")
+        if may and not is_no_more:
+            self.books.lent_at = self.now
+        return may
 
     def resume(self, number: int) -> None:
         job = self.pick(self.at("parked"), number)
@@ -367,6 +382,9 @@ class World:
     def time(self, number: int) -> None:
         self.now += (1, 2, 5, 10, 19, 20, 24, 25)[number % 8]
 
+    def second(self, number: int) -> None:
+        self.now += LEND_MS - number % 2
+
     def give_back(self, _: int = 0) -> None:
         in_line = [job for job in self.at("line") if not (job.has_begun or job.is_call)]
         due = [job for job in in_line if self.now - job.joined_at >= IN_LINE_MS]
@@ -391,9 +409,6 @@ class World:
     def is_full(self) -> bool:
         return self.parked() >= self.max_parked
 
-    def is_taking(self) -> bool:
-        return self.is_open and not self.is_full()
-
     def parked(self) -> int:
         return sum(job.has_begun for job in self.at("line", "parked", "ending"))
 
@@ -402,7 +417,7 @@ class World:
 
     def ahead(self) -> int:
         """What may be claimed ahead now, whatever is on its way counted."""
-        if self.books.cooling or not self.is_taking():
+        if self.books.cooling or not self.is_open:
             return 0
         recent = sum(self.now - each < RECENT_MS for each in self.books.begun)
         taken = len(self.at("line")) + sum(ask.ahead for ask in self.books.asks)
@@ -412,7 +427,7 @@ class World:
         credit = self.credit
         claims = [job for job in self.at("line") if not (job.has_begun or job.is_call)]
         first = min((job.joined_at + IN_LINE_MS for job in claims), default=None)
-        free = max(0, self.room() - len(self.at("line"))) if self.is_taking() else 0
+        free = max(0, self.room() - len(self.at("line"))) if self.is_open else 0
         mine = {
             "held": len(self.at("held")),
             "ending": len(self.at("ending")),
@@ -424,7 +439,6 @@ class World:
             "free": free,
             "overdue_at": first,
             "is_full": self.is_full(),
-            "is_taking": self.is_taking(),
         }
         its = {name: getattr(credit, name) for name in mine}
         demand(its == mine, f"{its} instead of {mine}")
@@ -445,7 +459,7 @@ class World:
             return
         if self.at("line"):
             demand(self.is_overtaken(), "a slot is free, and who stands in line has to wait")
-        elif self.is_taking():
+        elif self.is_open:
             demand(self.credit.offer().free > 0, "a slot is free and offered to nobody")
 
     def is_overtaken(self) -> bool:
@@ -462,10 +476,10 @@ class World:
                 break
         else:
             raise Broken("questions without end")
-        ready, is_taking = self.oldest(), self.is_taking()
-        demand(not (ready and is_taking and self.credit.room > 0), "ready, and a slot is free")
+        ready, is_open = self.oldest(), self.is_open
+        demand(not (ready and is_open and self.credit.room > 0), "ready, and a slot is free")
         demand(
-            not (ready and is_taking and self.at("line")) or self.credit.oldest_left is not None,
+            not (ready and is_open and self.at("line")) or self.credit.oldest_left is not None,
             "somebody stands in line, and nobody has heard of what is left",
         )
 
@@ -529,6 +543,11 @@ CROWDED = (
     *("resume", "finish", "finish", "cancel", "time", "give_back"),
 )
 """Where answers overtake each other, and the line is long."""
+FULL = (
+    *("arrive", "serve", "wake", "hear", "call", "begin", "begin", "park", "park", "park", "park"),
+    *("resume", "finish", "second", "settle"),
+)
+"""Where more want to park than may."""
 
 
 def schedule(random: Random) -> "tuple[int, int, list[tuple[str, int]]]":
@@ -541,4 +560,7 @@ def schedule(random: Random) -> "tuple[int, int, list[tuple[str, int]]]":
     events = [(random.choice(names), random.randrange(8)) for _ in range(length)]
     if random.random() < 0.1:
         events.append(("close", 0))
+    if random.random() < 0.3:
+        max_parked = random.choice((1, 2))
+        events = [(random.choice(FULL), random.randrange(8)) for _ in range(120)]
     return slots, max_parked, events

@@ -39,6 +39,7 @@ _INCARNATIONS = ("1", "2", "3")
 _PLAIN = ("e", "e.1", "s1")
 _ALL = 50
 _VALUES = (c.NOTHING, c.Value(data="eA=="), c.Value(headers={}, data=""))
+_SETTLEMENT_IDS = (None, "one", "other")
 _STATES = ("resolved", "rejected", "rejected_canceled")
 _TAGS: tuple[c.Tags, ...] = ({}, {"resonate:timer": "true"}, {"resonate:branch": "r"})
 _STRICT_TAGS: tuple[c.Tags, ...] = ({}, {}, {"resonate:external": "true"}, *_TAGS)
@@ -267,14 +268,22 @@ class _Writer:
 
     def _resolve(self) -> c.ResolvePromise:
         return c.ResolvePromise(
-            id=self._pick(_PLAIN), value=self._pick(_VALUES), state=self._pick(_STATES)
+            id=self._pick(_PLAIN),
+            value=self._pick(_VALUES),
+            state=self._pick(_STATES),
+            settlement_id=self._pick(_SETTLEMENT_IDS),
         )
 
     def _ensure(self) -> c.EnsurePromise:
         return c.EnsurePromise(id=self._pick((*_PLAIN, "run/none")))
 
     def _cancel(self) -> c.CancelPromise:
-        return c.CancelPromise(id=self._any_id(), by="me", reason="enough")
+        return c.CancelPromise(
+            id=self._any_id(),
+            by="me",
+            reason="enough",
+            settlement_id=self._pick(_SETTLEMENT_IDS),
+        )
 
     # --- protocol kinds that meet the same rows ---
 

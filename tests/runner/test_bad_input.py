@@ -149,7 +149,7 @@ async def test_bad_contexts():
         assert await runner.list() == []
 
 
-@pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf"), "soon", True])
+@pytest.mark.parametrize("deadline", [0, -1, float("nan"), "soon", True])
 @virtual_test
 async def test_bad_deadlines(deadline):
     """A deadline is a positive number of seconds or a timedelta."""

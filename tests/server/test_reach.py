@@ -95,6 +95,10 @@ def test_a_worker_publishes_only_in_groups_it_is_granted() -> None:
     assert not is_within("layby.flow.publish", publish, MINE, frozenset({"other"}))
 
 
+def test_any_token_may_ask_what_time_it_is() -> None:
+    assert is_within("layby.now", read("layby.now", {}), MINE, frozenset())
+
+
 def test_a_fence_around_a_settlement_names_its_promise() -> None:
     """Otherwise a task of one's own would open every promise there is."""
     inner = SettlePromise(id="other/x", state="resolved")

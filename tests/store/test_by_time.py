@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
+from layby.core.address import inbox_of
 from layby.core.model import FAR
 from layby.core.replies import Explanation
 from layby.core.settings import Settings
@@ -138,7 +139,7 @@ def walk(world: World, query: Any) -> list[list[Any]]:
 def expected(world: World, query: q.ListWaiting) -> list[str]:
     state = world.dump()
     wanted: list[tuple[int, str]] = []
-    awaited = {awaited for awaited, _ in state.waits} | {each.awaited for each in state.listeners}
+    awaited = {each.awaited for each in state.listeners if "@layby." not in each.address}
     for key, stored in state.promises.items():
         promise, task = stored.at(NOW), state.tasks.get(key)
         waiting = waiting_of(promise, task, NOW)
@@ -382,3 +383,23 @@ def test_every_list_reads_a_range_of_its_index(source, arguments, index) -> None
     assert f"SEARCH promises USING INDEX {index}" in told or f"COVERING INDEX {index}" in told
     assert "TEMP B-TREE" not in told
     assert "SCAN" not in told
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wait_is_listed_once(backend) -> None:
+    """As the task that waits, whether it is suspended in the store or parked in any worker."""
+    with World(backend) as world:
+        world.ok(c.EnsurePromise(id="event"))
+        world.ok(r.run(a=""))
+        world.ok(r.take(1))
+        told = '{"kind":"promise","sentence":"waiting","since":1,"awaited":"event"}'
+        world.ok(c.AnnotateTask(id="run/a:a", version=1, sub_status="Deferred", waiting_on=told))
+        world.ok(c.RegisterListener(awaited="event", address=inbox_of("default", "w")))
+        world.ok(r.claimed("sdk"))
+        world.ok(r.suspend("sdk", 1, "event"))
+        listed = [entry.promise.id for entry in world.ok(q.ListWaiting()).entries]
+        assert sorted(listed) == ["run/a:a", "sdk"]
+        world.ok(c.RegisterListener(awaited="event", address="http://example.org"))
+        listed = [entry.promise.id for entry in world.ok(q.ListWaiting()).entries]
+        assert sorted(listed) == ["event", "run/a:a", "sdk"]
+        assert world.ok(q.ExplainPromise(id="event")).listeners == 1

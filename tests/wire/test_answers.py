@@ -56,6 +56,11 @@ def test_every_kind_has_json_schemas(kind: str) -> None:
         (c.FinishTask(id="a", version=1), {"promise": PROMISE}, "claims"),
         (c.FailTask(id="a", version=1), {"promise": PROMISE, "claims": []}, "task"),
         (c.AnnotateTask(id="a", version=1), {}, "task"),
+        (c.AnnotateTask(id="a", version=1), {"task": TASK | {"deadlines": [1]}}, "object"),
+        (c.AnnotateTask(id="a", version=1), {"task": TASK | {"deadlines": {"b": "x"}}}, "int"),
+        (q.GetRun(id="a"), {"rows": [
+            {"promise": PROMISE, "task": TASK | {"deadlines": 1}}
+        ]}, "object"),
         (c.FenceTask(id="a", version=1, inner=None), {"preload": []}, "action"),
         (c.FenceTask(id="a", version=1, inner=None), {
             "action": {"kind": "no.such", "head": {"corrId": "0", "status": 200}, "data": {}},

@@ -133,11 +133,8 @@ async def test_backing_off_holds_no_slot():
 
 
 @virtual_test
-async def test_at_max_parked_no_task_is_taken_and_a_wait_keeps_its_slot():
-    """A health event says so once; the wait says so too; room makes everything go on.
-
-    A wait that keeps its slot does so for a second: then it is lent, for those who resume.
-    """
+async def test_at_max_parked_one_more_is_parked_each_second():
+    """Waits keep their slots, and a health event says so once; other slots take new tasks."""
     is_open = asyncio.Event()
 
     @task
@@ -148,24 +145,49 @@ async def test_at_max_parked_no_task_is_taken_and_a_wait_keeps_its_slot():
     async def new(context):
         pass
 
-    async with Runner("memory:", slots=2, max_parked=2) as runner:
+    async with Runner("memory:", slots=3, max_parked=2) as runner:
         with SlotWatch(runner) as slots:
-            for name in "abc":
-                await runner.start(flow_of(waits, name="w"), run_id=name)
-            await settled_down()
-            other = await runner.start(flow_of(new, name="n"))
-            await asyncio.sleep(10)
-            assert runner.worker.credit.parked == 2 + runner.worker.slots_lent
-            assert (await look(other, "new")).status == "Ready"
-            assert runner.worker.credit.free == 0
-            seen = [await look(await runner.get(name), "waits") for name in "abc"]
-            assert [each.sub_status for each in seen][:2] == ["Deferred", "Deferred"]
-            event, lent = runner.worker.health.snapshot()
+            runs = [await runner.start(flow_of(waits, name="w")) for _ in range(4)]
+            await asyncio.sleep(0.5)
+            seen = [await look(run, "waits") for run in runs]
+            assert [each.sub_status for each in seen] == ["Deferred"] * 2 + ["Active"] * 2
+            assert seen[3].waiting_on is not None
+            assert "(max_parked)" in seen[3].waiting_on.sentence
+            assert (runner.worker.credit.free, runner.worker.slots_lent) == (1, 0)
+            await runner.execute(flow_of(new, name="n"))
+            [event] = runner.worker.health.snapshot()
             assert (event.kind, event.capacity) == ("parked_limit", 2)
-            assert lent.kind == "slot_lent"
+            runs += [await runner.start(flow_of(waits, name="w")) for _ in range(20)]
+            for second in range(1, 6):
+                await asyncio.sleep(1)
+                assert runner.worker.slots_lent == second
             is_open.set()
-            await other.result()
-            slots.assert_never_more_than(2)
+            await asyncio.gather(*(run.result() for run in runs))
+            slots.assert_never_more_than(3)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("way", ["plain", "gather"])
+@virtual_test
+async def test_who_waits_for_its_own_run_goes_on_at_max_parked(way, count, slots):
+    """The run that it waits for needs a slot of the same worker."""
+
+    @task
+    async def child(context):
+        await asyncio.sleep(0.1)
+
+    @task
+    async def parent(context, handle):
+        run = await runner.start(flow_of(child, name="child"))
+        if way == "plain":
+            await run.result()
+        else:
+            await asyncio.gather(handle.sleep(1, key="s"), run.result())
+
+    async with Runner("memory:", slots=slots, max_parked=1) as runner:
+        runs = [await runner.start(flow_of(parent, name="parent")) for _ in range(count)]
+        await asyncio.gather(*(run.result(timeout=30) for run in runs))
 
 
 @virtual_test

@@ -15,6 +15,7 @@ from layby.worker.credit import (
     ENDING,
     HELD,
     IN_LINE_MS,
+    LEND_MS,
     LINE,
     NOTHING,
     OUT,
@@ -24,16 +25,19 @@ from layby.worker.credit import (
     Credit,
     Offer,
 )
-from tests.helpers.credit_world import CROWDED, EVENTS, World, schedule
+from tests.helpers.credit_world import CROWDED, EVENTS, FULL, World, schedule
 
 events = st.tuples(st.sampled_from(EVENTS), st.integers(0, 7))
+full = st.tuples(st.sampled_from(FULL), st.integers(0, 7))
 crowds = st.tuples(st.sampled_from(CROWDED), st.integers(0, 7))
 
 
 @given(
     slots=st.integers(1, 4),
     max_parked=st.sampled_from((1, 2, 50)),
-    played=st.lists(events, max_size=100) | st.lists(crowds, min_size=30, max_size=150),
+    played=st.lists(events, max_size=100)
+    | st.lists(crowds, min_size=30, max_size=150)
+    | st.lists(full, min_size=30, max_size=100),
     is_closed=st.booleans(),
 )
 def test_any_schedule_keeps_the_promises(slots, max_parked, played, is_closed):
@@ -345,18 +349,119 @@ def test_while_somebody_stands_in_line_it_wants_to_hear_of_others_until_it_has()
     assert credit.offer() == Offer(0, in_line=False)
 
 
-@pytest.mark.parametrize("is_full", [True, False])
-def test_a_full_worker_or_one_that_stops_takes_nothing_but_its_bodies_go_on(is_full):
-    credit = Credit(1, max_parked=1)
+def test_a_worker_that_stops_takes_nothing_but_its_bodies_go_on():
+    credit = Credit(1)
     body = parked(credit)
     credit.heard(3, NOTHING)
-    if not is_full:
-        credit.max_parked, credit.is_open = 2, False
+    credit.is_open = False
     credit.join_line(body, 5, 5)
     assert (credit.offer(), credit.older()) == (Offer(), None)
     ask = credit.ask(1, 5)
     assert (ask.free, ask.ahead) == (0, 0)
     assert credit.grants() == [body]
+
+
+# --- by example: max_parked --------------------------------------------------------------
+
+
+def test_a_full_worker_takes_all_the_same():
+    """Who is parked may wait for what it takes."""
+    credit = Credit(1, max_parked=1)
+    parked(credit)
+    assert credit.is_full
+    assert credit.offer() == Offer(1)
+    assert credit.ask(1, 5).free == 1
+
+
+def test_at_max_parked_a_slot_is_lent_once_a_second():
+    credit = Credit(2, max_parked=1)
+    parked(credit)
+    first = begun(credit)
+    assert credit.lend(now=5_000)
+    credit.park(first)
+    begun(credit)
+    assert not credit.lend(now=5_000 + LEND_MS - 1)
+    assert credit.lend(now=5_000 + LEND_MS)
+
+
+def test_a_slot_is_lent_to_who_was_parked_at_any_time():
+    """As many are parked as before."""
+    credit = Credit(1, max_parked=1)
+    waits = parked(credit)
+    begun(credit)
+    assert credit.lend(now=0)
+    assert not credit.lend(now=1)
+    in_line(credit, 5)
+    assert not credit.lend(now=1), "for a new task only once a second"
+    credit.join_line(waits, 1, 1)
+    assert credit.lend(now=1)
+
+
+def test_below_max_parked_a_slot_is_lent_whenever_it_is_asked_for():
+    credit = Credit(2, max_parked=1)
+    begun(credit)
+    assert credit.lend(now=0)
+    assert credit.lend(now=0)
+
+
+# --- families: whoever waits for tasks that it started -----------------------------------
+
+
+class Family:
+    """One worker, whose bodies start others and wait for them all."""
+
+    def __init__(self, parents, slots, max_parked):
+        self.parents, self.max_parked = parents, max_parked
+        self.credit, self.now = Credit(slots, max_parked), 0
+        self.ready = [each for each, parent in enumerate(parents) if parent is None]
+        self.alive, self.bodies = set(range(len(parents))), {}
+
+    def take(self):
+        for each in self.ready[: self.credit.free]:
+            self.ready.remove(each)
+            self.bodies[each] = in_line(self.credit, self.now, self.now)
+        for granted in self.credit.grants():
+            if not granted.has_begun:
+                self.credit.begin(granted, self.now)
+                each = next(key for key, body in self.bodies.items() if body is granted)
+                self.ready += [key for key, parent in enumerate(self.parents) if parent == each]
+
+    def go_on(self):
+        for each, body in list(self.bodies.items()):
+            is_waiting = any(self.parents[key] == each for key in self.alive)
+            if not is_waiting and body.slot_state is HELD:
+                self.credit.leave(body)
+                self.alive.remove(each)
+                del self.bodies[each]
+            elif not is_waiting:
+                self.credit.join_line(body, self.now, self.now)
+            elif body.slot_state is HELD and self.credit.lend(self.now):
+                self.credit.park(body)
+
+    def live(self):
+        """Returns the number of seconds in which everybody has come to an end."""
+        for second in range(10 + 2 * len(self.parents)):
+            for _ in range(3 * len(self.parents)):
+                self.take()
+                assert self.credit.parked <= self.max_parked + second + 1
+                self.go_on()
+            if not self.alive:
+                return second
+            self.now += LEND_MS
+        raise AssertionError(f"waits for ever: {self.alive}")
+
+
+@given(data=st.data(), slots=st.integers(1, 3), max_parked=st.integers(1, 4))
+def test_families_come_to_an_end_at_any_max_parked(data, slots, max_parked):
+    """No deadlock, however many generations wait; beyond the limit one more for each second."""
+    count = data.draw(st.integers(1, 12))
+    parents = [
+        data.draw(st.none() | st.integers(0, each - 1)) if each else None for each in range(count)
+    ]
+    family = Family(parents, slots, max_parked)
+    seconds = family.live()
+    assert seconds <= max(0, count - max_parked)
+    assert family.credit.room == slots
 
 
 # --- by example: ahead, and back ---------------------------------------------------------

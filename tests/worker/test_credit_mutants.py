@@ -52,6 +52,16 @@ BUGS = {
         "contender.slot_state in (LINE, ENDING)",
     ),
     "one more than max_parked": ("self.parked >= self.max_parked", "self.parked > self.max_parked"),
+    "a slot is lent to nobody who was parked": (
+        "is_last and head is not None and head.has_begun",
+        "False",
+    ),
+    "a new task counts as one who was parked": (
+        "if is_last and head is not None and head.has_begun:",
+        "if is_last and head is not None:",
+    ),
+    "slots are lent one after the other": ("        self._lent_at = now\n", ""),
+    "a slot is lent too late": ("now - self._lent_at < LEND_MS", "now - self._lent_at <= LEND_MS"),
     "who steps back stays in line": (
         "            self._leave_line(contender)\n            contender.slot_state = PARKED",
         "            contender.slot_state = PARKED",
@@ -82,7 +92,7 @@ BUGS = {
         "self.oldest_left <= head.place",
     ),
     "a slot is kept for what may not be taken": (
-        "return self.is_taking and self.oldest_left is not None",
+        "return self.is_open and self.oldest_left is not None",
         "return self.oldest_left is not None",
     ),
     "nobody asks for what is older": (
@@ -94,7 +104,7 @@ BUGS = {
         "return self._asked(free)",
     ),
     "nobody wants to hear of what is left": (
-        "self.is_taking and self._waiting > 0 and self.oldest_left is None",
+        "self.is_open and self._waiting > 0 and self.oldest_left is None",
         "False",
     ),
     "any answer is believed": ("if ask.number > self._told:", "if True:"),
@@ -111,12 +121,12 @@ BUGS = {
     ),
     "a task on its way that never arrives": ("if first < task.number]", "]"),
     # what is asked for and offered
-    "a full or closed worker takes": (
-        "max(0, min(most, self.room)) if self.is_taking else 0",
+    "a closed worker takes": (
+        "max(0, min(most, self.room)) if self.is_open else 0",
         "max(0, min(most, self.room))",
     ),
-    "a full or closed worker offers": (
-        "max(0, self.room - self._waiting) if self.is_taking else 0",
+    "a closed worker offers": (
+        "max(0, self.room - self._waiting) if self.is_open else 0",
         "max(0, self.room - self._waiting)",
     ),
     "a slot is offered that somebody in line wants": (
@@ -142,7 +152,7 @@ BUGS = {
     "claims ahead while it cools down": ("self._cooling = COOLING", "self._cooling = 0"),
     "cools down for too short": ("COOLING: Final = 32", "COOLING: Final = 31"),
     "claims ahead though it takes nothing": (
-        "if self._cooling or not self.is_taking:",
+        "if self._cooling or not self.is_open:",
         "if self._cooling:",
     ),
     "calls and resumed bodies go back": (

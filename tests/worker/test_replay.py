@@ -4,8 +4,10 @@ import asyncio
 import re
 
 import pytest
+from msgspec.structs import replace
 
-from layby import ConditionError, DeferTimeout, ReplayMismatch, Runner, UsageError, task
+from layby import ConditionError, DeferTimeout, ReplayMismatch, RunFailed, Runner, UsageError, task
+from layby.core.replies import AnnotateData
 from layby.testing import SlotWatch, virtual_test
 from tests.helpers.workers import crashing, flow_of, look, promises, settled_down, until
 
@@ -437,3 +439,27 @@ async def test_an_idle_handle_costs_no_write():
         await asyncio.sleep(4)
         assert runner.engine.commits == before
         await run.result()
+
+
+@virtual_test
+async def test_an_answer_without_the_record_is_the_error_of_the_peer(monkeypatch):
+    """Not a failed assertion in the code of a user."""
+
+    @task
+    async def works(context, handle):
+        await handle.checkpoint("k", lambda: 1)
+
+    async with Runner("memory:") as runner:
+        client = runner.worker.client
+        send = client.send
+
+        async def forgetful(request):
+            reply = await send(request)
+            if isinstance(reply.data, AnnotateData):
+                return replace(reply, data=replace(reply.data, record=None))
+            return reply
+
+        monkeypatch.setattr(client, "send", forgetful)
+        run = await runner.start(flow_of(works), run_id="r")
+        with pytest.raises(RunFailed, match=r"WireError.*without its record"):
+            await run.result()

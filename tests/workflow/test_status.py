@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from layby.core import values, waits
 from layby.core.model import NEVER, Promise, Task
 from layby.core.waits import read_waiting_on
+from layby.errors import WireError
 from layby.wire.json_values import error_value, text_of
 from layby.workflow.history import TaskHistory
 from layby.workflow.merge import Delta, Merge, MergeConflict, View
@@ -312,3 +313,8 @@ FAILED_RUN = values.error("RunFailed", "x", failed={"first": "ValueError: bad"})
 def test_a_run_that_has_ended(ended, state, failed, by, reason):
     found = run_status(root(**ended), ROOT_TASK, [], NOW)
     assert (found.state, found.failed, found.by, found.reason) == (state, failed, by, reason)
+
+
+def test_a_run_without_its_task_is_the_error_of_whoever_showed_it():
+    with pytest.raises(WireError, match="run/r is without its task"):
+        run_status(promise(id="run/r"), None, [], 5)

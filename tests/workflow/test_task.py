@@ -158,7 +158,7 @@ def positional(context, handle, /): ...
         ({"timeout": 0}, plain, "timeout of task 'plain' must be above 0 seconds, got 0"),
         ({"timeout": -1}, plain, "must be above 0"),
         ({"timeout": timedelta(0)}, plain, "must be above 0"),
-        ({"timeout": float("nan")}, plain, "finite number"),
+        ({"timeout": float("nan")}, plain, "number of seconds, got nan"),
         ({"timeout": "1 h"}, plain, "seconds or a timedelta, got '1 h'"),
         ({"timeout": True}, plain, "seconds or a timedelta"),
         ({"rule": "all_sucess"}, plain, "unknown rule 'all_sucess'; did you mean 'all_success'"),

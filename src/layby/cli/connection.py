@@ -22,14 +22,15 @@ from layby.client.transport import REFUSED, Unreachable
 from layby.clock import SystemClock
 from layby.core import validate
 from layby.core.commands import Command, GetPromise, GetSchedule, GetTask
-from layby.core.queries import Query
-from layby.core.replies import Reply, refuse
+from layby.core.model import Millis
+from layby.core.queries import GetNow, Query
+from layby.core.replies import NowData, Reply, refuse
 from layby.core.settings import Settings
 from layby.engine.batch import apply
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.reads import read
-from layby.errors import LaybyError, StoreOwned, StoreUnavailable, UsageError
+from layby.errors import LaybyError, StoreOwned, StoreUnavailable, StoreUnreadable, UsageError
 from layby.local import LocalClient
 from layby.store.ownership import is_served, socket_of
 from layby.store.sqlite import SqliteReader, SqliteStore
@@ -103,6 +104,19 @@ def ask(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
             return await work(client)
 
     return asyncio.run(connected())
+
+
+def now_at(place: Place) -> Millis:
+    """Store time: what deadlines are made of, and what "ago" and "in" are measured from.
+
+    The clock of this machine stands in where store time is not known: at a server that does not
+    know this kind, and for a file of an older layby, which the command itself may migrate.
+    """
+    try:
+        data = ask(place, lambda client: client.send(GetNow())).data
+    except StoreUnreadable:
+        data = None
+    return data.now if isinstance(data, NowData) else SystemClock().now()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from layby.cli.showing import tell_aside
 from layby.client import paging
 from layby.client.interface import Client
 from layby.core.commands import GetPromise
@@ -19,7 +20,8 @@ from layby.core.queries import (
     SearchTasks,
 )
 from layby.core.replies import Explanation, PromiseData, PromisePage, Reply, RowPage
-from layby.errors import NotFound, error_for
+from layby.core.waits import awaited_in_memory
+from layby.errors import Conflict, NotFound, error_for
 from layby.workflow.names import close_match
 from layby.workflow.plan import ROOT_PREFIX
 from layby.workflow.reasons import short_id
@@ -47,8 +49,14 @@ def expect(reply: Reply, kind: type[T], what: str) -> T:
 async def found(client: Client, asked: str) -> Promise:
     """The promise with this id, or of the run or task without the prefix.
 
-    Unlike an explanation, this is allowed for a token with a prefix.
+    Unlike an explanation, this is allowed for a token with a prefix. An id that means two things
+    is refused, since whoever asks is about to do something to one of them.
     """
+    if await is_ambiguous(client, asked):
+        raise Conflict(
+            f"'{asked}' is a promise, and a run or a task of one too: for that write "
+            f"'{ROOT_PREFIX}{asked}'; for the promise use `layby promises` or `layby tasks`"
+        )
     refused: list[Reply] = []
     for each in (asked, f"{ROOT_PREFIX}{asked}"):
         reply = await client.send(GetPromise(id=each))
@@ -60,11 +68,29 @@ async def found(client: Client, asked: str) -> Promise:
     return expect(refused[0], PromiseData, asked).promise
 
 
+async def is_ambiguous(client: Client, asked: str) -> bool:
+    """Whether both the id as given and that of a run or task without the prefix are known."""
+    for each in (asked, f"{ROOT_PREFIX}{asked}"):
+        if not (await client.send(GetPromise(id=each))).is_ok:
+            return False
+    return True
+
+
+async def open_promises(client: Client, root_id: str) -> list[str]:
+    """What somebody could settle so that this run goes on: its own promises, and awaited ones."""
+    rows = await run_rows(client, root_id)
+    own = [p.id for p, task in rows if task is None and p.is_pending and not p.timer]
+    awaited = [each for _, task in rows if task is not None for each in awaited_in_memory(task)]
+    return list(dict.fromkeys((*own, *awaited)))
+
+
 async def explained(client: Client, asked: str) -> Explanation:
     """What is known of a promise, or of a run or task without the prefix."""
     for each in (asked, f"{ROOT_PREFIX}{asked}"):
         reply = await client.send(ExplainPromise(id=each))
         if reply.status != 404:
+            if each == asked and await is_ambiguous(client, asked):
+                tell_aside(f"'{asked}' is a run or a task of one too: '{ROOT_PREFIX}{asked}'")
             return expect(reply, Explanation, asked)
     raise await unknown(client, asked)
 

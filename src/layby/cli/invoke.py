@@ -6,12 +6,11 @@ import click
 
 from layby.cli import showing
 from layby.cli.command_errors import Refused
-from layby.cli.connection import Place, ask, is_served
+from layby.cli.connection import Place, ask, is_served, now_at
 from layby.cli.expected_replies import expect
 from layby.cli.options import DURATION, JSON, as_json, json_or_text, placed
 from layby.cli.promises import print_promise
 from layby.client.interface import Client
-from layby.clock import SystemClock
 from layby.core.birth import DELAY, TARGET
 from layby.core.commands import CreatePromise, WatchPromise
 from layby.core.model import Promise
@@ -62,7 +61,7 @@ def invoke(
     The same ID is the same call: it is made once, however often you run this.
     """
     call = {"func": func, "args": _arguments(args, json_args), "version": version}
-    now = SystemClock().now()
+    now = now_at(place)
     tags = {TARGET: target} | ({} if delay is None else {DELAY: str(now + delay)})
     command = CreatePromise(
         id=promise_id,
@@ -77,7 +76,7 @@ def invoke(
             f"`layby serve --db {place.address}` and a worker, or leave out --wait"
         )
     promise = ask(place, lambda client: _called(client, command, wait=wait))
-    _show(promise, wait=wait, as_json=as_json)
+    _show(place, promise, wait=wait, as_json=as_json)
 
 
 async def _called(client: Client, command: CreatePromise, *, wait: bool) -> Promise:
@@ -90,12 +89,12 @@ async def _called(client: Client, command: CreatePromise, *, wait: bool) -> Prom
     return promise
 
 
-def _show(promise: Promise, *, wait: bool, as_json: bool) -> None:
+def _show(place: Place, promise: Promise, *, wait: bool, as_json: bool) -> None:
     if wait and not as_json and promise.state == "resolved":
         showing.print_json(json_values.from_text(promise.value))
         return
     if as_json or not wait:
-        print_promise(promise, as_json=as_json)
+        print_promise(place, promise, as_json=as_json)
     if wait and promise.state != "resolved":
         raise Refused(f"call '{promise.id}' {_how_it_ended(promise)}")
 

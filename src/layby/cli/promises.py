@@ -6,12 +6,11 @@ import click
 
 from layby.cli import record_views, showing
 from layby.cli.command_groups import CommandGroup
-from layby.cli.connection import Place, ask
+from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import expect, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
 from layby.client.interface import Client
-from layby.clock import SystemClock
 from layby.core.commands import (
     NOTHING,
     Command,
@@ -61,7 +60,7 @@ def create(
     place: Place, promise_id: str, timeout: int | None, param: Any, tags: Any, *, as_json: bool
 ) -> None:
     """Create a promise; one that exists is shown as it is."""
-    timeout_at = NEVER if timeout is None else SystemClock().now() + timeout
+    timeout_at = NEVER if timeout is None else now_at(place) + timeout
     command = CreatePromise(
         id=promise_id, timeout_at=timeout_at, param=value_of(param), tags=tags_of(tags)
     )
@@ -112,7 +111,7 @@ def search(
     if as_json:
         showing.print_json({"promises": [record_views.promise_json(each) for each in found]})
         return
-    now = SystemClock().now()
+    now = now_at(place)
     showing.print_found(
         "promises",
         ("PROMISE", "STATE", "CREATED", "SETTLED", "DEADLINE", "VALUE"),
@@ -166,14 +165,14 @@ def show(place: Place, command: Command, promise_id: str, *, as_json: bool) -> N
             raise await unknown(client, promise_id, "promise")
         return expect(reply, PromiseData, f"promise '{promise_id}'").promise
 
-    print_promise(ask(place, sent), as_json=as_json)
+    print_promise(place, ask(place, sent), as_json=as_json)
 
 
-def print_promise(promise: Promise, *, as_json: bool) -> None:
+def print_promise(place: Place, promise: Promise, *, as_json: bool) -> None:
     if as_json:
         showing.print_json({"promise": record_views.promise_json(promise)})
     else:
-        showing.print_fields(record_views.promise_fields(promise, SystemClock().now()))
+        showing.print_fields(record_views.promise_fields(promise, now_at(place)))
 
 
 def value_of(given: Any) -> Value:

@@ -6,10 +6,9 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.connection import Place
+from layby.cli.connection import Place, now_at
 from layby.cli.listing import Listed, listed
 from layby.cli.options import as_json, limited, reaching
-from layby.clock import SystemClock
 from layby.core.model import Millis, Promise, PromiseState, Task
 from layby.core.queries import ListRuns
 from layby.errors import WireError
@@ -42,7 +41,7 @@ def runs(place: Place, state: str | None, flow: str | None, limit: int, *, as_js
     """List runs, the newest first."""
     found = _newest(place, state, flow, limit)
     rows: list[Row] = found.rows
-    now = SystemClock().now()
+    now = now_at(place)
     if as_json:
         showing.print_json({"runs": [run_json(*row) for row in rows]})
     elif rows:

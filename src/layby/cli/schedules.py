@@ -6,13 +6,12 @@ import click
 
 from layby.cli import record_views, showing
 from layby.cli.command_groups import CommandGroup
-from layby.cli.connection import Place, ask
+from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import expect
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
 from layby.cli.promises import value_of
 from layby.client.interface import Client
-from layby.clock import SystemClock
 from layby.core.commands import Command, CreateSchedule, DeleteSchedule, GetSchedule
 from layby.core.model import Schedule
 from layby.core.queries import SearchSchedules
@@ -104,7 +103,7 @@ def search(place: Place, tags: Any, limit: int, *, as_json: bool) -> None:
     if as_json:
         showing.print_json({"schedules": [record_views.schedule_json(each) for each in found]})
         return
-    now = SystemClock().now()
+    now = now_at(place)
     showing.print_found(
         "schedules",
         ("SCHEDULE", "CRON", "NEXT", "LAST", "CREATES"),
@@ -128,7 +127,7 @@ def _show(place: Place, command: Command, schedule_id: str, *, as_json: bool) ->
     if as_json:
         showing.print_json({"schedule": record_views.schedule_json(schedule)})
     else:
-        showing.print_fields(record_views.schedule_fields(schedule, SystemClock().now()))
+        showing.print_fields(record_views.schedule_fields(schedule, now_at(place)))
 
 
 async def _reply(client: Client, command: Command, schedule_id: str) -> Reply:

@@ -145,7 +145,7 @@ class _ServerProbe:
         ahead = stats.store_time_ahead
         if abs(self._skew - ahead) >= SKEW_MS:
             way = "ahead" if self._skew > ahead else "behind"
-            means = "deadlines that commands and SDK workers set here mean another time there"
+            means = "deadlines that SDK workers set here mean another time there"
             told = f"{span(abs(self._skew - ahead))} {way}: {means}"
             return Check("clock", "wrong", told)
         if ahead >= SKEW_MS:

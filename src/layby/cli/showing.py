@@ -77,10 +77,15 @@ def print_found(
         print_line(f"no such {what} here")
 
 
+def tell_aside(text: str) -> None:
+    """What is not part of the answer goes to stderr."""
+    click.echo(text, err=True)
+
+
 def tell_cut(at: int | None) -> None:
     """Says that a list is incomplete."""
     if at is not None:
-        click.echo(f"... and more than these {at} (--limit 0 lists all)", err=True)
+        tell_aside(f"... and more than these {at} (--limit 0 lists all)")
 
 
 def print_fields(fields: Iterable[tuple[str, RenderableType]]) -> None:

@@ -7,11 +7,11 @@ import click
 from msgspec.structs import replace
 
 from layby.cli import record_views, showing
-from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask
-from layby.cli.expected_replies import expect, found, run_rows
+from layby.cli.expected_replies import expect, found, open_promises, run_rows
 from layby.cli.options import JSON, as_json, reaching
 from layby.client.interface import Client
+from layby.client.request_ids import new_request_id
 from layby.core.commands import (
     CancelPromise,
     Command,
@@ -23,7 +23,7 @@ from layby.core.commands import (
     Value,
 )
 from layby.core.model import Promise, root_of
-from layby.core.replies import PromiseData, Reply
+from layby.core.replies import Reply, SettlementData
 from layby.errors import Conflict, NotFound
 from layby.wire import json_values
 from layby.workflow import plan
@@ -48,23 +48,33 @@ why = click.option("--reason", default="", help="Why, for the record.")
     epilog="""\b
 Examples:
   layby resolve paid-7 --value '{"amount": 42}'
-  layby resolve order-7:approve.c.promise.ok --value true --reason 'called the customer'"""
+  layby resolve order-7:approve.c.promise.ok --value true --reason 'called the customer'
+  layby resolve door-opened --null          it has happened; there is nothing else to say"""
 )
 @click.argument("promise_id", metavar="ID")
 @click.option("--value", "given", type=JSON, help="The outcome, as JSON or @FILE.")
+@click.option("--null", "is_null", is_flag=True, help="The outcome is null.")
 @by_whom
 @why
 @reaching
 @as_json
 def resolve(
-    place: Place, promise_id: str, given: Any, by: str, reason: str, *, as_json: bool
+    place: Place,
+    promise_id: str,
+    given: Any,
+    by: str,
+    reason: str,
+    *,
+    is_null: bool,
+    as_json: bool,
 ) -> None:
     """Resolve the promise ID; tasks that wait for it continue.
 
     A promise that does not exist yet is created: an event that comes before its wait is not lost.
-    The headers of the value record who did it and why.
+    The headers of the value record who did it and why. If it was settled before, by whomever and
+    with whatever, that stands, and the exit code is 1.
     """
-    value = _signed(json_values.to_value(given), by, reason)
+    value = _signed(json_values.to_value(_outcome(given, is_null=is_null)), by, reason)
     _settle(place, ResolvePromise(id=promise_id, value=value), promise_id, as_json=as_json)
 
 
@@ -105,17 +115,15 @@ def cancel(place: Place, asked: str, by: str, reason: str, *, as_json: bool) -> 
     of the others have ended.
     """
 
-    async def work(client: Client) -> Promise:
+    async def work(client: Client) -> SettlementData:
         promise = await found(client, asked)
-        if not promise.is_pending:
-            raise Conflict(f"{asked} is already settled: {promise.state}")
-        reply = await client.send(CancelPromise(id=promise.id, by=by, reason=reason))
-        return expect(reply, PromiseData, asked).promise
+        cancel = CancelPromise(id=promise.id, by=by, reason=reason, settlement_id=new_request_id())
+        return expect(await client.send(cancel), SettlementData, asked)
 
-    promise = ask(place, work)
-    cleanups = [repr(each) for each in plan.cleanups_of(promise)]
+    settled = ask(place, work)
+    cleanups = [repr(each) for each in plan.cleanups_of(settled.promise)]
     told = f"; {' and '.join(cleanups)} will clean up" if cleanups else ""
-    print_outcome(promise, f"is cancelled{told}", as_json=as_json)
+    _print_settlement(settled, asked, f"is cancelled{told}", as_json=as_json)
 
 
 @click.command(
@@ -160,34 +168,79 @@ def continue_(place: Place, asked: str, *, code: bool, as_json: bool) -> None:
     _steer(place, asked, command, "continued", as_json=as_json)
 
 
-def print_outcome(promise: Promise, told: str, *, as_json: bool) -> None:
-    if as_json:
-        showing.print_json({"promise": record_views.promise_json(promise)})
-    else:
-        showing.print_line(f"{short_id(promise.id)} {told}")
-
-
 def _settle(place: Place, command: ResolvePromise, promise_id: str, *, as_json: bool) -> None:
-    async def work(client: Client) -> Promise:
-        reply = await client.send(replace(command, id=await _meant(client, promise_id)))
-        return expect(reply, PromiseData, f"promise '{promise_id}'").promise
+    async def work(client: Client) -> SettlementData:
+        settle = replace(
+            command, id=await _meant(client, promise_id), settlement_id=new_request_id()
+        )
+        return expect(await client.send(settle), SettlementData, f"promise '{promise_id}'")
 
-    promise = ask(place, work)
-    if promise.value != _text(command.value) or promise.state != command.state:
-        value = showing.value(promise.value)
-        told = f"it stays {promise.state}" + ("" if value == "-" else f" with {value}")
-        raise Refused(f"promise '{promise_id}' was settled before: {told}")
-    is_new = promise.created_at == promise.settled_at
+    settled = ask(place, work)
+    is_new = settled.promise.created_at == settled.promise.settled_at
     told = "; it is new: nobody has waited for it yet" if is_new else ""
-    print_outcome(promise, f"is {promise.state}{told}", as_json=as_json)
+    told = f"is {settled.promise.state}{told}"
+    _print_settlement(settled, f"promise '{promise_id}'", told, as_json=as_json)
+
+
+def _print_settlement(settled: SettlementData, asked: str, told: str, *, as_json: bool) -> None:
+    """With --json, whoever lost gets the document too, beside the complaint."""
+    promise = settled.promise
+    if as_json:
+        showing.print_json({"promise": record_views.promise_json(promise), "won": settled.won})
+    elif settled.won:
+        showing.print_line(f"{short_id(promise.id)} {told}")
+    if not settled.won:
+        raise Conflict(f"{asked} was settled before{_by_whom(promise)}: {_standing(promise)}")
+
+
+def _standing(promise: Promise) -> str:
+    value = showing.value(promise.value)
+    return f"it stays {promise.state}" + ("" if value == "-" else f" with {value}")
+
+
+def _by_whom(promise: Promise) -> str:
+    """As its headers, or its cancellation, tell."""
+    by = json_values.headers_of(promise.value).get(BY, "")
+    if not by and promise.state == "rejected_canceled":
+        by = str(json_values.read_error(promise.value).details.get("by") or "")
+    return f" by {by}" if by else ""
+
+
+def _outcome(given: Any, *, is_null: bool) -> Any:
+    """Forgetting the value must not settle with null, since it cannot be taken back."""
+    source = click.get_current_context().get_parameter_source("given")
+    is_given = source is not click.core.ParameterSource.DEFAULT  # `--value null` is given
+    if is_null and is_given:
+        raise click.UsageError("give --value JSON or --null, not both")
+    if not is_null and not is_given:
+        raise click.UsageError(
+            "what should it be resolved with? Give --value JSON, such as --value true or "
+            "--value '\"yes\"', or --null for no value"
+        )
+    return given
 
 
 async def _meant(client: Client, promise_id: str) -> str:
-    """Promises of a task may be typed without `run/`; any other id is used as given."""
+    """Promises of a task may be typed without `run/`; any other id is used as given, but not that
+    of a run: a new promise of the same id would hide the run from every command.
+    """
     full = f"{plan.ROOT_PREFIX}{promise_id}"
-    if ":" not in promise_id or (await client.send(GetPromise(id=promise_id))).status != 404:
+    if (await client.send(GetPromise(id=promise_id))).status != 404:
         return promise_id
-    return full if (await client.send(GetPromise(id=full))).is_ok else promise_id
+    if not (await client.send(GetPromise(id=full))).is_ok:
+        return promise_id
+    if ":" not in promise_id:
+        raise Conflict(_not_by_hand(promise_id, await open_promises(client, full)))
+    return full
+
+
+def _not_by_hand(run_id: str, awaited: list[str]) -> str:
+    found = ", ".join(each.removeprefix(plan.ROOT_PREFIX) for each in awaited)
+    waits = f"it waits for {found}" if found else "none of its promises is open"
+    return (
+        f"'{run_id}' is a run, and its tasks make its outcome: {waits}; "
+        f"`layby why {run_id}` says what holds it up, `layby cancel {run_id}` ends it"
+    )
 
 
 def _steer(
@@ -256,7 +309,3 @@ async def _steered(client: Client, promise_id: str, command: Command) -> list[st
 def _signed(value: Value, by: str, reason: str) -> Value:
     headers = {name: text for name, text in ((BY, by), (REASON, reason)) if text}
     return replace(value, headers=headers)
-
-
-def _text(value: Value) -> str:
-    return json_values.text_of(value)

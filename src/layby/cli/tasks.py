@@ -7,13 +7,12 @@ import msgspec
 
 from layby.cli import record_views, showing
 from layby.cli.command_groups import CommandGroup
-from layby.cli.connection import Place, ask
+from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import expect, unknown
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching, tagged, tags_of
 from layby.cli.promises import print_promise, value_of
 from layby.client.interface import Client
-from layby.clock import SystemClock
 from layby.core.commands import (
     AcquireTask,
     Command,
@@ -87,7 +86,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a promise with its task and acquire the task at once."""
-    timeout_at = NEVER if timeout is None else SystemClock().now() + timeout
+    timeout_at = NEVER if timeout is None else now_at(place) + timeout
     inner = CreatePromise(
         id=task_id, timeout_at=timeout_at, param=value_of(param), tags=tags_of(tags)
     )
@@ -130,7 +129,7 @@ def fence(place: Place, task_id: str, version: int, action: Any, *, as_json: boo
     assert isinstance(command, FenceTask)
     data = _sent(place, command, task_id, FenceData)
     inner = expect(data.reply, PromiseData, f"{data.kind} by task '{task_id}'")
-    print_promise(inner.promise, as_json=as_json)
+    print_promise(place, inner.promise, as_json=as_json)
 
 
 @tasks.command(epilog="Example:  layby tasks heartbeat --pid me --task job-7=1 --task job-8=3")
@@ -188,7 +187,7 @@ def complete(
     inner = SettlePromise(id=task_id, state=state, value=value_of(given))
     action = SettleAction(inner.kind, {}, inner)
     command = FulfillTask(id=task_id, version=version, action=action)
-    print_promise(_sent(place, command, task_id, PromiseData).promise, as_json=as_json)
+    print_promise(place, _sent(place, command, task_id, PromiseData).promise, as_json=as_json)
 
 
 @tasks.command(epilog="Example:  layby tasks release job-7 --version 1")

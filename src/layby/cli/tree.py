@@ -11,11 +11,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from layby.cli import showing
-from layby.cli.connection import Place, ask
+from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import Row, explained, pages, run_rows
 from layby.cli.options import as_json, reaching
 from layby.client.interface import Client
-from layby.clock import SystemClock
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
 from layby.core.model import Millis, Promise, Task
@@ -59,7 +58,8 @@ Examples:
 @as_json
 def tree(place: Place, asked: str, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Draw a run, or a tree of calls, with the state of everything in it."""
-    drawn = ask(place, lambda client: _drawn(client, asked, everything=everything))
+    now = now_at(place)
+    drawn = ask(place, lambda client: _drawn(client, asked, now, everything=everything))
     if not verbose:
         _leave_out_tracebacks(drawn)
     if as_json:
@@ -68,13 +68,13 @@ def tree(place: Place, asked: str, *, everything: bool, verbose: bool, as_json: 
         showing.print_wide(_rendered(drawn))
 
 
-async def _drawn(client: Client, asked: str, *, everything: bool) -> Branch:
+async def _drawn(client: Client, asked: str, now: Millis, *, everything: bool) -> Branch:
     about = await explained(client, asked)
     node = plan.parse_node_id(about.promise.id)
     run_id = plan.parse_root_id(about.promise.id) or (node and node.run_id)
     if run_id is not None and about.task is not None and about.task.is_ours:
         rows = await run_rows(client, plan.root_id(run_id))
-        found = run_branches(rows, SystemClock().now(), everything=everything)
+        found = run_branches(rows, now, everything=everything)
         return found[about.promise.id]
     return await _calls(client, about)
 
@@ -87,7 +87,6 @@ def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[
     by_id = {promise.id: (promise, task) for promise, task in rows}
     root_id = min(by_id, key=len)
     root, root_task = by_id[root_id]
-    assert root_task is not None
     nodes = [NodeRow(p, t) for p, t in by_id.values() if t is not None and t.kind == "node"]
     status = run_status(root, root_task, nodes, now)
     branches = _task_branches(root_id, status, plan.read_root_param(root.param).shape)

@@ -5,10 +5,9 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.connection import Place
+from layby.cli.connection import Place, now_at
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, as_json, limited, reaching
-from layby.clock import SystemClock
 from layby.core.model import Millis
 from layby.core.queries import ListWaiting
 from layby.core.waits import WAIT_KINDS
@@ -36,10 +35,11 @@ def waiting(
 ) -> None:
     """List what waits now, the longest first: what for, and who can unblock it.
 
-    Tasks that are parked, suspended, halted or ready, and promises that somebody waits for. Tasks
-    that only wait for others of their run are left out: those others are listed.
+    Tasks that are parked, suspended, halted or ready, and promises that somebody outside
+    listens for. Each wait is listed once: tasks that only wait for others of their run are left
+    out, since those others are listed.
     """
-    now = SystemClock().now()
+    now = now_at(place)
     until = None if older_than is None else now - older_than
     found = listed(place, ListWaiting(until=until, wait_kind=kind), limit)
     reasons = [reason_of(each, now) for each in found.rows]

@@ -5,12 +5,11 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.connection import Place, ask
+from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import expect, explained
 from layby.cli.options import as_json, reaching
 from layby.cli.waiting import reason_json
 from layby.client.interface import Client
-from layby.clock import SystemClock
 from layby.core.model import Millis
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
@@ -32,7 +31,7 @@ def why(place: Place, asked: str, *, as_json: bool) -> None:
 
     Follows what it waits for to what really holds it up.
     """
-    now = SystemClock().now()
+    now = now_at(place)
     found = ask(place, lambda client: _find(client, asked, now))
     if as_json:
         showing.print_json(_document(found, now))

@@ -5,6 +5,8 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 OWN_GROUP: Final = "layby."
+OWN_INBOXES: Final = f"poll://uni@{OWN_GROUP}"
+"""How the address of every inbox of a layby worker begins."""
 _BASH_HOSTS: Final = ("docker", "tensorlake")
 
 
@@ -57,7 +59,7 @@ def target_of(group: str) -> str:
 
 def inbox_of(group: str, pid: str) -> str:
     """Where one of layby's own worker processes receives what is meant for it alone."""
-    return f"poll://uni@{OWN_GROUP}{group}/{pid}"
+    return f"{OWN_INBOXES}{group}/{pid}"
 
 
 def _is_url(address: str) -> bool:

@@ -110,7 +110,7 @@ def pin(d: Draft, c: PinRun, _: Task, __: Promise) -> Reply:
     root = d.task(c.root_id)
     if root is None or not root.is_root:
         return refuse(422, f"'{c.id}' is not a task of a run")
-    if root.pin is None:
+    if root.pin is None and root.state != "fulfilled":  # what cleans up outlives it
         root = root.pinned(c.code)
         d.put_task(root)
     return ok(PinData(root.pin or c.code))

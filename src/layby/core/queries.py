@@ -12,6 +12,7 @@ from layby.core.model import Millis, PromiseState, TaskState
 from layby.core.replies import (
     Empty,
     Explanation,
+    NowData,
     PromisePage,
     RowPage,
     SchedulePage,
@@ -142,6 +143,14 @@ class SearchSchedules(Query, frozen=True):
 
     def problems(self) -> Problems:
         return validate.page(self.limit)
+
+
+@declare("layby.now", sender=Sender.CLIENT, answer=NowData)
+class GetNow(Query, frozen=True):
+    """Store time, for whoever sends absolute times: the clock of its own machine may be wrong."""
+
+    def named_ids(self) -> Ids:
+        return ()
 
 
 @declare("layby.worker.list", sender=Sender.WORKER, answer=TaskPage)

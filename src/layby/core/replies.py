@@ -120,6 +120,10 @@ class RunData(Struct, frozen=True):
     taken: TakeData = TakeData()
 
 
+class NowData(Struct, frozen=True):
+    now: Millis
+
+
 class HeartbeatData(Struct, frozen=True):
     """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides have the same count.
 

@@ -92,8 +92,10 @@ class Take(Command, frozen=True):
 @handles(Take)
 def take(d: Draft, c: Take) -> Reply:
     holder = _registered(d, c)
+    if d.holder(c.pid, c.incarnation) is None:
+        return refuse(409, f"Holder '{c.pid}' {PID_IN_USE}")
     if not holder.is_alive:
-        return gone(c.pid, c.incarnation)
+        return gone(d, c.pid, c.incarnation)
     return ok(_take(d, c, holder, replaced=c.holder))
 
 
@@ -105,9 +107,34 @@ def take_next(d: Draft, c: Take | None) -> TakeData:
     return _take(d, c, holder, replaced=None) if holder.is_alive else TakeData()
 
 
-def gone(pid: str, incarnation: str) -> Reply:
-    why = f"Holder '{pid}' ({incarnation}) is gone: drop its tasks and register a new incarnation"
-    return refuse(409, why)
+PID_IN_USE: Final = (
+    "cannot register: another living process uses the same pid, and this token may not end it. "
+    "Give each worker a pid of its own, or wait until the other's lease is over"
+)
+
+
+def gone(d: Draft, pid: str, incarnation: str) -> Reply:
+    """Says what became of it, and names no incarnation: that is a worker's proof of identity."""
+    return refuse(409, f"Holder '{pid}' {_why_gone(d, pid, incarnation)}")
+
+
+def _why_gone(d: Draft, pid: str, incarnation: str) -> str:
+    holder = d.holder(pid, incarnation)
+    others = [each for each in d.holders_of(pid) if each.is_alive]
+    again = "drop its tasks and register a new incarnation"
+    if others:
+        return (
+            "was replaced: another process has registered with the same pid. Give each worker a "
+            f"pid of its own; if the other one is its successor, stop this one, or {again}"
+        )
+    if holder is None:
+        return f"is not known here: it has not registered, or the store is another one; {again}"
+    if holder.standing == "left":
+        return f"is gone: it has left; {again}"
+    return (
+        f"is gone: nothing was heard from it for the length of its lease, {holder.ttl / 1000:g} s, "
+        f"so its tasks went to others; {again}"
+    )
 
 
 def _take(d: Draft, c: Take, holder: Holder, replaced: HeldKey | None) -> TakeData:

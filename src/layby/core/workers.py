@@ -66,7 +66,7 @@ class HeartbeatWorker(WorkerCommand, frozen=True):
 def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is None or not holder.is_alive:
-        return gone(c.pid, c.incarnation)
+        return gone(d, c.pid, c.incarnation)
     d.put_holder(holder.renewed(d.now, holder.ttl))
     lost = d.rows.notices[c.pid]
     for notice in lost:
@@ -86,7 +86,7 @@ class CheckHolder(WorkerCommand, frozen=True):
 def check(d: Draft, c: CheckHolder) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is None or not holder.is_alive or holder.group != c.group:
-        return gone(c.pid, c.incarnation)
+        return gone(d, c.pid, c.incarnation)
     return OK
 
 

@@ -84,7 +84,8 @@ class Engine:
         """How long the writer planned to rest after it last read the clock."""
         self._heard_since: Millis = 0
         """Leases could not be renewed before this: no lease ends because of a gap in service."""
-        self._is_apart = False
+        self._known_ahead: Millis = 0
+        """How far store time is ahead of the wall, once that was logged."""
         self._earliest: Millis = 0
         self._repair_at: Millis = 0
         self._again: deque[Item] = deque()
@@ -249,14 +250,16 @@ class Engine:
 
     def _compare_with_wall_clock(self) -> None:
         ahead = self.clock.ahead()
-        if ahead > APART_MS and not self._is_apart:
-            self._is_apart = True
+        if ahead > self._known_ahead + APART_MS:
             then = "it runs slower until they meet, and schedules wait for the clock"
             told = "the clock was put back: store time is %.1f s ahead of it; %s"
             logger.warning(told, ahead / 1000, then)
-        elif ahead == 0 and self._is_apart:
-            self._is_apart = False
+            self._known_ahead = ahead
+        elif ahead == 0 and self._known_ahead:
+            self._known_ahead = 0
             logger.info("the clock has caught up with store time")
+        elif self._known_ahead:
+            self._known_ahead = min(ahead, self._known_ahead)  # a further step counts from here
 
     def _advance(self) -> Millis:
         """Now; time never runs backwards inside the store."""

@@ -6,6 +6,7 @@ from layby.core.model import Millis
 from layby.core.promises import NOT_FOUND
 from layby.core.queries import (
     ExplainPromise,
+    GetNow,
     GetRecords,
     GetRun,
     ListHeld,
@@ -17,7 +18,7 @@ from layby.core.queries import (
     SearchTasks,
     SnapDebug,
 )
-from layby.core.replies import Reply, ok, refuse
+from layby.core.replies import NowData, Reply, ok, refuse
 from layby.core.stats import GetStats
 from layby.store.api import Store
 
@@ -45,6 +46,8 @@ def read(store: Store, query: Query, now: Millis) -> Reply:
         case ExplainPromise():
             explanation = store.explain(query, now)
             return NOT_FOUND if explanation is None else ok(explanation)
+        case GetNow():
+            return ok(NowData(now))
         case GetStats():
             return ok(store.stats(now))
         case SnapDebug():

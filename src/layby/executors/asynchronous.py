@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 
 from layby.executors.async_job import ACTIVE, ENDED, PARKED, QUEUED, AsyncJob
 from layby.executors.cancellation import CancellationToken
+from layby.executors.deadline import Deadline
 from layby.executors.executor_config import TaskExecutorConfig, shutdown_policy_of
 from layby.executors.executor_metrics import TaskExecutorMetrics
 from layby.executors.executor_reasons import (
@@ -158,12 +159,13 @@ class AsyncTaskExecutor:
 
     async def wait_for_idle(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - protocol
         """Wait until every accepted task has ended, the parked ones too."""
+        deadline = Deadline(timeout)
         if self._state.is_idle():
             return True
         waker = LoopWaker()
         self._waiting_for_idle.join(waker)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(deadline.remaining()):
                 await waker.wait()
         except TimeoutError:
             return self._state.is_idle()

@@ -1,5 +1,6 @@
 """Owns what an embedder may configure and what each value means; knows no executor."""
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
@@ -20,6 +21,8 @@ def _check_name(field: str, value: object, names: tuple[str, ...]) -> None:
 
 
 def _check_not_negative(field: str, value: float) -> None:
+    if math.isnan(value):
+        raise ValueError(f"{field} must be a number, got nan")
     if value < 0:
         raise ValueError(f"{field} must not be negative, got {value}")
 

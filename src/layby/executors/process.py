@@ -1,5 +1,6 @@
 """Owns the executor whose work runs in child processes, where it can be killed."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ class _ProcessTaskRunner:
     def __init__(self, start_method: StartMethod, task_timeout: float) -> None:
         self.task: PlainTask | None = None
         self._start_method: StartMethod = start_method
-        self._task_timeout = task_timeout or None
+        self._task_timeout = None if task_timeout in (0, math.inf) else task_timeout
         self._child: ChildProcess | None = None
         self._kill_reason = ""
         self._lock = threading.Lock()

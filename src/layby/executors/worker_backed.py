@@ -192,12 +192,13 @@ class WorkerBackedExecutor:
 
     def wait_for_idle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is pending and nothing runs; undrained records do not matter."""
+        deadline = Deadline(timeout)
         waker = ThreadWaker()
         with self._lock:
             if self._state.is_idle():
                 return True
             self._waiting_for_idle.join(waker)
-        if waker.wait(timeout):
+        if waker.wait(deadline.remaining()):
             return True
         with self._lock:
             self._waiting_for_idle.leave(waker)

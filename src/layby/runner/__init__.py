@@ -4,5 +4,6 @@ from layby.runner.blocking_runner import BlockingRunner, run
 from layby.runner.run import Run
 from layby.runner.runner import Runner
 from layby.runner.schedule import Schedule
+from layby.runner.settling import Settlement
 
-__all__ = ["BlockingRunner", "Run", "Runner", "Schedule", "run"]
+__all__ = ["BlockingRunner", "Run", "Runner", "Schedule", "Settlement", "run"]

@@ -15,6 +15,7 @@ from layby.runner.run import Run
 from layby.runner.runner import MEMORY_GRACE_S, RunFilter, Runner
 from layby.runner.runner_options import RunnerOptions
 from layby.runner.schedule import Schedule
+from layby.runner.settling import Settlement
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
 from layby.workflow.status import RunStatus
@@ -111,8 +112,8 @@ class BlockingRunner:
 
     def cancel(
         self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
-    ) -> None:
-        self.wait(self._runner.cancel(run_id, task, by=by, reason=reason))
+    ) -> Settlement:
+        return self.wait(self._runner.cancel(run_id, task, by=by, reason=reason))
 
     def halt(self, run_id: str, task: str | None = None, *, by: str = "", reason: str = "") -> None:
         self.wait(self._runner.halt(run_id, task, by=by, reason=reason))
@@ -148,11 +149,16 @@ class BlockingRunner:
     def unschedule(self, schedule_id: str) -> None:
         self.wait(self._runner.unschedule(schedule_id))
 
-    def resolve(self, promise_id: str, value: Any = None) -> None:
-        self.wait(self._runner.resolve(promise_id, value))
+    def resolve(self, promise_id: str, value: Any = None) -> Settlement:
+        return self.wait(self._runner.resolve(promise_id, value))
 
-    def reject(self, promise_id: str, error: str | BaseException) -> None:
-        self.wait(self._runner.reject(promise_id, error))
+    def reject(self, promise_id: str, error: str | BaseException) -> Settlement:
+        return self.wait(self._runner.reject(promise_id, error))
+
+    @property
+    def blocked_by(self) -> str | None:
+        """What blocks the Runner's event loop now, in words; None while it goes on."""
+        return self._runner.blocked_by
 
     def register(self, code: Workflow | AnyTask) -> None:
         async def register() -> None:
@@ -194,6 +200,7 @@ class BlockingRun:
         self._runner = runner
         self._run = inner
         self.id = inner.id
+        self.is_new = inner.is_new
 
     def result(self, timeout: Duration | None = None) -> Context:
         return self._runner.wait(self._run.result(timeout))
@@ -207,8 +214,8 @@ class BlockingRun:
     def status(self) -> RunStatus:
         return self._runner.wait(self._run.status())
 
-    def cancel(self, *, by: str = "", reason: str = "") -> None:
-        self._runner.wait(self._run.cancel(by=by, reason=reason))
+    def cancel(self, *, by: str = "", reason: str = "") -> Settlement:
+        return self._runner.wait(self._run.cancel(by=by, reason=reason))
 
     def halt(self, *, by: str = "", reason: str = "") -> None:
         self._runner.wait(self._run.halt(by=by, reason=reason))

@@ -1,19 +1,26 @@
 """One execution of a workflow, for code that started it or looked it up."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from layby.client.paging import pages
 from layby.core.commands import GetPromise, WatchPromise
 from layby.core.model import Promise, Task
-from layby.core.queries import GetRun
-from layby.core.replies import PromiseData, RowPage
-from layby.errors import NotFound, error_for
+from layby.core.queries import ExplainPromise, GetRun
+from layby.core.replies import Explanation, PromiseData, RowPage
+from layby.core.waits import waiting_of
+from layby.errors import LaybyError, NotFound, error_for
+from layby.runner.settling import Settlement
+from layby.wire.durations import limit_of
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
-from layby.workflow.duration_checks import Duration, nonnegative_seconds
+from layby.workflow.duration_checks import Duration
+from layby.workflow.reasons import reason_of
 from layby.workflow.status import NodeRow, RunStatus, run_status
 from layby.workflow.unfinished import context_so_far, rows_of, run_failed
 
@@ -21,15 +28,21 @@ if TYPE_CHECKING:
     from layby.runner.runner import Runner
 
 
+EXPLAINED_NAMES = 8
+"""How many different ready tasks a status asks the store about."""
+HINT_S = 0.5
+"""How long whoever has lost their patience may have to wait for the reason."""
 UNKNOWN = " is not known: check the id, or start it first"
-RUNNING = "has no result after {within:g} s and is still running: wait again, or cancel it"
-CLEANING_UP = "is not cleaned up after {within:g} s: wait again, or ask why it is not (layby why)"
+RUNNING = "has no result after {within:g} s and is still running"
+CLEANING_UP = "is not cleaned up after {within:g} s"
 
 
 class Run:
-    def __init__(self, runner: "Runner", run_id: str) -> None:
+    def __init__(self, runner: "Runner", run_id: str, *, is_new: bool = False) -> None:
         self._runner = runner
         self.id = run_id
+        self.is_new = is_new
+        """Whether the call that returned this has created the run; an existing one goes on."""
 
     @property
     def promise_id(self) -> str:
@@ -40,7 +53,7 @@ class Run:
 
         The causes of a RunFailed are made from what is stored, never the errors themselves.
         """
-        within = None if timeout is None else nonnegative_seconds(timeout, "timeout of result()")
+        within = limit_of(timeout, "timeout of result()")
         return await self._result(await self._settled(within))
 
     async def context(self) -> Context:
@@ -60,9 +73,7 @@ class Run:
         A run without such tasks, or one that completed or failed by itself, is cleaned up as soon
         as it has ended. Nothing is raised if the clean-up failed: look at the status.
         """
-        within = (
-            None if timeout is None else nonnegative_seconds(timeout, "timeout of cleaned_up()")
-        )
+        within = limit_of(timeout, "timeout of cleaned_up()")
         begin = asyncio.get_running_loop().time()
         root = await self._settled(within, CLEANING_UP)
         for task_id in plan.cleanups_of(root):
@@ -76,21 +87,23 @@ class Run:
         rows = await self._rows()
         by_id = {promise.id: (promise, task) for promise, task in rows}
         root, root_task = by_id[self.promise_id]
-        assert root_task is not None
+        runnable = await self._runnable(rows)
         nodes = [
             NodeRow(
                 promise,
                 task,
                 polling=self._runner.polling(promise.id),
                 stuck=self._runner.is_stuck(promise.id),
+                runnable=runnable.get(task.name or ""),
             )
             for promise, task in rows
             if task is not None and task.kind == "node"
         ]
         return run_status(root, root_task, nodes, self._runner.now())
 
-    async def cancel(self, *, by: str = "", reason: str = "") -> None:
-        await self._runner.cancel(self.id, by=by, reason=reason)
+    async def cancel(self, *, by: str = "", reason: str = "") -> Settlement:
+        """Cancel it with all its tasks; the answer is true if this call did it."""
+        return await self._runner.cancel(self.id, by=by, reason=reason)
 
     async def halt(self, *, by: str = "", reason: str = "") -> None:
         await self._runner.halt(self.id, by=by, reason=reason)
@@ -140,11 +153,43 @@ class Run:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TimeoutError(f"run '{self.id}' {not_yet.format(within=within)}") from None
+            hint = await self._hint()
+            raise TimeoutError(f"run '{self.id}' {not_yet.format(within=within)}: {hint}") from None
         if isinstance(reply.data, PromiseData):
             return reply.data.promise
         why = UNKNOWN if reply.status == 404 else f" cannot be watched: {reply.data}"
         raise error_for(reply.status, f"run '{self.id}'{why}")
+
+    async def _runnable(
+        self, rows: Sequence[tuple[Promise, Task | None]]
+    ) -> dict[str, Explanation]:
+        """By name, of the tasks that are ready: which workers have their code, if any."""
+        now, ready = self._runner.now(), dict[str, str]()
+        for promise, task in rows:
+            waiting = None if task is None else waiting_of(promise.at(now), task, now)
+            if task is not None and waiting is not None and waiting.form == "untaken":
+                ready.setdefault(task.name or "", task.id)
+        found: dict[str, Explanation] = {}
+        for name, task_id in islice(ready.items(), EXPLAINED_NAMES):
+            reply = await self._runner.send(ExplainPromise(id=task_id))
+            if isinstance(reply.data, Explanation):
+                found[name] = reply.data
+        return found
+
+    async def _hint(self) -> str:
+        """What a caller whose patience is over should know: that nobody can go on with it."""
+        lost: list[Explanation] = []
+        with suppress(LaybyError, TimeoutError):  # the store may be what does not answer
+            async with asyncio.timeout(HINT_S):
+                explained = (await self._runnable(await self._rows())).values()
+            lost = [each for each in explained if not each.able_workers]
+        if not lost:
+            return "wait again, or cancel it"
+        reason = reason_of(lost[0], self._runner.now())
+        return (
+            f"{reason.subject} {reason.sentence}. Give its workflow to runner.register(), or start "
+            "a worker that has it"
+        )
 
     async def _rows(self) -> list[tuple[Promise, Task | None]]:
         ask, query = partial(self._runner.page, kind=RowPage), GetRun(id=self.promise_id)

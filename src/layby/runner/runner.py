@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins  # `list` is a method here, for mypy in annotations as well
+import logging
 import os
 import random
 import socket
@@ -15,6 +16,7 @@ from zoneinfo import ZoneInfo
 from msgspec.structs import replace
 
 from layby.client.paging import pages
+from layby.client.request_ids import new_request_id
 from layby.core.address import OWN_GROUP
 from layby.core.commands import (
     CancelPromise,
@@ -25,10 +27,11 @@ from layby.core.commands import (
     HaltTask,
     ResolvePromise,
     StartRun,
+    Value,
 )
-from layby.core.model import NEVER, Millis, Promise, PromiseState
+from layby.core.model import Millis, Promise, PromiseState
 from layby.core.queries import ListRuns, Query
-from layby.core.replies import PromiseData, Reply, RowPage, RunData
+from layby.core.replies import PromiseData, Reply, RowPage, RunData, SettlementData
 from layby.core.settings import Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of
@@ -48,15 +51,16 @@ from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.private_socket import open_or_join
 from layby.runner.run import Run
 from layby.runner.schedule import Schedule
+from layby.runner.settling import Settlement, settlement_of
 from layby.store.sqlite import Durability
 from layby.wire import json_values
-from layby.wire.durations import millis_of
+from layby.wire.durations import limit_of, millis_of, seconds_of
 from layby.worker.worker import Worker, WorkerConfig
 from layby.worker.worker_stop import WorkerStop
 from layby.workflow import plan
 from layby.workflow.code_names import check_version
 from layby.workflow.context import Context
-from layby.workflow.duration_checks import Duration, nonnegative_seconds, positive_seconds
+from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
 from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.status import Polling
@@ -65,6 +69,8 @@ from layby.workflow.workflow import AnyTask, Workflow
 
 if TYPE_CHECKING:
     from layby.runner.remote import RemoteLink
+
+logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
 """The writer's thread must get the interpreter soon, however busy user code is."""
@@ -144,14 +150,20 @@ class Runner:
         self._connect_timeout = (
             None
             if connect_timeout is None
-            else positive_seconds(connect_timeout, "connect_timeout of a Runner")
+            else float(
+                seconds_of(
+                    connect_timeout, "connect_timeout of a Runner", finite=True, positive=True
+                )
+            )
         )
         self._version = None if version is None else check_version(version)
         self._socket = socket
-        self._lease_ms = round(positive_seconds(lease, "lease of a Runner") * 1000)
+        self._lease_ms = max(
+            1, millis_of(seconds_of(lease, "lease of a Runner", finite=True, positive=True))
+        )
         if grace is None:
             grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
-        self._grace = nonnegative_seconds(grace, "grace of a Runner")
+        self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
         self._config = WorkerConfig(
             slots=at_least_zero(slots, "slots"),
             group=check_name(group, "group"),
@@ -281,13 +293,22 @@ class Runner:
         A workflow may be given by its name, if it is registered here or a worker has published it.
         """
         found = await self._found(flow)
+        start_id = "" if run_id is None else new_request_id()
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
-        command = plan.plan(found, run_id, context, self._config.group, _duration_ms(deadline))
+        command = plan.plan(
+            found, run_id, context, self._config.group, _duration_ms(deadline), start_id=start_id
+        )
         started = await self._started(command, run_id)
-        if not started.created:
-            self._check_flow(started.promise, found.name, run_id)
-        elif found.name not in self._program.flows:
-            await self._directory.warn_if_nobody_works(found.name)
+        if started.created:
+            if found.name not in self._program.flows:
+                await self._directory.warn_if_nobody_works(found.name)
+            return Run(self, run_id, is_new=True)
+        stored = plan.read_root_param(started.promise.param)
+        self._check_flow(stored.flow, found.name, run_id)
+        if stored.start_id == start_id:  # an earlier copy of this call, whose answer was lost
+            return Run(self, run_id, is_new=True)
+        if context is not None:
+            _compare_contexts(run_id, started.promise.param, command.param)
         return Run(self, run_id)
 
     async def execute(
@@ -364,15 +385,25 @@ class Runner:
 
     async def cancel(
         self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
-    ) -> None:
-        """Cancel a run or one of its tasks at once, whether running, parked or pending."""
-        cancel = CancelPromise(id=_promise_id(run_id, task), by=by, reason=reason)
+    ) -> Settlement:
+        """Cancel a run or one of its tasks at once, whether running, parked or pending.
+
+        The answer is true if this call did it; what has settled before stays as it is.
+        """
+        cancel = CancelPromise(
+            id=_promise_id(run_id, task),
+            by=by,
+            reason=reason,
+            settlement_id=new_request_id(),
+        )
         reply = await self.send(cancel)
         if reply.status == 404:
             raise await self._unknown(run_id, task)
         if not reply.is_ok:
             what = f"run '{run_id}'" if task is None else f"task '{task}' of run '{run_id}'"
             raise error_for(reply.status, f"{what}: {reply.data}")
+        assert isinstance(reply.data, SettlementData)
+        return settlement_of(reply.data)
 
     async def halt(
         self, run_id: str, task: str | None = None, *, by: str = "", reason: str = ""
@@ -427,16 +458,19 @@ class Runner:
         """Delete a schedule. Runs it has started continue."""
         await scheduling.delete(self, schedule_id)
 
-    async def resolve(self, promise_id: str, value: Any = None) -> None:
-        """Settle a promise; one that does not exist yet is created settled."""
-        encoded = json_values.to_value(value, f"the value of promise '{promise_id}'")
-        await self._promise(ResolvePromise(id=promise_id, value=encoded), f"promise '{promise_id}'")
+    async def resolve(self, promise_id: str, value: Any = None) -> Settlement:
+        """Settle a promise; one that does not exist yet is created settled.
 
-    async def reject(self, promise_id: str, error: str | BaseException) -> None:
+        The answer is true if this call settled it. Otherwise it says what stands: the first
+        outcome of a promise is the only one.
+        """
+        encoded = json_values.to_value(value, f"the value of promise '{promise_id}'")
+        return await self._settle(promise_id, encoded, "resolved")
+
+    async def reject(self, promise_id: str, error: str | BaseException) -> Settlement:
+        """Settle a promise with an error, which is raised where somebody waits for it."""
         raised = error if isinstance(error, BaseException) else Exception(error)
-        value = json_values.error_value(raised)
-        reject = ResolvePromise(id=promise_id, value=value, state="rejected")
-        await self._promise(reject, f"promise '{promise_id}'")
+        return await self._settle(promise_id, json_values.error_value(raised), "rejected")
 
     def polling(self, task_execution_id: str) -> Polling | None:
         """What only this process knows about a parked task."""
@@ -459,6 +493,14 @@ class Runner:
     def runs_here(self, task_execution_id: str | None) -> bool:
         """Whether its body, running or parked, is in this process."""
         return self._worker is not None and task_execution_id in self._worker.attempts
+
+    @property
+    def blocked_by(self) -> str | None:
+        """What blocks this Runner's event loop now, in words; None while it goes on.
+
+        May be read in any thread: on the loop itself nothing can be asked while it is blocked.
+        """
+        return None if self._worker is None else self._worker.blocked_by
 
     async def send(self, request: Command | Query) -> Reply:
         """Send a request to the engine; refusals are replies."""
@@ -488,9 +530,8 @@ class Runner:
         return reply.data
 
     @staticmethod
-    def _check_flow(root: Promise, flow_name: str, run_id: str) -> None:
+    def _check_flow(stored: str, flow_name: str, run_id: str) -> None:
         """The same id is the same run, so it must belong to the same workflow."""
-        stored = plan.read_root_param(root.param).flow
         if stored != flow_name:
             raise Conflict(
                 f"run '{run_id}' already exists and belongs to workflow '{stored}', not "
@@ -530,8 +571,17 @@ class Runner:
         reply = await self.send(command)
         if isinstance(reply.data, PromiseData):
             return reply.data.promise
-        remedy = ": check the id, or start it first" if reply.status == 404 else ""
-        raise error_for(reply.status, f"{what}: {reply.data}{remedy}")
+        raise error_for(reply.status, f"{what}: {reply.data}{_remedy(reply)}")
+
+    async def _settle(self, promise_id: str, value: Value, state: PromiseState) -> Settlement:
+        """`Runner.send` repeats nothing: a copy that the link sends again has the same id."""
+        settle = ResolvePromise(
+            id=promise_id, value=value, state=state, settlement_id=new_request_id()
+        )
+        reply = await self.send(settle)
+        if not isinstance(reply.data, SettlementData):
+            raise error_for(reply.status, f"promise '{promise_id}': {reply.data}{_remedy(reply)}")
+        return settlement_of(reply.data)
 
     async def _unknown(self, run_id: str, task: str | None) -> NotFound:
         """Says whether the run or the task does not exist, and what does."""
@@ -575,11 +625,25 @@ def check_can_serve(definition: AnyTask, group: str) -> AnyTask:
     return definition
 
 
+def _compare_contexts(run_id: str, stored: str, given: Value) -> None:
+    """Values may be confidential, so only keys are named."""
+    if keys := plan.differing_keys(stored, json_values.text_of(given)):
+        shown = ", ".join(map(repr, keys[:5])) + (", ..." if len(keys) > 5 else "")
+        logger.warning(
+            "run '%s' already exists and keeps its first context: the one given now differs in %s; "
+            "use another run id for a new run, or pass no context to get the existing one",
+            run_id,
+            shown,
+        )
+
+
+def _remedy(reply: Reply) -> str:
+    return ": check the id, or start it first" if reply.status == 404 else ""
+
+
 def _duration_ms(deadline: Duration | None) -> Millis:
     """How long a run may take; the store turns it into a deadline by its own clock."""
-    if deadline is None:
-        return NEVER
-    return max(1, millis_of(positive_seconds(deadline, "deadline of a run")))
+    return max(1, millis_of(limit_of(deadline, "deadline of a run", positive=True)))
 
 
 def _promise_id(run_id: str, task: str | None) -> str:

@@ -13,9 +13,9 @@ from layby.core.replies import RowPage, ScheduleData, SchedulePage
 from layby.errors import NotFound, UsageError, error_for
 from layby.runner.counts import at_least_one
 from layby.runner.run import Run
-from layby.wire.durations import millis_of
+from layby.wire.durations import limit_of, millis_of
 from layby.workflow import plan
-from layby.workflow.duration_checks import Duration, positive_seconds
+from layby.workflow.duration_checks import Duration
 from layby.workflow.names import check_schedule_id, close_match
 from layby.workflow.workflow import Workflow
 
@@ -153,9 +153,7 @@ def _zone_name(timezone: object) -> object:
 
 
 def _timeout_ms(deadline: Duration | None) -> Millis:
-    if deadline is None:
-        return NEVER
-    return max(1, millis_of(positive_seconds(deadline, "deadline of a scheduled run")))
+    return max(1, millis_of(limit_of(deadline, "deadline of a scheduled run", positive=True)))
 
 
 def _check_text(given: object, what: str, example: str) -> str:

@@ -123,11 +123,12 @@ def _can_wait(promise: Promise, task: Task | None) -> bool:
 
 
 def _is_awaited(entry: Explanation) -> bool:
-    """A promise without a task that nobody waits for is not waiting: it just exists.
+    """A promise without a task is listed for those who listen from outside.
 
-    A task that waits for it in memory is listed itself, and says for what.
+    Every task that waits for it, in the store or in memory, is listed itself and says for what:
+    the same wait must not be there twice. If nobody waits for it, it just exists.
     """
-    return entry.task is not None or bool(entry.awaiters) or entry.listeners > 0
+    return entry.task is not None or entry.listeners > 0
 
 
 def _key(promise: Promise, task: Task | None) -> TimedKey:

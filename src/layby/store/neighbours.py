@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from layby.core.address import OWN_INBOXES
 from layby.core.codes import fits
 from layby.core.model import Holder, Millis, Promise, Task, Wait
 from layby.core.replies import Explanation
@@ -36,7 +37,9 @@ class Neighbours(Protocol):
 
     def waits_on(self, awaited: Sequence[str], each: int) -> list[Wait]: ...
 
-    def listeners_on(self, awaited: Sequence[str]) -> dict[str, int]: ...
+    def listeners_on(self, awaited: Sequence[str]) -> dict[str, int]:
+        """How many; without our own workers, which listen for tasks that wait by themselves."""
+        ...
 
     def pairs(self, ids: Sequence[str]) -> list[Pair]: ...
 
@@ -129,9 +132,10 @@ class SqlNeighbours:
         statement = f"""
             SELECT json_group_array(json_array(awaited, found)) FROM (
                 SELECT awaited, count(*) AS found FROM listeners
-                WHERE awaited IN {self._any_of} GROUP BY awaited)
+                WHERE awaited IN {self._any_of} AND substr(address, 1, {len(OWN_INBOXES)}) <> ?
+                GROUP BY awaited)
         """
-        return dict(self._one(statement, _counted, _packed(awaited)))
+        return dict(self._one(statement, _counted, _packed(awaited), OWN_INBOXES))
 
     def pairs(self, ids: Sequence[str]) -> list[Pair]:
         return self._one(self._sql.pairs, _pairs, _packed(ids)) if ids else []
@@ -174,7 +178,8 @@ class MemoryNeighbours:
         return [wait for wait in self._state.waits.values() if wait.awaited in set(awaited)]
 
     def listeners_on(self, awaited: Sequence[str]) -> dict[str, int]:
-        found = Counter(listener.awaited for listener in self._state.listeners)
+        others = (x for x in self._state.listeners if not x.address.startswith(OWN_INBOXES))
+        found = Counter(listener.awaited for listener in others)
         return {key: found[key] for key in awaited if key in found}
 
     def pairs(self, ids: Sequence[str]) -> list[Pair]:

@@ -56,12 +56,44 @@ def seconds_of(
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise refusal(f"{what} must be seconds or a timedelta, got {duration!r}")
-    if math.isnan(seconds) or (finite and math.isinf(seconds)):
-        raise refusal(f"{what} must be a finite number of seconds, got {duration!r}")
+    if isinstance(seconds, float) and math.isnan(seconds):
+        raise refusal(f"{what} must be a number of seconds, got nan")
     if seconds < 0 or (positive and seconds == 0):
         wanted = "be above 0 seconds" if positive else "not be negative"
         raise refusal(f"{what} must {wanted}, got {duration!r}")
+    if finite and is_never(seconds):
+        raise refusal(f"{what} must be a finite number of seconds, got {duration!r}")
     return seconds
+
+
+def limit_of(
+    limit: object,
+    what: str,
+    refusal: type[UsageError] = UsageError,
+    *,
+    positive: bool = False,
+) -> float | None:
+    """Seconds after which something ends by itself; None, and infinity, mean that it does not."""
+    if limit is None:
+        return None
+    seconds = seconds_of(limit, what, refusal, positive=positive)
+    return None if is_never(seconds) else seconds
+
+
+def seconds_of_millis(milliseconds: object, what: str) -> float:
+    """Of a parameter that is in milliseconds by its name: a timedelta there would be a riddle."""
+    if isinstance(milliseconds, timedelta):
+        raise UsageError(f"{what} must be milliseconds, got {milliseconds!r}")
+    try:
+        return seconds_of(milliseconds, what) / 1000
+    except UsageError:
+        text = f"{what} must be a number of milliseconds that is not negative"
+        raise UsageError(f"{text}, got {milliseconds!r}") from None
+
+
+def is_never(seconds: float) -> bool:
+    """So far away that no store could tell it from never."""
+    return millis_of(seconds) == NEVER
 
 
 def millis_of(seconds: float | None) -> Millis:

@@ -5,9 +5,10 @@ that are not shown have their defaults. A key that has nothing to say is absent,
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
 from msgspec.structs import asdict, replace
 
 from layby.core import snapshot
@@ -29,6 +30,7 @@ from layby.core.state import State
 from layby.errors import WireError
 
 Pair = tuple[Promise, Task | None]
+_deadlines, _awaited = Decoder(dict[str, int]), Decoder(dict[str, str])
 Json = Raw | UnsetType
 """Encoded already, or absent."""
 
@@ -88,14 +90,7 @@ class TaskRecord(WireRecord, frozen=True):
 
     @classmethod
     def of(cls, row: Task) -> "TaskRecord":
-        return cls(
-            id=row.id,
-            state=row.state,
-            version=row.version,
-            resumes=len(row.resumes),
-            ttl=row.ttl,
-            pid=row.pid if row.state == "acquired" else None,
-        )
+        return cls(*_protocol_fields(row))
 
     def row(self) -> Task:
         return Task(
@@ -116,10 +111,10 @@ class AnnotatedTaskRecord(TaskRecord, frozen=True):
 
     @classmethod
     def of(cls, row: Task) -> "AnnotatedTaskRecord":
-        return cls(**asdict(TaskRecord.of(row)), deadlines=_json(row.deadlines))
+        return cls(*_protocol_fields(row), deadlines=_json(row.deadlines))
 
     def row(self) -> Task:
-        return replace(super().row(), deadlines=_text(self.deadlines))
+        return replace(super().row(), deadlines=_checked(self.deadlines, _deadlines))
 
 
 UNTOLD: Final = ""
@@ -127,7 +122,10 @@ UNTOLD: Final = ""
 
 
 class HeldTaskRecord(TaskRecord, frozen=True):
-    """A task as layby's own kinds show it."""
+    """A task as layby's own kinds show it: with all that `core.waits` reads, and people are told.
+
+    What is claimed does not wait, so the fields about waits do not make a claim larger.
+    """
 
     name: str | None = None
     kind: NodeKind | None = None
@@ -156,12 +154,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     @classmethod
     def of(cls, row: Task) -> "HeldTaskRecord":
         return cls(
-            id=row.id,
-            state=row.state,
-            version=row.version,
-            resumes=len(row.resumes),
-            ttl=row.ttl,
-            pid=row.pid if row.state == "acquired" else None,
+            *_protocol_fields(row),
             name=row.name,
             kind=row.kind,
             group=row.group,
@@ -181,13 +174,10 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             refused=_json(row.refused),
             pin=row.pin,
             awaited=_json(row.awaited),
+            wake_at=row.wake_at,
+            waiting_since=row.waiting_since,
             kept_by=row.pid if row.is_kept else None,
         )
-
-    @classmethod
-    def explained(cls, row: Task) -> "HeldTaskRecord":
-        """Everything people may want to know about a task."""
-        return replace(cls.of(row), wake_at=row.wake_at, waiting_since=row.waiting_since)
 
     def row(self) -> Task:
         return Task(
@@ -214,10 +204,10 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             waiting_since=self.waiting_since,
             tries=self.version if self.tries is None else self.tries,
             ahead=self.ahead,
-            deadlines=_text(self.deadlines),
+            deadlines=_checked(self.deadlines, _deadlines),
             refused=_text(self.refused),
             pin=self.pin,
-            awaited=_text(self.awaited),
+            awaited=_checked(self.awaited, _awaited),
         )
 
 
@@ -345,7 +335,7 @@ class ExplanationRecord(WireRecord, frozen=True):
             listeners=row.listeners,
             workers=row.workers,
             able_workers=row.able_workers,
-            task=None if row.task is None else HeldTaskRecord.explained(row.task),
+            task=None if row.task is None else HeldTaskRecord.of(row.task),
             holder=None if row.holder is None else HolderRecord.of(row.holder),
         )
 
@@ -478,8 +468,22 @@ def promises_of(rows: Iterable[Promise]) -> list[PromiseRecord]:
     return [PromiseRecord.of(row) for row in rows]
 
 
+def _protocol_fields(row: Task) -> tuple[str, TaskState, int, int, int | None, str | None]:
+    """The fields of `TaskRecord`, in their order."""
+    pid = row.pid if row.state == "acquired" else None
+    return row.id, row.state, row.version, len(row.resumes), row.ttl, pid
+
+
 def _json(text: str | None) -> Json:
     return UNSET if text is None else Raw(text.encode())
+
+
+def _checked(json: Json, decoder: "Decoder[Any]") -> str | None:
+    """Of what a row decodes later, where an error would not be taken for that of a peer."""
+    if isinstance(json, UnsetType):
+        return None
+    decoder.decode(json)
+    return _text(json)
 
 
 def _text(json: Json) -> str | None:

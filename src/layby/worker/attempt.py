@@ -30,7 +30,7 @@ from layby.core.model import Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, PromiseData, Reply
 from layby.core.waits import WaitingOn
-from layby.errors import StoreError, UsageError, error_for
+from layby.errors import StoreError, UsageError, WireError, error_for
 from layby.program import LoadedTask
 from layby.worker import tell
 from layby.worker.lineage import lineage_of
@@ -59,6 +59,8 @@ class AttemptHost(Protocol):
     def now(self) -> Millis: ...
 
     def why_not_park(self) -> str | None: ...
+
+    def may_lend(self) -> bool: ...
 
     def cancel_body(self, attempt: "Attempt") -> None: ...
 
@@ -358,15 +360,20 @@ class Attempt:
         """Write `Deferred` before the slot is released. False when the slot must be kept."""
         why_not = self._host.why_not_park()
         if why_not is not None:
-            self.show(shown.with_slot(why_not))
+            kept = shown.with_slot(why_not)
+            if kept != self._shown:  # asked again every second
+                self.show(kept)
             return False
         self._give_up_slot(shown)
         return True
 
-    def lend(self, shown: ShownWait, why: str) -> None:
-        """Write `Deferred`, whatever the limit: the slot is lent though the body may go on."""
+    def lend(self, shown: ShownWait, why: str) -> bool:
+        """Write `Deferred` though the body may go on, or too many are parked. False as above."""
+        if not self._host.may_lend():
+            return False
         self._give_up_slot(shown.with_note(why))
         self._host.lent(self, why)
+        return True
 
     def _give_up_slot(self, shown: ShownWait) -> None:
         self._stop_clock()
@@ -480,7 +487,8 @@ class Attempt:
         reply = self._checked(await self.send(command))
         self._acknowledged(command, reply)
         assert isinstance(reply.data, AnnotateData)
-        assert reply.data.record is not None
+        if reply.data.record is None:
+            raise WireError(f"{self.id}: the answer to {command.kind} is without its record")
         return reply.data.record
 
     def _annotate(self, record_id: str | None = None, record: Record | None = None) -> None:

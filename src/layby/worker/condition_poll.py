@@ -7,9 +7,9 @@ import math
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import CodeType
-from typing import Any, Literal
+from typing import Any, Final, Literal, cast
 
 from layby.core.pauses import spread
 from layby.errors import ConditionError, DeferTimeout, UsageError
@@ -17,6 +17,8 @@ from layby.wire.json_values import error_text
 from layby.worker.wake_events import Wake
 
 logger = logging.getLogger(__name__)
+
+MAX_PATH_CHARS: Final = 200
 
 Condition = Callable[[], Any]
 Tick = int
@@ -213,15 +215,20 @@ def check_pace(
     """Refuse numbers that would spin, go backwards or never poll."""
     _require(0 < interval < math.inf, "interval", interval, "a positive number of seconds")
     _require(timeout is None or timeout >= 0, "timeout", timeout, "None or at least 0")
-    _require(1 <= backoff < math.inf, "backoff", backoff, "at least 1.0")
+    _require(_is_number(backoff) and 1 <= backoff < math.inf, "backoff", backoff, "at least 1.0")
     _require(
         max_interval is None or max_interval >= interval,
         "max_interval",
         max_interval,
         f"None or at least the interval, {interval:g}",
     )
-    _require(0 <= jitter <= 1, "jitter", jitter, "a fraction between 0.0 and 1.0")
-    _require(max_errors >= 0, "max_errors", max_errors, "at least 0")
+    is_fraction = _is_number(jitter) and 0 <= jitter <= 1
+    _require(is_fraction, "jitter", jitter, "a fraction between 0.0 and 1.0")
+    _require(_is_number(max_errors) and max_errors >= 0, "max_errors", max_errors, "at least 0")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def count_first(poll: Poll, error: BaseException | None) -> None:
@@ -237,12 +244,32 @@ def count_first(poll: Poll, error: BaseException | None) -> None:
 
 
 def name_of(condition: object) -> str:
-    """What a reader of a log needs to find it: `is_paid (orders.py:12)`."""
+    """What a reader of a log needs to find it: `is_paid (orders.py:12)`.
+
+    Of a path, which: `Path('report.csv').exists`. Where it is defined would say nothing then.
+    """
     if isinstance(condition, partial):
-        return name_of(condition.func)
+        return _name_of_partial(cast("partial[Any]", condition))
+    owner = getattr(condition, "__self__", None)
     name = getattr(condition, "__qualname__", None) or type(condition).__qualname__
+    if isinstance(owner, PurePath):
+        return f"{_name_of_path(owner)}.{name.rpartition('.')[2]}"
     code = getattr(condition, "__code__", None)
     return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def _name_of_partial(condition: "partial[Any]") -> str:
+    """Arguments may be long or confidential, so only a path among them is named."""
+    name = name_of(condition.func)
+    paths = [_name_of_path(each) for each in condition.args if isinstance(each, PurePath)]
+    return f"{name} of {', '.join(paths)}" if paths else name
+
+
+def _name_of_path(path: PurePath) -> str:
+    """The end of a long path says more than its beginning."""
+    text = str(path)
+    shown = text if len(text) <= MAX_PATH_CHARS else f"...{text[-MAX_PATH_CHARS:]}"
+    return f"Path({shown!r})"
 
 
 def code_of(condition: object) -> object:

@@ -21,6 +21,10 @@ store in the order they were sent). A late answer can add a task that is left in
 remove one. When a task we knew of is no longer there while an earlier question is open, that answer
 may be bringing it: until it has come, at most `slots` later ones are granted. Every question must
 be `answered`.
+
+`max_parked` bounds memory, but what a parked body waits for may have to run here, so tasks are
+taken all the same. A wait that begins when the limit is reached keeps its slot for a while, and
+then lends it: to a parked body that wants to go on, or else, once a second, to whatever comes.
 """
 
 from collections import deque
@@ -40,6 +44,9 @@ IN_LINE_MS: Final[Millis] = 25
 """A claimed task that has stood in line this long goes back: another worker may have a slot."""
 COOLING: Final = 32
 """How many bodies begin after a task went back before tasks are claimed ahead again."""
+
+LEND_MS: Final[Millis] = 1_000
+"""Once in this time a body more than `max_parked` may be parked."""
 
 
 class SlotState(Enum):
@@ -134,6 +141,7 @@ class Credit:
         """Answers to questions up to this number remove nothing: something later is known."""
         self._begun: deque[Millis] = deque(maxlen=AHEAD)
         self._cooling = 0
+        self._lent_at: Millis | None = None
 
     # --- what there is -------------------------------------------------------------------
 
@@ -150,15 +158,12 @@ class Credit:
     @property
     def free(self) -> int:
         """Slots that a new task could have now."""
-        return max(0, self.room - self._waiting) if self.is_taking else 0
+        return max(0, self.room - self._waiting) if self.is_open else 0
 
     @property
     def is_full(self) -> bool:
+        """A wait that begins now keeps its slot, unless it may `lend` it."""
         return self.parked >= self.max_parked
-
-    @property
-    def is_taking(self) -> bool:
-        return self.is_open and not self.is_full
 
     # --- events: contenders --------------------------------------------------------------
 
@@ -187,6 +192,18 @@ class Credit:
         self.held -= 1
         self.parked += 1
         contender.slot_state = PARKED
+        return True
+
+    def lend(self, now: Millis) -> bool:
+        """Whether one that waits in its slot may park now, whatever the limit; then it must."""
+        if not self.is_full:
+            return True
+        head, is_last = self._head(), self.held + self.ending >= self.slots
+        if is_last and head is not None and head.has_begun:  # one is parked, and one goes on
+            return True
+        if self._lent_at is not None and now - self._lent_at < LEND_MS:
+            return False
+        self._lent_at = now
         return True
 
     def step_back(self, contender: Contender) -> None:
@@ -269,7 +286,7 @@ class Credit:
 
     def ask(self, most: int, now: Millis | None = None) -> Ask:
         """What a command sent now may bring back; tasks ahead of slots too if `now` is given."""
-        free = max(0, min(most, self.room)) if self.is_taking else 0
+        free = max(0, min(most, self.room)) if self.is_open else 0
         head = self._head()
         if head is not None and free:
             return self._asked(free, before=head.place)
@@ -286,7 +303,7 @@ class Credit:
 
     def offer(self) -> Offer:
         """What the take that waits at the store should offer."""
-        return Offer(self.free, self.is_taking and self._waiting > 0 and self.oldest_left is None)
+        return Offer(self.free, self.is_open and self._waiting > 0 and self.oldest_left is None)
 
     def overdue(self, now: Millis) -> list[Contender]:
         """Claimed tasks that have stood in line for too long; they go back."""
@@ -341,12 +358,12 @@ class Credit:
         """As many as have begun recently, less those in line or asked for."""
         while self._begun and now - self._begun[0] >= RECENT_MS:
             self._begun.popleft()
-        if self._cooling or not self.is_taking:
+        if self._cooling or not self.is_open:
             return 0
         return max(0, min(AHEAD, len(self._begun)) - self._waiting - self.reserved_ahead)
 
     def _is_older_left(self, head: Contender) -> bool:
-        return self.is_taking and self.oldest_left is not None and self.oldest_left < head.place
+        return self.is_open and self.oldest_left is not None and self.oldest_left < head.place
 
     def _head(self) -> Contender | None:
         """The oldest in line; entries of those who have left are dropped."""

@@ -13,6 +13,7 @@ from outside does not stand in line for a slot first.
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -28,7 +29,13 @@ from layby.core.replies import PromiseData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, DeferTimeout, UsageError, error_for
 from layby.program import Served
-from layby.wire.durations import millis_of, seconds_of
+from layby.wire.durations import (
+    is_never,
+    limit_of,
+    millis_of,
+    seconds_of,
+    seconds_of_millis,
+)
 from layby.worker.attempt import Attempt
 from layby.worker.condition_poll import check_condition, check_pace, count_first, name_of
 from layby.worker.outgoing_call import (
@@ -127,7 +134,7 @@ class TaskHandle:
         check_condition(condition)
         check_wake(wake)
         interval = _interval(poll_interval, poll_interval_ms)
-        within, longest = _seconds(timeout, "timeout"), _seconds(max_interval, "max_interval")
+        within, longest = limit_of(timeout, "timeout"), limit_of(max_interval, "max_interval")
         check_pace(interval, within, backoff, longest, jitter, max_errors)
         with self._call("defer_until", key) as record_id:
             if await self._has_ended_before(record_id, _DEFER_UNTIL):
@@ -162,17 +169,18 @@ class TaskHandle:
 
     async def sleep(self, seconds: Seconds, *, key: str | None = None) -> None:
         """Wait, without a slot; after a crash it ends when it would have ended anyway."""
-        length = _seconds(seconds, "sleep")
-        if length is None:
-            raise UsageError("sleep takes seconds, got None")
+        length = seconds_of(seconds, "the length of a sleep")
+        if is_never(length):
+            length = math.inf
         with self._call("sleep", key) as record_id:
-            waiting = WaitingOn("sleep", f"sleeping {length:g} s")
+            waiting = WaitingOn("sleep", _sleep_sentence(length))
             if self._attempt is None or record_id is None:
-                await self._parked(asyncio.ensure_future(asyncio.sleep(length)), waiting)
+                await self._parked(_sleeping(length), waiting)
                 return
             timer = await self._timer(self._attempt, record_id, length)
             if timer.is_pending:
-                waiting = replace(waiting, deadline=timer.timeout_at)
+                if timer.timeout_at < NEVER:
+                    waiting = replace(waiting, deadline=timer.timeout_at)
                 _promise(await self._parked(self._attempt.watch(timer.id), waiting), timer.id)
             else:
                 await self._shared.ensure_held()
@@ -186,7 +194,7 @@ class TaskHandle:
     ) -> Any:
         """Wait, without a slot, until that promise settles anywhere; a rejection raises."""
         check_key(promise_id, "promise id")
-        within = _seconds(timeout, "timeout")
+        within = limit_of(timeout, "timeout")
         with self._call("wait_for", key) as record_id:
             found = await self._prepare_wait(EnsurePromise(id=promise_id), within, record_id)
             if isinstance(found, Promise):
@@ -197,7 +205,7 @@ class TaskHandle:
 
     async def settled(self, promise_id: str, timeout: Seconds | None = None) -> Promise:  # noqa: ASYNC109
         """Wait, without a slot, for a promise that exists; returns the settled promise."""
-        within = _seconds(timeout, "timeout")
+        within = limit_of(timeout, "timeout")
         with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
             found = await self._prepare_wait(GetPromise(id=promise_id), within, record_id)
             if isinstance(found, Promise):
@@ -250,7 +258,7 @@ class TaskHandle:
         """
         name = name_called(func)
         call, place = new_call(name, args, version), check_target(target)
-        within = _seconds(timeout, "timeout")
+        within = limit_of(timeout, "timeout")
         attempt = self._attempt_with_store()
         self._shared.register()
         with attempt.replay.keyed("rpc", key) as record_key:
@@ -555,19 +563,24 @@ def _interval(seconds: Seconds | None, milliseconds: float | None) -> float:
     if seconds is not None and milliseconds is not None:
         raise UsageError("give poll_interval (seconds) or poll_interval_ms, not both")
     if milliseconds is not None:
-        seconds = _seconds(milliseconds, "poll_interval_ms")
-        interval = None if seconds is None else seconds / 1000
+        interval = seconds_of_millis(milliseconds, "poll_interval_ms")
+    elif seconds is not None:
+        interval = seconds_of(seconds, "poll_interval")
     else:
-        interval = _seconds(seconds, "poll_interval")
-    if interval is None:
         return POLL_INTERVAL_S
-    if interval <= 0:
-        raise UsageError(f"the poll interval must be positive, got {interval:g} s")
+    if interval <= 0 or is_never(interval):
+        raise UsageError(f"the poll interval must be positive and finite, got {interval:g} s")
     return interval
 
 
-def _seconds(value: Any, what: str) -> float | None:
-    return None if value is None else seconds_of(value, what)
+def _sleep_sentence(length: float) -> str:
+    return "sleeping without end" if length == math.inf else f"sleeping {length:g} s"
+
+
+def _sleeping(length: float) -> "asyncio.Future[Any]":
+    if length == math.inf:
+        return asyncio.get_running_loop().create_future()
+    return asyncio.ensure_future(asyncio.sleep(length))
 
 
 def _timeout_message(task_id: str, promise_id: str, within: float | None) -> str:

@@ -294,8 +294,9 @@ class SharedSlot:
             self._lend(PLAIN_AWAIT)
         elif not self._park():
             self._lend(PARKING_FULL)
+        self._update_lend_timer()
 
     def _lend(self, why: str) -> None:
-        if self._attempt is not None:
-            self._attempt.lend(self._waits[0], why)
-        self.slot.release()
+        """At max_parked the slot may be kept for another while."""
+        if self._attempt is None or self._attempt.lend(self._waits[0], why):
+            self.slot.release()

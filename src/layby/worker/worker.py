@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -50,6 +51,7 @@ from layby.worker.credit import HELD, NOTHING, Ask, Credit, Offer
 from layby.worker.ending import classify
 from layby.worker.gc_freeze import GcFreezer
 from layby.worker.lease import Elapsed, LeaseTime
+from layby.worker.loop_watch import LoopWatch
 from layby.worker.promise_watches import PromiseWatches
 from layby.worker.releases import OLD_BODY_MS, Releases
 from layby.worker.renewal import Renewal
@@ -139,6 +141,7 @@ class Worker:
             self.spawn,
         )
         self._is_ask_scheduled = False
+        self._loop_watch: LoopWatch | None = None
         self._loop_sentinel: asyncio.Task[None] | None = None
         """Does nothing: when it is cancelled, somebody is ending the event loop."""
         self._overdue_timer: asyncio.TimerHandle | None = None
@@ -155,6 +158,27 @@ class Worker:
 
     def start(self) -> None:
         self.dispatch()
+
+    def _watch_loop(self) -> None:
+        """From the first body on: a worker without tasks needs no thread for that."""
+        if self._loop_watch is None:
+            self._loop_watch = LoopWatch(
+                lambda: bool(self.attempts),
+                self._task_run_by,
+                lambda: self.running,
+                partial(self._emit_health, "loop_blocked"),
+            )
+            self._loop_watch.start()
+
+    @property
+    def blocked_by(self) -> str | None:
+        """What keeps the event loop from going on, in words. May be read in any thread."""
+        return None if self._loop_watch is None else self._loop_watch.blocked_by
+
+    def _task_run_by(self, current: "asyncio.Task[Any] | None") -> str | None:
+        """Called by the thread that watches the loop, while the loop is blocked."""
+        bodies = (body.id for body in tuple(self._running) if body.task is current)
+        return None if current is None else next(bodies, None)
 
     async def stop(self, grace: float = 1.0) -> None:
         """Hand every task back when its body has ended, waiting for at most `grace` seconds."""
@@ -174,6 +198,8 @@ class Worker:
 
     def close(self) -> None:
         """Release threads and timers, and cancel whatever still runs."""
+        if self._loop_watch is not None:
+            self._loop_watch.stop()
         self._wheel.close()
         self.watches.close()
         self._body_runner.close()
@@ -296,15 +322,18 @@ class Worker:
             await self._take_now(ask)
 
     def why_not_park(self) -> str | None:
-        """Why no task may be parked or taken now; None when one may be."""
+        """Why no task may be parked now; None when one may be."""
         if not self.credit.is_full:
             self._was_full = False
             return None
         reason = f"{self.config.max_parked} tasks are parked (max_parked), so it keeps its slot"
         if not self._was_full:
             self._was_full = True
-            self._emit_health("parked_limit", "no new task is taken: max_parked is reached")
+            self._emit_health("parked_limit", "max_parked is reached: waits keep their slots")
         return reason
+
+    def may_lend(self) -> bool:
+        return self.credit.lend(self.lease.elapsed())
 
     def code_changed(self) -> None:
         """The program may have code for more workflows now: ask for those too."""
@@ -562,6 +591,7 @@ class Worker:
         body.claim = body.call = None  # frees memory: a body may be parked for long
         del self._arriving[attempt.id]
         self.attempts[attempt.id] = attempt
+        self._watch_loop()
         self._running.add(body)
         if self._loop_sentinel is None:
             self._loop_sentinel = self.spawn(_run_until_cancelled())

@@ -35,6 +35,8 @@ class RunParam(Struct, frozen=True):
     shape: Shape
     pin: bool = False
     """Whether it stays on the code that began it."""
+    start_id: str = ""
+    """Which call has created the run, if it was given a run id: see `plan`."""
 
 
 class _TaskParam(Struct, frozen=True):
@@ -53,6 +55,7 @@ class _RootParam(Struct, frozen=True):
     context: dict[str, Raw]
     tasks: tuple[_CleanupParam, ...]
     pin: bool = False
+    start: str = ""
 
 
 class _WrittenRoot(Struct, frozen=True, omit_defaults=True):
@@ -62,6 +65,7 @@ class _WrittenRoot(Struct, frozen=True, omit_defaults=True):
     context: dict[str, Raw]
     tasks: Raw
     pin: bool = False
+    start: str = ""
 
 
 class Layout(Struct, frozen=True):
@@ -84,8 +88,14 @@ def plan(
     group: str,
     timeout: Millis,
     take: Take | None = None,
+    *,
+    start_id: str = "",
 ) -> StartRun:
-    """The one command that starts a run."""
+    """The one command that starts a run.
+
+    `start_id` is kept with the run, so that a copy of the command finds out that its first copy
+    created the run. Whoever makes up a run id for one call needs none.
+    """
     layout = flow if isinstance(flow, Layout) else layout_of(flow)
     return StartRun(
         id=root_id(check_run_id(run_id)),
@@ -93,7 +103,7 @@ def plan(
         group=group,
         nodes=layout.nodes,
         timeout=timeout,
-        param=_root_param(layout, _initial(flow, context)),
+        param=_root_param(layout, _initial(flow, context), start_id),
         take=take,
     )
 
@@ -183,7 +193,7 @@ def read_root_param(text: str, known: Callable[[str], Shape | None] | None = Non
     shape = known(param.flow) if known is not None else None
     if shape is None or not shape.is_of(after, cleanups):
         shape = Shape(after, cleanups)
-    return RunParam(param.flow, initial, shape, param.pin)
+    return RunParam(param.flow, initial, shape, param.pin, param.start)
 
 
 def shape_of(root_param: str) -> Shape:
@@ -199,6 +209,21 @@ def cleanups_of(promise: Promise) -> tuple[str, ...]:
     except WireError:
         return ()
     return tuple(each for each in shape.order if each in shape.cleanups)
+
+
+def differing_keys(one: str, other: str) -> list[str]:
+    """The keys whose first values differ between two runs, given as their root params."""
+    mine, theirs = (_read(text, _RootParam).context for text in (one, other))
+    return sorted(
+        key
+        for key in mine.keys() | theirs.keys()
+        if key not in mine or key not in theirs or _is_other(mine[key], theirs[key])
+    )
+
+
+def _is_other(one: Raw, other: Raw) -> bool:
+    first, second = bytes(one), bytes(other)
+    return first != second and _in_order(first) != _in_order(second)
 
 
 def _read(text: str, kind: type[Any]) -> Any:
@@ -220,9 +245,9 @@ def _initial(flow: Workflow | Layout, given: Any) -> dict[str, bytes]:
     return encoded
 
 
-def _root_param(layout: Layout, context: Mapping[str, bytes]) -> Value:
+def _root_param(layout: Layout, context: Mapping[str, bytes], start_id: str = "") -> Value:
     encoded = {key: Raw(value) for key, value in context.items()}
-    written = _WrittenRoot(layout.name, encoded, Raw(layout.tasks), layout.pin)
+    written = _WrittenRoot(layout.name, encoded, Raw(layout.tasks), layout.pin, start_id)
     return json_values.wrap(msgspec.json.encode(written))
 
 

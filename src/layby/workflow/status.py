@@ -17,6 +17,7 @@ from layby.core.waits import (
     WaitKind,
     waiting_of,
 )
+from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow import outcome
 from layby.workflow.history import (
@@ -134,10 +135,16 @@ class NodeRow(Struct, frozen=True):
     polling: Polling | None = None
     stuck: bool = False
     """Whether this process still runs a body of it that should have ended."""
+    runnable: Explanation | None = None
+    """Who could run it, as the store explains any task with the same code; None: not known."""
 
 
-def run_status(root: Promise, root_task: Task, nodes: Sequence[NodeRow], now: Millis) -> RunStatus:
+def run_status(
+    root: Promise, root_task: Task | None, nodes: Sequence[NodeRow], now: Millis
+) -> RunStatus:
     """`nodes`: all tasks of the run, in any order."""
+    if root_task is None:
+        raise WireError(f"what is known of {root.id} is without its task: a run has one")
     root = root.at(now)
     param = read_root_param(root.param)
     tasks = _executions(nodes, param.shape, now)
@@ -193,7 +200,10 @@ def _waiting_on(
         return waiting.told.polled(row.polling)
     awaited = [(each.promise, each.task) for each in before]
     about = Explanation(row.promise, row.task, awaited)
-    sentence = sentence_of(about, waiting, now, knows_workers=False)
+    if row.runnable is not None:
+        able, workers = row.runnable.able_workers, row.runnable.workers
+        about = replace(about, able_workers=able, workers=workers)
+    sentence = sentence_of(about, waiting, now, knows_workers=row.runnable is not None)
     return WaitingOn(waiting.kind, sentence, waiting.since, waiting.until)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from layby.errors import WorkflowError
 from layby.program import Mode
 from layby.workflow.context import Context
-from layby.workflow.duration_checks import Duration, positive_seconds
+from layby.workflow.duration_checks import Duration, positive_limit
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.rules import FINALLY, Rule, check_rule
@@ -170,14 +170,13 @@ def task(
 
 def _timeout(timeout: Duration | None, rule: object, task_id: str) -> float | None:
     """No deadline ends a task that cleans up, so something else must."""
-    if timeout is not None:
-        return positive_seconds(timeout, f"timeout of task '{task_id}'")
-    if rule == FINALLY:
+    limit = positive_limit(timeout, f"timeout of task '{task_id}'")
+    if limit is None and rule == FINALLY:
         raise WorkflowError(
             f"task '{task_id}' has rule='finally' but no timeout: the run's deadline does not end "
             "it, so write timeout= with the seconds it may hold a slot"
         )
-    return None
+    return limit
 
 
 def is_async(function: Callable[..., Any]) -> bool:
