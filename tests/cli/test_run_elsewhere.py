@@ -108,13 +108,13 @@ def test_a_run_that_failed_meanwhile_says_so_too(folder):
 
 def test_a_wrong_port_is_told_after_a_second_and_over_after_five(folder, monkeypatch):
     """Not after half a minute without a word."""
-    monkeypatch.setattr("layby.cli.run.FIRST_ANSWER_S", 0.2)
-    monkeypatch.setattr("layby.client.first_answer.TELL_AFTER_S", 0.1)
+    monkeypatch.setattr("layby.cli.run.FIRST_ANSWER_S", 2)
+    monkeypatch.setattr("layby.client.first_answer.TELL_AFTER_S", 1)
     url = "http://127.0.0.1:1"
     said = typed("run", f"{FLOWS}:flow", "--url", url)
     told, end = said.err.splitlines()
     assert said.code == 2
-    assert told == f"layby: waiting for {url}: connection refused; gives up after 0.2 s"
+    assert told == f"layby: waiting for {url}: connection refused; gives up after 2 s"
     assert end == f"layby: the server at {url} does not answer (connection refused): is it running?"
 
 

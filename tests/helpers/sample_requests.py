@@ -142,8 +142,8 @@ UNBOUNDED: Final = frozenset(
 )
 """Kinds that no prefix can bound: written here by their names, not by what the server thinks."""
 
-NAMELESS: Final = frozenset({"layby.flow.find"})
-"""Names no id: what tasks a workflow has is not a secret."""
+NAMELESS: Final = frozenset({"layby.flow.find", "layby.now"})
+"""Name no id: neither the tasks of a workflow nor the time are a secret."""
 
 TAKING: Final = frozenset(
     {"layby.worker.take", "layby.task.finish", "layby.task.fail", "layby.run.start"}

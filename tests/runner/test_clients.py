@@ -9,9 +9,20 @@ from typing import Any
 
 import pytest
 
-from layby import BlockingRunner, NotFound, RunFailed, Runner, UsageError, Workflow, task
+from layby import (
+    BlockingRunner,
+    NotAllowed,
+    NotFound,
+    RunFailed,
+    Runner,
+    UsageError,
+    Workflow,
+    task,
+)
+from layby.core.replies import Reply
 from layby.core.stats import GetStats, StatsData
 from layby.runner import flow_directory
+from layby.server.auth import FORBIDDEN, UNAUTHORIZED, Gate
 from layby.server.server import Server
 from tests.helpers.troubled_server import Meddler, play, served, soon
 
@@ -289,6 +300,20 @@ def test_a_blocking_client(tmp_path: Path):
             client.wait(_published(client._runner, "failing"))
             with pytest.raises(RunFailed, match="ValueError: no"):
                 client.execute("failing")
+
+
+@pytest.mark.parametrize("refusal", [UNAUTHORIZED, FORBIDDEN], ids=["401", "403"])
+def test_a_client_whose_token_does_not_do(refusal: Reply, monkeypatch: pytest.MonkeyPatch):
+    """Not allowed, when it is opened."""
+    asked = "identify" if refusal is UNAUTHORIZED else "permit"
+    monkeypatch.setattr(Gate, asked, lambda *_: refusal)
+
+    async def scene() -> None:
+        async with served() as server:
+            with pytest.raises(NotAllowed, match="give a token that the server accepts"):
+                await Runner(server.url, slots=0).__aenter__()
+
+    play(scene)
 
 
 @pytest.mark.parametrize("slots", [-1, True, "2", 1.5])

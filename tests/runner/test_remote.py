@@ -260,7 +260,7 @@ def test_who_wants_to_wait_for_a_server_may(
         await place.meddler.down()
         opening = asyncio.create_task(place.runner(connect_timeout=None).__aenter__())
         await soon(lambda: caplog.messages)
-        assert caplog.messages == [f"waiting for {place.meddler.url}: connection refused"]
+        assert caplog.messages[0].startswith(f"waiting for {place.meddler.url}: ")
         await place.meddler.up()
         runner = await opening
         run = await runner.start(FLOW, {"n": 2}, run_id="a")

@@ -5,15 +5,11 @@ from layby.client.first_answer import FirstAnswer
 from layby.client.http import HttpClient
 from layby.client.inbox import Inbox
 from layby.clock import SystemClock
-from layby.core.commands import GetPromise
 from layby.core.model import Millis
 from layby.errors import EngineStopped, NotAllowed, StoreUnavailable
 from layby.worker.heartbeat_thread import HeartbeatThread
 from layby.worker.server_clock import ServerClock
 from layby.worker.worker import Worker
-
-GREETING = "layby/greeting"
-"""Nobody creates it; whether it may be read does not matter either."""
 
 
 class RemoteLink:
@@ -41,8 +37,8 @@ class RemoteLink:
 
         Such a process is not known to the server: each of its waits is a request of its own.
         """
-        reply = await self.client.send(GetPromise(id=GREETING))
-        if reply.status == 401:
+        reply = await self._clock.read(self.client)
+        if reply.status in (401, 403):
             why = f"the server at {self._url} refused this process: {reply.data}"
             raise NotAllowed(f"{why}: give a token that the server accepts")
 

@@ -494,7 +494,7 @@ class Runner:
 
         May be read in any thread: on the loop itself nothing can be asked while it is blocked.
         """
-        return None if self._state == "new" else self.worker.blocked_by
+        return None if self._worker is None else self._worker.blocked_by
 
     async def send(self, request: Command | Query) -> Reply:
         """Send a request to the engine; refusals are replies."""

@@ -13,7 +13,8 @@ from layby.client.interface import Client
 from layby.clock import Clock
 from layby.core.commands import HeartbeatWorker
 from layby.core.model import Millis
-from layby.core.replies import HeartbeatData, Reply
+from layby.core.queries import GetNow
+from layby.core.replies import HeartbeatData, NowData, Reply
 
 DRIFT_MS: Final[Millis] = 2
 """Clocks that run at the same rate differ by less between two readings."""
@@ -48,6 +49,14 @@ class ServerClock:
         asked_at = self._own.now()
         reply = await client.send(beat)
         if isinstance(reply.data, HeartbeatData) and reply.data.now is not None:
+            self._learn(asked_at, reply.data.now, self._own.now())
+        return reply
+
+    async def read(self, client: Client) -> Reply:
+        """Learn what time it is without being known to the server."""
+        asked_at = self._own.now()
+        reply = await client.send(GetNow())
+        if isinstance(reply.data, NowData):
             self._learn(asked_at, reply.data.now, self._own.now())
         return reply
 
