@@ -127,7 +127,7 @@ def test_heartbeat_renews_one_row(world: World) -> None:
 def test_a_refusal_does_not_tell_the_incarnation(world: World) -> None:
     """It proves who a worker is, and what is refused is logged."""
     refused = world.send(c.HeartbeatWorker(pid="p", incarnation="secret"))
-    assert "'p' is gone" in str(refused.data)
+    assert "Holder 'p' is not known here" in str(refused.data)
     assert "secret" not in str(refused.data)
 
 
