@@ -21,13 +21,19 @@ PAGES = [
 FOLDER = Path(__file__).with_name("written")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FRAGMENT = "# a fragment"
+UNTYPED = "from django"
+"""Django brings no types, and in strict mode everything made with it would be unknown."""
 A_FILE = re.compile(r"# (\w+)\.py\n")
 
 
 def scripts(page: Path) -> Iterator[tuple[str, str]]:
     """Each script of a page, and a name for its file."""
     text = page.read_text()
-    found = [each for each in BLOCK.finditer(text) if not each[1].startswith(FRAGMENT)]
+    found = [
+        each
+        for each in BLOCK.finditer(text)
+        if not each[1].startswith(FRAGMENT) and UNTYPED not in each[1]
+    ]
     files = [each for each in found[1:] if A_FILE.match(each[1])]
     alone = found if page.name == "testing.md" else files
     together = [each for each in found if each not in alone]
