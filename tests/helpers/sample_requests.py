@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from layby.core.commands import Command
-from layby.core.queries import Query
+from layby.core.kinds import BaseRequest
 from layby.wire.decode import decode_data
 
 GROUP: Final = "g"
@@ -164,11 +163,11 @@ HANDING_BACK: Final = frozenset({"layby.worker.release"})
 """Of those that act for a worker, the ones that name tasks."""
 
 
-def request(kind: str, prefix: str) -> Command | Query:
+def request(kind: str, prefix: str) -> BaseRequest:
     return read(kind, SAMPLES[kind](prefix))
 
 
-def read(kind: str, data: Data) -> Command | Query:
+def read(kind: str, data: Data) -> BaseRequest:
     body = decode_data(kind, msgspec.json.encode(data))
-    assert isinstance(body, Command | Query), body
+    assert isinstance(body, BaseRequest), body
     return body
