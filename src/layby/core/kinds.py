@@ -77,6 +77,14 @@ class Command(BaseRequest, frozen=True):
         """Declare every row the step may read; the store adds one hop (waits and awaiters)."""
         raise NotImplementedError(type(self).__name__)
 
+    def lineage_problems(self, _separator: str, /) -> Problems:
+        """What the strict rules of lineage object to (`strict`), if they are enabled."""
+        return iter(())
+
+    def external_problems(self) -> Problems:
+        """What the strict rules of external promises object to, if they are enabled."""
+        return iter(())
+
 
 class Query(BaseRequest, frozen=True):
     """A read that is not by id; it changes nothing and never enters `step`."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from layby.core import birth, promises, validate, waits
+from layby.core import birth, promises, strict, validate, waits
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_WAITS, NOTHING, Int64, Tags, Value, Waits
@@ -398,6 +398,12 @@ class CreateBelow(FencedCommand, frozen=True):
         if birth.DELAY in self.tags:
             yield "resonate:delay is an instant: create the promise by promise.create"
         yield from validate.tags(self.tags)
+
+    def lineage_problems(self, separator: str, /) -> Problems:
+        return strict.lineage(self.promise_id, self.tags, separator)
+
+    def external_problems(self) -> Problems:
+        return strict.one_kind(self.tags)
 
 
 @handles_claim(CreateBelow)
