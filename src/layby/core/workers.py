@@ -349,15 +349,14 @@ def _open_root(d: Draft, c: EndTry) -> Task | None:
 
 def _ended(d: Draft, c: EndTry, root: Task | None) -> Promise | None:
     """Settle the root with the verdict, if this very step has ended the last of its nodes."""
-    if root is None or c.root is None or not _is_last(root, d.tasks.get(root.id, root)):
+    if root is None or c.root is None:
+        return None
+    after = d.tasks.get(root.id, root)
+    if root.waits_left == 0 or after.waits_left > 0 or after.state != "pending":
         return None
     promise = d.promise(root.id)
     assert promise is not None
     return settle(d, promise, settle_state(c.root.state), birth.encoded(c.root.value))
-
-
-def _is_last(before: Task, after: Task) -> bool:
-    return before.waits_left > 0 and after.waits_left == 0 and after.state == "pending"
 
 
 @declare("layby.task.create", sender=Sender.CLIENT, answer=PromiseData)

@@ -81,7 +81,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         deadline=waiting.until or _ends_at(about, waiting),
         unblock=_unblock(about, waiting),
         command=_command(about, waiting),
-        awaited=_awaited_ids(about) if waiting.has_awaited else (),
+        awaited=tuple(each.id for each, _ in about.awaited) if waiting.has_awaited else (),
         traceback=_last_stack(about) if waiting.form == "backoff" else "",
     )
 
@@ -381,10 +381,6 @@ def _settling(about: Explanation) -> str | None:
 
 def _resolve(promise: Promise) -> str:
     return f"layby resolve {_quoted(promise.id)} --value JSON"
-
-
-def _awaited_ids(about: Explanation) -> tuple[str, ...]:
-    return tuple(promise.id for promise, _ in about.awaited)
 
 
 def _lease(about: Explanation, task: Task, now: Millis) -> str:
