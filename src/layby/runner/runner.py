@@ -529,7 +529,8 @@ class Runner:
         if stored != flow_name:
             raise Conflict(
                 f"run '{run_id}' already exists and belongs to workflow '{stored}', not "
-                f"'{flow_name}': use another run id, or runner.get({run_id!r})"
+                f"'{flow_name}': use another run id; runner.get({run_id!r}) or "
+                f"`layby tree {run_id}` shows the existing run"
             )
 
     async def _steer(
