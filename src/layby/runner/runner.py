@@ -63,6 +63,7 @@ from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
 from layby.workflow.names import check_name, check_run_id, close_match
+from layby.workflow.outcome import ROOT_STATES, RunFilter
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import AnyTask, Workflow
@@ -85,16 +86,6 @@ GRACE_S = 25.0
 """Less than the 30 s that Kubernetes waits before it kills a process."""
 MEMORY_GRACE_S = 1.0
 """Nothing is kept, so nobody could resume it."""
-
-RunFilter = Literal["Running", "Completed", "Failed", "Cancelled"]
-"""What `list` can filter by. `Running` is every run that has not ended, halted ones too."""
-
-_STATES: dict[RunFilter, tuple[PromiseState, ...]] = {
-    "Running": ("pending",),
-    "Completed": ("resolved",),
-    "Failed": ("rejected", "rejected_timedout"),
-    "Cancelled": ("rejected_canceled",),
-}
 
 
 class Runner:
@@ -647,10 +638,10 @@ def _promise_id(run_id: str, task: str | None) -> str:
 
 
 def _states(state: RunFilter) -> tuple[PromiseState, ...]:
-    if state not in _STATES:
+    if state not in ROOT_STATES:
         names = ", ".join(get_args(RunFilter))
         raise UsageError(f"runs cannot be listed by state {state!r}; it is one of {names}")
-    return _STATES[state]
+    return ROOT_STATES[state]
 
 
 def _check_durability(durability: Durability) -> Durability:
