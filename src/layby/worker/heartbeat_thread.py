@@ -159,7 +159,7 @@ class HeartbeatThread:
         self._was_blocked = is_blocked
         return is_blocked
 
-    def _call_worker_loop(self, function: Callable[..., None], *arguments: object) -> None:
+    def _call_worker_loop(self, function: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function, *arguments)
 
