@@ -10,7 +10,8 @@ class Overrides:
         self._before: list[tuple[Any, str, Any]] = []
 
     def set(self, target: Any, name: str, value: Any) -> None:
-        self._before.append((target, name, vars(target).get(name, _MISSING)))  # not of its class
+        own: dict[str, Any] = target.__dict__  # without what is of its class
+        self._before.append((target, name, own.get(name, _MISSING)))
         setattr(target, name, value)
 
     def undo(self) -> None:
