@@ -45,7 +45,6 @@ from layby.errors import (
     error_for,
 )
 from layby.runner import schedule as scheduling
-from layby.runner.counts import at_least_one, at_least_zero
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.private_socket import open_or_join
@@ -54,7 +53,7 @@ from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
 from layby.store.sqlite import Durability
 from layby.wire import json_values
-from layby.wire.durations import limit_of, millis_of, seconds_of
+from layby.wire.durations import limit_of, millis_of, seconds_of, whole_number
 from layby.worker.worker import Worker, WorkerConfig
 from layby.worker.worker_stop import WorkerStop
 from layby.workflow import plan
@@ -135,7 +134,7 @@ class Runner:
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _check_durability(durability)
-        self._settings = Settings(max_crashes=at_least_one(max_crashes, "max_crashes"))
+        self._settings = Settings(max_crashes=whole_number(max_crashes, "max_crashes", 1))
         self._switch_interval = switch_interval
         self._token = token
         self._connect_timeout = limit_of(
@@ -150,10 +149,10 @@ class Runner:
             grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
         self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
         self._config = WorkerConfig(
-            slots=at_least_zero(slots, "slots"),
+            slots=whole_number(slots, "slots", 0),
             group=check_name(group, "group"),
-            max_parked=at_least_one(max_parked, "max_parked"),
-            max_threads=at_least_one(max_threads, "max_threads"),
+            max_parked=whole_number(max_parked, "max_parked", 1),
+            max_threads=whole_number(max_threads, "max_threads", 1),
             processes=max(1, min(slots, os.cpu_count() or 1)),
             freeze_parked=freeze_parked,
         )
@@ -363,7 +362,7 @@ class Runner:
         self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
     ) -> "builtins.list[Run]":
         """Runs by id, at most `limit`."""
-        at_least_one(limit, "limit")
+        whole_number(limit, "limit", 1)
         states: tuple[PromiseState | None, ...] = (None,) if state is None else _states(state)
         found = [each for wanted in states for each in await self._listed(wanted, flow, limit)]
         return [Run(self, run_id) for run_id in sorted(found)[:limit]]
