@@ -60,7 +60,7 @@ def same_origin(awaiter: str, awaited: str, separator: str) -> Problems:
 
 
 def one_kind(tags: Tags) -> Problems:
-    if birth.TARGET in tags and tags.get(birth.TIMER) == "true":
+    if birth.TARGET in tags and birth.is_timer(tags):
         yield "resonate:timer and resonate:target exclude each other: a timer has no task"
 
 
