@@ -21,7 +21,7 @@ from layby.core.queries import (
 )
 from layby.core.replies import Explanation, PromiseData, PromisePage, Reply, RowPage
 from layby.core.waits import awaited_in_memory
-from layby.errors import Conflict, NotFound, error_for
+from layby.errors import Conflict, LaybyError, NotFound, error_for
 from layby.workflow.names import close_match
 from layby.workflow.plan import ROOT_PREFIX
 from layby.workflow.reasons import short_id
@@ -46,6 +46,12 @@ _HINTS = {
 PAGE = 500
 SEARCHED = 200
 _SEARCHES = "`layby runs` or `layby promises search`"
+
+
+class Refused(LaybyError):
+    """The command ran, and the answer is no."""
+
+    exit_code = 1
 
 
 def expect(reply: Reply, kind: type[T], what: str, given: str = "") -> T:
