@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from layby.core.kinds import BaseRequest
+from layby.core.kinds import Command, Query
 from layby.wire.decode import decode_data
 
 GROUP: Final = "g"
@@ -163,11 +163,11 @@ HANDING_BACK: Final = frozenset({"layby.worker.release"})
 """Of those that act for a worker, the ones that name tasks."""
 
 
-def request(kind: str, prefix: str) -> BaseRequest:
+def request(kind: str, prefix: str) -> Command | Query:
     return read(kind, SAMPLES[kind](prefix))
 
 
-def read(kind: str, data: Data) -> BaseRequest:
+def read(kind: str, data: Data) -> Command | Query:
     body = decode_data(kind, msgspec.json.encode(data))
-    assert isinstance(body, BaseRequest), body
+    assert isinstance(body, Command | Query), body
     return body
