@@ -21,8 +21,7 @@ import click
 import msgspec
 
 from layby.cli.main import cli
-from layby.wire.decode import BATCH, Batch, FenceRequest
-from layby.wire.public_kinds import KINDS
+from layby.wire.decode import KINDS, FenceRequest
 
 FILE = Path(__file__).with_name("public_api.txt")
 MODULES = (
@@ -257,7 +256,7 @@ def _type(kind: click.ParamType) -> str:
 
 def wire_kinds() -> Iterator[tuple[str, str]]:
     """A field with `?` may be absent."""
-    for kind, struct in {**KINDS, "task.fence": FenceRequest, BATCH: Batch}.items():
+    for kind, struct in {**KINDS, "task.fence": FenceRequest}.items():
         fields = msgspec.structs.fields(struct)
         named = [f"{each.encode_name}{'' if each.required else '?'}" for each in fields]
         yield f"POST / {kind}", f"{{{', '.join(named)}}}"

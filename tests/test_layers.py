@@ -29,6 +29,7 @@ VALUE_MODULES = {
     "dataclasses",
     "datetime",
     "decimal",
+    "difflib",
     "enum",
     "fractions",
     "functools",

@@ -4,7 +4,8 @@ Each class says which statuses of a reply it stands for, and how a command ends 
 same mistake raises the same class, whether the engine is in this process or behind a server.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 
@@ -272,3 +273,8 @@ _BY_STATUS: dict[int, type[LaybyError]] = {
 def error_for(status: int, text: str) -> LaybyError:
     """The exception for a reply that refuses."""
     return _BY_STATUS.get(status, LaybyError)(text)
+
+
+def nearest_name(name: str, known: Sequence[str]) -> str | None:
+    """The known name that an unknown one may mean, for its error."""
+    return next(iter(get_close_matches(name, known, n=1)), None)

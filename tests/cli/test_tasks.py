@@ -117,7 +117,7 @@ def test_a_promise_without_a_task(desk: Desk):
         (("claim", "t", "--version", 0, "--pid", "me", "--ttl", "5"), "not a duration"),
         (("heartbeat", "--pid", "me", "--task", "t"), "write ID=VERSION"),
         (("suspend", "t", "--version", 1), "Missing option '--on'"),
-        (("fence", "t", "--version", 1, "--action", "{}"), "Invalid request"),
+        (("fence", "t", "--version", 1, "--action", "{}"), "missing required field"),
         (("fence", "t", "--version", 1, "--action", "nonsense"), "is not JSON"),
         (("create", "t2", "--pid", "me"), "must have a resonate:target tag"),
         (("complete", "t", "--version", 1, "--state", "done"), "is not one of"),
@@ -149,3 +149,75 @@ def test_search_by_state_target_and_tag(desk: Desk):
 def test_a_heartbeat_of_nothing_renews_everything(desk: Desk):
     """The empty list, as an SDK sends it."""
     assert typed("tasks", "heartbeat", "--pid", "me", "--json").json == {"ok": True}
+
+
+CLAIM = ("tasks", "claim", "t", "--pid", "me")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            ("tasks", "complete", "t", "--version", 7),
+            (
+                "task 't': task is not acquired or version mismatch: "
+                "it is acquired by p at version 1, see `layby tasks get t`"
+            ),
+        ),
+        (
+            (*CLAIM, "--version", 0),
+            (
+                "task 't': task is not pending: it is acquired by p at version 1, "
+                "see `layby tasks get t`"
+            ),
+        ),
+        (
+            ("tasks", "claim", "other", "--pid", "me", "--version", 0),
+            "there is no task 'other': look with `layby tasks search`",
+        ),
+        (
+            ("tasks", "create", "new", "--pid", "me"),
+            (
+                "task 'new': action must have a resonate:target tag: "
+                "give --tag resonate:target=ADDRESS, for example poll://any@default"
+            ),
+        ),
+        (
+            ("tasks", "fence", "t", "--version", 1, "--action", "{}"),
+            (
+                "--action: Object missing required field `kind` - at `$.action`: "
+                "write a promise.create or promise.settle, see `layby tasks fence --help`"
+            ),
+        ),
+        (
+            ("schedules", "create", "s", "--cron", "x", *TARGET),
+            (
+                "schedule 's': invalid cron expression 'x': "
+                "write five fields, for example '0 3 * * *' for every day at 3:00 UTC"
+            ),
+        ),
+        (
+            ("schedules", "create", "s", "--cron", "0 3 * * *"),
+            (
+                "schedule 's': promiseTags must include a resonate:target tag: "
+                "give --tag resonate:target=ADDRESS, for example poll://any@default"
+            ),
+        ),
+        (
+            ("promises", "register-listener", "t", "nowhere"),
+            (
+                "promise 't': invalid listener address 'nowhere': "
+                "give an http:// URL, or poll://any@GROUP"
+            ),
+        ),
+        (
+            ("promises", "get", "other"),
+            "there is no promise 'other': look with `layby promises search`",
+        ),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_refusals_say_what_to_do(desk: Desk, given: tuple[object, ...], told: str):
+    """The protocol's own texts do not; the command line knows its options."""
+    desk.do(r.claimed("t", pid="p", ttl=600_000))
+    assert typed(*given).err == f"layby: {told}\n"

@@ -1,7 +1,7 @@
 """A kind is declared once and whole, and names every id by which it reaches a row."""
 
 from itertools import count
-from types import ModuleType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
@@ -12,24 +12,29 @@ from msgspec import Raw, Struct, UnsetType
 
 from layby.core import birth, kinds
 from layby.core.footprint import Footprint
-from layby.core.kinds import ById, Command, Query, Sender, declare, handles, public_kinds
+from layby.core.kinds import (
+    ById,
+    Command,
+    DeliveryControl,
+    EngineControl,
+    Query,
+    Sender,
+    declare,
+    handles,
+    public_kinds,
+)
 from layby.core.replies import OK, Empty
 from layby.core.rows import Rows
 from layby.core.settings import Settings
 from layby.core.step import step
 from layby.engine.calendar import next_after
-from layby.wire.public_kinds import KINDS
+from layby.wire.decode import KINDS
 
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is declared here is gone afterwards."""
     monkeypatch.setattr(kinds, "_declared", dict(kinds._declared))
-
-
-def declared_here() -> dict[str, Any]:
-    here = ModuleType(__name__)
-    return public_kinds(here)
 
 
 class Known(ById, frozen=True):
@@ -53,7 +58,9 @@ def test_nobody_may_send_a_kind_by_default() -> None:
         (Command, Sender.CLIENT, r"footprint\(\), named_ids\(\), problems\(\)"),
         (Command, Sender.ADMIN, r"footprint\(\), problems\(\)"),
         (Command, Sender.INTERNAL, r"footprint\(\)"),
-        (Query, Sender.WORKER, r"named_ids\(\), problems\(\)"),
+        (Query, Sender.WORKER, r"read\(\), named_ids\(\), problems\(\)"),
+        (EngineControl, Sender.INTERNAL, r"control\(\)"),
+        (DeliveryControl, Sender.ADMIN, r"control\(\), problems\(\)"),
         (ById, Sender.CLIENT, r"problems\(\)"),
     ],
 )
@@ -66,16 +73,15 @@ def test_a_missing_part_is_named(base, sender, missing) -> None:
 def test_a_command_has_one_handler() -> None:
     thing: Any = msgspec.defstruct("Thing", [], bases=(Known,), frozen=True)
     command = declare("some.thing", sender=Sender.CLIENT, answer=Empty)(thing)
-    command.__module__ = __name__
     rows = Rows(Settings(), next_after)
     how = r"some.thing has no handler: attach one with @handles\(Thing\)"
     with pytest.raises(NotImplementedError, match=how):
         step(rows, command(id="x"), 0)
     with pytest.raises(TypeError, match=how):
-        declared_here()
+        public_kinds()
     handles(command)(lambda d, c: OK)
     assert step(rows, command(id="x"), 0)[0] == OK
-    assert declared_here() == {"some.thing": command}
+    assert public_kinds() == KINDS | {"some.thing": command}
     with pytest.raises(TypeError, match=r"some\.thing has two handlers"):
         handles(command)(lambda d, c: OK)
 

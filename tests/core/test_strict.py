@@ -1,13 +1,16 @@
 """The strict profile: what it refuses and how that is worded, and what of ours it leaves alone."""
 
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from layby.core import commands as c
 from layby.core import queries as q
+from layby.core.fields import Tags
 from layby.core.model import NEVER, Listener
 from layby.core.settings import Settings
+from layby.wire.decode import KINDS
 from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
 
@@ -282,3 +285,25 @@ def test_a_promise_without_a_deadline_is_internal_too(world: World) -> None:
     """The tags decide, as the specification says, not how far the deadline is."""
     world.ok(r.promise("x", NEVER))
     assert world.send(c.WatchPromise(id="x")).status == 422
+
+
+def parts_of(wanted: Any) -> set[Any]:
+    """The type, those it is made of, and those of the fields of structs in it."""
+    found = {wanted}
+    inner = get_args(wanted)
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        inner = tuple(field.type for field in msgspec.structs.fields(wanted))
+    return found.union(*map(parts_of, inner))
+
+
+def test_who_carries_tags_or_names_who_waits_is_under_the_rules() -> None:
+    """A new command must say so itself, or it would create what the profile forbids."""
+    for kind, each in KINDS.items():
+        if issubclass(each, c.Command):
+            parts = parts_of(each)
+            waits, creates = c.RegisterCallback in parts, Tags in parts
+            has_lineage = each.lineage_problems is not c.Command.lineage_problems
+            has_external = each.external_problems is not c.Command.external_problems
+            assert has_lineage == (waits or creates), kind
+            one_wait = each is c.RegisterCallback  # which cannot be named twice
+            assert has_external == ((waits and not one_wait) or creates), kind

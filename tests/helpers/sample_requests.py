@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from layby.core.commands import Command
-from layby.core.queries import Query
+from layby.core.kinds import Command, Query
 from layby.wire.decode import decode_data
 
 GROUP: Final = "g"

@@ -11,7 +11,7 @@ from tests.sdk.sdks import LAYBY, SDKS, Sdk
 from tests.sdk.servers import Server
 
 
-class World:
+class Peers:
     def __init__(self, sdk: Sdk, server: Server, folder: Path, **options: Any) -> None:
         """`options` are given to every peer."""
         self.sdk = sdk
@@ -66,17 +66,31 @@ def sdk(request: pytest.FixtureRequest) -> Sdk:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server_options() -> tuple[str, ...]:
+    """What `layby serve` is given; a module that needs something else defines it."""
+    return ()
+
+
+@pytest.fixture
+def peer_options() -> dict[str, Any]:
+    """What every peer is given; a module that needs something else defines it."""
+    return {}
+
+
+@pytest.fixture
+def server(tmp_path: Path, server_options: tuple[str, ...]) -> Iterator[Server]:
     """At the end its file must be as sound as `layby doctor` asks."""
-    with Server(tmp_path) as server:
+    with Server(tmp_path, *server_options) as server:
         yield server
     assert server.violations() == []
 
 
 @pytest.fixture
-def world(sdk: Sdk, server: Server, tmp_path: Path) -> Iterator[World]:
-    world = World(sdk, server, tmp_path)
+def peers(
+    sdk: Sdk, server: Server, tmp_path: Path, peer_options: dict[str, Any]
+) -> Iterator[Peers]:
+    peers = Peers(sdk, server, tmp_path, **peer_options)
     try:
-        yield world
+        yield peers
     finally:
-        world.end()
+        peers.end()

@@ -1,36 +1,34 @@
 """A server with auth, and peers that were given a token for some ids and some groups."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.keys import public_pem, signed
-from tests.sdk.conftest import World
-from tests.sdk.sdks import Sdk
-from tests.sdk.servers import Server
+from tests.sdk.conftest import Peers
 
 pytestmark = pytest.mark.sdk
 
 
 @pytest.fixture
-def world(sdk: Sdk, tmp_path: Path) -> Iterator[World]:
+def server_options(tmp_path: Path) -> tuple[str, ...]:
     key = tmp_path / "key.pem"
     key.write_text(public_pem())
+    return ("--auth-public-key", str(key))
+
+
+@pytest.fixture
+def peer_options() -> dict[str, Any]:
     claims = {"prefix": "mine", "groups": ["default", "clients"], "exp": int(time.time()) + 600}
-    with Server(tmp_path, "--auth-public-key", str(key)) as server:
-        world = World(sdk, server, tmp_path, token=signed(claims))
-        try:
-            yield world
-        finally:
-            world.end()
+    return {"token": signed(claims)}
 
 
-def test_a_token_is_good_for_its_ids_and_groups(world: World):
+def test_a_token_is_good_for_its_ids_and_groups(peers: Peers):
     """All that a workflow makes begins as the workflow does; other ids are refused."""
-    world.worker()
-    client = world.client()
+    peers.worker()
+    client = peers.client()
     client.rpc("mine-1", "naps", 50)
     client.rpc("mine-2", "calls", "Ada")
     client.rpc("mine-3", "leaves", "Bo")

@@ -2,85 +2,85 @@
 
 import pytest
 
-from tests.sdk.conftest import World
+from tests.sdk.conftest import Peers
 
 pytestmark = pytest.mark.sdk
 
 
-def test_hello(world: World):
+def test_hello(peers: Peers):
     """A function is called by name, from another process."""
-    world.worker()
-    client = world.client()
+    peers.worker()
+    client = peers.client()
     client.rpc("hello", "hello", "world")
     assert client.result("hello") == "Hello, world!"
 
 
-def test_a_workflow_runs_where_it_was_started(world: World):
+def test_a_workflow_runs_where_it_was_started(peers: Peers):
     """Its steps are recorded one by one."""
-    worker = world.worker()
+    worker = peers.worker()
     worker.run("sums", "sums", 5)
     assert worker.result("sums") == 30
 
 
-def test_a_workflow_calls_and_waits(world: World):
+def test_a_workflow_calls_and_waits(peers: Peers):
     """It leaves its worker while the other function runs, and comes back with the answer."""
-    worker = world.worker()
+    worker = peers.worker()
     worker.run("calls", "calls", "again")
     assert worker.result("calls") == "Hello, again!"
 
 
-def test_a_workflow_fans_out(world: World):
+def test_a_workflow_fans_out(peers: Peers):
     """Twenty calls at once, on two workers."""
-    worker = world.worker()
-    world.worker()
+    worker = peers.worker()
+    peers.worker()
     worker.run("fans", "fans_out", 20)
     assert worker.result("fans") == 420
 
 
-def test_many_calls_at_once_are_each_done_once(world: World):
+def test_many_calls_at_once_are_each_done_once(peers: Peers):
     """Fifty roots, two workers."""
-    world.worker()
-    world.worker()
-    client = world.client()
+    peers.worker()
+    peers.worker()
+    client = peers.client()
     for number in range(50):
         client.rpc(f"many-{number}", "step", f"step {number}")
     assert [client.result(f"many-{n}") for n in range(50)] == [f"step {n}" for n in range(50)]
-    assert sorted(world.effects()) == sorted(f"step {number}" for number in range(50))
+    assert sorted(peers.effects()) == sorted(f"step {number}" for number in range(50))
 
 
-def test_the_same_id_is_the_same_call(world: World):
+def test_the_same_id_is_the_same_call(peers: Peers):
     """Two processes ask for it, it is done once, and both are answered."""
-    world.worker()
-    clients = [world.client(), world.client()]
+    peers.worker()
+    clients = [peers.client(), peers.client()]
     for client in clients:
         client.rpc("once", "step", "only once")
     assert [client.result("once") for client in clients] == ["only once"] * 2
-    assert world.effects() == ["only once"]
+    assert peers.effects() == ["only once"]
 
 
-def test_an_error_reaches_the_caller(world: World):
+def test_an_error_reaches_the_caller(peers: Peers):
     """Over the wire, with its message: at the top, and where a workflow catches it."""
-    world.worker()
-    client = world.client()
+    peers.worker()
+    client = peers.client()
     client.rpc("fails", "fails", "no luck")
     assert client.hear("error", id="fails")["message"] == "no luck"
     client.rpc("catches", "catches", "no luck")
     assert client.result("catches") == "caught: no luck"
 
 
-def test_a_sleep_lasts_as_long_as_it_should(world: World):
+def test_a_sleep_lasts_as_long_as_it_should(peers: Peers):
     """Not shorter, and not much longer."""
-    worker = world.worker()
+    worker = peers.worker()
     worker.run("naps", "naps", 700)
     assert worker.result("naps") is None
     lain_down = worker.hear("effect", what="lies down")["at"]
     assert 0.69 <= worker.hear("effect", what="gets up")["at"] - lain_down < 2
-    assert world.effects() == ["lies down", "gets up"]
+    assert peers.effects() == ["lies down", "gets up"]
 
 
-def test_a_detached_call_goes_its_own_way(world: World):
+def test_a_detached_call_goes_its_own_way(peers: Peers):
     """The workflow ends without it; whoever knows its id hears its result."""
-    worker = world.worker()
+    worker = peers.worker()
     worker.run("leaves", "leaves", "you")
     left = worker.result("leaves")
     worker.order("get", id=left)

@@ -1,13 +1,11 @@
 """A worker that the server posts its messages to, as to a function in some cloud."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.sdk.conftest import World
-from tests.sdk.sdks import NEWEST, Sdk
-from tests.sdk.servers import Server
+from tests.sdk.conftest import Peers
+from tests.sdk.sdks import NEWEST
 
 pytestmark = [
     pytest.mark.sdk,
@@ -16,22 +14,22 @@ pytestmark = [
 
 
 @pytest.fixture
-def world(sdk: Sdk, tmp_path: Path) -> Iterator[World]:
-    with Server(tmp_path, "--push-allow", "127.0.0.1") as server:
-        world = World(sdk, server, tmp_path, is_pushed=True)
-        try:
-            yield world
-        finally:
-            world.end()
+def server_options() -> tuple[str, ...]:
+    return ("--push-allow", "127.0.0.1")
 
 
-def test_a_worker_that_is_pushed_to(world: World):
+@pytest.fixture
+def peer_options() -> dict[str, Any]:
+    return {"is_pushed": True}
+
+
+def test_a_worker_that_is_pushed_to(peers: Peers):
     """It runs, calls itself, sleeps, fans out and hears the results."""
-    worker = world.worker()
+    worker = peers.worker()
     worker.run("sums", "sums", 3)
     worker.run("naps", "naps", 50)
     worker.run("fans", "fans_out", 20)
     assert worker.result("sums") == 12
     assert worker.result("naps") is None
     assert worker.result("fans") == 420
-    assert world.effects() == ["lies down", "gets up"]
+    assert peers.effects() == ["lies down", "gets up"]

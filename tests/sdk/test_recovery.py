@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.sdk.conftest import World
+from tests.sdk.conftest import Peers
 from tests.sdk.peers import Peer
-from tests.sdk.servers import until
+from tests.sdk.servers import Server, until
 
 pytestmark = pytest.mark.sdk
 
@@ -12,119 +12,119 @@ TTL_MS = 1_000
 """So long a killed worker's task is still its own."""
 
 
-def test_a_killed_worker_leaves_its_work_to_another(world: World):
+def test_a_killed_worker_leaves_its_work_to_another(peers: Peers):
     """Steps it had recorded are not repeated; the one it died in is."""
-    client = world.client()
-    first = world.worker(ttl=TTL_MS, hangs="second")
+    client = peers.client()
+    first = peers.worker(ttl=TTL_MS, hangs="second")
     client.rpc("survives", "survives")
     first.hear("effect", what="second")
-    second = world.worker()
+    second = peers.worker()
     first.kill()
     assert client.result("survives") == ["first", "second", "Hello, again!"]
-    assert world.effects() == ["first", "second", "second"]
+    assert peers.effects() == ["first", "second", "second"]
     assert len(second.heard("effect")) == 1
 
 
-def test_work_that_waits_survives_its_worker(world: World):
+def test_work_that_waits_survives_its_worker(peers: Peers):
     """Suspended, it belongs to nobody: the next worker of the group goes on with it."""
-    client = world.client()
-    first = world.worker()
+    client = peers.client()
+    first = peers.worker()
     client.rpc("asks", "asks", None)
     question = first.hear("asks")["promise"]
-    world.server.await_task("asks", "suspended")
+    peers.server.await_task("asks", "suspended")
     first.kill()
-    world.worker()
-    world.server.settle(question, "resolved", "never mind")
+    peers.worker()
+    peers.server.settle(question, "resolved", "never mind")
     assert client.result("asks") == "never mind"
 
 
-def test_a_long_step_keeps_its_lease(world: World):
+def test_a_long_step_keeps_its_lease(peers: Peers):
     """Heartbeats renew it, each version in its own way; the second worker is not given the task."""
-    client = world.client()
-    world.worker(ttl=TTL_MS)
-    world.worker(ttl=TTL_MS)
+    client = peers.client()
+    peers.worker(ttl=TTL_MS)
+    peers.worker(ttl=TTL_MS)
     client.rpc("takes", "takes", 3 * TTL_MS)
     assert client.result("takes") is None
-    assert world.effects() == ["began", "ended"]
+    assert peers.effects() == ["began", "ended"]
 
 
-def test_a_call_made_before_its_worker_is_there(world: World):
+def test_a_call_made_before_its_worker_is_there(peers: Peers):
     """It is kept, and done as soon as the worker connects: no retry of 30 s is waited for."""
-    client = world.client()
+    client = peers.client()
     client.rpc("early", "hello", "early bird", target="later")
     client.hear("created", id="early")
-    worker = world.worker(group="later")
+    worker = peers.worker(group="later")
     assert client.result("early") == "Hello, early bird!"
     assert client.hear("result")["at"] - worker.hear("connected")["at"] < 3
 
 
-def test_a_call_that_its_worker_has_no_function_for(world: World):
+def test_a_call_that_its_worker_has_no_function_for(peers: Peers):
     """It is given back, and not tried all the time; a worker that has the function does it."""
-    client = world.client()
+    client = peers.client()
     client.rpc("rolled-out", "hello", "new release", target="clients")
-    until(lambda: tries(world, "rolled-out") >= 4, lambda: "it was not tried")
-    world.worker(group="clients")
+    until(lambda: tries(peers, "rolled-out") >= 4, lambda: "it was not tried")
+    peers.worker(group="clients")
     assert client.result("rolled-out") == "Hello, new release!"
-    assert tries(world, "rolled-out") < 30
+    assert tries(peers, "rolled-out") < 30
 
 
-def test_a_server_killed_while_work_waits(world: World):
+def test_a_server_killed_while_work_waits(peers: Peers):
     """Both sides connect again by themselves; the answer given then reaches the client."""
-    worker, client = world.worker(), world.client()
+    worker, client = peers.worker(), peers.client()
     client.rpc("asks", "asks", None)
     question = worker.hear("asks")["promise"]
-    world.server.await_task("asks", "suspended")
-    restart_server(world, worker, client)
-    world.server.settle(question, "resolved", "good morning")
+    peers.server.await_task("asks", "suspended")
+    restart_server(peers.server, worker, client)
+    peers.server.settle(question, "resolved", "good morning")
     assert client.result("asks") == "good morning"
 
 
-def test_an_answer_given_before_anybody_is_back(world: World):
+def test_an_answer_given_before_anybody_is_back(peers: Peers):
     """Whoever connects later still hears: the messages are kept."""
-    worker, client = world.worker(), world.client()
+    worker, client = peers.worker(), peers.client()
     client.rpc("asks", "asks", None)
     question = worker.hear("asks")["promise"]
-    world.server.await_task("asks", "suspended")
-    world.server.kill()
-    world.server.start()
-    world.server.settle(question, "resolved", "early answer")
+    peers.server.await_task("asks", "suspended")
+    peers.server.kill()
+    peers.server.start()
+    peers.server.settle(question, "resolved", "early answer")
     assert client.result("asks") == "early answer"
 
 
-def test_a_server_killed_while_a_sleep_ends(world: World):
+def test_a_server_killed_while_a_sleep_ends(peers: Peers):
     """A deadline that passed while no server was there is met at its start."""
-    worker, client = world.worker(), world.client()
+    worker, client = peers.worker(), peers.client()
     client.rpc("naps", "naps", 500)
     worker.hear("effect", what="lies down")
-    world.server.await_task("naps", "suspended")
-    restart_server(world, worker, client)
+    peers.server.await_task("naps", "suspended")
+    restart_server(peers.server, worker, client)
     assert client.result("naps") is None
-    assert world.effects() == ["lies down", "gets up"]
+    assert peers.effects() == ["lies down", "gets up"]
 
 
-def test_a_step_that_ends_while_no_server_is_there(world: World):
+def test_a_step_that_ends_while_no_server_is_there(peers: Peers):
     """Some SDKs hold the result until they are heard, others lose it and do the step again."""
-    worker, client = world.worker(ttl=3 * TTL_MS), world.client()
+    worker, client = peers.worker(ttl=3 * TTL_MS), peers.client()
     client.rpc("takes", "takes", 200)
     worker.hear("effect", what="began")
-    world.server.kill()
+    peers.server.kill()
     worker.hear("effect", what="ended")
-    world.server.start()
-    if world.sdk.beats_for_all:  # it lost the result and does not know, but still it beats
+    peers.server.start()
+    if peers.sdk.beats_for_all:  # it lost the result and does not know, but still it beats
         worker.kill()
-        world.worker()
+        peers.worker()
     assert client.result("takes") is None
-    assert 1 <= world.effects().count("ended") <= 2
+    assert 1 <= peers.effects().count("ended") <= 2
 
 
-def tries(world: World, call: str) -> int:
-    answer = world.server.ask("task.get", id=call)
+def tries(peers: Peers, call: str) -> int:
+    answer = peers.server.ask("task.get", id=call)
     return answer.data["task"]["version"] if answer.status == 200 else 0
 
 
-def restart_server(world: World, *peers: Peer) -> None:
+def restart_server(server: Server, *connected: Peer) -> None:
     """kill -9, the same file and port again, and these peers are back."""
-    world.server.kill()
-    world.server.start()
-    for peer in peers:
+    server.kill()
+    server.start()
+    for peer in connected:
         peer.hear("connected", times=2)

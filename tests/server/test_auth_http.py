@@ -393,6 +393,12 @@ def test_a_request_in_a_batch_brings_no_token_of_its_own(server: Server) -> None
     assert answer.data["replies"][0]["head"]["status"] == 403
 
 
+def test_a_batch_that_cannot_be_read_is_refused_for_what_is_wrong(server: Server) -> None:
+    """Whoever may send a batch may also hear what is wrong with it."""
+    answer = server.post("layby.batch", {"requests": 7}, TOKENS["a prefix"])
+    assert (answer.status, str(answer.data)[:15]) == (400, "Invalid request")
+
+
 # --- paths -----------------------------------------------------------------------------------
 
 

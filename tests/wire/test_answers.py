@@ -12,8 +12,8 @@ from layby.core.stats import GetStats
 from layby.errors import WireError
 from layby.wire import decode
 from layby.wire.answers import codec_of, read, read_message
+from layby.wire.decode import KINDS
 from layby.wire.encode import encode
-from layby.wire.public_kinds import KINDS
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
 

@@ -1,11 +1,13 @@
 """Golden records: exactly these bytes, omitted keys omitted, never null."""
 
+import msgspec
 import pytest
 
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.wire.decode import Request, decode
 from layby.wire.encode import encode
+from layby.wire.records import PromiseRecord
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
 
@@ -211,3 +213,21 @@ def test_our_own_kinds_are_read(name: str) -> None:
     head = '{"corrId":"c","version":"2026-04-01","resonate:debug_time":7,"auth":"t","x":1}'
     body = f'{{"kind":"{expected.kind}","head":{head},"data":{data},"more":[]}}'
     assert decode(body.encode()) == Request(expected.kind, "c", "t", 7, expected)
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_timer"),
+    [
+        (b'{"resonate:timer":"true"}', True),
+        (b'{ "resonate:timer" : "true" }', True),
+        (b'{"resonate:timer":"yes"}', False),
+        (b'{"x":"resonate:timer"}', False),
+        (b"{}", False),
+    ],
+)
+def test_a_timer_is_known_by_its_tag(tags: bytes, *, is_timer: bool) -> None:
+    """However a peer spaces its JSON."""
+    record = (
+        b'{"id":"x","state":"pending","param":{},"value":{},"tags":%b,"timeoutAt":9,"createdAt":0}'
+    )
+    assert msgspec.json.decode(record % tags, type=PromiseRecord).row().timer == is_timer

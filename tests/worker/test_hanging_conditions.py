@@ -180,7 +180,7 @@ def test_threads_are_bounded_and_slow_ones_wait_for_each_other(caplog):
             bad = [wheel.watch(condition, 0.01) for _ in range(20)]
             await until(lambda: condition.count >= 3)
             await wheel.watch(answers_at_the(5), 0.05).future
-            assert (condition.count, wheel._threads.dedicated_count) == (3, 3)
+            assert (condition.count, len(wheel._threads._dedicated)) == (3, 3)
             mine = [each for each in threading.enumerate() if each.name == "layby-condition"]
             assert len(mine) <= 6
             condition.over.set()
@@ -534,7 +534,7 @@ def test_nobody_is_lost_or_asked_twice_at_a_time(seed):
             threads = wheel._threads
             await until(lambda: threads._asked == 0)
             assert (
-                threads.dedicated_count,
+                len(threads._dedicated),
                 len(threads._slow_queue),
                 len(threads._first_checks),
             ) == (

@@ -1,14 +1,13 @@
 """Groups of commands: loaded when used, listed by purpose, suggested when mistyped."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import click
 
-from layby.errors import UsageError
+from layby.errors import UsageError, nearest_name
 
 
 class LazyCommand(NamedTuple):
@@ -60,10 +59,10 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            near = nearest_name(args[0], self.list_commands(ctx))
             if not near or "did you mean" in error.message.lower():
                 raise
-            hint = f"{error.message.rstrip('.')}. Did you mean '{near[0]}'?"
+            hint = f"{error.message.rstrip('.')}. Did you mean '{near}'?"
             raise click.UsageError(hint, ctx) from None
 
 

@@ -29,7 +29,6 @@ from layby.core.settings import Settings
 from layby.engine.batch import apply
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
-from layby.engine.reads import read
 from layby.errors import LaybyError, StoreOwned, StoreUnavailable, StoreUnreadable, UsageError
 from layby.local import LocalClient
 from layby.store.ownership import is_served, socket_of
@@ -170,7 +169,7 @@ class FileClient:
             now = max(SystemClock().now(), reader.store_time())
             if isinstance(request, Command):
                 return apply(reader, [(request, now)], now)[0][0]
-            return read(reader, request, now)
+            return request.read(reader, now)
 
     def _opened(self) -> LocalClient:
         try:

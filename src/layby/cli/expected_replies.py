@@ -21,7 +21,7 @@ from layby.core.queries import (
 )
 from layby.core.replies import Explanation, PromiseData, PromisePage, Reply, RowPage
 from layby.core.waits import awaited_in_memory
-from layby.errors import Conflict, NotFound, error_for
+from layby.errors import Conflict, LaybyError, NotFound, error_for
 from layby.workflow.names import close_match
 from layby.workflow.plan import ROOT_PREFIX
 from layby.workflow.reasons import short_id
@@ -34,16 +34,36 @@ REMEDIES = {
     401: ": the server needs a valid token; give --token, or set LAYBY_TOKEN",
     403: ": the token does not allow this",
 }
+_TARGET = ": give --tag resonate:target=ADDRESS, for example poll://any@default"
+_HINTS = {
+    "Action must have a resonate:target tag": _TARGET,
+    "promiseTags must include a resonate:target tag": _TARGET,
+    "Invalid listener address": " '{given}': give an http:// URL, or poll://any@GROUP",
+    "Invalid cron expression": " '{given}': write five fields, for example '0 3 * * *' "
+    "for every day at 3:00 UTC",
+}
+"""What the command line adds to texts of the protocol: it knows its options, and what was given."""
 PAGE = 500
 SEARCHED = 200
+_SEARCHES = "`layby runs` or `layby promises search`"
 
 
-def expect(reply: Reply, kind: type[T], what: str) -> T:
-    """The data of a reply; `what` names the subject in the error for a refusal."""
+class Refused(LaybyError):
+    """The command ran, and the answer is no."""
+
+    exit_code = 1
+
+
+def expect(reply: Reply, kind: type[T], what: str, given: str = "") -> T:
+    """The data of a reply; `what` names the subject in the error for a refusal.
+
+    `given`: the argument that may be wrong.
+    """
     if isinstance(reply.data, kind) and reply.is_ok:
         return reply.data
     text = f"{what}: {_lower_first(str(reply.data))}"
-    raise error_for(reply.status, f"{text}{REMEDIES.get(reply.status, '')}")
+    hint = REMEDIES.get(reply.status) or _HINTS.get(str(reply.data), "").format(given=given)
+    raise error_for(reply.status, f"{text}{hint}")
 
 
 async def found(client: Client, asked: str) -> Promise:
@@ -103,7 +123,8 @@ async def unknown(client: Client, asked: str, what: str = "run, task or promise"
     if asked in known:  # only for tasks: a promise need not have one
         return NotFound(f"promise '{asked}' has no {what}")
     shown = [*known, *(short_id(each) for each in known)]
-    hint = close_match(asked, shown) or ": look with `layby runs` or `layby promises search`"
+    searches = f"`layby {what}s search`" if what in {"task", "promise"} else _SEARCHES
+    hint = close_match(asked, shown) or f": look with {searches}"
     return NotFound(f"there is no {what} '{asked}'{hint}")
 
 

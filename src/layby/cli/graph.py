@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import click
 
 from layby.cli import showing
-from layby.cli.command_errors import Refused
 from layby.cli.command_groups import CommandGroup
+from layby.cli.expected_replies import Refused
 from layby.cli.options import DURATION, as_json, json_or_text
 from layby.cli.user_code import complete_files, find_graph
 from layby.errors import UsageError

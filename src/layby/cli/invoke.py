@@ -5,9 +5,8 @@ from typing import Any
 import click
 
 from layby.cli import showing
-from layby.cli.command_errors import Refused
 from layby.cli.connection import Place, ask, is_served, now_at
-from layby.cli.expected_replies import expect
+from layby.cli.expected_replies import Refused, expect
 from layby.cli.options import DURATION, JSON, as_json, json_or_text, placed
 from layby.cli.promises import print_promise
 from layby.client.interface import Client

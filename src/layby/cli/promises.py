@@ -163,7 +163,8 @@ def show(place: Place, command: Command, promise_id: str, *, as_json: bool) -> N
         reply = await client.send(command)
         if reply.status == 404:
             raise await unknown(client, promise_id, "promise")
-        return expect(reply, PromiseData, f"promise '{promise_id}'").promise
+        address = command.address if isinstance(command, RegisterListener) else ""
+        return expect(reply, PromiseData, f"promise '{promise_id}'", address).promise
 
     print_promise(place, ask(place, sent), as_json=as_json)
 

@@ -19,7 +19,6 @@ from rich.text import Text
 
 from layby.cli import showing
 from layby.cli.closing import close_and_report, exit_soon
-from layby.cli.command_errors import Refused
 from layby.cli.connection import (
     DEFAULT_FILE,
     FIRST_ANSWER_S,
@@ -28,6 +27,7 @@ from layby.cli.connection import (
     is_served,
     socket_of,
 )
+from layby.cli.expected_replies import Refused
 from layby.cli.options import (
     DURATION,
     JsonParam,

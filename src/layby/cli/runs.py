@@ -1,6 +1,5 @@
 """`layby runs`: executions of workflows, the newest first."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -9,20 +8,16 @@ from layby.cli import showing
 from layby.cli.connection import Place, now_at
 from layby.cli.listing import Listed, listed
 from layby.cli.options import as_json, limited, reaching
-from layby.core.model import Millis, Promise, PromiseState, Task
+from layby.core.model import Millis, Promise, Task
 from layby.core.queries import ListRuns
 from layby.errors import WireError
 from layby.workflow import plan
 from layby.workflow.moments import span
+from layby.workflow.outcome import ROOT_STATES
 
 Row = tuple[Promise, Task | None]
-STATES: Mapping[str, tuple[PromiseState, ...]] = {
-    "running": ("pending",),
-    "completed": ("resolved",),
-    "failed": ("rejected", "rejected_timedout"),
-    "cancelled": ("rejected_canceled",),
-}
-NAMES = {state: name.capitalize() for name, states in STATES.items() for state in states}
+STATES = {name.lower(): states for name, states in ROOT_STATES.items()}
+NAMES = {state: name for name, states in ROOT_STATES.items() for state in states}
 
 
 @click.command(

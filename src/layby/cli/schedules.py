@@ -137,5 +137,6 @@ async def _reply(client: Client, command: Command, schedule_id: str) -> Reply:
         ids = [each.id for each in known.schedules] if isinstance(known, SchedulePage) else []
         hint = close_match(schedule_id, ids) or ": look with `layby schedules search`"
         raise NotFound(f"there is no schedule '{schedule_id}'{hint}")
-    expect(reply, object, f"schedule '{schedule_id}'")
+    cron = command.cron if isinstance(command, CreateSchedule) else ""
+    expect(reply, object, f"schedule '{schedule_id}'", cron)
     return reply

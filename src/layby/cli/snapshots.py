@@ -27,14 +27,11 @@ def state_of_entries(entries: Iterable[Explanation]) -> State:
     state = State()
     for entry in entries:
         _add(state, entry.promise, entry.task)
-        for awaited, task in entry.awaited if _is_suspended(entry.task) else ():
+        is_suspended = entry.task is not None and entry.task.state == "suspended"
+        for awaited, task in entry.awaited if is_suspended else ():
             _add(state, awaited, task)
             state.waits[awaited.id, entry.promise.id] = Wait(awaited.id, entry.promise.id)
     return state
-
-
-def _is_suspended(task: Task | None) -> bool:
-    return task is not None and task.state == "suspended"
 
 
 def _add(state: State, row: Promise, task: Task | None) -> None:

@@ -125,9 +125,7 @@ Example:
 @as_json
 def fence(place: Place, task_id: str, version: int, action: Any, *, as_json: bool) -> None:
     """Create or settle another promise, if the task is still yours."""
-    command = _decoded("task.fence", {"id": task_id, "version": version, "action": action})
-    assert isinstance(command, FenceTask)
-    data = _sent(place, command, task_id, FenceData)
+    data = _sent(place, _fence(task_id, version, action), task_id, FenceData)
     inner = expect(data.reply, PromiseData, f"{data.kind} by task '{task_id}'")
     print_promise(place, inner.promise, as_json=as_json)
 
@@ -291,14 +289,32 @@ async def _reply(client: Client, command: Command, task_id: str) -> Reply:
     reply = await client.send(command)
     if reply.status == 404:
         raise await unknown(client, task_id, "task")
+    if reply.status == 409:
+        raise Conflict(await _conflict(client, task_id, str(reply.data)))
     expect(reply, object, f"task '{task_id}'" if task_id else command.kind)
     return reply
 
 
-def _decoded(kind: str, data: object) -> Any:
-    decoded = decode_data(kind, msgspec.json.encode(data))
+async def _conflict(client: Client, task_id: str, why: str) -> str:
+    """The refusal, and how the task stands: it may be another's by now, or at another version."""
+    text = f"task '{task_id}': {why[:1].lower()}{why[1:]}"
+    data = (await client.send(GetTask(id=task_id))).data
+    if not isinstance(data, TaskData):
+        return text
+    task = data.task
+    by = f" by {task.pid}" if task.state == "acquired" and task.pid else ""
+    stands = f"it is {task.state}{by} at version {task.version}"
+    return f"{text}: {stands}, see `layby tasks get {task_id}`"
+
+
+def _fence(task_id: str, version: int, action: object) -> FenceTask:
+    data = {"id": task_id, "version": version, "action": action}
+    decoded = decode_data(FenceTask.kind, msgspec.json.encode(data))
     if isinstance(decoded, Reply):
-        raise UsageError(f"{kind}: {decoded.data}")
+        why = str(decoded.data).removeprefix("Invalid request: ")
+        remedy = "write a promise.create or promise.settle, see `layby tasks fence --help`"
+        raise UsageError(f"--action: {why}: {remedy}")
+    assert isinstance(decoded, FenceTask)
     return decoded
 
 

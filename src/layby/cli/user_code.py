@@ -4,14 +4,13 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from click.shell_completion import CompletionItem
 
-from layby.errors import UsageError
+from layby.errors import UsageError, nearest_name
 from layby.graph import Graph
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import Workflow
@@ -159,6 +158,6 @@ def _not_found(module: str, wanted: str, there: list[str], what: str, example: s
         return f"{module} has no {what}: write {example} in it"
     if not wanted:
         return f"{module} has several {what}s ({', '.join(there)}): write {module}:{there[0]}"
-    close = get_close_matches(wanted, there, 1)
-    hint = f": did you mean {module}:{close[0]}?" if close else f"; it has {', '.join(there)}"
+    near = nearest_name(wanted, there)
+    hint = f": did you mean {module}:{near}?" if near else f"; it has {', '.join(there)}"
     return f"{module} has no {what} '{wanted}'{hint}"

@@ -33,9 +33,14 @@ def delay_of(tags: Tags) -> Millis | None:
     return int(text) if int(text) <= FAR else None
 
 
+def is_timer(tags: Tags) -> bool:
+    """It settles by itself when its time has come, as resolved."""
+    return tags.get(TIMER) == "true"
+
+
 def is_external(tags: Tags) -> bool:
     """Someone outside the process that made it settles it, or was promised to hear of its end."""
-    return TARGET in tags or tags.get(TIMER) == "true" or tags.get(EXTERNAL) == "true"
+    return TARGET in tags or is_timer(tags) or tags.get(EXTERNAL) == "true"
 
 
 def is_absent(promise: Promise | None) -> bool:
@@ -126,7 +131,7 @@ def _promise(
         tags=encoded(tags),
         timeout_at=timeout_at,
         created_at=created_at,
-        timer=tags.get(TIMER) == "true",
+        timer=is_timer(tags),
         branch=tags.get(BRANCH),
     )
 

@@ -9,8 +9,9 @@ from layby.core.draft import Draft
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Ids, Problems, Query, Sender, declare, handles
-from layby.core.model import PublishedFlow
-from layby.core.replies import OK, Empty, FlowData, Reply
+from layby.core.model import Millis, PublishedFlow
+from layby.core.queries import Reader
+from layby.core.replies import OK, Empty, FlowData, Reply, ok
 
 MAX_LAYOUT_CHARS = 2**21
 MAX_NAMES_TOLD = 1_000
@@ -63,3 +64,6 @@ class FindFlow(Query, frozen=True):
         yield from validate.identifier(self.name, "Name of a workflow")
         if not 0 <= self.names <= MAX_NAMES_TOLD:
             yield f"names must be between 0 and {MAX_NAMES_TOLD}"
+
+    def read(self, reader: Reader, _: Millis, /) -> Reply:
+        return ok(reader.find_flow(self))

@@ -1,22 +1,24 @@
 """What every kind of request says of itself, in one declaration beside its rule.
 
 A kind is a class: its fields, the ids it names, the rows it may read, what can be wrong with it.
-`declare` adds its name on the wire, who may send it and what it is answered with; `handles` adds
-the rule itself. Every list of kinds is derived from these declarations.
+`declare` adds its name on the wire, who may send it and what it is answered with. The rule of a
+command is attached with `handles`; a query is answered by its own `read`, a control by its own
+`control`. Every list of kinds is derived from these declarations.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from msgspec import Struct
 
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
-from layby.core.replies import Reply
+from layby.core.model import Millis
+from layby.core.replies import Reply, refuse
 
 if TYPE_CHECKING:
+    from layby.core.queries import Reader
     from layby.core.takes import Take
 
 Ids = Iterable[str]
@@ -75,9 +77,38 @@ class Command(BaseRequest, frozen=True):
         """Declare every row the step may read; the store adds one hop (waits and awaiters)."""
         raise NotImplementedError(type(self).__name__)
 
+    def lineage_problems(self, _separator: str, /) -> Problems:
+        """What the strict rules of lineage object to (`strict`), if they are enabled."""
+        return iter(())
+
+    def external_problems(self) -> Problems:
+        """What the strict rules of external promises object to, if they are enabled."""
+        return iter(())
+
 
 class Query(BaseRequest, frozen=True):
     """A read that is not by id; it changes nothing and never enters `step`."""
+
+    def read(self, reader: "Reader", now: Millis, /) -> Reply:
+        raise NotImplementedError(type(self).__name__)
+
+
+class Control(Query, frozen=True):
+    """A request to whoever serves the rows, and not about rows: a mere reader does not know it."""
+
+    def read(self, _reader: "Reader", _now: Millis, /) -> Reply:
+        return refuse(400, f"Unknown operation: {self.kind}")
+
+    def control(self, controlled: Any) -> Reply:
+        raise NotImplementedError(type(self).__name__)
+
+
+class EngineControl(Control, frozen=True):
+    """To the engine itself."""
+
+
+class DeliveryControl(Control, frozen=True):
+    """To the delivery of messages; nothing of it is stored."""
 
 
 class ById(Command, frozen=True):
@@ -127,14 +158,12 @@ def handles(command: type[Command]) -> Callable[[AnyHandler], AnyHandler]:
     return attached
 
 
-def public_kinds(*modules: ModuleType) -> dict[str, type[BaseRequest]]:
-    """What the wire knows of the kinds that these modules declare."""
-    names = {module.__name__ for module in modules}
-    declared = [each for each in _declared.values() if each.__module__ in names]
-    for each in declared:
+def public_kinds() -> dict[str, type[BaseRequest]]:
+    """Every declared kind that the wire knows."""
+    for each in _declared.values():
         if issubclass(each, Command) and each.handler is _no_handler:
             raise TypeError(_without_handler(each))
-    return {each.kind: each for each in declared if each.sender is not Sender.INTERNAL}
+    return {kind: each for kind, each in _declared.items() if each.sender is not Sender.INTERNAL}
 
 
 def _without_handler(command: type[Command]) -> str:
@@ -144,6 +173,10 @@ def _without_handler(command: type[Command]) -> str:
 def _missing(request: type[BaseRequest], sender: Sender) -> Iterator[str]:
     if issubclass(request, Command) and request.footprint is Command.footprint:
         yield "footprint()"
+    if issubclass(request, Query) and request.read is Query.read:
+        yield "read()"
+    if issubclass(request, Control) and request.control is Control.control:
+        yield "control()"
     is_bounded = sender in (Sender.CLIENT, Sender.WORKER)
     if is_bounded and request.named_ids is BaseRequest.named_ids:
         yield "named_ids()"

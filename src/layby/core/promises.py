@@ -2,7 +2,7 @@
 
 from msgspec import field
 
-from layby.core import birth, validate, values
+from layby.core import birth, strict, validate, values
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
@@ -13,6 +13,7 @@ from layby.core.settlement import make_ready, settle
 
 NOT_FOUND = refuse(404, "Promise not found")
 RUN_PREFIX = "run/"
+SELF_AWAITED = "Awaited and awaiter must be different promises"
 
 
 class PromiseCommand(ById, frozen=True):
@@ -62,6 +63,12 @@ class CreatePromise(PromiseCommand, frozen=True):
         if self.tags:
             yield from validate.delay(self.tags, self.timeout_at)
             yield from validate.tags(self.tags)
+
+    def lineage_problems(self, separator: str, /) -> Problems:
+        return strict.lineage(self.id, self.tags, separator)
+
+    def external_problems(self) -> Problems:
+        return strict.one_kind(self.tags)
 
 
 @handles(CreatePromise)
@@ -116,7 +123,10 @@ class RegisterCallback(Command, frozen=True):
         yield from validate.identifier(self.awaited, "Awaited promise ID")
         yield from validate.identifier(self.awaiter, "Awaiter promise ID")
         if self.awaited == self.awaiter:
-            yield "Awaited and awaiter must be different promises"
+            yield SELF_AWAITED
+
+    def lineage_problems(self, separator: str, /) -> Problems:
+        return strict.same_origin(self.awaiter, self.awaited, separator)
 
 
 @handles(RegisterCallback)

@@ -1,28 +1,92 @@
-"""Reads that are not by id: they change nothing and never enter `step`."""
+"""Reads that are not by id, and what controls the engine or the delivery."""
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 from msgspec import Struct, field
 
-from layby.core import validate
+from layby.core import snapshot, validate
 from layby.core.fields import Int64, Tags
-from layby.core.kinds import Ids, Problems, Query, Sender, declare
+from layby.core.kinds import (
+    DeliveryControl,
+    EngineControl,
+    Ids,
+    Problems,
+    Query,
+    Sender,
+    declare,
+)
 from layby.core.model import Millis, PromiseState, TaskState
+from layby.core.promises import NOT_FOUND
 from layby.core.replies import (
+    OK,
     Empty,
     Explanation,
+    FlowData,
     NowData,
     PromisePage,
+    Reply,
     RowPage,
     SchedulePage,
     TaskPage,
     WaitingPage,
+    ok,
 )
 from layby.core.state import State
 
+if TYPE_CHECKING:
+    from layby.core.flows import FindFlow
+    from layby.core.stats import StatsData
+
 TimedKey = tuple[Millis, str]
 """Where a list ordered by time continues: an instant, and an id at that instant."""
+
+
+class Reader(Protocol):
+    """What queries ask of a store."""
+
+    def search_promises(self, query: "SearchPromises", now: Millis) -> PromisePage: ...
+
+    def search_tasks(self, query: "SearchTasks", now: Millis) -> TaskPage: ...
+
+    def search_schedules(self, query: "SearchSchedules") -> SchedulePage: ...
+
+    def find_flow(self, query: "FindFlow") -> FlowData: ...
+
+    def get_run(self, query: "GetRun", now: Millis) -> RowPage: ...
+
+    def get_records(self, query: "GetRecords", now: Millis) -> RowPage: ...
+
+    def list_runs(self, query: "ListRuns", now: Millis) -> RowPage: ...
+
+    def list_held(self, query: "ListHeld") -> TaskPage: ...
+
+    def list_waiting(self, query: "ListWaiting", now: Millis) -> WaitingPage: ...
+
+    def explain(self, query: "ExplainPromise", now: Millis) -> Explanation | None: ...
+
+    def stats(self, now: Millis) -> "StatsData": ...
+
+    def dump(self) -> State: ...
+
+
+class ControlledEngine(Protocol):
+    """What the debug surface and the delivery ask of an engine, between two batches."""
+
+    def pause(self) -> None: ...
+
+    def unpause(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def tick_until_idle(self, now: Millis) -> None: ...
+
+    def offer(self, page: "OfferMessages") -> "OfferMessages": ...
+
+
+class ControlledDelivery(Protocol):
+    def decline(self, task_id: str, version: int, target: str, receiver_id: str) -> None: ...
+
 
 _read_instant = msgspec.json.Decoder(Int64).decode
 
@@ -48,12 +112,18 @@ class SearchPromises(Search, frozen=True):
 
     state: PromiseState | None = None
 
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.search_promises(self, now))
+
 
 @declare("task.search", sender=Sender.ADMIN, answer=TaskPage)
 class SearchTasks(Search, frozen=True):
     """Tasks by state, tags and other marks, ordered by id."""
 
     state: TaskState | None = None
+
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.search_tasks(self, now))
 
 
 class RowsQuery(Query, frozen=True):
@@ -78,12 +148,18 @@ class GetRun(RowsQuery, frozen=True):
 
     what = "Run"
 
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.get_run(self, now))
+
 
 @declare("layby.task.records", sender=Sender.CLIENT, answer=RowPage)
 class GetRecords(RowsQuery, frozen=True):
     """A task, then what it keeps below its id, in id order: for a worker that goes on with it."""
 
     what = "Task"
+
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.get_records(self, now))
 
 
 @declare("layby.run.list", sender=Sender.ADMIN, answer=RowPage)
@@ -101,6 +177,9 @@ class ListRuns(Query, frozen=True):
         yield from validate.page(self.limit)
         if self.newest_first:
             yield from _cursor_problems(self.cursor)
+
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.list_runs(self, now))
 
 
 @declare("layby.waiting.list", sender=Sender.ADMIN, answer=WaitingPage)
@@ -122,6 +201,9 @@ class ListWaiting(Query, frozen=True):
         yield from validate.page(self.limit)
         yield from _cursor_problems(self.cursor)
 
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.list_waiting(self, now))
+
 
 @declare("layby.promise.explain", sender=Sender.ADMIN, answer=Explanation)
 class ExplainPromise(Query, frozen=True):
@@ -131,6 +213,10 @@ class ExplainPromise(Query, frozen=True):
 
     def problems(self) -> Problems:
         return validate.identifier(self.id, "Promise ID")
+
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        explanation = reader.explain(self, now)
+        return NOT_FOUND if explanation is None else ok(explanation)
 
 
 @declare("schedule.search", sender=Sender.ADMIN, answer=SchedulePage)
@@ -144,6 +230,9 @@ class SearchSchedules(Query, frozen=True):
     def problems(self) -> Problems:
         return validate.page(self.limit)
 
+    def read(self, reader: Reader, _: Millis, /) -> Reply:
+        return ok(reader.search_schedules(self))
+
 
 @declare("layby.now", sender=Sender.CLIENT, answer=NowData)
 class GetNow(Query, frozen=True):
@@ -151,6 +240,9 @@ class GetNow(Query, frozen=True):
 
     def named_ids(self) -> Ids:
         return ()
+
+    def read(self, _: Reader, now: Millis, /) -> Reply:
+        return ok(NowData(now))
 
 
 @declare("layby.worker.list", sender=Sender.WORKER, answer=TaskPage)
@@ -169,6 +261,9 @@ class ListHeld(Query, frozen=True):
     def problems(self) -> Problems:
         return validate.page(self.limit)
 
+    def read(self, reader: Reader, _: Millis, /) -> Reply:
+        return ok(reader.list_held(self))
+
 
 class Execute(Struct, frozen=True):
     """What an `execute` has said, and the address it went to."""
@@ -179,7 +274,7 @@ class Execute(Struct, frozen=True):
 
 
 @declare("layby.task.decline", sender=Sender.CLIENT, answer=Empty)
-class DeclineTasks(Query, frozen=True):
+class DeclineTasks(DeliveryControl, frozen=True):
     """The receiver of these executes does not take the tasks (now): others may be told.
 
     Nothing in the store changes; the receiver that declined may still acquire them.
@@ -196,24 +291,41 @@ class DeclineTasks(Query, frozen=True):
         for each in self.tasks:
             yield from validate.fence(each.id, each.version)
 
+    def control(self, controlled: ControlledDelivery) -> Reply:
+        for each in self.tasks:
+            controlled.decline(each.id, each.version, each.target, self.pid)
+        return OK
+
 
 @declare("debug.start", sender=Sender.DEBUGGER, answer=Empty)
-class StartDebug(Query, frozen=True):
+class StartDebug(EngineControl, frozen=True):
     """Stop time: nothing is due and nothing is delivered."""
+
+    def control(self, controlled: ControlledEngine) -> Reply:
+        controlled.pause()
+        return OK
 
 
 @declare("debug.stop", sender=Sender.DEBUGGER, answer=Empty)
-class StopDebug(Query, frozen=True):
+class StopDebug(EngineControl, frozen=True):
     """Let time go on."""
+
+    def control(self, controlled: ControlledEngine) -> Reply:
+        controlled.unpause()
+        return OK
 
 
 @declare("debug.reset", sender=Sender.DEBUGGER, answer=Empty)
-class ResetDebug(Query, frozen=True):
+class ResetDebug(EngineControl, frozen=True):
     """Delete everything."""
+
+    def control(self, controlled: ControlledEngine) -> Reply:
+        controlled.reset()
+        return OK
 
 
 @declare("debug.tick", sender=Sender.DEBUGGER, answer=list)
-class TickDebug(Query, frozen=True):
+class TickDebug(EngineControl, frozen=True):
     """Do what is due at this instant."""
 
     time: Int64
@@ -221,14 +333,21 @@ class TickDebug(Query, frozen=True):
     def problems(self) -> Problems:
         return iter(())
 
+    def control(self, controlled: ControlledEngine) -> Reply:
+        controlled.tick_until_idle(self.time)
+        return ok([])
+
 
 @declare("debug.snap", sender=Sender.DEBUGGER, answer=State)
 class SnapDebug(Query, frozen=True):
     """The whole state."""
 
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(snapshot.at(reader.dump(), now))
+
 
 @declare("tick.offer_messages", sender=Sender.INTERNAL, answer=object)
-class OfferMessages(Query, frozen=True):
+class OfferMessages(EngineControl, frozen=True):
     """Offer a page of the outbox once more: addresses from `start` to before `end`, in order.
 
     Answered with the key to continue `after`, or None when that was the last page.
@@ -242,6 +361,9 @@ class OfferMessages(Query, frozen=True):
 
     def problems(self) -> Problems:
         return iter(())
+
+    def control(self, controlled: ControlledEngine) -> Reply:
+        return ok(controlled.offer(self))
 
 
 def timed_key(cursor: str) -> TimedKey | None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import field
 
-from layby.core import birth, runs, validate
+from layby.core import birth, runs, strict, validate
 from layby.core.address import group_of
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
@@ -80,6 +80,14 @@ class CreateSchedule(ScheduleCommand, frozen=True):
         if birth.TARGET not in self.promise_tags:
             yield "promiseTags must include a resonate:target tag"
         yield from validate.tags(self.promise_tags)
+
+    def lineage_problems(self, separator: str, /) -> Problems:
+        """What it fires is a root of that name; its lineage tags are written when it fires."""
+        if separator in self.id:
+            yield f"Schedule ID must not contain '{separator}'"
+
+    def external_problems(self) -> Problems:
+        return strict.one_kind(self.promise_tags)
 
 
 @handles(CreateSchedule)

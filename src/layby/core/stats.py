@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from layby.core.kinds import Sender, declare
 from layby.core.model import Millis, Promise, Task, TaskState
-from layby.core.queries import Query
+from layby.core.queries import Query, Reader
+from layby.core.replies import Reply, ok
 from layby.core.search import projected
 from layby.core.waits import waiting_of
 
@@ -37,6 +38,9 @@ class StatsData(Struct, frozen=True, rename="camel"):
 @declare("layby.stats", sender=Sender.ADMIN, answer=StatsData)
 class GetStats(Query, frozen=True):
     """How much there is."""
+
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.stats(now))
 
 
 def oldest_waits(longest: Iterable[tuple[Promise, Task | None]], now: Millis) -> dict[str, Millis]:

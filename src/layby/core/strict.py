@@ -6,23 +6,17 @@ External: a promise is of one kind only, and a suspend names each promise once. 
 wait for an internal promise (422) is decided where its row is available.
 
 layby's own kinds are exempt, their ids and tags are layby's; but `layby.task.create` takes any.
+Each kind says itself which of these rules it is under (`lineage_problems`, `external_problems`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from layby.core import birth
 from layby.core.fields import Tags
-from layby.core.kinds import Command
-from layby.core.model import NEVER
-from layby.core.promises import CreatePromise, RegisterCallback
-from layby.core.schedules import CreateSchedule
+from layby.core.kinds import Command, Problems
 from layby.core.settings import Settings
-from layby.core.tasks import CreateTask, FenceTask, SuspendTask
-from layby.core.workers import CreateBelow
-
-Problems = Iterator[str]
 
 ORIGIN: Final = "resonate:origin"
 PARENT: Final = "resonate:parent"
@@ -33,25 +27,23 @@ SEPARATORS: Final = {"off": "", "dot": ".", "colon": ":"}
 
 def problems(command: Command, settings: Settings) -> str | None:
     """Everything the profile objects to in the command, as one text; None if nothing."""
-    found: list[str] = []
     separator = SEPARATORS[settings.strict_lineage]
-    if separator and (lineage := LINEAGE.get(type(command))):
-        found += lineage(command, separator)
-    if settings.strict_external and (external := EXTERNAL.get(type(command))):
-        found += external(command)
+    found: list[str] = []
+    if separator:
+        found += command.lineage_problems(separator)
+    if settings.strict_external:
+        found += command.external_problems()
     return "; ".join(found) or None
 
 
-# --- lineage: tags match their id, waits stay within one origin ----------------------------
-
-
-def _born(c: CreatePromise, separator: str) -> Problems:
+def lineage(promise_id: str, tags: Tags, separator: str) -> Problems:
+    """The tags of a new promise match its id."""
     for tag in (ORIGIN, PREFIX):
-        if separator in c.tags.get(tag, ""):
+        if separator in tags.get(tag, ""):
             yield f"{tag} must not contain '{separator}'"
     for tag in (ORIGIN, birth.BRANCH, PARENT):
-        if tag in c.tags:
-            yield from _below(c.id, tag, c.tags[tag], separator)
+        if tag in tags:
+            yield from _below(promise_id, tag, tags[tag], separator)
 
 
 def _below(promise_id: str, tag: str, ancestor: str, separator: str) -> Problems:
@@ -60,61 +52,19 @@ def _below(promise_id: str, tag: str, ancestor: str, separator: str) -> Problems
         yield f"Promise ID must be '{ancestor}' or begin with '{ancestor}{joint}', as {tag} says"
 
 
-def _born_fenced(c: FenceTask, separator: str) -> Problems:
-    return _born(c.inner, separator) if isinstance(c.inner, CreatePromise) else iter(())
-
-
-def _fired(c: CreateSchedule, separator: str) -> Problems:
-    """What it fires is a root of that name; its lineage tags are written when it fires."""
-    if separator in c.id:
-        yield f"Schedule ID must not contain '{separator}'"
-
-
-def _awaited(c: RegisterCallback, separator: str) -> Problems:
-    awaiter, awaited = (each.partition(separator)[0] for each in (c.awaiter, c.awaited))
+def same_origin(awaiter: str, awaited: str, separator: str) -> Problems:
+    """Waits stay within one origin."""
+    awaiter, awaited = (each.partition(separator)[0] for each in (awaiter, awaited))
     if awaiter != awaited:
         yield f"Awaiter (origin '{awaiter}') and awaited (origin '{awaited}') must share an origin"
 
 
-def _suspended(c: SuspendTask, separator: str) -> Problems:
-    for action in c.actions:
-        yield from _awaited(action.data, separator)
-
-
-LINEAGE: Final[dict[type[Command], Callable[[Any, str], Problems]]] = {
-    CreatePromise: _born,
-    CreateTask: lambda c, separator: _born(c.action.data, separator),
-    FenceTask: _born_fenced,
-    CreateBelow: lambda c, separator: _born(c.creating(NEVER), separator),
-    CreateSchedule: _fired,
-    RegisterCallback: _awaited,
-    SuspendTask: _suspended,
-}
-
-
-# --- external: one kind of promise, each awaited once --------------------------------------
-
-
-def _kind(tags: Tags) -> Problems:
-    if birth.TARGET in tags and tags.get(birth.TIMER) == "true":
+def one_kind(tags: Tags) -> Problems:
+    if birth.TARGET in tags and birth.is_timer(tags):
         yield "resonate:timer and resonate:target exclude each other: a timer has no task"
 
 
-def _kind_fenced(c: FenceTask) -> Problems:
-    return _kind(c.inner.tags) if isinstance(c.inner, CreatePromise) else iter(())
-
-
-def _each_once(c: SuspendTask) -> Problems:
-    counts = Counter(action.data.awaited for action in c.actions)
-    for awaited in sorted(each for each, times in counts.items() if times > 1):
-        yield f"Awaited promise '{awaited}' is named twice"
-
-
-EXTERNAL: Final[dict[type[Command], Callable[[Any], Problems]]] = {
-    CreatePromise: lambda c: _kind(c.tags),
-    CreateTask: lambda c: _kind(c.action.data.tags),
-    FenceTask: _kind_fenced,
-    CreateBelow: lambda c: _kind(c.tags),
-    CreateSchedule: lambda c: _kind(c.promise_tags),
-    SuspendTask: _each_once,
-}
+def each_once(awaited: Iterable[str]) -> Problems:
+    for each, times in sorted(Counter(awaited).items()):
+        if times > 1:
+            yield f"Awaited promise '{each}' is named twice"

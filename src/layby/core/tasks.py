@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from layby.core import birth, promises, validate, waits
+from layby.core import birth, promises, strict, validate, waits
 from layby.core.draft import Draft
 from layby.core.fields import Int64, Unread
 from layby.core.footprint import Footprint
@@ -107,6 +107,12 @@ class CreateTask(Command, frozen=True):
         yield from self.action.data.problems()
         if birth.TARGET not in self.action.data.tags:
             yield "Action must have a resonate:target tag"
+
+    def lineage_problems(self, separator: str, /) -> Problems:
+        return self.action.data.lineage_problems(separator)
+
+    def external_problems(self) -> Problems:
+        return self.action.data.external_problems()
 
 
 @handles(CreateTask)
@@ -231,7 +237,14 @@ class SuspendTask(FencedCommand, frozen=True):
             if action.data.awaiter != self.id:
                 yield "Awaiter must match the task ID"
             if action.data.awaited == self.id:
-                yield "Awaited and awaiter must be different promises"
+                yield promises.SELF_AWAITED
+
+    def lineage_problems(self, separator: str, /) -> Problems:
+        for action in self.actions:
+            yield from action.data.lineage_problems(separator)
+
+    def external_problems(self) -> Problems:
+        return strict.each_once(action.data.awaited for action in self.actions)
 
 
 @handles_claim(SuspendTask)
@@ -274,6 +287,12 @@ class FenceTask(FencedCommand, frozen=True):
         if self.inner.id == self.id:
             yield "Action ID must not equal the task ID"
         yield from self.inner.problems()
+
+    def lineage_problems(self, separator: str, /) -> Problems:
+        return iter(()) if self.inner is None else self.inner.lineage_problems(separator)
+
+    def external_problems(self) -> Problems:
+        return iter(()) if self.inner is None else self.inner.external_problems()
 
 
 @handles(FenceTask)

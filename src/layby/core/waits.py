@@ -184,9 +184,13 @@ def halted(by: str, reason: str, now: Millis) -> str | None:
     """What a halted task waits for, if it is known who halted it or why."""
     if not by and not reason:
         return None
+    return WaitingOn("manual", halted_sentence(by, reason), now).to_text()
+
+
+def halted_sentence(by: str = "", reason: str = "") -> str:
     who = f" by {by}" if by else ""
     why = f" ({reason})" if reason else ""
-    return WaitingOn("manual", f"is halted{who}{why} until somebody continues it", now).to_text()
+    return f"is halted{who}{why} until somebody continues it"
 
 
 def blocked(code: str, why: str, pin: str | None, now: Millis) -> str:

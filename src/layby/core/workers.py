@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from layby.core import birth, promises, validate, waits
+from layby.core import birth, promises, strict, validate, waits
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_WAITS, NOTHING, Int64, Tags, Value, Waits
@@ -349,15 +349,14 @@ def _open_root(d: Draft, c: EndTry) -> Task | None:
 
 def _ended(d: Draft, c: EndTry, root: Task | None) -> Promise | None:
     """Settle the root with the verdict, if this very step has ended the last of its nodes."""
-    if root is None or c.root is None or not _is_last(root, d.tasks.get(root.id, root)):
+    if root is None or c.root is None:
+        return None
+    after = d.tasks.get(root.id, root)
+    if root.waits_left == 0 or after.waits_left > 0 or after.state != "pending":
         return None
     promise = d.promise(root.id)
     assert promise is not None
     return settle(d, promise, settle_state(c.root.state), birth.encoded(c.root.value))
-
-
-def _is_last(before: Task, after: Task) -> bool:
-    return before.waits_left > 0 and after.waits_left == 0 and after.state == "pending"
 
 
 @declare("layby.task.create", sender=Sender.CLIENT, answer=PromiseData)
@@ -398,6 +397,12 @@ class CreateBelow(FencedCommand, frozen=True):
         if birth.DELAY in self.tags:
             yield "resonate:delay is an instant: create the promise by promise.create"
         yield from validate.tags(self.tags)
+
+    def lineage_problems(self, separator: str, /) -> Problems:
+        return strict.lineage(self.promise_id, self.tags, separator)
+
+    def external_problems(self) -> Problems:
+        return strict.one_kind(self.tags)
 
 
 @handles_claim(CreateBelow)

@@ -7,7 +7,6 @@ with `*` run through both changes, as time itself does.
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from layby.core.model import Millis
 from layby.core.settings import NoInstant
+from layby.errors import nearest_name
 
 _YEARS = range(1970, 2200)
 _SECOND = timedelta(seconds=1)
@@ -104,8 +104,8 @@ def _zone(name: str) -> tzinfo | None:
 
 
 def _unknown(timezone: str) -> str:
-    near = get_close_matches(timezone, _known_zones(), n=1)
-    hint = f"did you mean '{near[0]}'?" if near else "give one such as 'Europe/Berlin' or 'UTC'"
+    near = nearest_name(timezone, _known_zones())
+    hint = f"did you mean '{near}'?" if near else "give one such as 'Europe/Berlin' or 'UTC'"
     return f"time zone '{timezone}' is not known: {hint}"
 
 

@@ -22,18 +22,17 @@ from layby.clock import SLOWER, Clock, StoreClock
 from layby.core import validate
 from layby.core.changes import Changes
 from layby.core.commands import Command, Take, WatchPromise
-from layby.core.kinds import Sender
+from layby.core.kinds import EngineControl, Query, Sender
 from layby.core.model import FAR, MessageKey, Millis
-from layby.core.queries import OfferMessages, Query, ResetDebug, StartDebug, StopDebug, TickDebug
+from layby.core.queries import OfferMessages
 from layby.core.queue import Offer
-from layby.core.replies import DEBUG_IS_OFF, OK, PromiseData, Reply, TakeData, ok, refuse
+from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, TakeData, ok, refuse
 from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
 from layby.engine.batch import Timed, apply
 from layby.engine.items import Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
-from layby.engine.reads import read
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
 from layby.errors import EngineStopped, StoreBusy, StoreError
@@ -434,19 +433,19 @@ class Engine:
         self._again.extend(self._takes.all())
         with self._store.transaction():
             self._earliest = self._next_deadline(self._last_now, self.clock.wall())
-        self._offered = self._offer(self._offered)
+        self._offered = self.offer(self._offered)
 
-    def _offer(self, offer: OfferMessages) -> OfferMessages:
+    def offer(self, page: OfferMessages) -> OfferMessages:
         """Deliver a page of the outbox; the next page, or the first one after the last."""
         with self._store.transaction():
-            outgoing, has_more = stored_outbox(self._store, offer, self._last_now)
+            outgoing, has_more = stored_outbox(self._store, page, self._last_now)
         if outgoing and not self._is_paused:
             with _delivering():
                 self._delivery.offered(outgoing)
         if not has_more:
-            return replace(offer, after=OfferMessages().after)
+            return replace(page, after=OfferMessages().after)
         last = outgoing[-1].message
-        return replace(offer, after=(last.address, last.id, last.kind))
+        return replace(page, after=(last.address, last.id, last.kind))
 
     # --- queries and the debug surface ---------------------------------------------------
 
@@ -455,40 +454,37 @@ class Engine:
         if wrong is not None:
             return refuse(400, wrong)
         try:
-            return self._debug(query) or self._read(query, now)
+            if query.sender is Sender.DEBUGGER and not self._config.debug:
+                return DEBUG_IS_OFF
+            if isinstance(query, EngineControl):
+                return query.control(self)
+            return self._read(query, now)
         except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
             return _answer_to(query, failure)
 
     def _read(self, query: Query, now: Millis | None) -> Reply:
         at = self._advance() if now is None else now
         with self._store.transaction():
-            reply = read(self._store, query, at)
+            reply = query.read(self._store, at)
         if isinstance(reply.data, StatsData):
             return ok(replace(reply.data, store_time_ahead=self.clock.ahead()))
         return reply
 
-    def _debug(self, query: Query) -> Reply | None:
-        """Kinds that steer the engine itself; None for an ordinary read."""
-        if isinstance(query, OfferMessages):
-            return ok(self._offer(query))
-        if query.sender is not Sender.DEBUGGER:
-            return None
-        if not self._config.debug:
-            return DEBUG_IS_OFF
-        if isinstance(query, StartDebug | StopDebug):
-            self._is_paused = isinstance(query, StartDebug)
-            self._repair_at = 0  # what was written in the meantime has not been offered
-            return OK
-        if isinstance(query, ResetDebug):
-            self._reset()
-            return OK
-        if isinstance(query, TickDebug):
-            while self._tick(query.time):
-                pass
-            return ok([])
-        return None
+    def pause(self) -> None:
+        self._set_paused(paused=True)
 
-    def _reset(self) -> None:
+    def unpause(self) -> None:
+        self._set_paused(paused=False)
+
+    def _set_paused(self, *, paused: bool) -> None:
+        self._is_paused = paused
+        self._repair_at = 0  # what was written in the meantime has not been offered
+
+    def tick_until_idle(self, now: Millis) -> None:
+        while self._tick(now):
+            pass
+
+    def reset(self) -> None:
         with self._store.transaction():
             stale = [each.key for each in self._store.messages(OfferMessages(limit=FAR))]
         self._store.clear()

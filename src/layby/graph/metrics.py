@@ -54,7 +54,10 @@ def _async(channels: Iterable[Channel]) -> dict[str, int]:
         "runtime.async.rejected_count": sum(each.refused_by_inflight for each in channels),
         "runtime.async.completed_count": sum(each.sequence for each in channels),
         "runtime.async.inflight": sum(each.inflight for each in channels),
-        "runtime.async.max_inflight_count": max(map(_peak, channels), default=0),
+        # What is in flight only grows between two boundaries, so it is looked at there, and now.
+        "runtime.async.max_inflight_count": max(
+            (max(each.peak_inflight, each.inflight) for each in channels), default=0
+        ),
     }
 
 
@@ -74,8 +77,3 @@ def _accepted(channel: Channel) -> int:
     """Not counted as they come: each is visible, in flight, or was overwritten on its way."""
     lost = channel.overwritten_inflight + channel.overwritten_early
     return channel.sequence + channel.inflight + lost
-
-
-def _peak(channel: Channel) -> int:
-    """What is in flight only grows between two boundaries, so it is looked at there, and now."""
-    return max(channel.peak_inflight, channel.inflight)

@@ -12,12 +12,13 @@ from zoneinfo import ZoneInfo
 
 from layby.errors import UsageError
 from layby.runner.run import Run
-from layby.runner.runner import MEMORY_GRACE_S, RunFilter, Runner
+from layby.runner.runner import MEMORY_GRACE_S, Runner
 from layby.runner.runner_options import RunnerOptions
 from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
+from layby.workflow.outcome import RunFilter
 from layby.workflow.status import RunStatus
 from layby.workflow.workflow import AnyTask, Workflow
 

@@ -45,7 +45,6 @@ from layby.errors import (
     error_for,
 )
 from layby.runner import schedule as scheduling
-from layby.runner.counts import at_least_one, at_least_zero
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.private_socket import open_or_join
@@ -54,7 +53,7 @@ from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
 from layby.store.sqlite import Durability
 from layby.wire import json_values
-from layby.wire.durations import limit_of, millis_of, seconds_of
+from layby.wire.durations import limit_of, millis_of, seconds_of, whole_number
 from layby.worker.worker import Worker, WorkerConfig
 from layby.worker.worker_stop import WorkerStop
 from layby.workflow import plan
@@ -63,6 +62,7 @@ from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
 from layby.workflow.names import check_name, check_run_id, close_match
+from layby.workflow.outcome import ROOT_STATES, RunFilter
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import AnyTask, Workflow
@@ -85,16 +85,6 @@ GRACE_S = 25.0
 """Less than the 30 s that Kubernetes waits before it kills a process."""
 MEMORY_GRACE_S = 1.0
 """Nothing is kept, so nobody could resume it."""
-
-RunFilter = Literal["Running", "Completed", "Failed", "Cancelled"]
-"""What `list` can filter by. `Running` is every run that has not ended, halted ones too."""
-
-_STATES: dict[RunFilter, tuple[PromiseState, ...]] = {
-    "Running": ("pending",),
-    "Completed": ("resolved",),
-    "Failed": ("rejected", "rejected_timedout"),
-    "Cancelled": ("rejected_canceled",),
-}
 
 
 class Runner:
@@ -144,7 +134,7 @@ class Runner:
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _check_durability(durability)
-        self._settings = Settings(max_crashes=at_least_one(max_crashes, "max_crashes"))
+        self._settings = Settings(max_crashes=whole_number(max_crashes, "max_crashes", 1))
         self._switch_interval = switch_interval
         self._token = token
         self._connect_timeout = limit_of(
@@ -159,10 +149,10 @@ class Runner:
             grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
         self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
         self._config = WorkerConfig(
-            slots=at_least_zero(slots, "slots"),
+            slots=whole_number(slots, "slots", 0),
             group=check_name(group, "group"),
-            max_parked=at_least_one(max_parked, "max_parked"),
-            max_threads=at_least_one(max_threads, "max_threads"),
+            max_parked=whole_number(max_parked, "max_parked", 1),
+            max_threads=whole_number(max_threads, "max_threads", 1),
             processes=max(1, min(slots, os.cpu_count() or 1)),
             freeze_parked=freeze_parked,
         )
@@ -372,7 +362,7 @@ class Runner:
         self, *, state: RunFilter | None = None, flow: str | None = None, limit: int = 100
     ) -> "builtins.list[Run]":
         """Runs by id, at most `limit`."""
-        at_least_one(limit, "limit")
+        whole_number(limit, "limit", 1)
         states: tuple[PromiseState | None, ...] = (None,) if state is None else _states(state)
         found = [each for wanted in states for each in await self._listed(wanted, flow, limit)]
         return [Run(self, run_id) for run_id in sorted(found)[:limit]]
@@ -529,7 +519,8 @@ class Runner:
         if stored != flow_name:
             raise Conflict(
                 f"run '{run_id}' already exists and belongs to workflow '{stored}', not "
-                f"'{flow_name}': use another run id, or runner.get({run_id!r})"
+                f"'{flow_name}': use another run id; runner.get({run_id!r}) or "
+                f"`layby tree {run_id}` shows the existing run"
             )
 
     async def _steer(
@@ -646,10 +637,10 @@ def _promise_id(run_id: str, task: str | None) -> str:
 
 
 def _states(state: RunFilter) -> tuple[PromiseState, ...]:
-    if state not in _STATES:
+    if state not in ROOT_STATES:
         names = ", ".join(get_args(RunFilter))
         raise UsageError(f"runs cannot be listed by state {state!r}; it is one of {names}")
-    return _STATES[state]
+    return ROOT_STATES[state]
 
 
 def _check_durability(durability: Durability) -> Durability:

@@ -11,9 +11,8 @@ from layby.core.model import NEVER, Millis
 from layby.core.queries import ListRuns, SearchSchedules
 from layby.core.replies import RowPage, ScheduleData, SchedulePage
 from layby.errors import NotFound, UsageError, error_for
-from layby.runner.counts import at_least_one
 from layby.runner.run import Run
-from layby.wire.durations import limit_of, millis_of
+from layby.wire.durations import limit_of, millis_of, whole_number
 from layby.workflow import plan
 from layby.workflow.duration_checks import Duration
 from layby.workflow.names import check_schedule_id, close_match
@@ -65,7 +64,7 @@ class Schedule:
 
     async def runs(self, limit: int = 100) -> list[Run]:
         """The runs it has started, newest first; works after it was deleted, too."""
-        at_least_one(limit, "limit")
+        whole_number(limit, "limit", 1)
         query = ListRuns(schedule=self.id, newest_first=True, limit=min(limit, PAGE))
         found: list[str] = []
         async for page in pages(partial(self._runner.page, kind=RowPage), query):

@@ -160,7 +160,8 @@ class Application:
         hung_up: Awaitable[None],
     ) -> None:
         settings = self._settings
-        _limit_unread(transport)
+        # Otherwise the kernel buffers megabytes for a reader that does not read, unnoticed.
+        _set_option(transport, socket.SO_SNDBUF, UNREAD_BYTES)
         await send(_start(200, *STREAM))
         write = _writer(send, transport)
         if await poll.stream(write, settings.ping_every, settings.poll_patience):
@@ -239,11 +240,6 @@ def _poll_path(scope: Scope) -> tuple[str, str] | None:
 async def _hung_up(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _limit_unread(transport: asyncio.Transport) -> None:
-    """Otherwise the kernel buffers megabytes for a reader that does not read, unnoticed."""
-    _set_option(transport, socket.SO_SNDBUF, UNREAD_BYTES)
 
 
 def _hang_up(transport: asyncio.Transport) -> None:

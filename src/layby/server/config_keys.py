@@ -5,12 +5,12 @@ made from it: a setting is described once, beside its default.
 """
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import fields
 
+from layby.errors import nearest_name
 from layby.server.config_values import Environ, ValueType
 
 
@@ -87,5 +87,5 @@ def closest(name: str, keys: Mapping[str, Key]) -> Key | None:
     """The setting an unknown name may mean: one with the same last part, or a similar one."""
     last = name.rpartition(".")[2]
     alike = [each for each in keys if each.rpartition(".")[2] == last]
-    found = [*alike, *get_close_matches(name, keys, n=1, cutoff=0.6)]
-    return keys[found[0]] if found else None
+    found = alike[0] if alike else nearest_name(name, tuple(keys))
+    return keys[found] if found else None

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from layby.core.replies import refuse
+from layby.server.request_handler import SHUTTING_DOWN
 from layby.wire.encode import encode
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer requests that have arrived; do not wait for the rest of others."""
         super().shutdown()
         if any(each.more_body for each in self._unanswered()):
-            self._refuse(503, "The server is shutting down: try again at once, elsewhere or here")
+            self._refuse(SHUTTING_DOWN.status, str(SHUTTING_DOWN.data))
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()

@@ -76,7 +76,11 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": without_secrets(record.getMessage()),
         }
-        told |= {name: _safe(value) for name, value in _fields(record) if name not in told}
+        told |= {
+            name: without_secrets(value) if isinstance(value, str) else value
+            for name, value in _fields(record)
+            if name not in told
+        }
         if traceback := _traceback(record, self):
             told["traceback"] = without_secrets(traceback)
         return json.dumps(told, default=lambda value: without_secrets(str(value)))
@@ -111,10 +115,6 @@ def _traceback(record: logging.LogRecord, formatter: logging.Formatter) -> str:
     parts = [formatter.formatException(record.exc_info)] if record.exc_info else []
     parts += [formatter.formatStack(record.stack_info)] if record.stack_info else []
     return "\n".join(parts)
-
-
-def _safe(value: object) -> object:
-    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _quoted(value: object) -> str:

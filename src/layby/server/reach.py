@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from layby.core.commands import Take
 from layby.core.kinds import BaseRequest, Sender
-from layby.wire.public_kinds import KINDS
+from layby.wire.decode import KINDS
 
 BOUNDED: Final = (Sender.CLIENT, Sender.WORKER)
 

@@ -7,17 +7,15 @@ from time import perf_counter
 from typing import NamedTuple
 
 from layby.core.commands import ReleaseTask, Take, WatchPromise
-from layby.core.kinds import BaseRequest, Sender
-from layby.core.queries import DeclineTasks, Query
-from layby.core.replies import DEBUG_IS_OFF, OK, Reply, refuse
+from layby.core.kinds import DeliveryControl, Query, Sender
+from layby.core.replies import DEBUG_IS_OFF, Reply, refuse
 from layby.delivery.routing import Router
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
 from layby.server.rate_limited_log import RateLimitedLog
-from layby.wire.decode import Batch, Request, decode
+from layby.wire.decode import KINDS, Batch, Request, decode
 from layby.wire.encode import encode, encode_batch
-from layby.wire.public_kinds import KINDS
 
 logger = logging.getLogger(__name__)
 
@@ -96,19 +94,17 @@ class RequestHandler:
         declared, body = KINDS.get(request.kind), request.body
         if not self._debug and declared is not None and declared.sender is Sender.DEBUGGER:
             return DEBUG_IS_OFF  # even if it is invalid
-        if isinstance(body, DeclineTasks):
-            for each in body.tasks:
-                self._router.decline(each.id, each.version, each.target, body.pid)
-            return OK
+        if isinstance(body, DeliveryControl):
+            return body.control(self._router)
         if isinstance(body, ReleaseTask):
             self._router.note_hand_back(body.id, body.version)
-        if isinstance(body, BaseRequest):
-            if body.asks is not None and body.asks.embedded:
-                return NOT_EMBEDDED
-            now = request.debug_time if self._debug else None
-            return self._client.ask(self._gate.bounded(who, body), now)
-        assert isinstance(body, Reply)
-        return body
+        if isinstance(body, Reply):
+            return body
+        assert not isinstance(body, Batch)  # it was taken apart, or refused within another
+        if body.asks is not None and body.asks.embedded:
+            return NOT_EMBEDDED
+        now = request.debug_time if self._debug else None
+        return self._client.ask(self._gate.bounded(who, body), now)
 
     async def _wait_for_answer(
         self, asked: "asyncio.Future[Reply]", disconnected: Disconnected, who: Identity
@@ -161,7 +157,7 @@ def _refused_in_batch(request: Request) -> Reply | None:
         return refuse(400, "Invalid request: a batch cannot contain a batch")
     if _may_wait(request):
         return refuse(400, "Invalid request: a batch cannot contain a request that waits")
-    if isinstance(body, Query) and not isinstance(body, DeclineTasks):
+    if isinstance(body, Query) and not isinstance(body, DeliveryControl):
         return refuse(400, "Invalid request: a batch cannot contain a search")
     return None
 

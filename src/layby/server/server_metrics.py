@@ -23,7 +23,7 @@ from layby.core.waits import WAIT_KINDS
 from layby.engine.observer import Commit
 from layby.errors import LaybyError
 from layby.server.series import FINE_BOUNDS, SIZE_BOUNDS, Family, Histogram, HistogramFamily
-from layby.wire.public_kinds import KINDS
+from layby.wire.decode import KINDS
 
 logger = logging.getLogger(__name__)
 

@@ -4,37 +4,14 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from layby.core.changes import Changes
-from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import Message, Millis
-from layby.core.queries import (
-    ExplainPromise,
-    GetRecords,
-    GetRun,
-    ListHeld,
-    ListRuns,
-    ListWaiting,
-    OfferMessages,
-    SearchPromises,
-    SearchSchedules,
-    SearchTasks,
-)
-from layby.core.replies import (
-    Explanation,
-    FlowData,
-    PromisePage,
-    RowPage,
-    SchedulePage,
-    TaskPage,
-    WaitingPage,
-)
+from layby.core.queries import OfferMessages, Reader
 from layby.core.rows import Rows
-from layby.core.state import State
-from layby.core.stats import StatsData
 from layby.core.ticks import Tick
 
 
-class Store(Protocol):
+class Store(Reader, Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """All or nothing; an exception inside rolls back."""
         ...
@@ -66,28 +43,6 @@ class Store(Protocol):
         """When the next schedule is due; FAR when there is none."""
         ...
 
-    def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage: ...
-
-    def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage: ...
-
-    def search_schedules(self, query: SearchSchedules) -> SchedulePage: ...
-
-    def find_flow(self, query: FindFlow) -> FlowData: ...
-
-    def get_run(self, query: GetRun, now: Millis) -> RowPage: ...
-
-    def get_records(self, query: GetRecords, now: Millis) -> RowPage: ...
-
-    def list_runs(self, query: ListRuns, now: Millis) -> RowPage: ...
-
-    def list_held(self, query: ListHeld) -> TaskPage: ...
-
-    def list_waiting(self, query: ListWaiting, now: Millis) -> WaitingPage: ...
-
-    def explain(self, query: ExplainPromise, now: Millis) -> Explanation | None: ...
-
-    def stats(self, now: Millis) -> StatsData: ...
-
     def living_pids(self) -> tuple[str, ...]:
         """Pids of holders that are not known to be gone."""
         ...
@@ -95,8 +50,6 @@ class Store(Protocol):
     def messages(self, offer: OfferMessages) -> list[Message]:
         """A page of the outbox, by address, id and kind."""
         ...
-
-    def dump(self) -> State: ...
 
     def clear(self) -> None: ...
 

@@ -10,7 +10,8 @@ class Overrides:
         self._before: list[tuple[Any, str, Any]] = []
 
     def set(self, target: Any, name: str, value: Any) -> None:
-        self._before.append((target, name, _instance_attributes(target).get(name, _MISSING)))
+        own: dict[str, Any] = target.__dict__  # without what is of its class
+        self._before.append((target, name, own.get(name, _MISSING)))
         setattr(target, name, value)
 
     def undo(self) -> None:
@@ -20,8 +21,3 @@ class Overrides:
                 delattr(target, name)
             else:
                 setattr(target, name, before)
-
-
-def _instance_attributes(target: Any) -> dict[str, Any]:
-    """The attributes of the object itself, without those of its class."""
-    return target.__dict__

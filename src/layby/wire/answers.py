@@ -17,8 +17,7 @@ from layby.core.model import Message, Promise, Schedule, Task
 from layby.core.replies import AnnotateData, Claim, Explanation, FenceData, Reply, TakeData
 from layby.core.state import State
 from layby.errors import WireError
-from layby.wire.decode import VERSION
-from layby.wire.public_kinds import KINDS
+from layby.wire.decode import KINDS, VERSION, Replies
 from layby.wire.records import (
     AnnotatedTaskRecord,
     ClaimRecord,
@@ -185,10 +184,6 @@ def shown(reply: Reply, corr_id: str) -> Any:
 
 
 # --- as a client reads them ------------------------------------------------------------------
-
-
-class Replies(Struct, frozen=True):
-    replies: tuple[Raw, ...]
 
 
 _envelopes = Decoder(AnswerEnvelope)

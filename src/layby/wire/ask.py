@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from layby.core.commands import Command, FenceTask
 from layby.core.queries import Query
-from layby.wire.decode import BATCH, VERSION
+from layby.wire.decode import VERSION, Batch
 
 INCARNATION: Final = "Layby-Incarnation"
 """The header that opens a worker's stream: a key in the URL would end up in proxy logs."""
@@ -22,7 +22,7 @@ def ask(request: Command | Query, corr_id: str, token: str | None = None) -> byt
 
 def ask_all(envelopes: Sequence[bytes], corr_id: str, token: str | None = None) -> bytes:
     data = {"requests": [Raw(each) for each in envelopes]}
-    return _encode({"kind": BATCH, "head": _head(corr_id, token), "data": data})
+    return _encode({"kind": Batch.kind, "head": _head(corr_id, token), "data": data})
 
 
 def _head(corr_id: str, token: str | None) -> dict[str, str]:

@@ -1,18 +1,19 @@
 """Turns a request envelope into a command, or refuses it with 400 and a text."""
 
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from layby import core
 from layby.core.commands import Command, CreatePromise, FenceTask, Int64, SettlePromise, Unread
+from layby.core.kinds import BaseRequest, Ids, Problems, Query, Sender, declare, public_kinds
 from layby.core.model import Millis
-from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
-from layby.wire.public_kinds import KINDS
 
 VERSION: Final = "2026-04-01"
-BATCH: Final = "layby.batch"
 MAX_BATCH: Final = 1_000
 MAX_LENIENT: Final = 50_000
 """Most values in a request that is read leniently: nobody else is served in the meantime."""
@@ -35,10 +36,28 @@ class Envelope(Struct, frozen=True):
     data: Raw
 
 
-class Batch(Struct, frozen=True):
+class Replies(Struct, frozen=True):
+    replies: tuple[Raw, ...]
+
+
+@declare("layby.batch", sender=Sender.CLIENT, answer=Replies)
+class Batch(BaseRequest, frozen=True):
     """Several requests in one envelope; each is an envelope itself, and answered like one."""
 
     requests: Annotated[tuple[Raw, ...], Meta(max_length=MAX_BATCH)]
+
+    def named_ids(self) -> Ids:
+        """None: each of its requests is judged by itself."""
+        return ()
+
+    def problems(self) -> Problems:
+        return iter(())
+
+
+for _module in iter_modules(core.__path__, f"{core.__name__}."):
+    import_module(_module.name)  # whatever declares a kind
+KINDS: Final = public_kinds()
+"""Which request struct each kind of the wire is decoded into."""
 
 
 class Request(Struct, frozen=True):
@@ -83,7 +102,7 @@ _envelopes = msgspec.json.Decoder(Envelope)
 _encode = msgspec.json.Encoder().encode
 _decoders: dict[type[Any], "msgspec.json.Decoder[Any]"] = {
     each: msgspec.json.Decoder(each)
-    for each in (*KINDS.values(), FenceRequest, Batch)
+    for each in (*KINDS.values(), FenceRequest)
     if each is not FenceTask
 }
 
@@ -102,7 +121,7 @@ def decode(body: bytes) -> Request:
 
 def decode_data(kind: str, data: bytes) -> Command | Query | Batch | Reply:
     """The `data` of one kind; a Reply is a refusal."""
-    request_type = Batch if kind == BATCH else KINDS.get(kind)
+    request_type = KINDS.get(kind)
     if request_type is None:
         return refuse(400, f"Unknown operation: {kind}")
     try:

@@ -1,6 +1,7 @@
-"""Durations as people give them.
+"""Durations and counts as people give them.
 
-On the command line and in configuration as texts: `1m30s`. In Python as seconds or a `timedelta`.
+Durations: on the command line and in configuration as texts (`1m30s`), in Python as seconds or a
+`timedelta`.
 """
 
 import math
@@ -94,6 +95,15 @@ def seconds_of_millis(milliseconds: object, what: str) -> float:
 def is_never(seconds: float) -> bool:
     """So far away that no store could tell it from never."""
     return millis_of(seconds) == NEVER
+
+
+def whole_number(
+    value: object, what: str, least: int, refusal: type[UsageError] = UsageError
+) -> int:
+    """A count given in code; True is not one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise refusal(f"{what} must be a whole number of at least {least}, got {value!r}")
+    return value
 
 
 def millis_of(seconds: float | None) -> Millis:

@@ -8,7 +8,7 @@ import msgspec
 from layby.core.model import Message, Promise
 from layby.core.replies import Reply
 from layby.wire.answers import shown
-from layby.wire.decode import BATCH, VERSION
+from layby.wire.decode import VERSION, Batch
 from layby.wire.records import MessageRecord
 
 PIECE_BYTES: Final = 2**20
@@ -23,7 +23,7 @@ def encode(kind: str, corr_id: str, reply: Reply) -> bytes:
 def encode_batch(corr_id: str, answers: Iterable[bytes]) -> Iterator[bytes]:
     """The answer to a batch: one for each request, in order; in pieces when it is large."""
     head = {"corrId": corr_id, "status": 200, "version": VERSION}
-    piece = bytearray(_encode({"kind": BATCH, "head": head})[:-1])
+    piece = bytearray(_encode({"kind": Batch.kind, "head": head})[:-1])
     separator = b',"data":{"replies":['
     for answer in answers:
         piece += separator + answer

@@ -11,7 +11,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 from msgspec.structs import asdict, replace
 
-from layby.core import snapshot
+from layby.core import birth, snapshot
+from layby.core.fields import Tags
 from layby.core.model import (
     Holder,
     Listener,
@@ -33,6 +34,9 @@ Pair = tuple[Promise, Task | None]
 _deadlines, _awaited = Decoder(dict[str, int]), Decoder(dict[str, str])
 Json = Raw | UnsetType
 """Encoded already, or absent."""
+
+
+_tags = Decoder(Tags)
 
 
 class WireRecord(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -71,7 +75,7 @@ class PromiseRecord(WireRecord, frozen=True):
             tags=tags,
             timeout_at=self.timeout_at,
             created_at=self.created_at,
-            timer='"resonate:timer":"true"' in tags,
+            timer=birth.TIMER in tags and birth.is_timer(_tags.decode(tags)),
             state=self.state,
             value=bytes(self.value).decode(),
             settled_at=self.settled_at,

@@ -86,11 +86,6 @@ class ConditionThreads:
         self._watch_at = 0.0
         self._warned_of: set[str] = set()
 
-    @property
-    def dedicated_count(self) -> int:
-        """How many threads evaluate a slow condition now."""
-        return len(self._dedicated)
-
     # --- asking --------------------------------------------------------------------------
 
     def ask(self, question: Question) -> None:

@@ -141,7 +141,7 @@ class HeartbeatThread:
             sent_at = worker.lease.elapsed()
             if (await client.send(call_beat)).is_ok:
                 worker.calls.renewed(call_beat, sent_at)
-        self._call_worker_loop(self._check_call_leases)
+        self._call_worker_loop(lambda: worker.spawn(worker.calls.check_leases()))
 
     def _is_blocked(self) -> bool:
         """Whether the worker's loop has been blocked for too long; asks for a sign of life."""
@@ -159,14 +159,11 @@ class HeartbeatThread:
         self._was_blocked = is_blocked
         return is_blocked
 
-    def _call_worker_loop(self, function: Callable[..., None], *arguments: object) -> None:
+    def _call_worker_loop(self, function: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- in the worker's loop ------------------------------------------------------------
-
-    def _check_call_leases(self) -> None:
-        self._worker.spawn(self._worker.calls.check_leases())
 
     def _note_loop_runs(self) -> None:
         self._loop_ran_at = monotonic()

@@ -14,6 +14,7 @@ from layby.errors import DeferTimeout, UsageError
 from layby.program import Served
 from layby.wire import json_values
 from layby.wire.call_format import Call, read_call
+from layby.wire.durations import whole_number
 from layby.wire.typed_values import Misfit, read_typed
 from layby.worker.attempt import Attempt
 from layby.worker.lineage import tags_below
@@ -45,10 +46,8 @@ def name_called(func: str | Served[Any]) -> Any:
 
 def new_call(func: object, args: tuple[Any, ...], version: object) -> Call:
     check_key(func, "rpc: the name of a function")
-    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-        raise UsageError(f"rpc: the version of a function is a whole number, got {version!r}")
     assert isinstance(func, str)
-    return Call(func, args, version=version)
+    return Call(func, args, version=whole_number(version, "rpc: the version of a function", 0))
 
 
 def check_target(target: object) -> str:

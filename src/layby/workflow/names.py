@@ -1,9 +1,9 @@
 """What a workflow, a task and a run may be called: their names become ids of promises."""
 
 import re
-from difflib import get_close_matches
+from collections.abc import Sequence
 
-from layby.errors import UsageError, WorkflowError
+from layby.errors import UsageError, WorkflowError, nearest_name
 
 MAX_NAME_BYTES = 200
 """Run, task and the suffixes of waits together stay below the 1024 bytes of a promise id."""
@@ -38,10 +38,10 @@ def check_schedule_id(schedule_id: object) -> str:
     return schedule_id
 
 
-def close_match(name: str, known: "list[str] | tuple[str, ...]") -> str:
+def close_match(name: str, known: Sequence[str]) -> str:
     """A hint to append to an unknown name; empty when nothing is close."""
-    matches = get_close_matches(name, known, n=1)
-    return f"; did you mean '{matches[0]}'?" if matches else ""
+    near = nearest_name(name, known)
+    return f"; did you mean '{near}'?" if near else ""
 
 
 def _problem(name: object, separators: str, most: int = MAX_NAME_BYTES) -> str | None:

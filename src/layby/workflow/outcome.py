@@ -22,6 +22,15 @@ from layby.workflow.rules import Skip
 from layby.workflow.run_ending import OutcomeStatus, RunEnding, RunState
 from layby.workflow.task_results import TaskResults
 
+RunFilter = Literal["Running", "Completed", "Failed", "Cancelled"]
+"""What runs can be listed by. `Running` is every run that has not ended, halted ones too."""
+ROOT_STATES: Final[Mapping[RunFilter, tuple[PromiseState, ...]]] = {
+    "Running": ("pending",),
+    "Completed": ("resolved",),
+    "Failed": ("rejected", "rejected_timedout"),
+    "Cancelled": ("rejected_canceled",),
+}
+"""The states of the promise of such a run."""
 MAX_RESULTS_IN_ROOT: Final = 16_000
 """Bytes of results that a root repeats, so that nobody has to read the tasks for them."""
 

@@ -1,6 +1,8 @@
 """Why something has not settled, in words. Pure: an explanation and `now` in, a reason out.
 
-Every sentence that people read about a wait is made here, for the command line and for pages.
+Every sentence that people read about a wait is made here, for the command line and for pages,
+around what is stored with the wait: that is said by core (`core/waits.py`) or by the worker whose
+body waits (`worker/tell.py`, `worker/handle.py`), since only they know it.
 A reason begins where its subject ends: "task 'pay' of run 'o-7'" + "is halted until ...".
 """
 
@@ -12,7 +14,7 @@ from msgspec import Struct
 from layby.core.codes import refusing_codes
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
-from layby.core.waits import Waiting, WaitingOn, waiting_of
+from layby.core.waits import Waiting, WaitingOn, halted_sentence, waiting_of
 from layby.wire import json_values
 from layby.wire.call_format import read_call
 from layby.workflow import plan
@@ -81,7 +83,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         deadline=waiting.until or _ends_at(about, waiting),
         unblock=_unblock(about, waiting),
         command=_command(about, waiting),
-        awaited=_awaited_ids(about) if waiting.has_awaited else (),
+        awaited=tuple(each.id for each, _ in about.awaited) if waiting.has_awaited else (),
         traceback=_last_stack(about) if waiting.form == "backoff" else "",
     )
 
@@ -115,7 +117,7 @@ def sentence_of(
             why = _error(_task(about).error) or "unknown"
             return f"{_said(told)}: {why}; it is tried again {ahead(until, now)}"
         case "halted":
-            return "is halted until somebody continues it" if told is None else told.sentence
+            return halted_sentence() if told is None else told.sentence
         case "blocked":
             return _blocked(about, told, now, knows_workers=knows_workers)
 
@@ -381,10 +383,6 @@ def _settling(about: Explanation) -> str | None:
 
 def _resolve(promise: Promise) -> str:
     return f"layby resolve {_quoted(promise.id)} --value JSON"
-
-
-def _awaited_ids(about: Explanation) -> tuple[str, ...]:
-    return tuple(promise.id for promise, _ in about.awaited)
 
 
 def _lease(about: Explanation, task: Task, now: Millis) -> str:

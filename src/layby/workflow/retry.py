@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from layby.core.pauses import Pauses, spread
 from layby.errors import WorkflowError
+from layby.wire.durations import whole_number
 from layby.workflow.duration_checks import Duration, nonnegative_seconds
 
 Backoff = Literal["exponential", "linear", "fixed"]
@@ -29,7 +30,7 @@ class RetryPolicy(Struct, frozen=True):
     retry_on: RetryOn | None = None
 
     def __post_init__(self) -> None:
-        _check_attempts(self.max_attempts)
+        whole_number(self.max_attempts, "max_attempts", 1, WorkflowError)
         _check_backoff(self.backoff)
         _check_jitter(self.jitter)
         _check_retry_on(self.retry_on)
@@ -38,9 +39,7 @@ class RetryPolicy(Struct, frozen=True):
     @classmethod
     def retries(cls, count: int) -> "RetryPolicy":
         """`count` retries after the first attempt."""
-        if isinstance(count, bool) or not isinstance(cast("object", count), int) or count < 0:
-            raise WorkflowError(f"retries must be a whole number of at least 0, got {count!r}")
-        return cls(max_attempts=count + 1)
+        return cls(max_attempts=whole_number(count, "retries", 0, WorkflowError) + 1)
 
     @property
     def first_delay(self) -> float:
@@ -77,11 +76,6 @@ class RetryPolicy(Struct, frozen=True):
         except Exception as broken:  # noqa: BLE001 - the task's own error matters more
             error.add_note(f"not retried: retry_on raised {broken!r}")
             return False
-
-
-def _check_attempts(count: Any) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise WorkflowError(f"max_attempts must be a whole number of at least 1, got {count!r}")
 
 
 def _check_backoff(backoff: str) -> None:
