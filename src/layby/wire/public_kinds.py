@@ -5,6 +5,7 @@ from typing import Final
 from layby.core import (
     blocks,
     flows,
+    lives,
     promises,
     queries,
     runs,
@@ -18,5 +19,5 @@ from layby.core import (
 from layby.core.kinds import public_kinds
 
 KINDS: Final = public_kinds(
-    promises, tasks, schedules, takes, workers, blocks, flows, runs, queries, stats, ticks
+    promises, tasks, schedules, takes, workers, blocks, flows, runs, lives, queries, stats, ticks
 )

@@ -143,6 +143,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     tries: int | None = None
     ahead: bool = False
     deadlines: Json = UNSET
+    lives: int | None = None
     wake_at: int | None = None
     waiting_since: int | None = None
     refused: Json = UNSET
@@ -177,6 +178,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             wake_at=row.wake_at,
             waiting_since=row.waiting_since,
             kept_by=row.pid if row.is_kept else None,
+            lives=row.lives,
         )
 
     def row(self) -> Task:
@@ -208,6 +210,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             refused=_text(self.refused),
             pin=self.pin,
             awaited=_checked(self.awaited, _awaited),
+            lives=self.lives,
         )
 
 
