@@ -62,7 +62,7 @@ from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
 from layby.store.sqlite import Durability
 from layby.wire import json_values
-from layby.wire.durations import limit_of, seconds_of
+from layby.wire.durations import limit_of, millis_of, seconds_of
 from layby.worker.worker import Worker, WorkerConfig
 from layby.worker.worker_stop import WorkerStop
 from layby.workflow import plan
