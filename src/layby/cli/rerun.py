@@ -3,11 +3,10 @@
 import click
 
 from layby.cli import showing
-from layby.cli.connection import Place, ask
+from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import expect, found, run_rows, unknown
 from layby.cli.options import DURATION, as_json, reaching
 from layby.client.interface import Client
-from layby.clock import SystemClock
 from layby.core.model import NEVER
 from layby.core.replies import RunData
 from layby.workflow import plan
@@ -43,14 +42,13 @@ def rerun(
     What was successful keeps its result. The run gets a new life; `layby tree` shows all of them.
     """
     checkpoints: Checkpoints = "forget" if forget_checkpoints else "keep"
-    timeout = NEVER if deadline is None else deadline
+    timeout, now = NEVER if deadline is None else deadline, now_at(place)
 
     async def work(client: Client) -> tuple[str, NextLife]:
         run_id = plan.parse_root_id((await found(client, asked)).id)
         if run_id is None:
             raise await unknown(client, asked, "run")
         rows = await run_rows(client, plan.root_id(run_id))
-        now = SystemClock().now()
         planned = next_life(rows_of_life(run_id, rows), from_, checkpoints, timeout, now)
         expect(await client.send(planned.command), RunData, f"run '{run_id}'")
         return run_id, planned
