@@ -91,6 +91,7 @@ def test_json_has_stable_keys(runs: Desk):
     assert list(done) == [
         "id",
         "promise_id",
+        "life",
         "workflow",
         "state",
         "tasks_settled",

@@ -449,3 +449,18 @@ def test_a_pid_in_use_is_told_to_whom_may_not_end_the_other(world: World) -> Non
     reply = world.send(replace(r.take(1, incarnation="2"), prefix="run/"))
     assert reply.status == 409
     assert "another living process uses the same pid" in str(reply.data)
+
+
+def test_what_was_told_to_a_holder_that_left_is_not_told_to_the_next(world: World) -> None:
+    """Within one batch, too: the next incarnation of the pid never held those tasks."""
+    world.ok(r.run(a=""))
+    world.ok(r.take(pid="q", incarnation="1", names=("f",)))
+    world.ok(c.CancelPromise(id="run/a:a"))
+    replies = world.batch(
+        [
+            (c.LeaveWorker(pid="q", incarnation="1"), 0),
+            (r.take(pid="q", incarnation="2", names=("f",)), 0),
+            (c.HeartbeatWorker(pid="q", incarnation="2"), 0),
+        ]
+    )
+    assert replies[-1].data.lost == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core.changes import Changes
-from layby.core.commands import Command, FinishTask, ReleaseTasks, Take
+from layby.core.commands import Command, FinishTask, ReleaseTasks, RerunRun, Take
 from layby.core.footprint import Footprint
 from layby.core.model import Millis
 from layby.core.queries import Query, ResetDebug, SnapDebug
@@ -261,9 +261,9 @@ def test_strict_scripts_get_somewhere() -> None:
 
 
 def test_scripts_meet_what_turns_bring() -> None:
-    """Claims ahead that begin, holds that outlive a halt, verdicts that are applied."""
+    """Claims ahead that begin, holds that outlive a halt, verdicts that are applied, reruns."""
     seen: set[str] = set()
-    for seed in range(30):
+    for seed in range(60):
         with small("memory", SMALL) as world:
             for request, now in seeded_run_script(seed, 120, early=seed % 2 == 0):
                 before = world.dump().tasks
@@ -277,8 +277,10 @@ def test_scripts_meet_what_turns_bring() -> None:
                     seen.add("released")
                 if isinstance(request, FinishTask) and reply.is_ok and reply.data.root:
                     seen.add("verdict")
+                if isinstance(request, RerunRun) and reply.is_ok:
+                    seen.add("rerun" if reply.data.promise.is_pending else "rerun in vain")
     kept = {"kept halted", "kept pending", "kept fulfilled"}
-    assert seen == {"ahead", "begun", *kept, "released", "verdict"}
+    assert seen == {"ahead", "begun", *kept, "released", "verdict", "rerun"}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.address import inbox_of, target_of
-from layby.core.model import NEVER
+from layby.core.model import NEVER, life_id
 from layby.core.settings import Settings
 from tests.helpers.worlds import Timed, World
 
@@ -45,6 +45,7 @@ _TAGS: tuple[c.Tags, ...] = ({}, {"resonate:timer": "true"}, {"resonate:branch":
 _STRICT_TAGS: tuple[c.Tags, ...] = ({}, {}, {"resonate:external": "true"}, *_TAGS)
 _SHARED_KINDS = (
     *("start",) * 5,
+    *("rerun",) * 2,
     *("take",) * 8,
     *("finish",) * 9,
     *("fail",) * 3,
@@ -174,6 +175,33 @@ class _Writer:
             timeout=max(0, timeout),
             take=self._maybe_take(),
         )
+
+    def _rerun(self) -> c.RerunRun:
+        """Mostly of a run that has ended, and mostly the life it should be."""
+        roots = [key for key, task in self._state.tasks.items() if task.is_root and ":" not in key]
+        over = [key for key in roots if not self._state.promises[key].is_pending]
+        run_id = self._known(over if over and not self._chance(4) else roots)
+        first = self._state.tasks.get(run_id)
+        lives = (first.lives if first is not None else None) or 1
+        nodes: list[c.NodeAgain] = []
+        for name in _NODES:
+            lived = [n for n in range(1, lives + 1) if self._has_node(run_id, n, name)]
+            if lived and not self._chance(3):
+                after = tuple(node.id for node in nodes if self._chance(2))
+                succeeded = not self._chance(6)
+                is_last = name == _NODES[-1] and self._chance(2)
+                nodes.append(c.NodeAgain(name, lived[-1], after, succeeded, cleanup=is_last))
+        return c.RerunRun(
+            id=run_id,
+            life=lives + (1 if not self._chance(6) else self._pick((0, 2))),
+            nodes=tuple(nodes),
+            timeout=max(1, self._timeout() - self.now),
+            param=self._pick(_VALUES),
+            keep=self._chance(2),
+        )
+
+    def _has_node(self, run_id: str, life: int, name: str) -> bool:
+        return f"{life_id(run_id, life)}:{name}" in self._state.tasks
 
     def _take(self) -> c.Take:
         names = ("f", "g", "root") if self._early else self._pick((("f",), ("g", "f"), ("root",)))

@@ -109,6 +109,12 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
         "timeout": 2**53 - 2,
         "take": _take(),
     },
+    "layby.run.rerun": lambda p: {
+        "id": f"{p}r",
+        "life": 2,
+        "nodes": [{"id": "a"}, {"id": "b", "after": ["a"]}],
+    },
+    "layby.run.watch": lambda p: {"id": f"{p}r", "hold": False},
     "layby.schedule.create": lambda _: {
         "id": "nightly",
         "cron": "* * * * *",

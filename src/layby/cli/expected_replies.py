@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from layby.cli.showing import tell_aside
 from layby.client import paging
 from layby.client.interface import Client
-from layby.core.commands import GetPromise
+from layby.core.commands import GetPromise, WatchRun
 from layby.core.model import FAR, Promise, Task
 from layby.core.queries import (
     ExplainPromise,
@@ -19,11 +19,26 @@ from layby.core.queries import (
     SearchSchedules,
     SearchTasks,
 )
-from layby.core.replies import Explanation, PromiseData, PromisePage, Reply, RowPage
+from layby.core.replies import (
+    Explanation,
+    PromiseData,
+    PromisePage,
+    Reply,
+    RowPage,
+    RunWatchData,
+)
 from layby.core.waits import awaited_in_memory
 from layby.errors import Conflict, LaybyError, NotFound, error_for
 from layby.workflow.names import close_match
-from layby.workflow.plan import ROOT_PREFIX
+from layby.workflow.plan import (
+    ROOT_PREFIX,
+    life_of,
+    node_id,
+    parse_node_id,
+    parse_root_id,
+    read_root_param,
+    root_id,
+)
 from layby.workflow.reasons import short_id
 
 T = TypeVar("T")
@@ -69,8 +84,9 @@ def expect(reply: Reply, kind: type[T], what: str, given: str = "") -> T:
 async def found(client: Client, asked: str) -> Promise:
     """The promise with this id, or of the run or task without the prefix.
 
-    Unlike an explanation, this is allowed for a token with a prefix. An id that means two things
-    is refused, since whoever asks is about to do something to one of them.
+    Of a run that was run again, and of its tasks, those of its latest life. Unlike an explanation,
+    this is allowed for a token with a prefix. An id that means two things is refused, since whoever
+    asks is about to do something to one of them.
     """
     if await is_ambiguous(client, asked):
         raise Conflict(
@@ -81,7 +97,7 @@ async def found(client: Client, asked: str) -> Promise:
     for each in (asked, f"{ROOT_PREFIX}{asked}"):
         reply = await client.send(GetPromise(id=each))
         if isinstance(reply.data, PromiseData):
-            return reply.data.promise
+            return await _latest(client, reply.data.promise)
         refused.append(reply)
     if any(reply.status == 404 for reply in refused):
         raise await unknown(client, asked)
@@ -104,14 +120,36 @@ async def open_promises(client: Client, root_id: str) -> list[str]:
     return list(dict.fromkeys((*own, *awaited)))
 
 
+async def _latest(client: Client, promise: Promise) -> Promise:
+    """The same root or task in the latest life of its run; a life that was named is meant."""
+    run_id, node = parse_root_id(promise.id), parse_node_id(promise.id)
+    run_id = run_id or (node and node.run_id)
+    if promise.is_pending or run_id is None or life_of(promise.id) > 1:
+        return promise
+    watched = await client.send(WatchRun(id=root_id(run_id), hold=False))
+    lives = watched.data.lives if isinstance(watched.data, RunWatchData) else 1
+    if lives == 1:
+        return promise
+    root = expect(await client.send(GetPromise(id=root_id(run_id, lives))), PromiseData, run_id)
+    if node is None:
+        return root.promise
+    life = read_root_param(root.promise.param).life_of(node.task_id)
+    reply = await client.send(GetPromise(id=node_id(run_id, node.task_id, life)))
+    return reply.data.promise if isinstance(reply.data, PromiseData) else promise
+
+
 async def explained(client: Client, asked: str) -> Explanation:
-    """What is known of a promise, or of a run or task without the prefix."""
+    """What is known of a promise, or of a run or task without the prefix, in its latest life."""
     for each in (asked, f"{ROOT_PREFIX}{asked}"):
         reply = await client.send(ExplainPromise(id=each))
         if reply.status != 404:
             if each == asked and await is_ambiguous(client, asked):
                 tell_aside(f"'{asked}' is a run or a task of one too: '{ROOT_PREFIX}{asked}'")
-            return expect(reply, Explanation, asked)
+            about = expect(reply, Explanation, asked)
+            latest = await _latest(client, about.promise)
+            if latest.id == about.promise.id:
+                return about
+            return expect(await client.send(ExplainPromise(id=latest.id)), Explanation, asked)
     raise await unknown(client, asked)
 
 

@@ -53,6 +53,7 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
         LazyCommand("cancel", "steering", "Cancel a run, a task or a promise."),
         LazyCommand("halt", "steering", "Stop a run or a task until it is continued."),
         LazyCommand("continue", "steering", "Let a halted run or task go on."),
+        LazyCommand("rerun", "rerun", "Run again what failed in a run that has ended."),
         LazyCommand("invoke", "invoke", "Call a function of a worker in any language."),
     ),
     "By the protocol": (

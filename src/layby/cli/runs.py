@@ -64,6 +64,7 @@ def run_json(root: Promise, task: Task | None) -> dict[str, Any]:
     return {
         "id": plan.parse_root_id(root.id) or root.id,
         "promise_id": root.id,
+        "life": plan.life_of(root.id),
         "workflow": None if task is None else task.name,
         "state": state_of(root, task),
         "tasks_settled": done,

@@ -294,12 +294,13 @@ async def _refuse_blocked(client: Client, promise_id: str, asked: str) -> None:
 
 async def _steered(client: Client, promise_id: str, command: Command) -> list[str]:
     """The tasks of a run that it applies to, root first; else the one task."""
-    if plan.parse_root_id(promise_id) is None:
+    run_id = plan.parse_root_id(promise_id)
+    if run_id is None:
         return [promise_id]
     wanted = (
         ("halted",) if isinstance(command, ContinueTask) else ("pending", "acquired", "suspended")
     )
-    rows = await run_rows(client, promise_id)
+    rows = await run_rows(client, plan.root_id(run_id))
     tasks = [t for _, t in rows if t is not None and t.kind]
     if isinstance(command, ContinueBlocked):
         return [t.id for t in tasks if t.refused is not None or (t.pin and t.state != "fulfilled")]

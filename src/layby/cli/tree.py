@@ -17,11 +17,12 @@ from layby.cli.options import as_json, reaching
 from layby.client.interface import Client
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
-from layby.core.model import Millis, Promise, Task
+from layby.core.model import LIFE, Millis, Promise, Task
 from layby.core.queries import SearchPromises
 from layby.core.replies import Explanation
 from layby.wire import json_values
 from layby.workflow import plan
+from layby.workflow.next_life import LifeRows, rows_of_life
 from layby.workflow.shape import Shape
 from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
 
@@ -75,7 +76,8 @@ async def _drawn(client: Client, asked: str, now: Millis, *, everything: bool) -
     if run_id is not None and about.task is not None and about.task.is_ours:
         rows = await run_rows(client, plan.root_id(run_id))
         found = run_branches(rows, now, everything=everything)
-        return found[about.promise.id]
+        is_whole = node is None and LIFE not in asked  # with all its lives
+        return found[plan.root_id(run_id) if is_whole else about.promise.id]
     return await _calls(client, about)
 
 
@@ -83,16 +85,37 @@ async def _drawn(client: Client, asked: str, now: Millis, *, everything: bool) -
 
 
 def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[str, Branch]:
-    """Every row of a run by id: tasks below tasks, and their promises below them."""
-    by_id = {promise.id: (promise, task) for promise, task in rows}
-    root_id = min(by_id, key=len)
-    root, root_task = by_id[root_id]
-    nodes = [NodeRow(p, t) for p, t in by_id.values() if t is not None and t.kind == "node"]
-    status = run_status(root, root_task, nodes, now)
-    branches = _task_branches(root_id, status, plan.read_root_param(root.param).shape)
+    """Every row of a run by id: tasks below tasks, and their promises below them.
+
+    A run that was run again has a branch for each life; tasks that did not run again are in both.
+    """
+    found = list(rows)
+    root_id = min((promise.id for promise, _ in found), key=len)
+    run_id = plan.parse_root_id(root_id)
+    assert run_id is not None
+    latest = rows_of_life(run_id, found)
+    lives = [rows_of_life(run_id, found, life) for life in range(1, latest.lives)] + [latest]
+    drawn = [_life_branches(each, found, now, everything=everything) for each in lives]
+    if latest.lives == 1:
+        return drawn[0]
+    roots = [each[life.root[0].id] for each, life in zip(drawn, lives, strict=True)]
+    top = Branch(
+        root_id, roots[-1].state, f"{latest.param.flow}, {latest.lives} lives", children=roots
+    )
+    return {key: each for life in reversed(drawn) for key, each in life.items()} | {root_id: top}
+
+
+def _life_branches(
+    life: LifeRows, rows: Iterable[Row], now: Millis, *, everything: bool
+) -> dict[str, Branch]:
+    root, root_task = life.root
+    nodes = [NodeRow(promise, task) for promise, task in life.nodes.values() if task is not None]
+    status = run_status(root, root_task, nodes, now, life.lives)
+    branches = _task_branches(root.id, status, life.param.shape)
     shown = (
         promise
-        for promise, task in by_id.values()
+        for promise, task in rows
+        if plan.life_of(promise.id) == life.life
         if _is_call(promise, task) or (task is None and (everything or _is_open(promise)))
     )
     return branches | _made_branches(shown, branches)
@@ -115,7 +138,9 @@ def _task_branches(root_id: str, status: RunStatus, shape: Shape) -> dict[str, B
     branches = {root_id: Branch(root_id, status.state, flow)}
     for task_id in shape.after:
         execution = status.tasks[task_id]
-        told = "; ".join(each for each in (_after(task_id, shape), _says(execution)) if each)
+        kept = f"kept from life {execution.life}" if execution.life < status.life else ""
+        said = (_after(task_id, shape), kept, _says(execution))
+        told = "; ".join(each for each in said if each)
         branch = Branch(
             execution.task_execution_id, execution.status, told, execution.traceback.rstrip()
         )
@@ -256,8 +281,12 @@ def _rendered(top: Branch) -> Tree:
 
 
 def _line(branch: Branch, top: str) -> Text:
-    """In a run, the part of the id after the run's is enough."""
+    """In a run, the part of the id after the run's is enough, or after that of its life."""
     name = branch.id.removeprefix(f"{top}:") if top else branch.id
+    if top and plan.parse_root_id(branch.id) is not None:
+        name = f"life {plan.life_of(branch.id)}"
+    elif name.startswith(LIFE):
+        name = name.partition(":")[2]
     line = Text.assemble(name, "  ", (branch.state, showing.STYLES.get(branch.state, "")))
     told = " ".join(branch.told.split())
     return line.append(f"  {told}", "dim") if told else line

@@ -15,16 +15,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from layby.client.claims import releases
 from layby.client.first_answer import FirstAnswer, already_heard
 from layby.client.inbox import Inbox
 from layby.client.interface import PromiseListener, Watching
 from layby.client.lost_replies import recovered_reply
 from layby.client.transport import CONNECT_S, Transport, Unreachable
-from layby.core.commands import Command, Take, WatchPromise
+from layby.core.commands import Command, Take, WatchPromise, WatchRun
 from layby.core.pauses import Pauses
 from layby.core.queries import Query
-from layby.core.replies import Reply, refuse
+from layby.core.replies import PromiseData, Reply, RunWatchData, refuse
 from layby.errors import EngineStopped, LaybyError, StoreUnavailable, WireError
 from layby.wire import answers
 from layby.wire.ask import ask, ask_all
@@ -95,8 +97,8 @@ class HttpClient:
     async def send(self, request: Command | Query) -> Reply:
         if self._closed.is_set():
             raise _stopped()
-        if isinstance(request, WatchPromise) and self.inbox is not None:
-            return await self.inbox.watch(request.id)
+        if self.inbox is not None and isinstance(request, WatchPromise) and request.waits:
+            return await self._watch_in_inbox(self.inbox, request)
         try:
             pending = PendingRequest(request, self._token)
         except UnicodeEncodeError:
@@ -127,6 +129,17 @@ class HttpClient:
         asked = asyncio.ensure_future(self.send(WatchPromise(id=promise_id)))
         asked.add_done_callback(partial(_notify, listener))
         return asked
+
+    async def _watch_in_inbox(self, inbox: Inbox, request: WatchPromise) -> Reply:
+        """A run that has ended may have another life: that is asked before, not after the wait."""
+        if isinstance(request, WatchRun):
+            reply = await self.send(replace(request, hold=False))
+            if not (isinstance(reply.data, RunWatchData) and reply.data.promise.is_pending):
+                return reply
+        reply = await inbox.watch(request.id)
+        if isinstance(request, WatchRun) and isinstance(reply.data, PromiseData):
+            return Reply(reply.status, RunWatchData(reply.data.promise))
+        return reply
 
     async def close(self) -> None:
         """Sends what is queued first, if that takes no longer than a second."""
@@ -271,7 +284,7 @@ def _replies(batch: Sequence[PendingRequest], answer: bytes) -> list[Reply]:
 def _server_wait_ms(request: Command | Query) -> int:
     """How long the request may wait on the server."""
     if isinstance(request, WatchPromise):
-        return DAY_MS
+        return DAY_MS if request.waits else 0
     return request.wait_ms if isinstance(request, Take) else 0
 
 

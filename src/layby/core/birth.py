@@ -18,6 +18,8 @@ BRANCH = "resonate:branch"
 NAME = "layby:name"
 KIND = "layby:kind"
 PLACEHOLDER = "layby:placeholder"
+KEEPS = "layby:keeps"
+"""On a task that runs again: the same task in an earlier life, whose checkpoints it keeps."""
 SCHEDULE = "resonate:schedule"
 
 

@@ -14,7 +14,7 @@ from layby.core.draft import Draft
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
 from layby.core.kinds import Ids, Problems, Sender, declare, handles
-from layby.core.model import Promise, Task, root_of
+from layby.core.model import Promise, Task, life_root_of
 from layby.core.replies import OK, Empty, PinData, Reply, ok, refuse
 from layby.core.tasks import NOT_FOUND, FencedCommand, TaskCommand, handles_claim
 
@@ -63,15 +63,15 @@ class ContinueBlocked(TaskCommand, frozen=True):
     """Offer a blocked task to all workers again, whatever they have refused; unpins its run."""
 
     def footprint(self, into: Footprint) -> None:
-        into.ids.update((self.id, root_of(self.id)))
+        into.ids.update((self.id, life_root_of(self.id)))
 
     def named_ids(self) -> Ids:
-        return (self.id, root_of(self.id))
+        return (self.id, life_root_of(self.id))
 
 
 @handles(ContinueBlocked)
 def continue_blocked(d: Draft, c: ContinueBlocked) -> Reply:
-    task, root = d.task(c.id), d.task(root_of(c.id))
+    task, root = d.task(c.id), d.task(life_root_of(c.id))
     if task is None:
         return NOT_FOUND
     if task.state == "fulfilled":
@@ -98,7 +98,7 @@ class PinRun(FencedCommand, frozen=True):
 
     @property
     def root_id(self) -> str:
-        return root_of(self.id)
+        return life_root_of(self.id)
 
     def problems(self) -> Problems:
         yield from super().problems()

@@ -19,6 +19,11 @@ from layby.core.flows import (
 from layby.core.kinds import (
     Command,
 )
+from layby.core.lives import (
+    NodeAgain,
+    RerunRun,
+    WatchRun,
+)
 from layby.core.promises import (
     CancelPromise,
     CreatePromise,
@@ -104,6 +109,7 @@ __all__ = [
     "Int64",
     "LeaveWorker",
     "Node",
+    "NodeAgain",
     "PinRun",
     "PublishFlow",
     "RegisterCallback",
@@ -111,6 +117,7 @@ __all__ = [
     "ReleaseTask",
     "ReleaseTasks",
     "Released",
+    "RerunRun",
     "ResolvePromise",
     "RootVerdict",
     "SettleAction",
@@ -124,4 +131,5 @@ __all__ = [
     "Unread",
     "Value",
     "WatchPromise",
+    "WatchRun",
 ]

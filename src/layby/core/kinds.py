@@ -150,7 +150,7 @@ def handles(command: type[Command]) -> Callable[[AnyHandler], AnyHandler]:
     """Attach the rule of a command."""
 
     def attached(handler: AnyHandler) -> AnyHandler:
-        if command.handler is not _no_handler:
+        if "handler" in vars(command) and command.handler is not _no_handler:
             raise TypeError(f"{command.kind} has two handlers: {command.handler} and {handler}")
         command.handler = handler
         return handler

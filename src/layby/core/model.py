@@ -40,6 +40,24 @@ def root_of(promise_id: str) -> str:
     return head if colon else promise_id.partition(".")[0]
 
 
+LIFE: Final = "life/"
+"""What the ids of a run's later lives have after the run's own: no task's name contains a '/'."""
+
+
+def life_id(run: str, life: int) -> str:
+    """The root of a life of the run with this (first) root."""
+    return run if life == 1 else f"{run}:{LIFE}{life}"
+
+
+def life_root_of(promise_id: str) -> str:
+    """The root whose run, or life of a run, a node belongs to."""
+    root = root_of(promise_id)
+    if not promise_id.startswith(f":{LIFE}", len(root)):
+        return root
+    end = promise_id.find(":", len(root) + 1)
+    return promise_id if end < 0 else promise_id[:end]
+
+
 _deadlines = json.Decoder(dict[str, Millis])
 _awaited = json.Decoder(dict[str, str])
 
@@ -150,6 +168,12 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     """Of a root: the code that its run is pinned to. Of a node: the only code that may take it."""
     awaited: str | None = None
     """What its waits for promises are for, by key, so that changed code is noticed; or None."""
+
+    lives: int | None = None
+    """Of a root whose run was run again: how many lives it has had since. None on the latest one's.
+
+    The first root is always told; so it knows the latest life.
+    """
 
     @property
     def resumes_text(self) -> str:
@@ -293,6 +317,10 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             return self.fulfilled()
         kept = replace(self.fulfilled(), pid=self.pid, holder=self.holder)
         return replace(kept, tries=self.try_number)
+
+    def followed_by(self, life: int) -> "Task":
+        """Of a root: its run has this life now."""
+        return replace(self, lives=life)
 
     def leased_until(self, lease_at: Millis) -> "Task":
         return replace(self, wake_at=lease_at)

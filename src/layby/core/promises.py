@@ -30,6 +30,11 @@ class GetPromise(PromiseCommand, frozen=True):
 class WatchPromise(PromiseCommand, frozen=True):
     """Read the promise; the engine holds the answer back until it is settled."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether the answer may be held back."""
+        return True
+
 
 @handles(GetPromise)
 def get(d: Draft, c: GetPromise | WatchPromise) -> Reply:

@@ -124,6 +124,16 @@ class NowData(Struct, frozen=True):
     now: Millis
 
 
+class RunWatchData(Struct, frozen=True):
+    """The root of a run, and how many lives the run has had.
+
+    `promise` is that of the first life; if there is another, the caller watches that one.
+    """
+
+    promise: Promise
+    lives: int = 1
+
+
 class HeartbeatData(Struct, frozen=True):
     """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides have the same count.
 

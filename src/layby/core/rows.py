@@ -1,7 +1,7 @@
 """What a batch may see: the rows its footprint names plus one hop, and nothing more."""
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from layby.core.model import (
     Schedule,
     Task,
     Wait,
-    root_of,
+    life_root_of,
 )
 from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.settings import Calendar, Settings
@@ -89,7 +89,7 @@ class Rows:
 
     def unknown_roots(self) -> set[str]:
         """Roots of the runs whose nodes are loaded, or may be born in this batch."""
-        return {root_of(each) for each in self.known if ":" in each} - self.known
+        return {life_root_of(each) for each in self.known if ":" in each} - self.known
 
     def add(self, changes: Changes) -> None:
         """Make the writes of a step visible to the next one of the same batch."""
@@ -141,10 +141,12 @@ class Rows:
         for listener in listeners:
             self.listeners.setdefault(listener.awaited, set()).add(listener.address)
 
-    def silence(self, addresses: Iterable[str]) -> None:
-        """The listener at that address has gone within this batch."""
+    def silence(self, addresses: Collection[str]) -> None:
+        """The listener at that address has gone within this batch, and with it what it was told."""
         for listening in self.listeners.values():
             listening.difference_update(addresses)
+        for pid, notices in self.notices.items():
+            self.notices[pid] = [each for each in notices if each.address not in addresses]
 
     def count_held(self, key: HeldKey, by: int) -> None:
         pid, incarnation = key

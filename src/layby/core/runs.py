@@ -25,6 +25,7 @@ from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
 
 if TYPE_CHECKING:
+    from layby.core.lives import NodeAgain
     from layby.core.schedules import CreateRunSchedule
 
 
@@ -42,6 +43,8 @@ class Node(Struct, frozen=True, rename="camel"):
     cleanup: bool = False
 
 
+Awaited = tuple[str, WaitMode]
+"""A promise, and whether its settlement is awaited or the end of its body as well."""
 MAX_DEPENDENCIES = 100_000
 MAX_CLEANUPS = 100
 """Fewer than a step resumes, so that waits for the end of a body never hide all others."""
@@ -121,47 +124,45 @@ def _taken_ids(d: Draft, c: StartRun) -> list[str]:
 def _create(d: Draft, c: StartRun, at: Millis, root_tags: Tags) -> None:
     """`timeout` counts from `at`."""
     timeout_at = deadline(at, c.timeout)
-    awaited: list[tuple[str, WaitMode]] = [
-        (node.id, "end" if node.cleanup else "all") for node in c.nodes
+    awaited: list[Awaited] = [
+        (c.node_id(node.id), "end" if node.cleanup else "all") for node in c.nodes
     ]
-    _create_one(d, c, c.id, at, timeout_at, c.param, root_tags, awaited)
+    create_after(d, c.id, timeout_at, birth.encoded(c.param), root_tags, at, awaited)
     for node in c.nodes:
         node_id, tags = c.node_id(node.id), tags_of(node.group or c.group, node.name, "node")
+        param = birth.encoded(node.param)
         if node.cleanup:
             ends = _ends_before(c, node, is_over=timeout_at <= d.now)
-            _create_one(d, c, node_id, at, NEVER, node.param, tags, ends)
+            create_after(d, node_id, NEVER, param, tags, at, ends)
         else:
-            after: list[tuple[str, WaitMode]] = [
-                (each, "all") for each in dict.fromkeys(node.after)
-            ]
-            _create_one(d, c, node_id, at, timeout_at, node.param, tags, after)
+            after: list[Awaited] = [(c.node_id(each), "all") for each in dict.fromkeys(node.after)]
+            create_after(d, node_id, timeout_at, param, tags, at, after)
 
 
-def _ends_before(c: StartRun, node: Node, *, is_over: bool) -> list[tuple[str, WaitMode]]:
+def _ends_before(c: StartRun, node: Node, *, is_over: bool) -> list[Awaited]:
     """What a node that cleans up waits for; of a run that is born over, nothing else runs."""
     others = {each.id: each.cleanup for each in c.nodes}
     ordinary = (each for each, cleanup in others.items() if not cleanup)
     awaited = dict.fromkeys((*ordinary, *node.after))
-    return [(each, "end") for each in awaited if others[each] or not is_over]
+    return [(c.node_id(each), "end") for each in awaited if others[each] or not is_over]
 
 
-def _create_one(
+def create_after(
     d: Draft,
-    c: StartRun,
     promise_id: str,
-    at: Millis,
     timeout_at: Millis,
-    param: Value,
+    param: str,
     tags: Tags,
-    awaited: Sequence[tuple[str, WaitMode]],
+    at: Millis,
+    awaited: Sequence[Awaited],
 ) -> None:
-    encoded = birth.encoded(param)
+    """A root or node that runs when all it awaits has settled, or ended. Each is awaited once."""
     if not awaited or timeout_at <= d.now:
-        birth.create(d, promise_id, timeout_at, encoded, tags, at)
+        birth.create(d, promise_id, timeout_at, param, tags, at)
         return
-    birth.create_suspended(d, promise_id, timeout_at, encoded, tags, at, len(awaited))
-    for node, mode in awaited:
-        d.wait(Wait(c.node_id(node), promise_id, mode))
+    birth.create_suspended(d, promise_id, timeout_at, param, tags, at, len(awaited))
+    for each, mode in awaited:
+        d.wait(Wait(each, promise_id, mode))
 
 
 def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
@@ -181,30 +182,32 @@ def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
 
 
 def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
-    ids = Counter(node.id for node in c.nodes)
-    cleanups = {node.id for node in c.nodes if node.cleanup}
-    if not ids:
+    if not c.nodes:
         yield f"Run '{c.id}' has no nodes"
-    elif len(cleanups) == len(c.nodes):
+    elif all(node.cleanup for node in c.nodes):
         yield f"Run '{c.id}' has only nodes that clean up"
-    for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
-        yield f"Node '{twice}' is given twice"
     for node in c.nodes:
         yield from validate.size(node.param, f"param of node '{node.id}'")
         yield from validate.identifier(f"{run_id}:{node.id}" if node.id else "", "Node ID")
         yield from validate.identifier(node.name, f"Name of node '{node.id}'")
         yield from validate.group(node.group) if node.group is not None else ()
+    yield from edge_problems(c.nodes)
+
+
+def edge_problems(nodes: "Sequence[Node | NodeAgain]") -> Problems:
+    """What is wrong with the ids of nodes and with what they come after."""
+    ids = Counter(node.id for node in nodes)
+    cleanups = {node.id for node in nodes if node.cleanup}
+    for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
+        yield f"Node '{twice}' is given twice"
+    for node in nodes:
         for unknown in sorted({each for each in node.after if each not in ids}):
             yield f"Node '{node.id}' depends on unknown node '{unknown}'"
         for last in () if node.cleanup else sorted(cleanups & set(node.after)):
             yield f"Node '{node.id}' depends on '{last}', which cleans up after it"
-    yield from _cycle(c)
-
-
-def _cycle(c: "StartRun | CreateRunSchedule") -> Problems:
-    if not any(node.after for node in c.nodes):
+    if not any(node.after for node in nodes):
         return
     try:
-        TopologicalSorter({node.id: node.after for node in c.nodes}).prepare()
+        TopologicalSorter({node.id: node.after for node in nodes}).prepare()
     except CycleError as cycle:
         yield f"Dependencies form a cycle: {' -> '.join(cycle.args[1])}"

@@ -31,7 +31,10 @@ def matches_task(query: SearchTasks, promise: Promise, task: Task) -> bool:
 
 
 def matches_run(query: ListRuns, promise: Promise, task: Task | None) -> bool:
-    if task is None or not task.is_root or query.state not in (None, promise.state):
+    """A run that was run again is shown once, by the root of its latest life."""
+    if task is None or not task.is_root or task.lives is not None:
+        return False
+    if query.state not in (None, promise.state):
         return False
     wanted = {} if query.schedule is None else {birth.SCHEDULE: query.schedule}
     return query.name in (None, task.name) and has_tags(promise.tags, wanted)

@@ -14,7 +14,7 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_NAMES, Int64
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
-from layby.core.model import Codes, HeldKey, Holder, Millis, Promise, Task, later, root_of
+from layby.core.model import Codes, HeldKey, Holder, Millis, Promise, Task, later, life_root_of
 from layby.core.queue import Entry, Queue, TakeKey, is_early, is_for
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
 from layby.core.tasks import TaskVersion
@@ -213,7 +213,7 @@ class _Hand:
         """A big one is left out, as each claim of the run would carry it: workers read it once."""
         if self._c.embedded or ":" not in task.id:
             return None
-        root_id = root_of(task.id)
+        root_id = life_root_of(task.id)
         root = self._d.promise(root_id) if root_id.startswith(self._c.prefix) else None
         return root.param if root is not None and len(root.param) <= MAX_ROOT_PARAM else None
 

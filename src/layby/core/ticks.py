@@ -234,8 +234,7 @@ def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
 
 
 def _cancelled(d: Draft, node: Promise, run: Promise) -> Promise:
-    why = values.cancelled("layby", f"run {run.id} has ended")
-    return node.settled("rejected_canceled", why, d.now)
+    return node.settled("rejected_canceled", values.run_has_ended(run.id), d.now)
 
 
 def _is_due(task: Task, now: int) -> bool:

@@ -33,6 +33,11 @@ def cancelled(by: str, reason: str) -> str:
     return error("Cancelled", f"cancelled{who}{why}", by=by, reason=reason)
 
 
+def run_has_ended(root_id: str) -> str:
+    """Why a node is cancelled that had not settled when its run did."""
+    return cancelled("layby", f"run {root_id} has ended")
+
+
 def worker_lost(task_id: str, crashes: int) -> str:
     message = f"task {task_id} lost its worker {crashes} times while it held a slot"
     return error("WorkerLost", message, crashes=crashes)

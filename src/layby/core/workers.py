@@ -14,7 +14,7 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_WAITS, NOTHING, Int64, Tags, Value, Waits
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
-from layby.core.model import NEVER, Millis, Promise, Task, deadline, later, root_of
+from layby.core.model import NEVER, Millis, Promise, Task, deadline, later, life_root_of
 from layby.core.promises import CreatePromise, add_wait, settle_state
 from layby.core.replies import (
     OK,
@@ -195,7 +195,7 @@ class EndTry(FencedCommand, frozen=True):
 
     @property
     def root_id(self) -> str:
-        return root_of(self.id)
+        return life_root_of(self.id)
 
 
 @declare("layby.task.finish", sender=Sender.CLIENT, answer=FinishData, unqueues=False)

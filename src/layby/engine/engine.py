@@ -26,7 +26,7 @@ from layby.core.kinds import EngineControl, Query, Sender
 from layby.core.model import FAR, MessageKey, Millis
 from layby.core.queries import OfferMessages
 from layby.core.queue import Offer
-from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, TakeData, ok, refuse
+from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
 from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
 from layby.engine.batch import Timed, apply
@@ -352,7 +352,7 @@ class Engine:
         for item, reply in zip(batch, replies, strict=True):
             if isinstance(item.request, Take) and _should_wait(item.request, reply):
                 self._wait_for_ready(item, reply, now)
-            elif isinstance(item.request, WatchPromise) and _is_unsettled(reply):
+            elif isinstance(item.request, WatchPromise) and _should_hold(item.request, reply):
                 self._watches.add(item)
             else:
                 yield item, reply
@@ -551,5 +551,7 @@ def _should_wait(take: Take, reply: Reply) -> bool:
     return reply.data.again or (take.wait_ms > 0 and not has_news)
 
 
-def _is_unsettled(reply: Reply) -> bool:
-    return isinstance(reply.data, PromiseData) and reply.data.promise.is_pending
+def _should_hold(request: WatchPromise, reply: Reply) -> bool:
+    data = reply.data
+    is_told = isinstance(data, PromiseData | RunWatchData) and data.promise.is_pending
+    return is_told and request.waits

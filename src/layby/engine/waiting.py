@@ -9,7 +9,7 @@ from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
 from layby.core.model import FAR, Millis, Task
 from layby.core.queue import Offer, is_early, is_for
-from layby.core.replies import PromiseData, Reply, ok
+from layby.core.replies import Reply, ok
 from layby.engine.items import Item
 
 
@@ -119,7 +119,7 @@ class Watches:
             return
         for promise_id in changes.settled:
             for item in _items(self._by_id.pop(promise_id, [])):
-                yield item, ok(PromiseData(changes.promises[promise_id]))
+                yield item, ok(item.request.answer(changes.promises[promise_id]))
 
     def drop_abandoned(self) -> None:
         kept = {

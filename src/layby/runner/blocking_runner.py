@@ -4,7 +4,7 @@ import asyncio
 import builtins  # `list` is a method here, for mypy in annotations as well
 import tempfile
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -18,6 +18,7 @@ from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
+from layby.workflow.next_life import Checkpoints, From
 from layby.workflow.outcome import RunFilter
 from layby.workflow.status import RunStatus
 from layby.workflow.workflow import AnyTask, Workflow
@@ -203,17 +204,26 @@ class BlockingRun:
         self.id = inner.id
         self.is_new = inner.is_new
 
-    def result(self, timeout: Duration | None = None) -> Context:
-        return self._runner.wait(self._run.result(timeout))
+    def result(self, timeout: Duration | None = None, *, life: int | None = None) -> Context:
+        return self._runner.wait(self._run.result(timeout, life=life))
 
-    def context(self) -> Context:
-        return self._runner.wait(self._run.context())
+    def context(self, *, life: int | None = None) -> Context:
+        return self._runner.wait(self._run.context(life=life))
 
     def cleaned_up(self, timeout: Duration | None = None) -> RunStatus:
         return self._runner.wait(self._run.cleaned_up(timeout))
 
-    def status(self) -> RunStatus:
-        return self._runner.wait(self._run.status())
+    def status(self, *, life: int | None = None) -> RunStatus:
+        return self._runner.wait(self._run.status(life=life))
+
+    def rerun(
+        self,
+        from_: From | Sequence[From] | None = None,
+        checkpoints: Checkpoints = "keep",
+        deadline: Duration | None = None,
+    ) -> Self:
+        self._runner.wait(self._run.rerun(from_, checkpoints, deadline))
+        return self
 
     def cancel(self, *, by: str = "", reason: str = "") -> Settlement:
         return self._runner.wait(self._run.cancel(by=by, reason=reason))

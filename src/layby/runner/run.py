@@ -5,21 +5,29 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from layby.client.paging import pages
-from layby.core.commands import GetPromise, WatchPromise
-from layby.core.model import Promise, Task
+from layby.core.commands import GetPromise, WatchPromise, WatchRun
+from layby.core.model import Millis, Promise, Task
 from layby.core.queries import ExplainPromise, GetRun
-from layby.core.replies import Explanation, PromiseData, RowPage
+from layby.core.replies import Explanation, PromiseData, RowPage, RunData, RunWatchData
 from layby.core.waits import waiting_of
 from layby.errors import LaybyError, NotFound, error_for
 from layby.runner.settling import Settlement
-from layby.wire.durations import limit_of
+from layby.wire.durations import limit_of, millis_of
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
+from layby.workflow.next_life import (
+    Checkpoints,
+    From,
+    check_life,
+    from_tasks,
+    next_life,
+    rows_of_life,
+)
 from layby.workflow.reasons import reason_of
 from layby.workflow.status import NodeRow, RunStatus, run_status
 from layby.workflow.unfinished import context_so_far, rows_of, run_failed
@@ -35,6 +43,12 @@ HINT_S = 0.5
 UNKNOWN = " is not known: check the id, or start it first"
 RUNNING = "has no result after {within:g} s and is still running"
 CLEANING_UP = "is not cleaned up after {within:g} s"
+Answer = TypeVar("Answer")
+
+
+def deadline_ms(deadline: Duration | None) -> Millis:
+    """How long a run may take; the store turns it into a deadline by its own clock."""
+    return max(1, millis_of(limit_of(deadline, "deadline of a run", positive=True)))
 
 
 class Run:
@@ -48,24 +62,29 @@ class Run:
     def promise_id(self) -> str:
         return plan.root_id(self.id)
 
-    async def result(self, timeout: Duration | None = None) -> Context:  # noqa: ASYNC109 - ours
+    async def result(
+        self,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - ours
+        *,
+        life: int | None = None,
+    ) -> Context:
         """The final context. A failed run raises RunFailed; inside a task this parks it.
 
         The causes of a RunFailed are made from what is stored, never the errors themselves.
+        Of a run that was run again: that of its latest life, unless another one is asked for.
         """
         within = limit_of(timeout, "timeout of result()")
-        return await self._result(await self._settled(within))
+        return await self._result(await self._settled(within, life))
 
-    async def context(self) -> Context:
+    async def context(self, *, life: int | None = None) -> Context:
         """What the run has made so far, whether it runs, has failed or was cancelled; the final
         context if it has completed. Waits for nothing.
         """
-        found = await self._rows()
-        now = self._runner.now()
-        root = next(promise for promise, _ in found if promise.id == self.promise_id).at(now)
+        found, now = rows_of_life(self.id, await self._rows(), life), self._runner.now()
+        root = found.root[0].at(now)
         if root.state == "resolved":
             return await self._result(root)
-        return context_so_far(root, rows_of(found, now))
+        return context_so_far(root, rows_of(found.nodes.values(), now))
 
     async def cleaned_up(self, timeout: Duration | None = None) -> RunStatus:  # noqa: ASYNC109 - ours
         """Wait until the run and its tasks with `rule="finally"` have ended; how they ended.
@@ -75,19 +94,23 @@ class Run:
         """
         within = limit_of(timeout, "timeout of cleaned_up()")
         begin = asyncio.get_running_loop().time()
-        root = await self._settled(within, CLEANING_UP)
+        root = await self._settled(within, None, CLEANING_UP)
+        life_of = plan.read_root_param(root.param).life_of
         for task_id in plan.cleanups_of(root):
             passed = asyncio.get_running_loop().time() - begin
             left = None if within is None else max(0.0, within - passed)
-            await self._settled(left, CLEANING_UP, plan.node_id(self.id, task_id))
-        return await self.status()
+            node_id = plan.node_id(self.id, task_id, life_of(task_id))
+            await self._settled(left, None, CLEANING_UP, node_id)
+        return await self.status(life=plan.life_of(root.id))
 
-    async def status(self) -> RunStatus:
-        """The run and each of its tasks: what each does, and what it waits for."""
-        rows = await self._rows()
-        by_id = {promise.id: (promise, task) for promise, task in rows}
-        root, root_task = by_id[self.promise_id]
-        runnable = await self._runnable(rows)
+    async def status(self, *, life: int | None = None) -> RunStatus:
+        """The run and each of its tasks: what each does, and what it waits for.
+
+        Of a run that was run again: its latest life, unless another one is asked for.
+        """
+        found = rows_of_life(self.id, await self._rows(), life)
+        root, root_task = found.root
+        runnable = await self._runnable(tuple(found.nodes.values()))
         nodes = [
             NodeRow(
                 promise,
@@ -96,10 +119,30 @@ class Run:
                 stuck=self._runner.is_stuck(promise.id),
                 runnable=runnable.get(task.name or ""),
             )
-            for promise, task in rows
-            if task is not None and task.kind == "node"
+            for promise, task in found.nodes.values()
+            if task is not None
         ]
-        return run_status(root, root_task, nodes, self._runner.now())
+        return run_status(root, root_task, nodes, self._runner.now(), found.lives)
+
+    async def rerun(
+        self,
+        from_: From | Sequence[From] | None = None,
+        checkpoints: Checkpoints = "keep",
+        deadline: Duration | None = None,
+    ) -> Self:
+        """Run again what was unsuccessful; with `from_` also these tasks and everything after.
+
+        This begins a new life of the run, which must have ended: otherwise it raises Conflict.
+        What was successful is not repeated, and neither are the checkpoints of the tasks that run
+        again, unless they are to be forgotten. `deadline` is that of the new life.
+        """
+        latest = rows_of_life(self.id, await self._rows())
+        timeout, now = deadline_ms(deadline), self._runner.now()
+        planned = next_life(latest, from_tasks(from_), checkpoints, timeout, now)
+        reply = await self._runner.send(planned.command)
+        if isinstance(reply.data, RunData):
+            return self
+        raise error_for(reply.status, f"run '{self.id}' cannot be run again: {reply.data}")
 
     async def cancel(self, *, by: str = "", reason: str = "") -> Settlement:
         """Cancel it with all its tasks; the answer is true if this call did it."""
@@ -124,39 +167,67 @@ class Run:
         """Only what is not in the root is read: results that are large, and how tasks failed."""
         over = outcome.read_run(root)
         if over.status == "Failed":
-            raise run_failed(root, rows_of(await self._rows(), self._runner.now()))
+            found = rows_of_life(self.id, await self._rows(), plan.life_of(root.id))
+            raise run_failed(root, rows_of(found.nodes.values(), self._runner.now()))
         if over.results is not None and over.elsewhere:
-            kept = await asyncio.gather(*map(self._kept_result, over.elsewhere))
+            life_of = plan.read_root_param(root.param).life_of
+            ids = (plan.node_id(self.id, each, life_of(each)) for each in over.elsewhere)
+            kept = await asyncio.gather(*map(self._kept_result, ids))
             over.results.encoded.update(zip(over.elsewhere, kept, strict=True))
         return over.result(self.id)
 
-    async def _kept_result(self, task_id: str) -> bytes:
-        reply = await self._runner.send(GetPromise(id=plan.node_id(self.id, task_id)))
+    async def _kept_result(self, node_id: str) -> bytes:
+        reply = await self._runner.send(GetPromise(id=node_id))
         found = outcome.read(reply.data.promise) if isinstance(reply.data, PromiseData) else None
         if found is None or found.result is None:
-            raise error_for(
-                reply.status, f"the result of task '{task_id}' of run '{self.id}': {reply.data}"
-            )
+            raise error_for(reply.status, f"the result of {node_id}: {reply.data}")
         return found.result
 
     async def _settled(
-        self, within: float | None, not_yet: str = RUNNING, promise_id: str | None = None
+        self,
+        within: float | None,
+        life: int | None,
+        not_yet: str = RUNNING,
+        node_id: str | None = None,
     ) -> Promise:
-        promise_id = promise_id or self.promise_id
+        """The root of this life, or of the latest, or this node, when it has settled."""
         handle = maybe_handle()
         if handle is not None and self._runner.runs_here(handle.task_execution_id):
-            return await handle.settled(promise_id, within)
+            awaited = node_id or plan.root_id(self.id, await self._known_life(life))
+            return await handle.settled(awaited, within)
         limit = asyncio.timeout(within)
         try:
             async with limit:
-                reply = await self._runner.send(WatchPromise(id=promise_id))
+                if node_id is None:
+                    return await self._watched(life)
+                return (await self._watch(WatchPromise(id=node_id), PromiseData)).promise
         except TimeoutError:
             if not limit.expired():
                 raise
             hint = await self._hint()
             raise TimeoutError(f"run '{self.id}' {not_yet.format(within=within)}: {hint}") from None
-        if isinstance(reply.data, PromiseData):
-            return reply.data.promise
+
+    async def _watched(self, life: int | None) -> Promise:
+        if life is not None:
+            life = await self._known_life(life)
+        else:
+            latest = await self._watch(WatchRun(id=self.promise_id), RunWatchData)
+            if latest.lives == 1:
+                return latest.promise
+            life = latest.lives
+        watch = WatchPromise(id=plan.root_id(self.id, life))
+        return (await self._watch(watch, PromiseData)).promise
+
+    async def _known_life(self, life: int | None = None) -> int:
+        """The number of this life, which must exist, or of the latest."""
+        ask = WatchRun(id=self.promise_id, hold=False)
+        lives = (await self._watch(ask, RunWatchData)).lives
+        return lives if life is None else check_life(self.id, life, lives)
+
+    async def _watch(self, command: WatchPromise, kind: type[Answer]) -> Answer:
+        reply = await self._runner.send(command)
+        if isinstance(reply.data, kind):
+            return reply.data
         why = UNKNOWN if reply.status == 404 else f" cannot be watched: {reply.data}"
         raise error_for(reply.status, f"run '{self.id}'{why}")
 

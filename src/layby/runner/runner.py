@@ -28,10 +28,18 @@ from layby.core.commands import (
     ResolvePromise,
     StartRun,
     Value,
+    WatchRun,
 )
 from layby.core.model import Millis, Promise, PromiseState
 from layby.core.queries import ListRuns, Query
-from layby.core.replies import PromiseData, Reply, RowPage, RunData, SettlementData
+from layby.core.replies import (
+    PromiseData,
+    Reply,
+    RowPage,
+    RunData,
+    RunWatchData,
+    SettlementData,
+)
 from layby.core.settings import Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of
@@ -48,7 +56,7 @@ from layby.runner import schedule as scheduling
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.private_socket import open_or_join
-from layby.runner.run import Run
+from layby.runner.run import Run, deadline_ms
 from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
 from layby.store.sqlite import Durability
@@ -280,7 +288,7 @@ class Runner:
         start_id = "" if run_id is None else new_request_id()
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
         command = plan.plan(
-            known, run_id, context, self._config.group, _duration_ms(deadline), start_id=start_id
+            known, run_id, context, self._config.group, deadline_ms(deadline), start_id=start_id
         )
         started = await self._started(command, run_id)
         if started.created:
@@ -375,7 +383,7 @@ class Runner:
         The answer is true if this call did it; what has settled before stays as it is.
         """
         cancel = CancelPromise(
-            id=_promise_id(run_id, task),
+            id=await self._promise_id(run_id, task),
             by=by,
             reason=reason,
             settlement_id=new_request_id(),
@@ -523,6 +531,18 @@ class Runner:
                 f"`layby tree {run_id}` shows the existing run"
             )
 
+    async def _promise_id(self, run_id: str, task: str | None) -> str:
+        """The root of the run's latest life, or a task as it is in that life."""
+        ask = WatchRun(id=plan.root_id(check_run_id(run_id)), hold=False)
+        data = (await self.send(ask)).data
+        life = data.lives if isinstance(data, RunWatchData) else 1
+        if task is None:
+            return plan.root_id(run_id, life)
+        if life > 1:  # only then may the task be one of an earlier life
+            root = await self._promise(GetPromise(id=plan.root_id(run_id, life)), run_id)
+            life = plan.read_root_param(root.param).life_of(task)
+        return plan.node_id(run_id, task, life)
+
     async def _steer(
         self,
         run_id: str,
@@ -534,7 +554,8 @@ class Runner:
             run = await self.get(run_id)
             await asyncio.gather(*(self.send(kind(id=each)) for each in await run.unsettled()))
             return
-        reply = await self.send(kind(id=_promise_id(run_id, task)))
+        promise_id = await self._promise_id(run_id, task)
+        reply = await self.send(kind(id=promise_id))
         if reply.status == 404:
             raise await self._unknown(run_id, task)
         if not reply.is_ok:
@@ -624,16 +645,6 @@ def _compare_contexts(run_id: str, stored: str, given: Value) -> None:
 
 def _remedy(reply: Reply) -> str:
     return ": check the id, or start it first" if reply.status == 404 else ""
-
-
-def _duration_ms(deadline: Duration | None) -> Millis:
-    """How long a run may take; the store turns it into a deadline by its own clock."""
-    return max(1, millis_of(limit_of(deadline, "deadline of a run", positive=True)))
-
-
-def _promise_id(run_id: str, task: str | None) -> str:
-    check_run_id(run_id)
-    return plan.root_id(run_id) if task is None else plan.node_id(run_id, task)
 
 
 def _states(state: RunFilter) -> tuple[PromiseState, ...]:

@@ -164,4 +164,5 @@ def _refused_in_batch(request: Request) -> Reply | None:
 
 def _may_wait(request: Request) -> bool:
     body = request.body
-    return isinstance(body, WatchPromise) or (isinstance(body, Take) and body.wait_ms > 0)
+    is_watch = isinstance(body, WatchPromise) and body.waits
+    return is_watch or (isinstance(body, Take) and body.wait_ms > 0)

@@ -17,8 +17,8 @@ COLUMN_OF: Final = {
 }
 """Tags that have a column: the column's index serves them. Without a target there is no task,
 and so no column for its name: then the name is stored like any other tag."""
-UNINDEXED: Final = frozenset({birth.KIND, birth.PLACEHOLDER})
-"""Tags on so many rows that looking them up would not narrow anything."""
+UNINDEXED: Final = frozenset({birth.KIND, birth.PLACEHOLDER, birth.KEEPS})
+"""Tags that nobody looks up: they are on too many rows to narrow anything, or found by id."""
 LONGEST: Final = 512
 
 _decode = msgspec.json.Decoder(Tags).decode

@@ -147,6 +147,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     tries: int | None = None
     ahead: bool = False
     deadlines: Json = UNSET
+    lives: int | None = None
     wake_at: int | None = None
     waiting_since: int | None = None
     refused: Json = UNSET
@@ -181,6 +182,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             wake_at=row.wake_at,
             waiting_since=row.waiting_since,
             kept_by=row.pid if row.is_kept else None,
+            lives=row.lives,
         )
 
     def row(self) -> Task:
@@ -212,6 +214,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             refused=_text(self.refused),
             pin=self.pin,
             awaited=_checked(self.awaited, _awaited),
+            lives=self.lives,
         )
 
 

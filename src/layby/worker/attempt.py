@@ -5,7 +5,6 @@ is cancelled, and nothing it does later is written.
 """
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from layby.core.commands import (
     Command,
     CreateBelow,
     FenceTask,
+    GetPromise,
     Released,
     Tags,
     Value,
@@ -35,7 +35,7 @@ from layby.program import LoadedTask
 from layby.worker import tell
 from layby.worker.lineage import lineage_of
 from layby.worker.promise_watches import PromiseWatch, PromiseWatches
-from layby.worker.replay import Record, Replay, encoded
+from layby.worker.replay import NEW, Recalled, Record, Replay, encoded
 from layby.worker.thread_call import on_loop
 from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
 
@@ -132,7 +132,11 @@ class Attempt:
     )
 
     def __init__(
-        self, host: AttemptHost, claim: Claim, loaded: LoadedTask, records: Sequence[Promise] = ()
+        self,
+        host: AttemptHost,
+        claim: Claim,
+        loaded: LoadedTask,
+        recalled: Recalled = NEW,
     ) -> None:
         self._host = host
         self.id = claim.task.id
@@ -144,7 +148,7 @@ class Attempt:
         self.ready_at = claim.ready_at
         awaited = claim.task.awaited_by_key
         self.replay = Replay(
-            claim.task.id, claim.task.failures, records, awaited, self._end_after_mismatch
+            claim.task.id, claim.task.failures, recalled, awaited, self._end_after_mismatch
         )
         self._awaits: dict[str, str] | None = None
         """What its waits for promises are for, as far as the store does not know it yet."""
@@ -480,6 +484,11 @@ class Attempt:
         reply = self._checked(await self.send(command))
         assert isinstance(reply.data, PromiseData)
         return reply.data.promise
+
+    async def read(self, promise_id: str) -> Promise | None:
+        """The promise with this id, if there is one."""
+        reply = await self.send(GetPromise(id=promise_id))
+        return reply.data.promise if isinstance(reply.data, PromiseData) else None
 
     async def record(self, record_id: str, value: Value) -> Promise:
         """Store a record and wait for that; returns what is stored, ours or an earlier one."""

@@ -2,6 +2,7 @@
 
 The result of a call that succeeded is kept for good, like a checkpoint. One that failed is made
 again, under another id, by the next try after a failure; within a try and after a crash it is kept.
+A new life of the run uses what succeeded in earlier ones, and makes all other calls again.
 """
 
 from datetime import timedelta
@@ -19,7 +20,7 @@ from layby.wire.typed_values import Misfit, read_typed
 from layby.worker.attempt import Attempt
 from layby.worker.lineage import tags_below
 from layby.worker.rejections import value_of
-from layby.worker.replay import Record, check_key, digest_of
+from layby.worker.replay import Record, check_key, digest_of, is_same_call
 
 DEFAULT_TARGET: Final = "poll://any@default"
 
@@ -67,7 +68,10 @@ def check_target(target: object) -> str:
 
 
 async def make_call(attempt: Attempt, key: str, call: Call, target: str, length: Millis) -> Promise:
-    """The promise of the call, from an earlier run or new."""
+    """The promise of the call, from an earlier life, an earlier run of the body, or new."""
+    reused = await _reused(attempt, key, call)
+    if reused is not None:
+        return reused
     param = call.to_value()
     for number in count(1):
         call_id = attempt.replay.call_id(key, number)
@@ -78,6 +82,19 @@ async def make_call(attempt: Attempt, key: str, call: Call, target: str, length:
         if not attempt.replay.must_be_repeated(promise):
             return promise
     raise AssertionError  # the loop never ends
+
+
+async def _reused(attempt: Attempt, key: str, call: Call) -> Promise | None:
+    """The same call, if it succeeded in an earlier life of the run."""
+    for task_id in attempt.replay.earlier:
+        for number in count(1):
+            promise = await attempt.read(attempt.replay.call_id(key, number, task_id))
+            if promise is None:
+                break
+            is_same = is_same_call(_record_of(read_call(promise)), _record_of(call))
+            if is_same and attempt.replay.succeeded_before(promise):
+                return promise
+    return None
 
 
 def result_of(promise: Promise, what: str) -> Any:

@@ -3,31 +3,57 @@
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from layby.client.interface import Client
 from layby.client.paging import pages
 from layby.client.patience import known
+from layby.core.birth import KEEPS
+from layby.core.commands import Tags
 from layby.core.model import Promise, Task
 from layby.core.queries import GetRecords
 from layby.core.replies import Claim, RowPage
 from layby.errors import error_for
-from layby.worker.replay import CALLS
+from layby.worker.replay import CALLS, CHECKPOINTS, NEW, Recalled
 
-NONE: Final[Sequence[Promise]] = ()
-
-
-def is_first(claim: Claim) -> bool:
-    """Whether nobody has begun the task before: then there is nothing to recall."""
-    return claim.task.version <= 1
+_KEEPS: Final = f'"{KEEPS}"'
+_tags = msgspec.json.Decoder(Tags).decode
 
 
-async def recall(client: Client, claim: Claim) -> tuple[Claim, Sequence[Promise]]:
-    """The claim, completed with what the protocol's claim leaves out, and the task's records."""
-    if is_first(claim) or claim.task.is_root:
-        return claim, NONE
-    rows = await _read(client, claim.task.id)
-    return _with_row(claim, rows[0][1]), [promise for promise, _ in rows]
+def has_nothing(claim: Claim) -> bool:
+    """Whether nobody has begun the task before, in this life or an earlier one that counts."""
+    return claim.task.version <= 1 and _KEEPS not in claim.promise.tags
+
+
+async def recall(client: Client, claim: Claim) -> tuple[Claim, Recalled]:
+    """The claim, completed with what the protocol's claim leaves out, and what is recalled."""
+    if has_nothing(claim) or claim.task.is_root:
+        return claim, NEW
+    records: Sequence[Promise] = ()
+    if claim.task.version > 1:
+        rows = await _read(client, claim.task.id)
+        claim, records = _with_row(claim, rows[0][1]), [promise for promise, _ in rows]
+    return claim, await _with_earlier(client, claim.promise, records)
+
+
+async def _with_earlier(client: Client, task: Promise, records: Sequence[Promise]) -> Recalled:
+    kept: dict[str, Promise] = {}
+    earlier: list[str] = []
+    above: Promise | None = task
+    while above is not None and (source := _kept_from(above)) is not None:
+        rows = await _read(client, source)
+        for promise, _ in rows:
+            if promise.id.startswith(f"{source}.{CHECKPOINTS}."):
+                own = f"{task.id}{promise.id.removeprefix(source)}"
+                kept.setdefault(own, replace(promise, id=own))
+        earlier.append(source)
+        above = rows[0][0] if rows else None
+    return Recalled(records, tuple(kept.values()), tuple(earlier), task.created_at)
+
+
+def _kept_from(task: Promise) -> str | None:
+    return _tags(task.tags).get(KEEPS) if _KEEPS in task.tags else None
 
 
 async def _read(client: Client, task_id: str) -> list[tuple[Promise, Task | None]]:

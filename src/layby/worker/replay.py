@@ -9,6 +9,7 @@ returned first. Functions called elsewhere have promises below the task's id; se
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -30,6 +31,8 @@ LASTING = "c"
 CALLS = "x"
 """Calls of functions elsewhere. Their ids sort last: what those functions keep below is theirs, and
 a reader of the task's records may stop here."""
+CHECKPOINTS = f"{LASTING}.checkpoint"
+"""Of those, the ones that the same task keeps in the next life of its run."""
 MAX_PLAIN_DIGEST = 60
 """Arguments whose JSON is no longer than this are stored as they are, for people to read."""
 MAX_KEY_BYTES = 200
@@ -60,11 +63,27 @@ class Record(Struct, frozen=True):
         return f"{self.kind}({self.digest})"
 
 
+class Recalled(Struct, frozen=True):
+    """What earlier claims of a task have left, and what the same task left in earlier lives."""
+
+    records: Sequence[Promise] = ()
+    kept: Sequence[Promise] = ()
+    """Checkpoints of earlier lives, with the ids they would have in this one."""
+    earlier: tuple[str, ...] = ()
+    """The promises of the task in earlier lives, the latest first."""
+    began_at: Millis = 0
+    """When this life began: what happened in earlier ones after that does not count."""
+
+
+NEW: Final = Recalled()
+
+
 class Replay:
     """The records of one task, and the count of calls in this body."""
 
     __slots__ = (
         "_awaited",
+        "_before",
         "_calls",
         "_failed_at",
         "_failures",
@@ -79,7 +98,7 @@ class Replay:
         self,
         task_id: str,
         failures: int,
-        records: Sequence[Promise] = (),
+        recalled: Recalled = NEW,
         awaited: Mapping[str, str] | None = None,
         on_mismatch: Callable[[], None] = lambda: None,
     ) -> None:
@@ -91,6 +110,9 @@ class Replay:
         error, it cannot go on with this code."""
         self._on_mismatch = on_mismatch
         self._failures = failures
+        self._before = recalled if recalled.earlier else None
+        """Earlier lives of the task; what they checkpointed counts if it was the same call."""
+        records = recalled.records
         self._found: dict[str, Promise | Record] | None = (
             {each.id: each for each in records} if records else None
         )
@@ -108,11 +130,25 @@ class Replay:
         group = LASTING if lasting else f"w{self._failures}"
         return f"{self._task_id}.{group}.{key}"
 
-    def call_id(self, key: str, number: int) -> str:
-        """The promise of a function's call, made for the first, second, ... time."""
+    def call_id(self, key: str, number: int, caller: str | None = None) -> str:
+        """The promise of a function's call, made for the first, second, ... time.
+
+        `caller`: the same task in an earlier life.
+        """
+        caller = self._task_id if caller is None else caller
         group = CALLS if number == 1 else f"{CALLS}{number}"
-        is_root = ":" not in self._task_id and "." not in self._task_id  # as the SDKs join ids
-        return f"{self._task_id}{':' if is_root else '.'}{group}.{key}"
+        is_root = ":" not in caller and "." not in caller  # as the SDKs join ids
+        return f"{caller}{':' if is_root else '.'}{group}.{key}"
+
+    @property
+    def earlier(self) -> tuple[str, ...]:
+        """The promises of the task in earlier lives of its run, the latest first."""
+        return () if self._before is None else self._before.earlier
+
+    def succeeded_before(self, call: Promise) -> bool:
+        """Whether a call of an earlier life had its result when this life began."""
+        began_at = 0 if self._before is None else self._before.began_at
+        return call.state == "resolved" and (call.settled_at or 0) <= began_at
 
     def must_be_repeated(self, call: Promise) -> bool:
         """Whether it failed in a try that has failed since: then this try makes it again."""
@@ -133,7 +169,7 @@ class Replay:
         """What was stored under this key before, if it was the same call."""
         found = None if self._found is None else self._found.get(record_id)
         if found is None:
-            return None
+            return self._kept(record_id, call)
         is_earlier = isinstance(found, Promise)
         record = record_of(found) if is_earlier else found
         self.check(record_id, record, call, is_earlier=is_earlier)
@@ -141,11 +177,19 @@ class Replay:
             self.remember(record_id, record)  # the second such call must be the same again
         return record
 
+    def _kept(self, record_id: str, call: Record) -> Record | None:
+        """What an earlier life stored. Other arguments are not a mismatch: code may be mended."""
+        for each in () if self._before is None else self._before.kept:
+            if each.id == record_id:
+                record = record_of(each)
+                return record if is_same_call(record, call) else None
+        return None
+
     def check(self, record_id: str, record: Record, call: Record, *, is_earlier: bool) -> None:
         """Raise if it is another call. If an earlier run made the record, the code has changed:
         that is remembered. Otherwise this very body uses a key for two different calls.
         """
-        if (record.kind, record.digest) == (call.kind, call.digest):
+        if is_same_call(record, call):
             return
         mismatch = ReplayMismatch(
             f"{self._task_id}: the code now calls {call} where an earlier try of this task "
@@ -216,6 +260,10 @@ class KeyedCall:
     def __exit__(self, *_: object) -> None:
         if self._key is None:
             self._replay.leave_unkeyed()
+
+
+def is_same_call(record: Record, call: Record) -> bool:
+    return (record.kind, record.digest) == (call.kind, call.digest)
 
 
 def record_of(promise: Promise) -> Record:

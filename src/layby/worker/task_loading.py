@@ -2,19 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 from layby.client.interface import Client
 from layby.client.patience import PAUSES
 from layby.core.blocks import MAX_WHY_CHARS
 from layby.core.commands import BlockTask
-from layby.core.model import Promise
 from layby.core.replies import Claim
 from layby.errors import EngineStopped, StoreError
 from layby.program import LoadedTask, Program, UnfitCode, Verdict
 from layby.wire.json_values import error_value
 from layby.worker.attempt import Attempt, AttemptHost
-from layby.worker.recall import NONE, is_first, recall
+from layby.worker.recall import has_nothing, recall
+from layby.worker.replay import NEW, Recalled
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ class TaskLoader:
 
     def load_now(self, claim: Claim) -> Loaded | None:
         """None when something has to be read first. A task that cannot be loaded fails."""
-        if not (is_first(claim) or claim.task.is_root):
+        if not (has_nothing(claim) or claim.task.is_root):
             return None
         try:
             return self._loaded(claim, self._program.load_now(claim))
@@ -42,8 +41,8 @@ class TaskLoader:
         """None when the engine has been stopped. A task that cannot be loaded fails."""
         for pause in PAUSES:
             try:
-                claim, records = await recall(self._client, claim)
-                return self._loaded(claim, await self._program.load(claim), records)
+                claim, recalled = await recall(self._client, claim)
+                return self._loaded(claim, await self._program.load(claim), recalled)
             except EngineStopped:
                 return None
             except UnfitCode as unfit:
@@ -56,11 +55,11 @@ class TaskLoader:
         raise AssertionError  # there is always another pause
 
     def _loaded(
-        self, claim: Claim, loaded: LoadedTask | Verdict | None, records: Sequence[Promise] = NONE
+        self, claim: Claim, loaded: LoadedTask | Verdict | None, recalled: Recalled = NEW
     ) -> Loaded | None:
         if loaded is None or isinstance(loaded, Verdict):
             return loaded
-        return Attempt(self._host, claim, loaded, records)
+        return Attempt(self._host, claim, loaded, recalled)
 
 
 def _blocked(claim: Claim, unfit: UnfitCode) -> BlockTask:

@@ -45,7 +45,7 @@ class RunMemory:
     """What is known of one run: its shape, and how its settled nodes ended."""
 
     def __init__(self, root_param: str, shape_of: Callable[[str], Shape | None]) -> None:
-        param = plan.read_root_param(root_param, shape_of)
+        self._param = param = plan.read_root_param(root_param, shape_of)
         self.views = RunViews(param.shape, param.initial)
         self.is_pinned = param.pin
         self.pin: str | None = None
@@ -64,15 +64,23 @@ class RunMemory:
         return others == len(shape.after) - 1 and task_id in shape.leaves
 
     def learn(self, task_id: str, promise: Promise) -> None:
-        """How a task ended; one cancelled before its turn may settle ahead of those before it."""
+        """How a task ended; one cancelled before its turn may settle ahead of those before it.
+
+        What runs again before a task that does not is passed on by it, though it settled later.
+        """
         if promise.is_pending:
             self.views.leave_open(task_id)
             return
         found = outcome.read(promise)
         self.outcomes[task_id] = found
-        self.views.learn(task_id, found.delta, promise.settled_at)
+        settled_at = None if task_id in self._param.reused else promise.settled_at
+        self.views.learn(task_id, found.delta, settled_at)
         if found.result is not None:
             self.results.encoded[task_id] = found.result
+
+    def node_id(self, run_id: str, task_id: str) -> str:
+        """Its promise; that of an earlier life if it does not run again in this one."""
+        return plan.node_id(run_id, task_id, self._param.life_of(task_id))
 
 
 class FlowProgram:
@@ -140,7 +148,7 @@ class FlowProgram:
         memory = self._known(claim, node)
         if memory is None:
             assert node is not None
-            root = await self._read(plan.root_id(node.run_id))
+            root = await self._read(node.root_id)
             memory = self.remember(root.id, root.param)
         if node is not None and memory.is_pinned:
             await self._check_pin(claim, memory)
@@ -168,7 +176,7 @@ class FlowProgram:
     def conclude(self, task_id: str, state: PromiseState, value: Value) -> Verdict | None:
         """Only if it is the last task, and this process knows how all others ended."""
         node = plan.parse_node_id(task_id)
-        memory = None if node is None else self._runs.get(plan.root_id(node.run_id))
+        memory = None if node is None else self._runs.get(node.root_id)
         if node is None or memory is None or not memory.is_last(node.task_id):
             return None
         ended = outcome.read_as(state, value)
@@ -178,7 +186,7 @@ class FlowProgram:
 
     def _known(self, claim: Claim, node: "plan.NodeId | None") -> RunMemory | None:
         """What this process knows of the run; a claimed root carries its own param."""
-        root_id = claim.task.id if node is None else plan.root_id(node.run_id)
+        root_id = claim.task.id if node is None else node.root_id
         memory = self._runs.pop(root_id, None)
         if memory is not None:
             self._runs[root_id] = memory  # moved to the end: it is the most recently used
@@ -226,7 +234,7 @@ class FlowProgram:
         if node is None:
             self._runs.pop(promise.id, None)
             return
-        memory = self._runs.get(plan.root_id(node.run_id))
+        memory = self._runs.get(node.root_id)
         if memory is not None and memory.has(node.task_id):
             memory.learn(node.task_id, promise)
 
@@ -247,7 +255,7 @@ class FlowProgram:
         """Read how these tasks, and all before them, have ended, unless that is known."""
         unknown = memory.views.unknown(tasks)
         missing = await asyncio.gather(
-            *(self._read(plan.node_id(run_id, task_id)) for task_id in unknown)
+            *(self._read(memory.node_id(run_id, task_id)) for task_id in unknown)
         )
         for task_id, promise in zip(unknown, missing, strict=True):
             memory.learn(task_id, promise)

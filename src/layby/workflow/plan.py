@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
-from layby.core.model import Millis, Promise
+from layby.core.model import LIFE, Millis, Promise, life_id
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow.context import Context
@@ -25,6 +25,12 @@ class NodeId(Struct, frozen=True):
 
     run_id: str
     task_id: str
+    life: int = 1
+
+    @property
+    def root_id(self) -> str:
+        """The root of the life it belongs to."""
+        return root_id(self.run_id, self.life)
 
 
 class RunParam(Struct, frozen=True):
@@ -37,6 +43,13 @@ class RunParam(Struct, frozen=True):
     """Whether it stays on the code that began it."""
     start_id: str = ""
     """Which call has created the run, if it was given a run id: see `plan`."""
+    life: int = 1
+    reused: Mapping[str, int] = {}
+    """Tasks that do not run in this life, and the life in which they did."""
+
+    def life_of(self, task_id: str) -> int:
+        """The life in which the task ran, or runs."""
+        return self.reused.get(task_id, self.life)
 
 
 class _TaskParam(Struct, frozen=True):
@@ -56,6 +69,8 @@ class _RootParam(Struct, frozen=True):
     tasks: tuple[_CleanupParam, ...]
     pin: bool = False
     start: str = ""
+    life: int = 1
+    reused: dict[str, int] = {}
 
 
 class _WrittenRoot(Struct, frozen=True, omit_defaults=True):
@@ -148,12 +163,12 @@ def read_layout(text: str) -> Layout:
         raise WireError(str(error)) from None
 
 
-def root_id(run_id: str) -> str:
-    return f"{ROOT_PREFIX}{run_id}"
+def root_id(run_id: str, life: int = 1) -> str:
+    return life_id(f"{ROOT_PREFIX}{run_id}", life)
 
 
-def node_id(run_id: str, task_id: str) -> str:
-    return f"{ROOT_PREFIX}{run_id}:{task_id}"
+def node_id(run_id: str, task_id: str, life: int = 1) -> str:
+    return f"{root_id(run_id, life)}:{task_id}"
 
 
 def node_name(flow: str, task_id: str) -> str:
@@ -167,9 +182,15 @@ def names(flow: Workflow) -> tuple[str, ...]:
 
 
 def parse_root_id(promise_id: str) -> str | None:
-    """The run id; None when this is not the root of a run."""
-    run_id = promise_id.removeprefix(ROOT_PREFIX)
-    return None if run_id == promise_id or ":" in run_id else run_id
+    """The run id; None when this is not the root of a run, or of a life of one."""
+    place = _parse(promise_id)
+    return None if place is None or place.task_id else place.run_id
+
+
+def parse_node_id(promise_id: str) -> NodeId | None:
+    """None when this is not a node of a run."""
+    place = _parse(promise_id)
+    return place if place is not None and place.task_id else None
 
 
 def run_id_of(promise_id: str) -> str:
@@ -177,11 +198,22 @@ def run_id_of(promise_id: str) -> str:
     return promise_id.removeprefix(ROOT_PREFIX).partition(":")[0]
 
 
-def parse_node_id(promise_id: str) -> NodeId | None:
-    """None when this is not a node of a run."""
-    root, colon, task_id = promise_id.partition(":")
-    run_id = parse_root_id(root)
-    return NodeId(run_id, task_id) if colon and run_id is not None else None
+def life_of(promise_id: str) -> int:
+    """The life that a root or a node belongs to."""
+    place = _parse(promise_id)
+    return 1 if place is None else place.life
+
+
+def _parse(promise_id: str) -> NodeId | None:
+    """The task id is empty for a root. None when it does not belong to a run."""
+    root, _, task_id = promise_id.partition(":")
+    run_id = root.removeprefix(ROOT_PREFIX)
+    if run_id == root:
+        return None
+    number, _, below = task_id.removeprefix(LIFE).partition(":")
+    if task_id.startswith(LIFE) and number.isdecimal():
+        return NodeId(run_id, below, int(number))
+    return NodeId(run_id, task_id)
 
 
 def read_root_param(text: str, known: Callable[[str], Shape | None] | None = None) -> RunParam:
@@ -193,7 +225,16 @@ def read_root_param(text: str, known: Callable[[str], Shape | None] | None = Non
     shape = known(param.flow) if known is not None else None
     if shape is None or not shape.is_of(after, cleanups):
         shape = Shape(after, cleanups)
-    return RunParam(param.flow, initial, shape, param.pin, param.start)
+    life, reused = param.life, param.reused
+    return RunParam(param.flow, initial, shape, param.pin, param.start, life, reused)
+
+
+def next_life_param(text: str, life: int, reused: Mapping[str, int], checkpoints: str) -> Value:
+    """The param of a later life's root: that of an earlier one, and what is new about this one."""
+    param: dict[str, Raw] = _read(text, dict[str, Raw])
+    new = {"life": life, "reused": dict(reused), "checkpoints": checkpoints}
+    written = param | {key: Raw(msgspec.json.encode(value)) for key, value in new.items()}
+    return json_values.wrap(msgspec.json.encode(written))
 
 
 def shape_of(root_param: str) -> Shape:

@@ -161,7 +161,7 @@ def _settled(about: Explanation, now: Millis) -> Reason:
             traceback=traceback,
         )
     is_failed_run = promise.state == "rejected" and task is not None and task.is_root
-    run_id = plan.run_id_of(promise.id)
+    run_id, life = plan.run_id_of(promise.id), plan.life_of(promise.id)
     return _reason(
         about,
         "settled",
@@ -169,7 +169,7 @@ def _settled(about: Explanation, now: Millis) -> Reason:
         since=promise.settled_at,
         traceback=traceback,
         failed=_failed_ids(promise) if is_failed_run else (),
-        awaited=tuple(plan.node_id(run_id, each) for each in plan.cleanups_of(promise)),
+        awaited=tuple(plan.node_id(run_id, each, life) for each in plan.cleanups_of(promise)),
     )
 
 
@@ -409,8 +409,8 @@ def _last_stack(about: Explanation) -> str:
 
 
 def _failed_ids(root: Promise) -> tuple[str, ...]:
-    run_id = plan.run_id_of(root.id)
-    return tuple(plan.node_id(run_id, each) for each in read_run(root).failed)
+    run_id, life = plan.run_id_of(root.id), plan.life_of(root.id)
+    return tuple(plan.node_id(run_id, each, life) for each in read_run(root).failed)
 
 
 def _count(number: int, noun: str, nouns: str = "") -> str:

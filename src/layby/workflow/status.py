@@ -31,7 +31,7 @@ from layby.workflow.history import (
     without_gap,
 )
 from layby.workflow.merge import MergeConflict
-from layby.workflow.plan import parse_node_id, parse_root_id, read_root_param
+from layby.workflow.plan import life_of, parse_node_id, parse_root_id, read_root_param
 from layby.workflow.reasons import sentence_of
 from layby.workflow.shape import Shape
 
@@ -103,6 +103,8 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     settled_at: Millis | None = None
     stuck: bool = False
     """Whether a body still runs although the task has settled or was halted."""
+    life: int = 1
+    """The life of the run in which it ran, or runs."""
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -125,6 +127,10 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     """Whether tasks with `rule="finally"` are still to end, and everything else has: the run
     itself, or all its other tasks.
     """
+    life: int = 1
+    """Which life of the run this is."""
+    lives: int = 1
+    """How many the run has had: one more each time it is run again."""
 
 
 class NodeRow(Struct, frozen=True):
@@ -140,9 +146,13 @@ class NodeRow(Struct, frozen=True):
 
 
 def run_status(
-    root: Promise, root_task: Task | None, nodes: Sequence[NodeRow], now: Millis
+    root: Promise,
+    root_task: Task | None,
+    nodes: Sequence[NodeRow],
+    now: Millis,
+    lives: int = 1,
 ) -> RunStatus:
-    """`nodes`: all tasks of the run, in any order."""
+    """`nodes`: all tasks of the run, in any order; with those of earlier lives that are kept."""
     if root_task is None:
         raise WireError(f"what is known of {root.id} is without its task: a run has one")
     root = root.at(now)
@@ -169,6 +179,8 @@ def run_status(
         codes=_codes(tasks.values()),
         pin=root_task.pin,
         is_cleaning_up=is_over and not is_clean,
+        life=param.life,
+        lives=lives,
     )
 
 
@@ -279,6 +291,7 @@ def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
         progress=_progress(task),
         worker=task.pid if task.state == "acquired" else None,
         stuck=row.stuck or task.is_kept,
+        life=life_of(task.id),
     )
 
 

@@ -17,7 +17,7 @@ Rows = Mapping[str, tuple[Promise, Task]]
 
 
 def rows_of(rows: Iterable[tuple[Promise, Task | None]], now: Millis) -> Rows:
-    """The tasks among everything that a run consists of."""
+    """The tasks among the rows of a run, or of one of its lives."""
     found: dict[str, tuple[Promise, Task]] = {}
     for promise, task in rows:
         node = plan.parse_node_id(promise.id)
@@ -37,7 +37,8 @@ def context_so_far(root: Promise, rows: Rows) -> Context:
             views.leave_open(task_id)
             continue
         told = outcome.read(promise)
-        views.learn(task_id, told.delta, promise.settled_at)
+        settled_at = None if task_id in param.reused else promise.settled_at
+        views.learn(task_id, told.delta, settled_at)
         if told.result is not None:
             results.encoded[task_id] = told.result
     return Context.over(views.so_far(), results)

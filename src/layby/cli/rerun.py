@@ -1,0 +1,74 @@
+"""`layby rerun`: a new life for a run that has ended."""
+
+import click
+
+from layby.cli import showing
+from layby.cli.connection import Place, ask, now_at
+from layby.cli.expected_replies import expect, found, run_rows, unknown
+from layby.cli.options import DURATION, as_json, reaching
+from layby.client.interface import Client
+from layby.core.model import NEVER
+from layby.core.replies import RunData
+from layby.workflow import plan
+from layby.workflow.next_life import Checkpoints, NextLife, next_life, rows_of_life
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby rerun order-7                  everything unsuccessful
+  layby rerun order-7 --from charge    also this task and everything after it
+  layby rerun order-7 --forget-checkpoints --deadline 2h"""
+)
+@click.argument("asked", metavar="RUN")
+@click.option("--from", "from_", multiple=True, metavar="TASK", help="Begin here, too; repeatable.")
+@click.option(
+    "--forget-checkpoints", is_flag=True, help="Tasks that run again repeat their checkpoints."
+)
+@click.option("--deadline", type=DURATION, help="How long it may take.  [default: no limit]")
+@reaching
+@as_json
+def rerun(
+    place: Place,
+    asked: str,
+    from_: tuple[str, ...],
+    deadline: int | None,
+    *,
+    forget_checkpoints: bool,
+    as_json: bool,
+) -> None:
+    """Run again everything that was unsuccessful in RUN, which must have ended.
+
+    What was successful keeps its result. The run gets a new life; `layby tree` shows all of them.
+    """
+    checkpoints: Checkpoints = "forget" if forget_checkpoints else "keep"
+    timeout, now = NEVER if deadline is None else deadline, now_at(place)
+
+    async def work(client: Client) -> tuple[str, NextLife]:
+        run_id = plan.parse_root_id((await found(client, asked)).id)
+        if run_id is None:
+            raise await unknown(client, asked, "run")
+        rows = await run_rows(client, plan.root_id(run_id))
+        planned = next_life(rows_of_life(run_id, rows), from_, checkpoints, timeout, now)
+        expect(await client.send(planned.command), RunData, f"run '{run_id}'")
+        return run_id, planned
+
+    run_id, planned = ask(place, work)
+    if as_json:
+        showing.print_json(
+            {
+                "run": run_id,
+                "life": planned.command.life,
+                "again": planned.again,
+                "kept": planned.kept,
+            }
+        )
+    else:
+        showing.print_line(_told(run_id, planned))
+
+
+def _told(run_id: str, planned: NextLife) -> str:
+    again = ", ".join(planned.again) or "no task"
+    verb = "run" if len(planned.again) > 1 else "runs"
+    kept = f"; {', '.join(planned.kept)} kept" if planned.kept else ""
+    return f"{run_id}: life {planned.command.life} has begun: {again} {verb} again{kept}"

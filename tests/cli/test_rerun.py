@@ -1,0 +1,113 @@
+"""`layby rerun`, and what the other commands make of a run with several lives."""
+
+from layby.core.commands import CancelPromise, SettlePromise, Value
+from layby.wire.json_values import named_error_value
+from layby.workflow.merge import UNCHANGED
+from layby.workflow.outcome import encode_completed
+from tests.cli.test_runs import start
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
+
+
+def settled(promise_id: str, state: str, value: Value) -> SettlePromise:
+    return SettlePromise(id=promise_id, state=state, value=value)
+
+
+def failed(desk: Desk, run_id: str = "o") -> None:
+    """`first` has succeeded, `second` has failed."""
+    desk.do(start(run_id))
+    desk.do(settled(f"run/{run_id}:first", "resolved", encode_completed(UNCHANGED)))
+    desk.do(settled(f"run/{run_id}:second", "rejected", named_error_value("E", "no")))
+    desk.do(settled(f"run/{run_id}", "rejected", named_error_value("RunFailed", "no")))
+
+
+def test_what_was_unsuccessful_runs_again(desk: Desk):
+    """And the rest keeps its result."""
+    failed(desk)
+    assert typed("rerun", "o").lines == ["o: life 2 has begun: second runs again; first kept"]
+    typed("rerun", "o").complains(1, "run 'o' is still running", "cancel")
+
+
+def test_from_a_task_and_everything_after_it(desk: Desk):
+    failed(desk)
+    said = typed("rerun", "o", "--from", "first", "--forget-checkpoints", "--deadline", "2h")
+    assert said.lines == ["o: life 2 has begun: first, second run again"]
+    (run,) = typed("runs", "--json").json["runs"]
+    assert run["deadline"] is not None
+
+
+def test_as_json(desk: Desk):
+    failed(desk)
+    document = typed("rerun", "run/o", "--json").json
+    assert document == {"run": "o", "life": 2, "again": ["second"], "kept": ["first"]}
+
+
+def test_what_cannot_be_run_again(desk: Desk):
+    failed(desk)
+    desk.do(r.promise("p"))
+    typed("rerun", "o", "--from", "secnd").complains(1, "no task 'secnd'", "'second'")
+    typed("rerun", "x").complains(1, "there is no run")
+    typed("rerun", "p").complains(1, "p")
+    typed("rerun", "o:first").complains(1, "o:first")
+    desk.do(start("done"), r.settle("run/done:first"), r.settle("run/done:second"))
+    desk.do(r.settle("run/done"))
+    typed("rerun", "done").complains(2, "has completed", "--from")
+
+
+def test_the_tree_shows_all_lives(desk: Desk):
+    failed(desk)
+    typed("rerun", "o")
+    lines = [line.strip("│├└─ ") for line in typed("tree", "o").lines]
+    assert lines[0] == "run/o  Running  order, 2 lives"
+    assert lines[1].startswith("life 1  Failed")
+    assert lines[2].startswith("first  Completed")
+    assert lines[3].startswith("second  Failed  E: no")
+    assert lines[4].startswith("life 2  Running")
+    assert lines[5].startswith("first  Completed  kept from life 1")
+    assert lines[6].startswith("second  Ready")
+    assert typed("tree", "o:life/2", "--json").json["tree"]["id"] == "run/o:life/2"
+    assert typed("tree", "o", "--json").json["tree"]["children"][1]["id"] == "run/o:life/2"
+    assert typed("tree", "o:second", "--json").json["tree"]["id"] == "run/o:life/2:second"
+
+
+def test_a_run_is_listed_once(desk: Desk):
+    """By its latest life."""
+    failed(desk)
+    typed("rerun", "o")
+    (run,) = typed("runs", "--json").json["runs"]
+    assert (run["id"], run["state"], run["life"]) == ("o", "Running", 2)
+    assert (run["tasks_settled"], run["tasks"]) == (1, 2)
+    assert typed("runs", "--state", "failed", "--json").json["runs"] == []
+    desk.do(CancelPromise(id="run/o:life/2"))
+    assert [
+        each["id"] for each in typed("runs", "--state", "cancelled", "--json").json["runs"]
+    ] == ["o"]
+
+
+def test_why_and_waiting_tell_of_the_latest_life(desk: Desk):
+    failed(desk)
+    typed("rerun", "o")
+    assert "task 'second', which" in typed("why", "o").lines[0]
+    assert (
+        "nobody" in typed("why", "o:second").lines[0]
+        or "worker" in typed("why", "o:second").lines[0]
+    )
+    waiting = typed("waiting", "--json").json["waiting"]
+    assert [each["id"] for each in waiting] == ["run/o:life/2:second"]
+
+
+def test_halt_continue_and_cancel_mean_the_latest_life(desk: Desk):
+    failed(desk)
+    typed("rerun", "o")
+    assert typed("halt", "o:second").lines == ["o:life/2:second is halted"]
+    assert typed("continue", "o:second").lines == ["o:life/2:second is continued"]
+    assert typed("halt", "o").lines == ["o:life/2 is halted", "o:life/2:second is halted"]
+    assert typed("cancel", "o").lines[-1] == "o:life/2 is cancelled"
+    typed("cancel", "o").complains(1, "settled")
+    assert typed("rerun", "o").lines == ["o: life 3 has begun: second runs again; first kept"]
+
+
+def test_the_doctor_finds_nothing_wrong(desk: Desk):
+    failed(desk)
+    typed("rerun", "o")
+    assert typed("doctor", "layby.db").code == 0
