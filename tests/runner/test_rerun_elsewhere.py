@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,11 +151,11 @@ def test_a_client_without_an_inbox_is_told_of_the_lives_at_once():
             client = HttpClient(meddler.url)
             async with Place(server, meddler).runner() as runner:
                 run = await runner.start(mill.flow, run_id="m")
-                waits = await client.send(WatchRun(id="run/m"))
+                waits: Any = await client.send(WatchRun(id="run/m"))
                 assert (waits.data.lives, waits.data.promise.state) == (1, "rejected")
                 mill.is_broken = False
                 await run.rerun()
-                reply = await client.send(WatchRun(id="run/m"))
+                reply: Any = await client.send(WatchRun(id="run/m"))
                 assert (reply.data.lives, reply.data.promise) == (2, waits.data.promise)
                 missing = await client.send(WatchRun(id="run/x", hold=False))
                 assert missing.status == 404
