@@ -170,9 +170,13 @@ BREAKS = {
     "ready_only_while_pending": "UPDATE promises SET task_ready_at = 3 WHERE id = 't6'",
     "tries_are_claims_that_began": "UPDATE promises SET task_tries = 99 WHERE id = 't6'",
     "waiting_since_while_waiting": "UPDATE promises SET task_waiting_since = 1 WHERE id = 't6'",
+    "refusals_are_of_nodes": (
+        """UPDATE promises SET task_refused = '["other",[],null]' WHERE id = 't6'"""
+    ),
     "one_living_holder_per_pid": (
-        "INSERT INTO holders"
-        " SELECT pid, '2', \"group\", embedded, ttl, expires_at, standing, 0, names FROM holders"
+        'INSERT INTO holders (pid, incarnation, "group", embedded, ttl, expires_at, standing, held,'
+        " names) SELECT pid, '2', \"group\", embedded, ttl, expires_at, standing, 0, names"
+        " FROM holders"
     ),
     "held_count_is_true": "UPDATE holders SET held = 8",
     "execute_is_current": "UPDATE messages SET version = 4 WHERE id = 'f1'",
