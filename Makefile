@@ -74,7 +74,7 @@ bench: $(READY) ## Measure, beside bare reference loops of the same run
 walk: $(READY) ## Count the files and functions that one request goes through (ARGS=--files lists them)
 	@$(BIN)/python tools/walk.py $(ARGS)
 
-api-snapshot: $(READY) ## Write down the public API anew, after a change of it that is meant
+api-snapshot: $(READY) ## Regenerate tests/public_api.txt after an intended API change
 	@$(BIN)/python -m tests.public_api
 	@git diff --stat -- tests/public_api.txt
 

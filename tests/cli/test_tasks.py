@@ -49,7 +49,7 @@ def test_release_halt_and_continue(desk: Desk):
     desk.do(r.claimed("t"))
     assert typed("tasks", "release", "t", "--version", 1).lines == ["t is released"]
     assert typed("tasks", "halt", "t").lines == ["t is halted"]
-    assert typed("tasks", "continue", "t").lines == ["t goes on"]
+    assert typed("tasks", "continue", "t").lines == ["t is continued"]
     assert typed("tasks", "get", "t", "--json").json["task"]["state"] == "pending"
     assert typed("tasks", "halt", "t", "--json").json == {"ok": True}
 

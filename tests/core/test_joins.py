@@ -330,7 +330,7 @@ def test_a_node_given_twice_is_refused() -> None:
     with World() as world:
         start = c.StartRun(id="run/a", name="root", group="g", nodes=twice, timeout=9)
         reply = world.send(start)
-        assert (reply.status, "'a' is given twice" in str(reply.data)) == (400, True)
+        assert (reply.status, "Duplicate node 'a'" in str(reply.data)) == (400, True)
 
 
 def test_nodes_may_belong_to_other_groups(world: World) -> None:

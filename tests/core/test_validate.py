@@ -111,7 +111,7 @@ WIDE = "é" * 600
             r.nightly(nodes=(c.Node("a", "f", ("b",)), c.Node("b", "f", ("a", "z")))),
             "Node 'b' depends on unknown node 'z'; Dependencies form a cycle: a -> b -> a",
         ),
-        (r.nightly(nodes=(c.Node("a", "f"), c.Node("a", "f"))), "Node 'a' is given twice"),
+        (r.nightly(nodes=(c.Node("a", "f"), c.Node("a", "f"))), "Duplicate node 'a'"),
     ],
 )
 def test_what_is_wrong_is_said(request_: c.Command | q.Query, why: str) -> None:

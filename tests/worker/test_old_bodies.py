@@ -61,7 +61,7 @@ async def test_continued_while_the_old_body_ends_a_task_has_one_body_at_a_time()
         seen = await look(run, "works")
         assert seen.stuck
         assert seen.waiting_on is not None
-        assert "has ended the halted body" in seen.waiting_on.sentence
+        assert "that the halted body has ended" in seen.waiting_on.sentence
         begin = runner.now()
         await run.result()
         assert runner.now() - begin == (CLEAN_UP_S - 1) * 1000  # as soon as it has ended

@@ -160,7 +160,7 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
     ),
     "continued while its body ends": (
         explained(replace(NODE, pid="w1", holder="1"), holder=holder()),
-        "goes on when worker w1 has ended the halted body",
+        "starts again once worker w1 reports that the halted body has ended",
         "worker w1",
     ),
     "nobody at the target": (

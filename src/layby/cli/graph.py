@@ -151,10 +151,12 @@ Examples:
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
-    help="Run so many epochs.  [default: until nothing is left]",
+    help="Run this many epochs.  [default: until nothing is left]",
 )
 @click.option(
-    "--threads", type=click.IntRange(min=1), help="Run work in so many threads, not between epochs."
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Run work in this many threads instead of between epochs.",
 )
 @click.option("--timeout", type=DURATION, help="How long it may take.")
 @click.option(
@@ -162,10 +164,10 @@ Examples:
     default=MAX_EPOCHS,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Give up after so many epochs: it may be a loop without end.",
+    help="Stop after this many epochs, in case the graph never becomes idle.",
 )
 @click.option(
-    "--trace", default=0, type=click.IntRange(min=0), help="Print the last so many events."
+    "--trace", default=0, type=click.IntRange(min=0), help="Print the last N events.", metavar="N"
 )
 @as_json
 def run(
@@ -182,8 +184,8 @@ def run(
     """Run epochs until nothing is left; show the counters.
 
     What components print goes to stdout, with --json to stderr. Between epochs all work is done,
-    in threads too. Exit code 1 says that a component raised, or that it did not become idle in
-    time or within so many epochs.
+    in threads too. Exit code 1 says that a component raised, or that the graph was not idle within
+    --timeout or --max-epochs.
     """
     output: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if as_json else nullcontext()
     with output, _told():

@@ -56,7 +56,7 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
         LazyCommand("rerun", "rerun", "Run again what failed in a run that has ended."),
         LazyCommand("invoke", "invoke", "Call a function of a worker in any language."),
     ),
-    "By the protocol": (
+    "Low-level (protocol)": (
         LazyCommand("promises", "promises", "Promises: get, create, settle, search, register."),
         LazyCommand("tasks", "tasks", "Tasks: what a worker does, by hand."),
         LazyCommand("schedules", "schedules", "Cron rules that create promises, or start runs."),

@@ -139,7 +139,7 @@ def search(
 @reaching
 @as_json
 def register_callback(place: Place, awaited: str, awaiter: str, *, as_json: bool) -> None:
-    """Let the task AWAITER resume when the promise AWAITED settles."""
+    """Resume the task AWAITER when the promise AWAITED settles."""
     show(place, RegisterCallback(awaited=awaited, awaiter=awaiter), awaited, as_json=as_json)
 
 
@@ -152,7 +152,7 @@ def register_callback(place: Place, awaited: str, awaiter: str, *, as_json: bool
 @reaching
 @as_json
 def register_listener(place: Place, awaited: str, address: str, *, as_json: bool) -> None:
-    """Let ADDRESS be told when the promise AWAITED settles."""
+    """Notify ADDRESS when the promise AWAITED settles."""
     show(place, RegisterListener(awaited=awaited, address=address), awaited, as_json=as_json)
 
 

@@ -40,7 +40,7 @@ def _user() -> str:
         return ""
 
 
-by_whom = click.option("--by", default=_user, help="Who does it.  [default: your login name]")
+by_whom = click.option("--by", default=_user, help="Who is doing this.  [default: your login name]")
 why = click.option("--reason", default="", help="Why, for the record.")
 
 

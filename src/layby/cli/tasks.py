@@ -133,7 +133,11 @@ def fence(place: Place, task_id: str, version: int, action: Any, *, as_json: boo
 @tasks.command(epilog="Example:  layby tasks heartbeat --pid me --task job-7=1 --task job-8=3")
 @click.option("--pid", required=True, help="Who holds them.")
 @click.option(
-    "--task", "held", multiple=True, metavar="ID=VERSION", help="A task; none: all of this pid."
+    "--task",
+    "held",
+    multiple=True,
+    metavar="ID=VERSION",
+    help="A task to renew.  [default: all of this pid]",
 )
 @reaching
 @as_json
@@ -144,7 +148,7 @@ def heartbeat(place: Place, pid: str, held: tuple[str, ...], *, as_json: bool) -
 
 
 @tasks.command(
-    short_help="Let a task wait until one of some promises settles.",
+    short_help="Suspend a task until one of the given promises settles.",
     epilog="Example:  layby tasks suspend job-7 --version 1 --on job-7.1 --on job-7.2",
 )
 @click.argument("task_id", metavar="ID")
@@ -214,7 +218,7 @@ def halt(place: Place, task_id: str, *, as_json: bool) -> None:
 @as_json
 def continue_(place: Place, task_id: str, *, as_json: bool) -> None:
     """Continue a halted task."""
-    _do(place, ContinueTask(id=task_id), task_id, f"{task_id} goes on", as_json=as_json)
+    _do(place, ContinueTask(id=task_id), task_id, f"{task_id} is continued", as_json=as_json)
 
 
 @tasks.command(epilog="Example:  layby tasks search --state halted")

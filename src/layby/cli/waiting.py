@@ -25,8 +25,8 @@ Examples:
   layby waiting --older-than 1h --kind promise
   layby waiting --json | jq -r '.waiting[].command // empty'"""
 )
-@click.option("--older-than", type=DURATION, help="Only what has waited at least so long.")
-@click.option("--kind", type=click.Choice(KINDS), help="Only what waits for such a thing.")
+@click.option("--older-than", type=DURATION, help="Only what has been waiting at least this long.")
+@click.option("--kind", type=click.Choice(KINDS), help="Only waits of this kind.")
 @limited(50)
 @reaching
 @as_json

@@ -17,7 +17,7 @@ P = TypeVar("P", bound=Page)
 
 
 async def pages(ask: Callable[[Any], Awaitable[P]], query: Query) -> AsyncIterator[P]:
-    """Every page there is; who has enough stops reading. `ask` raises what it is refused."""
+    """Yields pages until none are left; `ask` raises on a refusal."""
     while True:
         page = await ask(query)
         yield page

@@ -199,7 +199,7 @@ def edge_problems(nodes: "Sequence[Node | NodeAgain]") -> Problems:
     ids = Counter(node.id for node in nodes)
     cleanups = {node.id for node in nodes if node.cleanup}
     for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
-        yield f"Node '{twice}' is given twice"
+        yield f"Duplicate node '{twice}'"
     for node in nodes:
         for unknown in sorted({each for each in node.after if each not in ids}):
             yield f"Node '{node.id}' depends on unknown node '{unknown}'"

@@ -1,6 +1,6 @@
 """Owns a channel: an edge while it runs, from publication to its reader, within its bounds.
 
-    publish -> `next` -> (end of the epoch) `ready` -> (begin of the next) `waiting` -> reader
+    publish -> `next` -> (end of the epoch) `ready` -> (beginning of the next) `waiting` -> reader
 
 On an immediate edge `next` goes to `waiting` at the next barrier, without `ready`. What is in
 `next` and `ready` is in flight. A channel takes no lock and calls nobody: its publisher guards it.

@@ -2,7 +2,7 @@
 
 
 class GraphError(ValueError):
-    """A graph, or a call to it, that cannot be: the message names what, and what to do."""
+    """An invalid graph, or an invalid call on one: the message says what, and what to do."""
 
 
 class GraphFormError(GraphError):

@@ -76,7 +76,7 @@ class Gate:
         )
 
     def seconds_left(self, who: Identity) -> float:
-        """For so long may who was let in stay, and wait for what comes."""
+        """Seconds for which this identity may keep a stream or a waiting request open."""
         left = (who.expires_at - self._clock.now()) / 1000
         return min(max(left, 0.0), LONGEST_STAY_S)
 

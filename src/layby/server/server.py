@@ -207,7 +207,7 @@ class Server:
 
 async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
     """Serve until a signal to stop; a second signal ends the process at once."""
-    stop = stop_requested(partial(logger.info, "stopping: answering what is under way"))
+    stop = stop_requested(partial(logger.info, "shutting down: finishing open requests"))
     for warning in configuration.warnings(config, os.environ):
         logger.warning(warning)
     server = Server(_limit_connections(config))

@@ -52,7 +52,7 @@ class SlotWatch:
             at, held = over[0]
             since = at - self.history[0][0]
             raise AssertionError(
-                f"at most {slots} slots were to be held, but {held} were, {since} ms after the "
+                f"expected at most {slots} held slots, got {held}, {since} ms after the "
                 f"watch began ({len(over)} times, {self.peak} at most)"
             )
 

@@ -39,7 +39,7 @@ SLOW_S = 0.05
 VIRTUAL_SLOW_S = 1.0
 """The same under virtual time, where the loop waits: a busy machine must not change the order."""
 QUICK_AGAIN = 8
-"""After so many quick answers in a row in dedicated threads, a code is no longer slow."""
+"""After this many quick answers in a row, this code no longer counts as slow."""
 IDLE_S = 10.0
 """Real seconds after which an idle thread ends."""
 

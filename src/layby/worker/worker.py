@@ -629,7 +629,9 @@ class Worker:
             return
         self._stuck[body] = attempt.id
         held = "and keeps its slot" if body.slot_state is HELD else "without a slot"
-        message = f"{attempt.id} goes on after '{attempt.reason}' {held}"
+        message = (
+            f"{attempt.id} is still running although its task has ended ({attempt.reason}) {held}"
+        )
         logger.warning(message)
         self._emit_health("stuck", message)
         if attempt.reason == "timeout":
@@ -685,7 +687,7 @@ class Worker:
         if is_ending and self.credit.is_open:
             self.credit.is_open = False
             logger.error(
-                "the event loop ends though the Runner is open: its tasks are taken over when it "
+                "the event loop ended while the Runner was open: its tasks are taken over when it "
                 "is opened again, or when its lease is over. Use `async with Runner(...)`"
             )
         return is_ending

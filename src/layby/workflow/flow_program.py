@@ -25,7 +25,7 @@ from layby.workflow import outcome, plan
 from layby.workflow.code_names import name_of
 from layby.workflow.context import Context
 from layby.workflow.functions import Functions
-from layby.workflow.job import TaskJob
+from layby.workflow.loaded_body import LoadedBody
 from layby.workflow.merge import Merge
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
@@ -217,7 +217,7 @@ class FlowProgram:
             return Verdict("rejected", json_values.error_value(error))
         if isinstance(decision, Skip):
             return Verdict("resolved", outcome.encode_skipped(decision))
-        return FlowJob(definition, merged, context, claim, self._random, self._code_of(claim))
+        return LoadedNode(definition, merged, context, claim, self._random, self._code_of(claim))
 
     def _definition(self, claim: Claim, task_id: str) -> AnyTask:
         flow = self._flows.get((claim.task.name or "").partition("/")[0])
@@ -275,7 +275,7 @@ class FlowProgram:
         return reply.data.promise
 
 
-class FlowJob(TaskJob):
+class LoadedNode(LoadedBody):
     """A node ready to run, with the context it starts from."""
 
     __slots__ = ("_conflicts",)

@@ -16,7 +16,7 @@ from layby.errors import ContextError, UsageError
 from layby.wire import json_values
 from layby.wire.call_format import Call, read_call
 from layby.workflow.context import Context
-from layby.workflow.job import TaskJob
+from layby.workflow.loaded_body import LoadedBody
 from layby.workflow.merge import View
 from layby.workflow.sameness import is_same_task
 from layby.workflow.task import TaskDefinition
@@ -55,14 +55,14 @@ class Functions:
     def serves(self, call: Call | None) -> bool:
         return call is not None and call.func in self._by_name and call.version in VERSIONS
 
-    def load(self, claim: Claim) -> "FunctionJob":
+    def load(self, claim: Claim) -> "LoadedFunction":
         call = read_call(claim.promise)
         if call is None or not self.serves(call):
             raise UsageError(f"{claim.task.id} is not a call of a function served here")
-        return FunctionJob(self._by_name[call.func], context_of(call), claim, self._random)
+        return LoadedFunction(self._by_name[call.func], context_of(call), claim, self._random)
 
 
-class FunctionJob(TaskJob):
+class LoadedFunction(LoadedBody):
     """A call ready to run."""
 
     __slots__ = ()

@@ -105,7 +105,8 @@ def sentence_of(
         case "untaken":
             return _untaken(about, knows_workers=knows_workers)
         case "kept":
-            return f"goes on when worker {_task(about).pid} has ended the halted body"
+            pid = _task(about).pid
+            return f"starts again once worker {pid} reports that the halted body has ended"
         case "in_slot":
             return f"keeps its slot, {_said(told)}"
         case "parked":

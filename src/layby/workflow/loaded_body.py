@@ -13,7 +13,7 @@ from layby.workflow.history import ClaimHistory
 from layby.workflow.task import TaskDefinition
 
 
-class TaskJob:
+class LoadedBody:
     """What both have in common: all but the meaning of the result."""
 
     __slots__ = ("_context", "_definition", "_random", "code", "history")
