@@ -116,4 +116,4 @@ def test_a_run_over_its_deadline_is_cleaned_up_before_its_process_ends(tmp_path,
 
 def test_a_cancelled_run_stays_so(order: Desk):
     order.do(CancelPromise(id="run/o-7"))
-    typed("cancel", "o-7").complains(1, "already settled")
+    typed("cancel", "o-7").complains(1, "was settled before")

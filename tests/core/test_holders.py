@@ -111,6 +111,13 @@ def test_a_new_incarnation_ends_the_old_one(world: World) -> None:
     world.check()
 
 
+def test_renewing_a_lease_says_nothing_about_code(world: World) -> None:
+    """A worker whose stream reconnects registers again; what it has code for is as before."""
+    world.ok(replace(r.take(names=("f", "f/a")), codes=(("f", "v1"),)))
+    world.ok(r.take(names=()))
+    assert (holder(world).names, holder(world).codes) == (("f", "f/a"), (("f", "v1"),))
+
+
 def test_heartbeat_renews_one_row(world: World) -> None:
     """No task is touched; afterwards all of them live as long as the holder."""
     world.ok(r.run(a="", b=""))

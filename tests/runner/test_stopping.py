@@ -261,7 +261,7 @@ def test_an_interrupted_run_waits_for_its_plain_body_as_well(tmp_path: Path):
         one.hear("layby waits for 1 task to end")
         (tmp_path / "go").touch()
         assert one.end() == 130, one.tail
-        one.hear("the run 'r' is kept; continue it with")
+        one.hear("the run 'r' has completed; see how it ended with")
     with BlockingRunner(f"sqlite:{tmp_path / 'a.db'}") as runner:
         assert runner.get("r").status().tasks["charges"].status == "Completed"
 

@@ -475,7 +475,8 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
         return self.expires_at < fresh or self.ttl != ttl
 
     def knows(self, names: tuple[str, ...], codes: Codes) -> bool:
-        return self.names == names and self.codes == codes
+        """A take without names only renews the lease: it says nothing about code."""
+        return not names or (self.names == names and self.codes == codes)
 
     def knowing(self, names: tuple[str, ...], codes: Codes) -> "Holder":
         return self if self.knows(names, codes) else replace(self, names=names, codes=codes)

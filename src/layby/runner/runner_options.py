@@ -16,6 +16,7 @@ class RunnerOptions(TypedDict, total=False):
     switch_interval: float | None
     freeze_parked: bool
     token: str | None
+    connect_timeout: Duration | None
     lease: Duration
     socket: bool
     grace: Duration | None
