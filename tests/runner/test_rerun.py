@@ -579,6 +579,30 @@ async def test_clean_up_comes_last_in_every_life():
 
 
 @virtual_test
+async def test_clean_up_is_told_how_its_own_life_has_ended():
+    """Not how an earlier one did: it would undo what has succeeded, or leave what has not."""
+    endings: list[str] = []
+    fails = [True, False, True]
+
+    @task
+    async def charge(context):
+        if fails.pop(0):
+            raise ValueError("no")
+
+    @task(rule="finally", timeout=60)
+    async def tidy(context):
+        endings.append(context.ending.state)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(charge, tidy), run_id="r")
+        for _ in range(2):
+            await run.cleaned_up()
+            await run.rerun(from_="charge")
+        await run.cleaned_up()
+    assert endings == ["Failed", "Completed", "Failed"]
+
+
+@virtual_test
 async def test_a_body_of_the_old_life_ends_before_that_of_the_new_begins():
     """Though the run was cancelled and run again long before."""
     running: list[str] = []

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from msgspec.structs import replace
@@ -210,6 +211,14 @@ class HttpClient:
                 return
             await self._pause(self._first.bounded(pause))
 
+    def _patient_for(self, request: Command | Query) -> float:
+        """How long one answer may take. A connection may have died unnoticed, so a command without
+        an answer is sent a second time before patience is at its end; a long read is not.
+        """
+        if isinstance(request, Query) or not self._patience:
+            return self._answer_within
+        return min(self._answer_within, self._patience / 2)
+
     def _retry_for(self) -> float:
         return self._patience if self._first.is_heard else self._first.retry_for
 
@@ -244,7 +253,7 @@ class HttpClient:
         body = batch[0].body if alone else ask_all([each.body for each in batch], "0", self._token)
         server_wait_s = max(_server_wait_ms(each.request) for each in batch) / 1000
         self._first.begin()
-        within = self._first.bounded(self._answer_within) + server_wait_s
+        within = self._first.bounded(self._patient_for(batch[0].request)) + server_wait_s
         status, answer = await self.transport.post(body, within, self._first.bounded(CONNECT_S))
         try:
             return _replies(batch, answer)
@@ -289,13 +298,13 @@ def _server_wait_ms(request: Command | Query) -> int:
 
 
 def _pauses(patience: float) -> Iterator[float]:
-    """Increasing pauses until `patience` seconds have passed, hanging requests included."""
+    """Increasing pauses, until `patience` seconds have passed from now, hanging requests included.
+
+    Counted from the call, not from the first pause: that comes after a request that may hang.
+    """
     now = asyncio.get_running_loop().time
-    began = now()
-    for pause in PAUSES:
-        if now() - began >= patience:
-            return
-        yield pause
+    until = now() + patience
+    return takewhile(lambda _: now() < until, PAUSES)
 
 
 def _notify(listener: PromiseListener, answer: "asyncio.Future[Reply]") -> None:

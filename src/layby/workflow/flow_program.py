@@ -263,7 +263,7 @@ class FlowProgram:
     async def _ending(self, memory: RunMemory, node: "plan.NodeId | None") -> RunEnding:
         """How the run has ended, or will end if nothing else fails."""
         assert node is not None
-        root = await self._read(plan.root_id(node.run_id))
+        root = await self._read(node.root_id)
         shape = memory.views.shape
         ordinary = tuple(each for each in shape.after if each not in shape.cleanups)
         return outcome.ending(root, _outcomes(memory, ordinary))
