@@ -271,10 +271,10 @@ async def _recovery(
     output.say(f"started again on the same file: process {worker.process.pid}")
     with figures.shown("what was parked is taken up, and waits again"):
         await worker.watch(figures, lambda: figures.all_waiting)
-        took = perf_counter() - killed_at
-        await worker.watch_for(figures, AFTERWARDS_S)
+        took, waiting = perf_counter() - killed_at, figures.parked
+        await worker.watch_for(figures, AFTERWARDS_S)  # on a slow machine some arrive meanwhile
     output.done(
-        f"{took:.1f} s after the kill all [cyan]{figures.parked}[/] wait again, "
+        f"{took:.1f} s after the kill all [cyan]{waiting}[/] wait again, "
         "Python's start included"
     )
     output.done(
