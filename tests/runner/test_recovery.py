@@ -127,10 +127,10 @@ def doctor(file: Path) -> int:
     return subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
 
 
-SLOWLY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 13)]
+SLOWLY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 13)]
 
 
-@pytest.mark.parametrize("seed", [1, 2, *SLOWLY])
+@pytest.mark.parametrize("seed", [1, *SLOWLY])
 def test_killed_again_and_again_nothing_is_lost_or_repeated(seed: int, tmp_path: Path):
     """Three kills at random moments among 480 runs; then every run ends as if nothing had been.
 

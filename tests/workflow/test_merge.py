@@ -19,7 +19,7 @@ def run(shape: Shape, changes: dict, initial: dict | None = None) -> RunViews:
     return views
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(shapes(), st.data())
 def test_views_mean_what_the_naive_rule_says(shape, data):
     initial = data.draw(st.dictionaries(st.sampled_from(KEYS), st.just(b"9")))

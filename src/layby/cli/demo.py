@@ -274,8 +274,7 @@ async def _recovery(
         took, waiting = perf_counter() - killed_at, figures.parked
         await worker.watch_for(figures, AFTERWARDS_S)  # on a slow machine some arrive meanwhile
     output.done(
-        f"{took:.1f} s after the kill all [cyan]{waiting}[/] wait again, "
-        "Python's start included"
+        f"{took:.1f} s after the kill all [cyan]{waiting}[/] wait again, Python's start included"
     )
     output.done(
         f"letters go on, {figures.report.letters} more; {figures.report.recovered} that were "
