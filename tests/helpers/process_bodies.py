@@ -67,3 +67,8 @@ def write_ending(context):
     """How its run ended, into a file."""
     ending = context.ending
     Path(context["file"]).write_text(f"{ending.state} {dict(ending.failed)}")
+
+
+@task(process=True, retries=2)
+def sets_a_set(context):
+    context["all"] = {1, 2}

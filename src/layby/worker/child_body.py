@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from layby.errors import ProcessFailed
+from layby.errors import ContextError, ProcessFailed
 from layby.wire.json_values import describe
 
 
@@ -15,9 +15,14 @@ class Raised(Struct, frozen=True):
     type: str
     message: str
     traceback: str
+    is_unstorable: bool = False
+    """It was a ContextError of ours, and not one that only has its name."""
 
     def as_error(self) -> ProcessFailed:
-        return ProcessFailed(self.message, self.type, self.traceback)
+        error = ProcessFailed(self.message, self.type, self.traceback)
+        if self.is_unstorable:
+            error.__cause__ = ContextError(self.message)
+        return error
 
 
 def run_in_child(call: Callable[[], Any]) -> Any:
@@ -26,4 +31,4 @@ def run_in_child(call: Callable[[], Any]) -> Any:
         return call()
     except BaseException as error:  # noqa: BLE001 - SystemExit too: the process is ours
         told = describe(error)
-        return Raised(told.name, told.message, told.stack)
+        return Raised(told.name, told.message, told.stack, isinstance(error, ContextError))

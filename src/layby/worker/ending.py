@@ -6,7 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from layby.core.commands import Value
-from layby.errors import ReplayMismatch, TaskTimeout
+from layby.errors import ContextError, ProcessFailed, ReplayMismatch, TaskTimeout
 from layby.wire.json_values import error_text
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback
@@ -54,9 +54,21 @@ def _mismatched(attempt: Attempt, mismatch: ReplayMismatch) -> Ending:
 
 
 def failed(attempt: Attempt, error: BaseException, *, may_retry: bool = True) -> Failed:
-    """A result that cannot be stored is not worth another try: the code has done its work."""
+    """What cannot be stored is not worth another try: the code has done its work."""
+    may_retry = may_retry and not is_unstorable(error)
     failure = attempt.loaded.failed(error, attempt.failures + 1, may_retry=may_retry)
     return Failed(error, failure.error, failure.delay, attempt.loaded.callback(error))
+
+
+def is_unstorable(error: BaseException) -> bool:
+    """Whether code made a value that cannot be stored, in a child process or a TaskGroup too.
+
+    An error that the code raises in its place is its own business, and that of its retry policy.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(ContextError) is not None
+    told = error.__cause__ if isinstance(error, ProcessFailed) else error
+    return isinstance(told, ContextError)
 
 
 def timeout_error(attempt: Attempt) -> TaskTimeout:

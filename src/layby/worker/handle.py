@@ -27,7 +27,7 @@ from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetProm
 from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.core.waits import WaitingOn
-from layby.errors import ConditionError, DeferTimeout, UsageError, error_for
+from layby.errors import ConditionError, ContextError, DeferTimeout, UsageError, error_for
 from layby.program import Served
 from layby.wire.durations import (
     is_never,
@@ -324,7 +324,11 @@ class TaskHandle:
         attempt = self._attempt_with_store()
         record_id, call = self._checkpoint(key, args)
         stored = checkpointed(Record(call.kind, call.digest, result), key)
-        kept = record_of(await attempt.record(record_id, stored))
+        try:
+            kept = record_of(await attempt.record(record_id, stored))
+        except UsageError as error:  # too large, unless the task has ended meanwhile
+            attempt.check_open()
+            raise ContextError(f"checkpoint '{key}' cannot be stored: {error}") from None
         attempt.replay.check(record_id, kept, call, is_earlier=False)
         attempt.replay.remember(record_id, kept)
         return kept.value

@@ -292,7 +292,7 @@ def checkpointed(record: Record, key: str) -> Value:
     try:
         json_values.encode(record.value, "its result")
     except ContextError as error:
-        raise UsageError(f"checkpoint '{key}' cannot be stored as JSON: {error}") from error
+        raise ContextError(f"checkpoint '{key}' cannot be stored as JSON: {error}") from error
     return encoded(record)
 
 
