@@ -171,8 +171,8 @@ def test_what_counts_as_a_crash(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_too_many_crashes_fail_the_task(backend) -> None:
-    """It is rejected with WorkerLost, and those who wait for it go on."""
+def test_too_many_crashes_fail_the_task(backend, caplog) -> None:
+    """It is rejected with WorkerLost, said once in the log, and those who wait for it go on."""
     with World(backend, settings=Settings(max_crashes=2)) as world:
         world.ok(r.run(a="", b="a"))
         for incarnation in "12":
@@ -183,6 +183,10 @@ def test_too_many_crashes_fail_the_task(backend) -> None:
         data = msgspec.json.decode(promise.value)["data"]
         error = msgspec.json.decode(base64.b64decode(data))
         assert (error["name"], error["crashes"]) == ("WorkerLost", 2)
+        assert "raise max_crashes" in error["message"]
+        assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+            ("ERROR", f"run/a:a failed: WorkerLost: {error['message']}")
+        ]
         assert world.task("run/a:a").crashes == 2
         assert world.task("run/a:b").state == "pending"
         world.check()

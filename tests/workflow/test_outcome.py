@@ -55,7 +55,7 @@ def promise(state: PromiseState, text: str = "{}") -> Promise:
             promise("rejected", values.worker_lost("run/r:t", 5)),
             NodeOutcome(
                 "Failed",
-                error="WorkerLost: task run/r:t lost its worker 5 times while it held a slot",
+                error=f"WorkerLost: {values.lost_message('run/r:t', 5)}",
             ),
         ),
         (

@@ -26,6 +26,8 @@ class Changes(Struct, eq=False):
     adopted: set[str] = set()
     """Promises that take the place of a placeholder."""
     settled: list[str] = []
+    given_up: list[str] = []
+    """Tasks that fail because their workers died: no worker is left to say so in its log."""
     tasks: dict[str, Task] = {}
     readied: list[str] = []
     held: dict[HeldKey, int] = {}
@@ -85,6 +87,7 @@ class Changes(Struct, eq=False):
         self.adopted |= later.adopted - self.born
         self.promises.update(later.promises)
         self.settled += later.settled
+        self.given_up += later.given_up
         for promise in later.promises.values():
             if promise.is_armed:
                 self._wake_by(promise.timeout_at)

@@ -210,6 +210,7 @@ def _free(d: Draft, task: Task, *, lost: bool) -> None:
     if promise is not None and task.crashes >= d.settings.max_crashes:
         d.put_task(task)
         settle(d, promise, "rejected", values.worker_lost(task.id, task.crashes), by="holder")
+        d.given_up.append(task.id)
     else:
         make_ready(d, task)
 

@@ -6,6 +6,8 @@ import msgspec
 
 from layby.core.fields import Value
 
+WORKER_LOST = "WorkerLost"
+
 
 def wrap(encoded: bytes) -> Value:
     """`{"headers":{},"data":base64(JSON)}`: the one form of a value that layby writes."""
@@ -39,5 +41,12 @@ def run_has_ended(root_id: str) -> str:
 
 
 def worker_lost(task_id: str, crashes: int) -> str:
-    message = f"task {task_id} lost its worker {crashes} times while it held a slot"
-    return error("WorkerLost", message, crashes=crashes)
+    return error(WORKER_LOST, lost_message(task_id, crashes), crashes=crashes)
+
+
+def lost_message(task_id: str, crashes: int) -> str:
+    times = "once" if crashes == 1 else f"{crashes} times"
+    return (
+        f"task {task_id} lost its worker {times} while it held a slot: see how those processes "
+        "ended (killed, out of memory, a crash in native code), or raise max_crashes"
+    )

@@ -29,6 +29,7 @@ from layby.core.queue import Offer
 from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
 from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
+from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Timed, apply
 from layby.engine.items import Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
@@ -344,6 +345,9 @@ class Engine:
         self._earliest = min(self._earliest, changes.earliest)
         if not changes.is_empty:
             self.commits += 1
+        for task_id in changes.given_up:
+            message = lost_message(task_id, changes.tasks[task_id].crashes)
+            logger.error("%s failed: %s: %s", task_id, WORKER_LOST, message)
 
     def _answers_now(
         self, batch: Sequence[Item], replies: Sequence[Reply], now: Millis
