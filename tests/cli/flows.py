@@ -35,6 +35,11 @@ def clean(context):
     Path("cleaned").write_text(context.ending.state)
 
 
+def fails(context):
+    raise ValueError("no")
+
+
+all_fail = Workflow("all_fail", tasks=[task(id=f"t{number}")(fails) for number in range(5)])
 flow = Workflow("numbers", tasks=[double, check, last])
 asking = Workflow("asking", tasks=[ask])
 

@@ -114,6 +114,9 @@ def test_a_run_that_fails_says_where(folder):
     assert "src/layby" not in said.err
     said = typed("run", f"{FLOWS}:flow", "--context", "n=99", "--json")
     assert "Traceback" not in said.err
+    said = typed("run", f"{FLOWS}:all_fail", "--id", "five")
+    assert said.err.count("Traceback") == 3
+    assert "and 2 more: layby tree five --verbose" in said.err
 
 
 RETURNING = """

@@ -155,8 +155,31 @@ def test_what_failed_says_where(desk: Desk):
     desk.do(SettlePromise(id="run/o-8", state="rejected", value=failed))
     sentence, *lines = typed("why", "o-8").lines
     assert sentence.startswith("run 'o-8' is settled: rejected just now (RunFailed: it)")
-    assert lines == ["", "task 'first' of run 'o-8':", *STACK.splitlines()]
+    again = "  $ layby rerun o-8"
+    assert lines == ["", "task 'first' of run 'o-8':", *STACK.splitlines(), again]
     assert typed("why", "o-8", "--json").json["tracebacks"] == {"run/o-8:first": STACK}
+
+
+def test_tasks_without_a_traceback_do_not_hide_the_others(desk: Desk):
+    """The first three of those that have one are shown, and the others counted."""
+    error = json_values.named_error_value("ValueError", "no", stack=STACK)
+    names = [f"t{number}" for number in range(8)]
+    desk.do(
+        r.dag(dict.fromkeys(names, ""), "run/many"),
+        *(r.settle(f"run/many:{each}", "rejected") for each in names[:4]),
+        *(
+            SettlePromise(id=f"run/many:{each}", state="rejected", value=error)
+            for each in names[4:]
+        ),
+    )
+    failed = json_values.named_error_value("RunFailed", "it", failed=dict.fromkeys(names, "no"))
+    desk.do(SettlePromise(id="run/many", state="rejected", value=failed))
+    said = typed("why", "many")
+    shown = [line for line in said.lines if line.endswith("of run 'many':")]
+    assert shown == [f"task '{each}' of run 'many':" for each in names[4:7]]
+    assert said.lines[-3:] == [
+        *("", "and 1 more: layby tree many --verbose", "  $ layby rerun many")
+    ]
 
 
 def test_running_and_settled(desk: Desk):

@@ -4,8 +4,13 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
+from layby import Context, RunFailed, Runner, Workflow, task
 from layby.core.model import Promise, Task
+from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
+from layby.testing import virtual_test
 from layby.workflow.reasons import Reason
 from layby.workflow.why import ENOUGH, MAX_ASKED, Why, find_why, told, why_of
 
@@ -195,3 +200,27 @@ def test_many_alike_are_not_all_asked_for():
     assert found is not None
     assert (len(asked), found.others, found.is_cut) == (ENOUGH, ENOUGH - 2, True)
     assert told(found, NOW).endswith("(98 or more other causes)")
+
+
+@virtual_test
+async def test_a_run_past_its_deadline_says_so_and_what_kept_failing():
+    """The traceback that `RunFailed.errors` has, too."""
+
+    @task(retries=100)
+    async def first(context: Context) -> None:
+        raise LookupError("not there")
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(Workflow("late", tasks=[first]), run_id="r", deadline=5)
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+
+        async def ask(key: str) -> Explanation | None:
+            reply = await runner.worker.client.send(ExplainPromise(id=key))
+            return reply.data if isinstance(reply.data, Explanation) else None
+
+        found = await find_why(ask, "run/r", runner.now())
+    assert found is not None
+    assert "run's deadline passed" in told(found, 0)
+    assert found.cause.command == "layby rerun r"
+    assert [each.traceback for each in found.failures] == [failed.value.errors["first"].traceback]

@@ -74,8 +74,6 @@ ENDED = {
     "rejected_timedout": "has failed: its deadline passed",
 }
 """How a run stands that is not pending any more."""
-TRACEBACKS = 3
-"""How many are printed: nobody reads all of a run in which everything failed."""
 
 
 @click.command(
@@ -143,7 +141,7 @@ def run(
     seconds = None if deadline is None else deadline / 1000
     # The view shows failures itself; without a handler Python would print them once more.
     logging.getLogger(reporting.__name__).addHandler(logging.NullHandler())
-    view = _RunView(showing.new_console(stderr=True), quiet=as_json)
+    view = _RunView(showing.new_console(stderr=True), place, quiet=as_json)
     closer = _LoopCloser()
     try:
         with redirect_stdout(sys.stderr):  # stdout is for the result, whatever tasks print
@@ -240,8 +238,9 @@ async def _ended(run: Run) -> Context:
 class _RunView:
     """What a person sees of the run: a live table, or in a pipe one line per change."""
 
-    def __init__(self, console: Console, *, quiet: bool) -> None:
+    def __init__(self, console: Console, place: Place, *, quiet: bool) -> None:
         self._console = console
+        self._place = place
         self._quiet = quiet
         self._printed: dict[str, str] = {}
         self.run_id = ""
@@ -271,8 +270,11 @@ class _RunView:
     def print_tracebacks(self, failed: RunFailed) -> None:
         """The first few tracebacks, since the name of an error is rarely enough."""
         told = [each for each in failed.errors.values() if each.traceback and not self._quiet]
-        for each in told[:TRACEBACKS]:
+        for each in told[: showing.TRACEBACKS]:
             click.echo(f"task '{each.task_id}':\n{each.traceback}", err=True)
+        verbose = self._place.sent_here(f"layby tree {self.run_id} --verbose")
+        if more := showing.more_tracebacks(len(told), verbose):
+            click.echo(more, err=True)
 
     def _update(self, status: RunStatus) -> None:
         self.status = status

@@ -22,6 +22,8 @@ from layby.workflow.outcome import moment
 WIDE: Final = 100_000
 """The width of output to a pipe, which has none."""
 SHORT: Final = 200
+TRACEBACKS: Final = 3
+"""How many are shown: nobody reads all of a run in which everything failed."""
 STYLES: Final = {
     "pending": "yellow",
     "acquired": "cyan",
@@ -46,6 +48,12 @@ STYLES: Final = {
 def new_console(*, stderr: bool = False) -> Console:
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+
+
+def more_tracebacks(number: int, command: str) -> str:
+    """What follows those that are shown, out of that many; empty when these were all."""
+    more = number - TRACEBACKS
+    return f"and {more} more: {command}" if more > 0 else ""
 
 
 def print_json(document: object) -> None:

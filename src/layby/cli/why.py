@@ -13,6 +13,7 @@ from layby.client.interface import Client
 from layby.core.model import Millis
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
+from layby.workflow.reasons import short_id
 from layby.workflow.why import Why, find_why, told
 
 
@@ -37,9 +38,12 @@ def why(place: Place, asked: str, *, as_json: bool) -> None:
         showing.print_json(_document(found, now))
         return
     showing.print_line(told(found, now))
-    for failure in found.failures:
+    for failure in found.failures[: showing.TRACEBACKS]:
         beside = "" if failure is found.cause else f"\n{failure.subject}:"
         showing.print_line(f"{beside}\n{failure.traceback}")
+    verbose = place.sent_here(f"layby tree {short_id(found.cause.id)} --verbose")
+    if more := showing.more_tracebacks(len(found.failures), verbose):
+        showing.print_line(f"\n{more}")
     if found.cause.command is not None:
         command = showing.bold(place.sent_here(found.cause.command))
         showing.new_console().print(f"  {showing.dim('$')} {command}")

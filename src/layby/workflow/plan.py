@@ -243,13 +243,23 @@ def shape_of(root_param: str) -> Shape:
 
 def cleanups_of(promise: Promise) -> tuple[str, ...]:
     """The tasks that clean up after this run, in order; none if it is not the root of one."""
+    shape = _shape_if_root(promise)
+    return () if shape is None else tuple(each for each in shape.order if each in shape.cleanups)
+
+
+def task_ids_of(promise: Promise) -> tuple[str, ...]:
+    """The tasks of this run, in order; none if it is not the root of one."""
+    shape = _shape_if_root(promise)
+    return () if shape is None else tuple(shape.order)
+
+
+def _shape_if_root(promise: Promise) -> Shape | None:
     if parse_root_id(promise.id) is None:
-        return ()
+        return None
     try:
-        shape = read_root_param(promise.param).shape
+        return read_root_param(promise.param).shape
     except WireError:
-        return ()
-    return tuple(each for each in shape.order if each in shape.cleanups)
+        return None
 
 
 def differing_keys(one: str, other: str) -> list[str]:

@@ -44,7 +44,7 @@ class Reason(Struct, frozen=True, kw_only=True):
     traceback: str = ""
     """Where it failed, if it did; or its last try, if there will be another."""
     failed: tuple[str, ...] = ()
-    """Of a failed run: the promises of the tasks that failed."""
+    """Of a failed run: the promises of the tasks that failed, or may have when it was too late."""
     since: Millis | None = None
     deadline: Millis | None = None
     """When the wait ends by itself, one way or another."""
@@ -144,7 +144,9 @@ def subject_of(promise: Promise, task: Task | None) -> str:
 def _settled(about: Explanation, now: Millis) -> Reason:
     promise, task = about.promise, about.task
     word, why = _SETTLED[promise.state], ""
-    if promise.state != "resolved":
+    if promise.state == "rejected_timedout" and task is not None and task.is_ours:
+        why = f"the run's deadline passed, {moment(promise.timeout_at)}"
+    elif promise.state != "resolved":
         why = _error(promise.value)
     elif task is not None and task.kind == "node" and (skipped := read(promise)).reason:
         word, why = "skipped", skipped.reason
@@ -161,7 +163,8 @@ def _settled(about: Explanation, now: Millis) -> Reason:
             since=promise.settled_at,
             traceback=traceback,
         )
-    is_failed_run = promise.state == "rejected" and task is not None and task.is_root
+    has_failed = promise.state in ("rejected", "rejected_timedout")
+    is_failed_run = has_failed and task is not None and task.is_root
     run_id, life = plan.run_id_of(promise.id), plan.life_of(promise.id)
     return _reason(
         about,
@@ -170,6 +173,7 @@ def _settled(about: Explanation, now: Millis) -> Reason:
         since=promise.settled_at,
         traceback=traceback,
         failed=_failed_ids(promise) if is_failed_run else (),
+        command=f"layby rerun {_quoted(run_id)}" if is_failed_run else None,
         awaited=tuple(plan.node_id(run_id, each, life) for each in plan.cleanups_of(promise)),
     )
 
@@ -410,8 +414,11 @@ def _last_stack(about: Explanation) -> str:
 
 
 def _failed_ids(root: Promise) -> tuple[str, ...]:
+    """A deadline ends a run from outside: which tasks kept failing, only they know."""
     run_id, life = plan.run_id_of(root.id), plan.life_of(root.id)
-    return tuple(plan.node_id(run_id, each, life) for each in read_run(root).failed)
+    is_too_late = root.state == "rejected_timedout"
+    failed = plan.task_ids_of(root) if is_too_late else read_run(root).failed
+    return tuple(plan.node_id(run_id, each, life) for each in failed)
 
 
 def _count(number: int, noun: str, nouns: str = "") -> str:

@@ -20,8 +20,6 @@ Ask = Callable[[str], Awaitable[Explanation | None]]
 ENOUGH: Final = 100
 """Enough promises to look at once a cause is found: a large tree has more of the same."""
 MAX_ASKED: Final = 1_000
-TRACEBACKS: Final = 3
-"""How many are shown: nobody reads all of a run in which everything failed."""
 SHOWN: Final = 4
 """Only the ends of a longer chain are shown."""
 _URGENCY: Final = {
@@ -44,7 +42,7 @@ class Why(Struct, frozen=True):
     is_cut: bool = False
     """Not everything was looked at: there may be more causes."""
     failures: tuple[Reason, ...] = ()
-    """What failed, with tracebacks: the cause itself, or the first tasks of a run that failed."""
+    """What failed, with tracebacks: the cause itself, or the tasks of a run that failed."""
 
     @property
     def cause(self) -> Reason:
@@ -71,7 +69,7 @@ async def find_why(ask: Ask, promise_id: str, now: Millis) -> Why | None:
 
 async def _failures(ask: Ask, cause: Reason, now: Millis) -> tuple[Reason, ...]:
     """A run keeps no tracebacks of its own: each stands once, with its task."""
-    asked = [await ask(each) for each in cause.failed[:TRACEBACKS]]
+    asked = [await ask(each) for each in cause.failed[:ENOUGH]]
     found = [cause, *(reason_of(about, now) for about in asked if about is not None)]
     return tuple(each for each in found if each.traceback)
 
