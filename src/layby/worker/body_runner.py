@@ -117,6 +117,7 @@ class BodyRunner:
         except asyncio.CancelledError:
             if running.done():
                 raise
+            attempt.error = asyncio.CancelledError().with_traceback(blocking.place())
             blocking.interrupt()
             self._give_up(attempt)
             await _wait_for_end(running)

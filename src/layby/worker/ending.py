@@ -72,6 +72,8 @@ def is_unstorable(error: BaseException) -> bool:
 
 
 def timeout_error(attempt: Attempt) -> TaskTimeout:
-    return TaskTimeout(
+    """It names the place where the body was ended, if that is known."""
+    error = TaskTimeout(
         f"{attempt.id} held its slot longer than its timeout of {attempt.loaded.timeout:g} s"
     )
+    return error.with_traceback(attempt.error and attempt.error.__traceback__)
