@@ -47,7 +47,8 @@ class BodyReader:
     def _too_large(self, size: int) -> Reply | None:
         if size <= self._limit:
             return None
-        return refuse(413, f"Request body is larger than {self._limit} bytes")
+        remedy = "store large values elsewhere and pass their address, or raise http.max_body"
+        return refuse(413, f"Request body is larger than {self._limit} bytes: {remedy}")
 
 
 def header(scope: Scope, name: bytes) -> str | None:
