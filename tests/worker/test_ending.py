@@ -1,13 +1,14 @@
 """How a try ended: whether there is another one, and where it stood."""
 
 import asyncio
+import threading
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
 from layby import BlockingHandle, Context, RetryPolicy, RunFailed, Runner, TaskHandle, task
-from layby.errors import ContextError, ProcessFailed
+from layby.errors import ContextError, ProcessFailed, TaskFailed
 from layby.testing import virtual_test
 from layby.worker.ending import is_unstorable
 from tests.helpers.process_bodies import sets_a_set
@@ -103,3 +104,45 @@ async def test_an_error_of_their_own_follows_their_policy():
 
 def test_what_only_has_its_name_is_another_error():
     assert not is_unstorable(ProcessFailed("theirs", "ContextError"))
+
+
+@virtual_test
+async def test_a_timeout_says_where_a_coroutine_was():
+    @task(timeout=2)
+    async def waits(context: Context) -> None:
+        await asyncio.sleep(100)  # here
+
+    told = await failure_of(waits)
+    assert (told.type, "# here" in told.traceback) == ("TaskTimeout", True)
+    assert "src/layby" not in told.traceback
+
+
+def test_a_timeout_says_where_a_thread_was():
+    """In real time: virtual time stands still while a thread works. The thread goes on."""
+    may_end = threading.Event()
+
+    @task(timeout=0.1)
+    def hangs(context: Context) -> None:
+        may_end.wait(60)  # here
+
+    async def failure() -> TaskFailed:
+        async with Runner("memory:", slots=2) as runner:
+            with pytest.raises(RunFailed) as failed:
+                await runner.execute(flow_of(hangs), run_id="r")
+            may_end.set()
+        return failed.value.errors["hangs"]
+
+    told = asyncio.run(failure())
+    assert (told.type, told.traceback.count("# here")) == ("TaskTimeout", 1)
+    assert "src/layby" not in told.traceback
+    assert "concurrent" not in told.traceback
+
+
+@pytest.mark.parametrize("returned", [{1: 2}, {"when": datetime(2026, 1, 1, tzinfo=UTC)}])
+@virtual_test
+async def test_a_result_that_is_refused_names_no_place_inside_python(returned):
+    @task
+    async def returns(context: Context) -> object:
+        return returned
+
+    assert (await failure_of(returns)).traceback == ""

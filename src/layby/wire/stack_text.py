@@ -11,12 +11,15 @@ from typing import Final
 from layby.errors import LaybyError
 
 MAX_TRACEBACK_CHARS: Final = 8_000
+ROOM_FOR_CUT: Final = 100
+"""What says how much was left out counts as well."""
 
 _OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
-_MACHINERY: Final = tuple(
-    f"{Path(file).parent}{os.sep}" for file in (asyncio.__file__, str(concurrent.futures.__file__))
+_MACHINERY: Final = (
+    *(f"{Path(each).parent}{os.sep}" for each in (asyncio.__file__, concurrent.futures.__file__)),
+    "<frozen ",  # modules of Python itself, such as the one with `dict.update` for mappings
 )
-"""What runs bodies for us. Frames of it that user code called are the user's business."""
+"""What runs bodies for us, or is called by us. Frames of it that user code called are the user's business."""
 
 
 def stack_text(error: BaseException) -> str:
@@ -39,11 +42,10 @@ def bounded(text: str) -> str:
 
     The end alone would be nothing but the message, if that is long.
     """
-    cut = len(text) - MAX_TRACEBACK_CHARS
-    if cut <= 0:
+    if len(text) <= MAX_TRACEBACK_CHARS:
         return text
-    half = MAX_TRACEBACK_CHARS // 2
-    return f"{text[:half]}\n... ({cut} characters left out) ...\n{text[-half:]}"
+    half = (MAX_TRACEBACK_CHARS - ROOM_FOR_CUT) // 2
+    return f"{text[:half]}\n... ({len(text) - 2 * half} characters left out) ...\n{text[-half:]}"
 
 
 def _users(told: traceback.TracebackException) -> traceback.StackSummary:
