@@ -19,7 +19,7 @@ _MACHINERY: Final = (
     *(f"{Path(each).parent}{os.sep}" for each in (asyncio.__file__, concurrent.futures.__file__)),
     "<frozen ",  # modules of Python itself, such as the one with `dict.update` for mappings
 )
-"""What runs bodies for us, or is called by us. Frames of it that user code called are the user's business."""
+"""What runs bodies for us, or is called by us. What user code calls of it is shown."""
 
 
 def stack_text(error: BaseException) -> str:

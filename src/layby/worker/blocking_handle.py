@@ -2,11 +2,9 @@
 
 import asyncio
 import inspect
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from layby.program import Served
@@ -168,15 +166,6 @@ class BlockingHandle:
         if not self._handle.is_leased:  # the process may have been paused meanwhile
             self._call(self._handle.may_work())
         return thread_call(call)
-
-    def place(self) -> TracebackType | None:
-        """Where the thread is now, as if it had raised there; None if it is in no user code."""
-        frame = sys._current_frames().get(self._main.ident or 0) if self._main else None
-        found: TracebackType | None = None
-        while frame is not None and frame.f_code is not BlockingHandle.run.__code__:
-            found = TracebackType(found, frame, frame.f_lasti, frame.f_lineno or 0)
-            frame = frame.f_back
-        return None if frame is None else found
 
     def interrupt(self) -> None:
         """Called on the loop: whatever the thread waits for now raises there."""

@@ -20,6 +20,7 @@ from layby.worker.child_body import Raised, run_in_child
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
 from layby.worker.shared_slot import SharedSlot, Slot
+from layby.worker.thread_call import ThreadPlace
 from layby.worker.wheel import Wheel
 
 
@@ -110,14 +111,16 @@ class BodyRunner:
         call = attempt.loaded.body(blocking)
         attempt.has_begun = True
         work.begin()
-        running = asyncio.wrap_future(self._thread_pool().submit(context.run, blocking.run, call))
+        place = ThreadPlace()
+        in_thread = self._thread_pool().submit(context.run, place.run, blocking.run, call)
+        running = asyncio.wrap_future(in_thread)
         running.add_done_callback(lambda _: work.end())
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if running.done():
                 raise
-            attempt.error = asyncio.CancelledError().with_traceback(blocking.place())
+            attempt.error = asyncio.CancelledError().with_traceback(place.traceback())
             blocking.interrupt()
             self._give_up(attempt)
             await _wait_for_end(running)

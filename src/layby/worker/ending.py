@@ -1,7 +1,7 @@
 """How a try ended, from what its code did and why it was ended: a report, or none."""
 
 import asyncio
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
@@ -66,7 +66,8 @@ def is_unstorable(error: BaseException) -> bool:
     An error that the code raises in its place is its own business, and that of its retry policy.
     """
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(ContextError) is not None
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return group.subgroup(ContextError) is not None
     told = error.__cause__ if isinstance(error, ProcessFailed) else error
     return isinstance(told, ContextError)
 

@@ -1,9 +1,11 @@
 """Calls of user code in threads on behalf of an event loop."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
 from typing import Any
 
 _thread_state = threading.local()
@@ -17,6 +19,27 @@ def thread_call(call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
     except StopIteration as error:
         raise RuntimeError("it raised StopIteration") from error
+
+
+class ThreadPlace:
+    """Where a call in another thread is now."""
+
+    def __init__(self) -> None:
+        self._ident: int | None = None
+
+    def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        self._ident = threading.get_ident()
+        return call(*args)
+
+    def traceback(self) -> TracebackType | None:
+        """As if it had raised there; None if it has not begun or has ended."""
+        frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented
+        frame = None if self._ident is None else frames.get(self._ident)
+        found: TracebackType | None = None
+        while frame is not None and frame.f_code is not ThreadPlace.run.__code__:
+            found = TracebackType(found, frame, frame.f_lasti, frame.f_lineno or 0)
+            frame = frame.f_back
+        return None if frame is None else found
 
 
 def set_loop_of_thread(loop: asyncio.AbstractEventLoop) -> None:
