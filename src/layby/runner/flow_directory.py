@@ -1,7 +1,7 @@
 """The workflows that workers have published, for processes that start runs without the code."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import Final
 
 from layby.client.patience import send_until_answered
@@ -25,11 +25,22 @@ Send = Callable[[Command | Query], Awaitable[Reply]]
 
 
 class FlowDirectory:
-    """`address` and `group` are those of the Runner; `elapsed` counts milliseconds."""
+    """`address` and `group` are those of the Runner; `elapsed` counts milliseconds.
 
-    def __init__(self, send: Send, address: str, group: str, elapsed: Callable[[], int]) -> None:
+    `here`: the workflows whose code this process has; None if it runs no bodies.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        address: str,
+        group: str,
+        elapsed: Callable[[], int],
+        here: Container[str] | None = None,
+    ) -> None:
         self._send = send
-        self._address = address
+        self.address = address
+        self._here = here
         self._group = group
         self._elapsed = elapsed
         self._looked_at: dict[str, int] = {}
@@ -51,6 +62,8 @@ class FlowDirectory:
 
     async def warn_if_nobody_works(self, name: str) -> None:
         """Once for each workflow: a run that nobody can run would wait without a word."""
+        if self._here is not None and name in self._here:
+            return
         now = self._elapsed()
         if name in self._warned or now - self._looked_at.get(name, -LOOK_EVERY_MS) < LOOK_EVERY_MS:
             return
@@ -66,6 +79,13 @@ class FlowDirectory:
                 self._remedy(),
             )
 
+    @property
+    def how_to_work(self) -> str:
+        """What to do about a task that no worker has the code of."""
+        if self._here is None:
+            return f"Start a worker that has its workflow ({self._remedy()})"
+        return "Give its workflow to runner.register(), or start a worker that has it"
+
     def _unknown(self, name: str, found: FlowData) -> str:
         text = f"no worker of group '{self._group}' has published a workflow '{name}'"
         if hint := close_match(name, tuple(found.names)):
@@ -76,7 +96,7 @@ class FlowDirectory:
 
     def _remedy(self) -> str:
         group = "" if self._group == "default" else f" --group {self._group}"
-        return f"layby worker MODULE --url {self._address}{group}"
+        return f"layby worker MODULE --url {self.address}{group}"
 
 
 def publish(worker: Worker, flows: Iterable[Workflow]) -> None:

@@ -177,8 +177,12 @@ class Runner:
         self.client = self._link.client
         self._worker = None
         self._program = FlowProgram(self.client, random.random, self._version)
-        self._directory = FlowDirectory(
-            self.send, self._address, self._config.group, self._link.elapsed
+        self.directory = FlowDirectory(
+            self.send,
+            self._address,
+            self._config.group,
+            self._link.elapsed,
+            self._program.flows if self._config.slots else None,
         )
         try:
             await (self._start_worker() if self._config.slots else self._link.greet())
@@ -292,8 +296,7 @@ class Runner:
         )
         started = await self._started(command, run_id)
         if started.created:
-            if known.name not in self._program.flows:
-                await self._directory.warn_if_nobody_works(known.name)
+            await self.directory.warn_if_nobody_works(known.name)
             return Run(self, run_id, is_new=True)
         found = plan.read_root_param(started.promise.param)
         self._check_flow(found.flow, known.name, run_id)
@@ -353,7 +356,7 @@ class Runner:
         self._check_open()
         if isinstance(flow, str):
             here = self._program.flows.get(flow)
-            return await self._directory.find(flow) if here is None else here
+            return await self.directory.find(flow) if here is None else here
         if self._config.slots:
             self._register_flow(flow)
         else:
