@@ -1,5 +1,7 @@
 """`layby rerun`, and what the other commands make of a run with several lives."""
 
+import json
+
 from layby.core.commands import CancelPromise, SettlePromise, Value
 from layby.wire.json_values import named_error_value
 from layby.workflow.merge import UNCHANGED
@@ -24,21 +26,29 @@ def failed(desk: Desk, run_id: str = "o") -> None:
 def test_what_was_unsuccessful_runs_again(desk: Desk):
     """And the rest keeps its result."""
     failed(desk)
-    assert typed("rerun", "o").lines == ["o: life 2 has begun: second runs again; first kept"]
+    assert typed("rerun", "o").out.splitlines() == ["o: life 2 has begun: second runs again; first kept"]
     typed("rerun", "o").complains(1, "run 'o' is still running", "cancel")
 
 
 def test_from_a_task_and_everything_after_it(desk: Desk):
     failed(desk)
     said = typed("rerun", "o", "--from", "first", "--forget-checkpoints", "--deadline", "2h")
-    assert said.lines == ["o: life 2 has begun: first, second run again"]
+    assert said.out.splitlines() == ["o: life 2 has begun: first, second run again"]
     (run,) = typed("runs", "--json").json["runs"]
     assert run["deadline"] is not None
 
 
+def test_a_life_that_nobody_can_run_is_told_of(desk: Desk):
+    """As for a start, with what to type."""
+    failed(desk)
+    told = typed("rerun", "o").err
+    assert "workflow 'order': no living worker of group 'default' has its code" in told
+    assert "layby worker MODULE --url sqlite:" in told
+
+
 def test_as_json(desk: Desk):
     failed(desk)
-    document = typed("rerun", "run/o", "--json").json
+    document = json.loads(typed("rerun", "run/o", "--json").out)
     assert document == {"run": "o", "life": 2, "again": ["second"], "kept": ["first"]}
 
 
@@ -104,7 +114,7 @@ def test_halt_continue_and_cancel_mean_the_latest_life(desk: Desk):
     assert typed("halt", "o").lines == ["o:life/2 is halted", "o:life/2:second is halted"]
     assert typed("cancel", "o").lines[-1] == "o:life/2 is cancelled"
     typed("cancel", "o").complains(1, "settled")
-    assert typed("rerun", "o").lines == ["o: life 3 has begun: second runs again; first kept"]
+    assert typed("rerun", "o").out.splitlines() == ["o: life 3 has begun: second runs again; first kept"]
 
 
 def test_the_doctor_finds_nothing_wrong(desk: Desk):

@@ -280,6 +280,26 @@ def test_a_run_that_nobody_can_run_is_told_of_once(
     at(place, tmp_path, scene)
 
 
+def test_a_life_that_nobody_can_run_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Whoever runs a run again may not be there for its tasks."""
+    caplog.set_level(logging.WARNING, flow_directory.__name__)
+
+    async def scene(desk: Desk) -> None:
+        async with desk.client() as client:
+            async with desk.worker(FAILING):
+                run = await client.start(FAILING, run_id="r")
+                with pytest.raises(RunFailed):
+                    await run.result()
+            caplog.clear()
+            async with desk.client() as other:
+                await (await other.get("r")).rerun()
+            assert [each.partition(",")[0] for each in _told(caplog)] == [
+                "workflow 'failing': no living worker of group 'default' has its code"
+            ]
+
+    at(_http, tmp_path, scene)
+
+
 def test_a_server_that_is_gone_is_told_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

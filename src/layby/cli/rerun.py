@@ -7,8 +7,10 @@ from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import expect, found, run_rows, unknown
 from layby.cli.options import DURATION, as_json, reaching
 from layby.client.interface import Client
+from layby.clock import SystemClock
 from layby.core.model import NEVER
 from layby.core.replies import RunData
+from layby.runner.flow_directory import FlowDirectory
 from layby.workflow import plan
 from layby.workflow.next_life import Checkpoints, NextLife, next_life, rows_of_life
 
@@ -48,9 +50,13 @@ def rerun(
         run_id = plan.parse_root_id((await found(client, asked)).id)
         if run_id is None:
             raise await unknown(client, asked, "run")
-        rows = await run_rows(client, plan.root_id(run_id))
-        planned = next_life(rows_of_life(run_id, rows), from_, checkpoints, timeout, now)
+        latest = rows_of_life(run_id, await run_rows(client, plan.root_id(run_id)))
+        planned = next_life(latest, from_, checkpoints, timeout, now)
         expect(await client.send(planned.command), RunData, f"run '{run_id}'")
+        directory = FlowDirectory(
+            client.send, place.address, latest.group or "default", SystemClock().elapsed
+        )
+        await directory.warn_if_nobody_works(latest.param.flow)
         return run_id, planned
 
     run_id, planned = ask(place, work)

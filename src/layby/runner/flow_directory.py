@@ -43,8 +43,8 @@ class FlowDirectory:
         self._here = here
         self._group = group
         self._elapsed = elapsed
-        self._looked_at: dict[str, int] = {}
-        self._warned: set[str] = set()
+        self._looked_at: dict[tuple[str, str], int] = {}
+        self._warned: set[tuple[str, str]] = set()
 
     async def find(self, name: str) -> Layout:
         """The layout that was published last under this name; raises if there is none."""
@@ -60,23 +60,27 @@ class FlowDirectory:
         except WireError as error:
             raise WireError(f"workflow '{name}' was published in another form: {error}") from None
 
-    async def warn_if_nobody_works(self, name: str) -> None:
-        """Once for each workflow: a run that nobody can run would wait without a word."""
-        if self._here is not None and name in self._here:
+    async def warn_if_nobody_works(self, name: str, group: str | None = None) -> None:
+        """Once for each workflow: a run that nobody can run would wait without a word.
+
+        `group`: that of the run, unless it is the Runner's.
+        """
+        if self._here is not None and name in self._here and group in (None, self._group):
             return
-        now = self._elapsed()
-        if name in self._warned or now - self._looked_at.get(name, -LOOK_EVERY_MS) < LOOK_EVERY_MS:
+        now, group = self._elapsed(), group or self._group
+        key = (group, name)
+        if key in self._warned or now - self._looked_at.get(key, -LOOK_EVERY_MS) < LOOK_EVERY_MS:
             return
-        self._looked_at[name] = now
-        found = (await self._send(FindFlow(group=self._group, name=name))).data
+        self._looked_at[key] = now
+        found = (await self._send(FindFlow(group=group, name=name))).data
         if isinstance(found, FlowData) and found.able_workers == 0:
-            self._warned.add(name)
+            self._warned.add(key)
             logger.warning(
                 "workflow '%s': no living worker of group '%s' has its code, so its runs wait "
                 "until one is started: %s",
                 name,
-                self._group,
-                self._remedy(),
+                group,
+                self._remedy(group),
             )
 
     @property
@@ -94,9 +98,10 @@ class FlowDirectory:
             return f"{text}, but one of group '{found.groups[0]}' has: give the Runner that group="
         return f"{text}: start one with its code ({self._remedy()}), or pass the Workflow itself"
 
-    def _remedy(self) -> str:
-        group = "" if self._group == "default" else f" --group {self._group}"
-        return f"layby worker MODULE --url {self.address}{group}"
+    def _remedy(self, group: str | None = None) -> str:
+        group = group or self._group
+        in_group = "" if group == "default" else f" --group {group}"
+        return f"layby worker MODULE --url {self.address}{in_group}"
 
 
 def publish(worker: Worker, flows: Iterable[Workflow]) -> None:

@@ -140,6 +140,7 @@ class Run:
         planned = next_life(latest, from_tasks(from_), checkpoints, timeout, now)
         reply = await self._runner.send(planned.command)
         if isinstance(reply.data, RunData):
+            await self._runner.directory.warn_if_nobody_works(latest.param.flow, latest.group)
             return self
         raise error_for(reply.status, f"run '{self.id}' cannot be run again: {reply.data}")
 

@@ -31,6 +31,12 @@ class LifeRows(Struct, frozen=True):
     """By task id, in the order of the workflow."""
     param: plan.RunParam
 
+    @property
+    def group(self) -> str | None:
+        """Whose workers run its tasks."""
+        task = self.root[1]
+        return None if task is None else task.group
+
 
 class NextLife(Struct, frozen=True):
     """`again` and `kept` are task ids, in the order of the workflow."""
