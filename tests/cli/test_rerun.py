@@ -26,7 +26,9 @@ def failed(desk: Desk, run_id: str = "o") -> None:
 def test_what_was_unsuccessful_runs_again(desk: Desk):
     """And the rest keeps its result."""
     failed(desk)
-    assert typed("rerun", "o").out.splitlines() == ["o: life 2 has begun: second runs again; first kept"]
+    assert typed("rerun", "o").out.splitlines() == [
+        "o: life 2 has begun: second runs again; first kept"
+    ]
     typed("rerun", "o").complains(1, "run 'o' is still running", "cancel")
 
 
@@ -114,7 +116,9 @@ def test_halt_continue_and_cancel_mean_the_latest_life(desk: Desk):
     assert typed("halt", "o").lines == ["o:life/2 is halted", "o:life/2:second is halted"]
     assert typed("cancel", "o").lines[-1] == "o:life/2 is cancelled"
     typed("cancel", "o").complains(1, "settled")
-    assert typed("rerun", "o").out.splitlines() == ["o: life 3 has begun: second runs again; first kept"]
+    assert typed("rerun", "o").out.splitlines() == [
+        "o: life 3 has begun: second runs again; first kept"
+    ]
 
 
 def test_the_doctor_finds_nothing_wrong(desk: Desk):

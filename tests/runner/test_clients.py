@@ -311,23 +311,26 @@ def test_a_server_that_is_gone_is_told_of(
         return [each.message for each in caplog.records if each.name == outage.__name__]
 
     async def scene() -> None:
-        async with served() as server, Meddler(server.port) as meddler:
-            async with Runner(meddler.url, slots=0) as client:
-                run = await client.start(ORDER, {"order": 7}, run_id="r")
-                await meddler.down()
-                with pytest.raises(TimeoutError) as raised:
-                    await run.result(timeout=0.3)
-                assert str(raised.value) == (
-                    "run 'r' has no result after 0.3 s, and whether it is still running is not "
-                    f"known: {meddler.url} does not answer. Wait again: runs go on without this "
-                    "process"
-                )
-                assert len(told()) == 1
-                assert f"the server at {meddler.url} does not answer (" in told()[0]
-                asked = asyncio.create_task(run.status())
-                await meddler.up()
-                await asked
-                assert told()[1:] == [f"the server at {meddler.url} answers again"]
+        async with (
+            served() as server,
+            Meddler(server.port) as meddler,
+            Runner(meddler.url, slots=0) as client,
+        ):
+            run = await client.start(ORDER, {"order": 7}, run_id="r")
+            await meddler.down()
+            with pytest.raises(TimeoutError) as raised:
+                await run.result(timeout=0.3)
+            assert str(raised.value) == (
+                "run 'r' has no result after 0.3 s, and whether it is still running is not "
+                f"known: {meddler.url} does not answer. Wait again: runs go on without this "
+                "process"
+            )
+            assert len(told()) == 1
+            assert f"the server at {meddler.url} does not answer (" in told()[0]
+            asked = asyncio.create_task(run.status())
+            await meddler.up()
+            await asked
+            assert told()[1:] == [f"the server at {meddler.url} answers again"]
 
     play(scene)
 

@@ -31,7 +31,7 @@ from layby.core.commands import (
     WatchRun,
 )
 from layby.core.model import Millis, Promise, PromiseState
-from layby.core.queries import ListRuns, Query
+from layby.core.queries import GetRun, ListRuns, Query
 from layby.core.replies import (
     PromiseData,
     Reply,
@@ -71,6 +71,7 @@ from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
 from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.outcome import ROOT_STATES, RunFilter
+from layby.workflow.reasons import not_halted
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import AnyTask, Workflow
@@ -407,7 +408,7 @@ class Runner:
         await self._steer(run_id, task, partial(HaltTask, by=by, reason=reason))
 
     async def continue_(self, run_id: str, task: str | None = None, *, code: bool = False) -> None:
-        """Continue a halted task (or every halted task of a run).
+        """Continue a halted task (or every halted task of a run); Conflict if it is only blocked.
 
         With `code`, instead, tasks that are blocked because the code did not fit are offered to
         all workers again, and a pinned run is no longer pinned.
@@ -555,14 +556,26 @@ class Runner:
         """For a run, every task at once; for a single task, a refusal is raised."""
         if task is None:
             run = await self.get(run_id)
-            await asyncio.gather(*(self.send(kind(id=each)) for each in await run.unsettled()))
+            ids = await run.unsettled()
+            replies = await asyncio.gather(*(self.send(kind(id=each)) for each in ids))
+            if kind is ContinueTask and not any(reply.is_ok for reply in replies):
+                await self._refuse_blocked(run_id, run.promise_id, f"run '{run_id}'")
             return
         promise_id = await self._promise_id(run_id, task)
         reply = await self.send(kind(id=promise_id))
         if reply.status == 404:
             raise await self._unknown(run_id, task)
+        if kind is ContinueTask and reply.status == 409:
+            await self._refuse_blocked(run_id, promise_id, f"task '{task}' of run '{run_id}'")
         if not reply.is_ok:
             raise error_for(reply.status, f"task '{task}' of run '{run_id}': {reply.data}")
+
+    async def _refuse_blocked(self, run_id: str, promise_id: str, what: str) -> None:
+        """Nothing was halted; whoever continues a blocked task probably meant something else."""
+        found = pages(partial(self.page, kind=RowPage), GetRun(id=plan.root_id(run_id)))
+        rows = [row async for page in found for row in page.rows]
+        if why := not_halted(what, promise_id, rows, "continue_(code=True)"):
+            raise Conflict(why)
 
     async def _listed(
         self, state: PromiseState | None, flow: str | None, limit: int

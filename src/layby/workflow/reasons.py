@@ -7,6 +7,7 @@ A reason begins where its subject ends: "task 'pay' of run 'o-7'" + "is halted u
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -136,6 +137,23 @@ def subject_of(promise: Promise, task: Task | None) -> str:
         return f"promise {promise.id}"
     call = read_call(promise)
     return f"task {promise.id}" if call is None else f"call {promise.id} of {call.func}()"
+
+
+def not_halted(
+    what: str, promise_id: str, rows: Iterable[tuple[Promise, Task | None]], command: str
+) -> str | None:
+    """For whoever continues a task, or a run, of which nothing is halted: what is blocked instead.
+
+    `rows`: those of its run; `command` lets the same code try again. None if nothing is blocked.
+    """
+    mine = (t for _, t in rows if t is not None and f"{t.id}:".startswith(f"{promise_id}:"))
+    task = next((each for each in mine if each.refused is not None), None)
+    if task is None:
+        return None
+    return (
+        f"{what} is not halted but blocked: it continues when {_fitting(task)} is connected. "
+        f"To let the same code try again: {command}"
+    )
 
 
 # --- what is not a wait --------------------------------------------------------------------
@@ -340,8 +358,11 @@ def _waits_that_go_on(task: Task, now: Millis) -> str:
 def _who_fits(about: Explanation) -> str:
     if about.able_workers:
         return "a free slot of such a worker"
-    pin = _task(about).pin
-    return "a worker with other code" if pin is None else f"a worker with code '{pin}'"
+    return _fitting(_task(about))
+
+
+def _fitting(task: Task) -> str:
+    return "a worker with other code" if task.pin is None else f"a worker with code '{task.pin}'"
 
 
 def _awaited_by(about: Explanation) -> str:
