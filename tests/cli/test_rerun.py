@@ -3,9 +3,12 @@
 import json
 
 from layby.core.commands import CancelPromise, SettlePromise, Value
+from layby.core.model import NEVER
 from layby.wire.json_values import named_error_value
 from layby.workflow.merge import UNCHANGED
 from layby.workflow.outcome import encode_completed
+from layby.workflow.plan import plan
+from tests.cli.test_clean_up import ORDER
 from tests.cli.test_runs import start
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
@@ -46,6 +49,20 @@ def test_a_life_that_nobody_can_run_is_told_of(desk: Desk):
     told = typed("rerun", "o").err
     assert "workflow 'order': no living worker of group 'default' has its code" in told
     assert "layby worker MODULE --url sqlite:" in told
+
+
+def test_what_a_clean_up_may_have_undone_is_hinted_at(desk: Desk):
+    """Nobody but its author knows whether it gave back what a kept task had got."""
+    desk.do(plan(ORDER, "o", {}, "default", NEVER))
+    for each in ("reserve", "charge", "compensate", "report"):
+        desk.do(settled(f"run/o:{each}", "resolved", encode_completed(UNCHANGED)))
+    desk.do(settled("run/o", "rejected", named_error_value("RunFailed", "no")))
+    said = typed("rerun", "o", "--from", "charge")
+    assert said.out.endswith("charge, compensate, report run again; reserve kept\n")
+    assert (
+        "compensate, report cleaned up after life 1: if that undid what reserve did, cancel this "
+        "life and name that task: layby rerun o --from reserve\n"
+    ) in said.err
 
 
 def test_as_json(desk: Desk):

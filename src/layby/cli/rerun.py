@@ -71,6 +71,8 @@ def rerun(
         )
     else:
         showing.print_line(_told(run_id, planned))
+        if hint := _undone(run_id, planned):
+            showing.tell_aside(hint)
 
 
 def _told(run_id: str, planned: NextLife) -> str:
@@ -78,3 +80,16 @@ def _told(run_id: str, planned: NextLife) -> str:
     verb = "run" if len(planned.again) > 1 else "runs"
     kept = f"; {', '.join(planned.kept)} kept" if planned.kept else ""
     return f"{run_id}: life {planned.command.life} has begun: {again} {verb} again{kept}"
+
+
+def _undone(run_id: str, planned: NextLife) -> str:
+    """What is kept may have been given back by a clean-up: only its author knows."""
+    kept = [each for each in planned.kept if each not in planned.cleaned]
+    if not planned.cleaned or not kept:
+        return ""
+    before = planned.command.life - 1
+    return (
+        f"{', '.join(planned.cleaned)} cleaned up after life {before}: if that undid what "
+        f"{', '.join(kept)} did, cancel this life and name that task: "
+        f"layby rerun {run_id} --from {kept[0]}"
+    )

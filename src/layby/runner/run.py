@@ -251,12 +251,13 @@ class Run:
         """What a caller whose patience is over should know: that nobody can go on with it, or
         that nobody can tell.
         """
+        directory = self._runner.directory
         try:
             async with asyncio.timeout(HINT_S):
                 explained = (await self._runnable(await self._rows())).values()
         except (LaybyError, TimeoutError):
             return (
-                f", and whether it is still running is not known: {self._runner.directory.address} does not "
+                f", and whether it is still running is not known: {directory.address} does not "
                 "answer. Wait again: runs go on without this process"
             )
         going = "" if is_node else " and is still running"
@@ -264,7 +265,7 @@ class Run:
         if not lost:
             return f"{going}: wait again, or cancel it"
         reason = reason_of(lost[0], self._runner.now())
-        return f"{going}: {reason.subject} {reason.sentence}. {self._runner.directory.how_to_work}"
+        return f"{going}: {reason.subject} {reason.sentence}. {directory.how_to_work}"
 
     async def _rows(self) -> list[tuple[Promise, Task | None]]:
         ask, query = partial(self._runner.page, kind=RowPage), GetRun(id=self.promise_id)

@@ -44,6 +44,8 @@ class NextLife(Struct, frozen=True):
     command: RerunRun
     again: tuple[str, ...]
     kept: tuple[str, ...]
+    cleaned: tuple[str, ...] = ()
+    """Tasks that cleaned up after the life before: they may have undone what the kept ones did."""
 
 
 def rows_of_life(run_id: str, rows: Iterable[Row], life: int | None = None) -> LifeRows:
@@ -116,7 +118,13 @@ def next_life(
         param=plan.next_life_param(root.param, life, reused, checkpoints),
         keep=checkpoints == "keep",
     )
-    return NextLife(command, tuple(e for e in shape.after if e in again), tuple(reused))
+    cleaned = (e for e in shape.after if e in shape.cleanups and e in ended)
+    return NextLife(
+        command,
+        tuple(e for e in shape.after if e in again),
+        tuple(reused),
+        tuple(e for e in cleaned if ended[e].status == "Completed"),
+    )
 
 
 def runs_again(
