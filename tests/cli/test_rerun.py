@@ -77,7 +77,7 @@ def test_what_cannot_be_run_again(desk: Desk):
     typed("rerun", "o", "--from", "secnd").complains(1, "no task 'secnd'", "'second'")
     typed("rerun", "x").complains(1, "there is no run")
     typed("rerun", "p").complains(1, "p")
-    typed("rerun", "o:first").complains(1, "o:first")
+    typed("rerun", "o:first").complains(1, "is a task", "layby rerun o --from first")
     desk.do(start("done"), r.settle("run/done:first"), r.settle("run/done:second"))
     desk.do(r.settle("run/done"))
     typed("rerun", "done").complains(2, "has completed", "--from")

@@ -10,6 +10,7 @@ from layby.client.interface import Client
 from layby.clock import SystemClock
 from layby.core.model import NEVER
 from layby.core.replies import RunData
+from layby.errors import NotFound
 from layby.runner.flow_directory import FlowDirectory
 from layby.workflow import plan
 from layby.workflow.next_life import Checkpoints, NextLife, next_life, rows_of_life
@@ -47,7 +48,13 @@ def rerun(
     timeout, now = NEVER if deadline is None else deadline, now_at(place)
 
     async def work(client: Client) -> tuple[str, NextLife]:
-        run_id = plan.parse_root_id((await found(client, asked)).id)
+        promise_id = (await found(client, asked)).id
+        if (node := plan.parse_node_id(promise_id)) is not None:
+            task_id, _, below = node.task_id.partition(".")
+            what = "a promise of a task" if below else "a task"
+            begin = f"layby rerun {node.run_id} --from {task_id}"
+            raise NotFound(f"'{asked}' is {what}, and only runs are run again: {begin}")
+        run_id = plan.parse_root_id(promise_id)
         if run_id is None:
             raise await unknown(client, asked, "run")
         latest = rows_of_life(run_id, await run_rows(client, plan.root_id(run_id)))
