@@ -188,7 +188,13 @@ def from_tasks(from_: "From | Sequence[From] | None") -> Sequence[From]:
     """As a list, however it was given."""
     if from_ is None:
         return ()
-    return (from_,) if isinstance(from_, str | TaskDefinition) else tuple(from_)
+    if isinstance(from_, str | TaskDefinition):
+        return (from_,)
+    if isinstance(from_, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        given = tuple(from_)
+        if all(isinstance(each, str | TaskDefinition) for each in given):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return given
+    raise UsageError(f"from_ is a task, its id, or a list of them, got {from_!r}")
 
 
 def _task_id(given: From, latest: LifeRows) -> str:
