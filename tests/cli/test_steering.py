@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from layby.core.commands import AnnotateTask, BlockTask, EnsurePromise
+from layby.workflow.history import History, Try
 from tests.cli.test_runs import start
 from tests.cli.test_waiting import take
 from tests.helpers import requests as r
@@ -205,7 +206,8 @@ def blocked(desk: Desk, pin: str | None = None) -> None:
     names = ("order", "order/first")
     take = replace(r.take(1, names=names, group="default"), codes=(("order", "v2"),))
     why = "sleep(90) is new"
-    claim = BlockTask(id="run/o-7:first", version=1, code="v2", why=why, pin=pin)
+    history = History(tries=(Try(1, "first", outcome="Blocked", error=why),)).to_text()
+    claim = BlockTask(id="run/o-7:first", version=1, code="v2", why=why, pin=pin, history=history)
     desk.do(start("o-7"), take, claim)
 
 
@@ -238,3 +240,12 @@ def test_what_a_pinned_run_waits_for(desk: Desk):
     told = typed("why", "o-7").out
     assert "until a worker with code 'v1' takes it" in told
     assert "a worker with code 'v1' can unblock it" in told
+
+
+def test_why_it_is_blocked_is_known_after_a_halt_too(desk: Desk):
+    """Its history has what the row does not say any more."""
+    blocked(desk)
+    typed("halt", "o-7:first")
+    typed("continue", "o-7:first")
+    told = typed("why", "o-7").out
+    assert "is blocked until a worker with other code than 'v2' takes it: sleep(90) is new" in told

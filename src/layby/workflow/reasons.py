@@ -15,7 +15,13 @@ from msgspec import Struct
 from layby.core.codes import refusing_codes
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
-from layby.core.waits import Waiting, WaitingOn, halted_sentence, waiting_of
+from layby.core.waits import (
+    Waiting,
+    WaitingOn,
+    blocked_sentence,
+    halted_sentence,
+    waiting_of,
+)
 from layby.wire import json_values
 from layby.wire.call_format import read_call
 from layby.workflow import plan
@@ -331,13 +337,10 @@ def _blocked(
 ) -> str:
     """What its code did not fit, whose turn it is now, and which of its waits go on meanwhile."""
     task, able = _task(about), about.able_workers
-    refused = ", ".join(f"'{code}'" for code in refusing_codes(task))
     if told is not None:
         sentence = told.sentence
-    elif task.pin is not None:
-        sentence = f"is blocked until a worker with code '{task.pin}' takes it"
-    else:
-        sentence = f"is blocked until a worker with other code than {refused} takes it"
+    else:  # it was halted, or held by another worker, in between
+        sentence = blocked_sentence(refusing_codes(task), task.pin, _why_refused(task))
     if able:
         has = f"{_count(able, 'worker')} of group '{task.group}' {'has' if able == 1 else 'have'}"
         sentence += f"; {has} such code"
@@ -345,6 +348,12 @@ def _blocked(
         others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
         sentence += f"; no worker of group '{task.group}' with such code is connected{others}"
     return sentence + _waits_that_go_on(task, now)
+
+
+def _why_refused(task: Task) -> str:
+    """What the code that refused it last has said, as far as its history tells."""
+    tries = reversed(read_history(task.history).tries)
+    return next((each.error or "" for each in tries if each.outcome == "Blocked"), "")
 
 
 def _waits_that_go_on(task: Task, now: Millis) -> str:
