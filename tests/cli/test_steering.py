@@ -230,7 +230,9 @@ def test_whoever_asks_is_told_what_a_blocked_task_waits_for(desk: Desk):
     assert "a worker with other code can unblock it" in told
     (listed,) = typed("waiting", "--kind", "code", "--json").json["waiting"]
     assert (listed["kind"], listed["id"]) == ("code", "run/o-7:first")
-    assert listed["command"] == "layby continue --code o-7:first"
+    assert listed["command"] == "layby worker MODULE --group default"
+    assert listed["otherwise"] == "layby continue --code o-7:first"
+    assert told.index("$ layby worker MODULE") < told.index("$ layby continue --code o-7:first")
     assert "other code than 'v2'" in typed("tree", "o-7").out
 
 
@@ -240,6 +242,7 @@ def test_what_a_pinned_run_waits_for(desk: Desk):
     told = typed("why", "o-7").out
     assert "until a worker with code 'v1' takes it" in told
     assert "a worker with code 'v1' can unblock it" in told
+    assert "--group default --version-tag v1" in told
 
 
 def test_why_it_is_blocked_is_known_after_a_halt_too(desk: Desk):

@@ -25,6 +25,7 @@ from layby.core.waits import (
 from layby.wire import json_values
 from layby.wire.call_format import read_call
 from layby.workflow import plan
+from layby.workflow.code_names import is_digest
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import failure_of, moment, read, read_run
@@ -59,6 +60,8 @@ class Reason(Struct, frozen=True, kw_only=True):
     """Who can unblock it; empty when only time can, or nobody needs to."""
     command: str | None = None
     """The command they would type."""
+    otherwise: str | None = None
+    """The command for when that is not possible, such as when the old code is gone for good."""
     awaited: tuple[str, ...] = ()
     """Promises it waits for: each has a reason of its own."""
     more_awaited: bool = False
@@ -90,6 +93,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         deadline=waiting.until or _ends_at(about, waiting),
         unblock=_unblock(about, waiting),
         command=_command(about, waiting),
+        otherwise=_otherwise(about, waiting),
         awaited=tuple(each.id for each, _ in about.awaited) if waiting.has_awaited else (),
         traceback=_last_stack(about) if waiting.form == "backoff" else "",
     )
@@ -249,10 +253,26 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
     if waiting.form == "halted":
         return f"layby continue {_quoted(short_id(about.promise.id))}"
     if waiting.form == "blocked" and not about.able_workers:
-        return f"layby continue --code {_quoted(short_id(about.promise.id))}"
+        return f"{_start_worker(about)}{_version_tag(_task(about))}"
     if waiting.form == "untaken" and _task(about).is_ours and not about.able_workers:
-        return f"layby worker MODULE --group {_quoted(_task(about).group or 'default')}"
+        return _start_worker(about)
     return _settling(about) if waiting.is_held or waiting.form == "suspended" else None
+
+
+def _otherwise(about: Explanation, waiting: Waiting) -> str | None:
+    """Not the first advice for what is blocked: the code may refuse it again, and pins are lost."""
+    if waiting.form == "blocked" and not about.able_workers:
+        return f"layby continue --code {_quoted(short_id(about.promise.id))}"
+    return None
+
+
+def _start_worker(about: Explanation) -> str:
+    return f"layby worker MODULE --group {_quoted(_task(about).group or 'default')}"
+
+
+def _version_tag(task: Task) -> str:
+    """For a pin that somebody chose; a digest comes with the code itself."""
+    return "" if task.pin is None or is_digest(task.pin) else f" --version-tag {_quoted(task.pin)}"
 
 
 def _ends_at(about: Explanation, waiting: Waiting) -> Millis | None:
@@ -283,6 +303,7 @@ def _reason(
     since: Millis | None = None,
     deadline: Millis | None = None,
     command: str | None = None,
+    otherwise: str | None = None,
     awaited: tuple[str, ...] = (),
     traceback: str = "",
     failed: tuple[str, ...] = (),
@@ -300,6 +321,7 @@ def _reason(
         deadline=deadline,
         unblock=unblock,
         command=command,
+        otherwise=otherwise,
         awaited=awaited,
         more_awaited=about.more_awaited,
         traceback=traceback,
