@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from layby.core.commands import AnnotateTask, BlockTask, EnsurePromise
+from layby.core.commands import AnnotateTask, BlockTask, EnsurePromise, PinRun
 from layby.workflow.history import History, Try
 from tests.cli.test_runs import start
 from tests.cli.test_waiting import take
@@ -243,6 +243,16 @@ def test_what_a_pinned_run_waits_for(desk: Desk):
     assert "until a worker with code 'v1' takes it" in told
     assert "a worker with code 'v1' can unblock it" in told
     assert "--group default --version-tag v1" in told
+
+
+def test_the_tree_of_a_pinned_run_shows_the_codes_that_touched_it(desk: Desk):
+    """What it is pinned to, and who else has tried."""
+    take = r.take(1, names=("order", "order/first"), group="default")
+    tries = (Try(1, "first", outcome="Released", code="v1"), Try(2, "released", code="v2"))
+    pin = PinRun(id="run/o-7:first", version=1, code="v1")
+    note = AnnotateTask(id="run/o-7:first", version=1, history=History(tries).to_text())
+    desk.do(start("o-7"), take, pin, note)
+    assert "order; pinned to code v1; codes v1, v2" in typed("tree", "o-7").lines[0]
 
 
 def test_why_it_is_blocked_is_known_after_a_halt_too(desk: Desk):

@@ -153,10 +153,10 @@ def _task_branches(root_id: str, status: RunStatus, shape: Shape) -> dict[str, B
 
 
 def _codes(status: RunStatus) -> str:
-    """Which codes have run its tasks, where that is more than one or it is pinned."""
-    if status.pin is not None:
-        return f"; pinned to code {status.pin}"
-    return f"; codes {', '.join(status.codes)}" if len(status.codes) > 1 else ""
+    """Which codes have run its tasks, where that is more than one, and what it is pinned to."""
+    pinned = "" if status.pin is None else f"; pinned to code {status.pin}"
+    codes = f"; codes {', '.join(status.codes)}" if len(status.codes) > 1 else ""
+    return f"{pinned}{codes}"
 
 
 def _before(task_id: str, shape: Shape) -> list[str]:
