@@ -99,6 +99,16 @@ def test_the_tree_shows_all_lives(desk: Desk):
     assert typed("tree", "o:second", "--json").json["tree"]["id"] == "run/o:life/2:second"
 
 
+def test_what_waits_for_its_old_body_says_so(desk: Desk):
+    """It depends on no task, so it does not wait for one."""
+    take = r.take(1, names=("order", "order/first"), group="default")
+    desk.do(start("o"), take, CancelPromise(id="run/o"))
+    typed("rerun", "o")
+    told = typed("tree", "o").out
+    assert "waits until its body of life 1 has ended on worker p" in told
+    assert "waits for 1 task" not in told
+
+
 def test_a_run_is_listed_once(desk: Desk):
     """By its latest life."""
     failed(desk)

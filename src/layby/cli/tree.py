@@ -109,7 +109,11 @@ def _life_branches(
     life: LifeRows, rows: Iterable[Row], now: Millis, *, everything: bool
 ) -> dict[str, Branch]:
     root, root_task = life.root
-    nodes = [NodeRow(promise, task) for promise, task in life.nodes.values() if task is not None]
+    nodes = [
+        NodeRow(promise, task, old_body=life.old_bodies.get(task_id))
+        for task_id, (promise, task) in life.nodes.items()
+        if task is not None
+    ]
     status = run_status(root, root_task, nodes, now, life.lives)
     branches = _task_branches(root.id, status, life.param.shape)
     shown = (

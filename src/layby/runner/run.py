@@ -117,8 +117,9 @@ class Run:
                 polling=self._runner.polling(promise.id),
                 stuck=self._runner.is_stuck(promise.id),
                 runnable=runnable.get(task.name or ""),
+                old_body=found.old_bodies.get(task_id),
             )
-            for promise, task in found.nodes.values()
+            for task_id, (promise, task) in found.nodes.items()
             if task is not None
         ]
         return run_status(root, root_task, nodes, self._runner.now(), found.lives)

@@ -30,6 +30,8 @@ class LifeRows(Struct, frozen=True):
     nodes: Mapping[str, Row]
     """By task id, in the order of the workflow."""
     param: plan.RunParam
+    old_bodies: Mapping[str, Task]
+    """By task id: tasks of earlier lives whose bodies still run; the new ones wait for them."""
 
     @property
     def group(self) -> str | None:
@@ -59,7 +61,14 @@ def rows_of_life(run_id: str, rows: Iterable[Row], life: int | None = None) -> L
     param = plan.read_root_param(root[0].param)
     ids = ((each, plan.node_id(run_id, each, param.life_of(each))) for each in param.shape.after)
     nodes = {task_id: by_id[each] for task_id, each in ids if each in by_id}
-    return LifeRows(run_id, life, lives, root, nodes, param)
+    old_bodies = {
+        node.task_id: task
+        for promise, task in by_id.values()
+        if task is not None and task.kind == "node" and task.is_kept and not promise.is_pending
+        if (node := plan.parse_node_id(promise.id)) is not None
+        if node.life < param.life_of(node.task_id)
+    }
+    return LifeRows(run_id, life, lives, root, nodes, param, old_bodies)
 
 
 def check_life(run_id: str, life: int, lives: int) -> int:

@@ -134,6 +134,11 @@ def sentence_of(
             return _blocked(about, told, now, knows_workers=knows_workers)
 
 
+def old_body_sentence(task: Task) -> str:
+    """`task`: the same task in an earlier life of its run, which has settled."""
+    return f"waits until its body of life {plan.life_of(task.id)} has ended on worker {task.pid}"
+
+
 def subject_of(promise: Promise, task: Task | None) -> str:
     """What people call it."""
     if (run_id := plan.parse_root_id(promise.id)) is not None and task is not None:
