@@ -86,6 +86,8 @@ class FlowDirectory:
     @property
     def how_to_work(self) -> str:
         """What to do about a task that no worker has the code of."""
+        if self._here is None and self.address == "memory:":
+            return "Nobody else can reach memory:, so give this Runner slots="
         if self._here is None:
             return f"Start a worker that has its workflow ({self._remedy()})"
         return "Give its workflow to runner.register(), or start a worker that has it"
@@ -96,9 +98,14 @@ class FlowDirectory:
             return f"{text}{hint}"
         if found.groups:
             return f"{text}, but one of group '{found.groups[0]}' has: give the Runner that group="
+        if self.address == "memory:":
+            return f"{text}: {self._remedy()}, or pass the Workflow itself"
         return f"{text}: start one with its code ({self._remedy()}), or pass the Workflow itself"
 
     def _remedy(self, group: str | None = None) -> str:
+        if self.address == "memory:":  # which nobody else can see
+            is_able = self._here is not None
+            return "give it to runner.register()" if is_able else "give this Runner slots="
         group = group or self._group
         in_group = "" if group == "default" else f" --group {group}"
         return f"layby worker MODULE --url {self.address}{in_group}"

@@ -56,7 +56,7 @@ from layby.runner import schedule as scheduling
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.private_socket import open_or_join
-from layby.runner.run import Run, deadline_ms
+from layby.runner.run import UNKNOWN, Run, deadline_ms
 from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
 from layby.store.sqlite import Durability
@@ -543,7 +543,7 @@ class Runner:
         if task is None:
             return plan.root_id(run_id, life)
         if life > 1:  # only then may the task be one of an earlier life
-            root = await self._promise(GetPromise(id=plan.root_id(run_id, life)), run_id)
+            root = await self._promise(GetPromise(id=plan.root_id(run_id, life)), f"run '{run_id}'")
             life = plan.read_root_param(root.param).life_of(task)
         return plan.node_id(run_id, task, life)
 
@@ -593,7 +593,8 @@ class Runner:
         reply = await self.send(command)
         if isinstance(reply.data, PromiseData):
             return reply.data.promise
-        raise error_for(reply.status, f"{what}: {reply.data}{_remedy(reply)}")
+        why = UNKNOWN if reply.status == 404 else f": {reply.data}"
+        raise error_for(reply.status, f"{what}{why}")
 
     async def _settle(self, promise_id: str, value: Value, state: PromiseState) -> Settlement:
         """`Runner.send` repeats nothing: a copy that the link sends again has the same id."""
