@@ -77,7 +77,9 @@ def test_interrupted_it_says_that_the_run_goes_on(folder, asked):
             process.hear("Deferred: waiting for promise q")
             process.send(asked)
             assert process.end() == 130
-            told = process.hear("the run 'r-1' goes on with its workers; watch it again with: ")
+            told = process.hear(
+                "the run 'r-1' stays on the server, for its workers; watch it again with: "
+            )
         assert told.endswith(f"layby run {FLOWS}:asking --id r-1 --url {there.url}")
         worker.resolve("q", 7)
         assert worker.get("r-1").result()["answer"] == 7

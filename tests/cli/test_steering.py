@@ -5,7 +5,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from layby.core.commands import AnnotateTask, BlockTask, EnsurePromise
+from layby.core.commands import AnnotateTask, BlockTask, EnsurePromise, PinRun
+from layby.workflow.history import History, Try
 from tests.cli.test_runs import start
 from tests.cli.test_waiting import take
 from tests.helpers import requests as r
@@ -205,7 +206,8 @@ def blocked(desk: Desk, pin: str | None = None) -> None:
     names = ("order", "order/first")
     take = replace(r.take(1, names=names, group="default"), codes=(("order", "v2"),))
     why = "sleep(90) is new"
-    claim = BlockTask(id="run/o-7:first", version=1, code="v2", why=why, pin=pin)
+    history = History(tries=(Try(1, "first", outcome="Blocked", error=why),)).to_text()
+    claim = BlockTask(id="run/o-7:first", version=1, code="v2", why=why, pin=pin, history=history)
     desk.do(start("o-7"), take, claim)
 
 
@@ -228,7 +230,9 @@ def test_whoever_asks_is_told_what_a_blocked_task_waits_for(desk: Desk):
     assert "a worker with other code can unblock it" in told
     (listed,) = typed("waiting", "--kind", "code", "--json").json["waiting"]
     assert (listed["kind"], listed["id"]) == ("code", "run/o-7:first")
-    assert listed["command"] == "layby continue --code o-7:first"
+    assert listed["command"] == "layby worker MODULE --group default"
+    assert listed["otherwise"] == "layby continue --code o-7:first"
+    assert told.index("$ layby worker MODULE") < told.index("$ layby continue --code o-7:first")
     assert "other code than 'v2'" in typed("tree", "o-7").out
 
 
@@ -238,3 +242,23 @@ def test_what_a_pinned_run_waits_for(desk: Desk):
     told = typed("why", "o-7").out
     assert "until a worker with code 'v1' takes it" in told
     assert "a worker with code 'v1' can unblock it" in told
+    assert "--group default --version-tag v1" in told
+
+
+def test_the_tree_of_a_pinned_run_shows_the_codes_that_touched_it(desk: Desk):
+    """What it is pinned to, and who else has tried."""
+    take = r.take(1, names=("order", "order/first"), group="default")
+    tries = (Try(1, "first", outcome="Released", code="v1"), Try(2, "released", code="v2"))
+    pin = PinRun(id="run/o-7:first", version=1, code="v1")
+    note = AnnotateTask(id="run/o-7:first", version=1, history=History(tries).to_text())
+    desk.do(start("o-7"), take, pin, note)
+    assert "order; pinned to code v1; codes v1, v2" in typed("tree", "o-7").lines[0]
+
+
+def test_why_it_is_blocked_is_known_after_a_halt_too(desk: Desk):
+    """Its history has what the row does not say any more."""
+    blocked(desk)
+    typed("halt", "o-7:first")
+    typed("continue", "o-7:first")
+    told = typed("why", "o-7").out
+    assert "is blocked until a worker with other code than 'v2' takes it: sleep(90) is new" in told

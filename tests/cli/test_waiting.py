@@ -71,6 +71,7 @@ def test_waiting_as_json(waits: Desk):
             "sentence",
             "unblock",
             "command",
+            "otherwise",
             "awaited",
             "since",
             "since_ms",

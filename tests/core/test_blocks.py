@@ -66,6 +66,17 @@ def test_a_blocked_task_is_pending_with_its_place_and_says_so(world: World) -> N
     world.check()
 
 
+def test_every_code_that_refused_it_is_named(world: World) -> None:
+    """Whoever starts a worker must know all that do not fit."""
+    blocked(world)
+    world.ok(take("worse"))
+    world.ok(block("worse", 2))
+    waiting = waiting_of(world.dump().promises[NODE], world.task(NODE), world.now)
+    assert waiting is not None
+    assert waiting.told is not None
+    assert "other code than 'bad' and 'worse' takes it: sl" in waiting.told.sentence
+
+
 def test_a_claim_whose_body_never_ran_is_not_a_try(world: World) -> None:
     """A worker may find out before it begins."""
     world.ok(r.run(a=""))

@@ -99,7 +99,7 @@ def test_the_same_again_is_the_same_life(world: World) -> None:
         (again("b", life=1), 400, "2 or more"),
         (again("b", source=2), 400, "must be one before life 2"),
         (again("b", timeout=0), 400, "timeout"),
-        (again("b", "b"), 400, "given twice"),
+        (again("b", "b"), 400, "Duplicate node"),
         (
             c.RerunRun(id="run/a", life=2, nodes=(c.NodeAgain("b", 1, ("b",)),)),
             400,

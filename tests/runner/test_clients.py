@@ -19,6 +19,7 @@ from layby import (
     Workflow,
     task,
 )
+from layby.client import outage
 from layby.core.replies import Reply
 from layby.core.stats import GetStats, StatsData
 from layby.runner import flow_directory
@@ -193,7 +194,7 @@ async def _published(client: Runner, name: str) -> None:
     async with asyncio.timeout(30):
         while True:
             try:
-                await client._directory.find(name)
+                await client.directory.find(name)
             except NotFound:
                 await asyncio.sleep(0.01)
             else:
@@ -238,7 +239,7 @@ def test_the_newest_registration_wins(tmp_path: Path):
 
 async def _has_tasks(client: Runner, count: int) -> None:
     async with asyncio.timeout(30):
-        while len((await client._directory.find("order")).nodes) != count:  # noqa: ASYNC110 - see above
+        while len((await client.directory.find("order")).nodes) != count:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.01)
 
 
@@ -277,6 +278,75 @@ def test_a_run_that_nobody_can_run_is_told_of_once(
             assert _told(caplog) == [told]
 
     at(place, tmp_path, scene)
+
+
+def test_a_life_that_nobody_can_run_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Whoever runs a run again may not be there for its tasks."""
+    caplog.set_level(logging.WARNING, flow_directory.__name__)
+
+    async def scene(desk: Desk) -> None:
+        async with desk.client() as client:
+            async with desk.worker(FAILING):
+                run = await client.start(FAILING, run_id="r")
+                with pytest.raises(RunFailed):
+                    await run.result()
+            caplog.clear()
+            async with desk.client() as other:
+                await (await other.get("r")).rerun()
+            assert [each.partition(",")[0] for each in _told(caplog)] == [
+                "workflow 'failing': no living worker of group 'default' has its code"
+            ]
+
+    at(_http, tmp_path, scene)
+
+
+def test_a_server_that_is_gone_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """In the log after a moment, and to whoever stops waiting: nobody knows whether it runs."""
+    monkeypatch.setattr(outage, "OUTAGE_TOLD_AFTER_S", 0.05)
+    caplog.set_level(logging.WARNING, outage.__name__)
+
+    def told() -> list[str]:
+        return [each.message for each in caplog.records if each.name == outage.__name__]
+
+    async def scene() -> None:
+        async with (
+            served() as server,
+            Meddler(server.port) as meddler,
+            Runner(meddler.url, slots=0) as client,
+        ):
+            run = await client.start(ORDER, {"order": 7}, run_id="r")
+            await meddler.down()
+            with pytest.raises(TimeoutError) as raised:
+                await run.result(timeout=0.3)
+            assert str(raised.value) == (
+                "run 'r' has no result after 0.3 s, and whether it is still running is not "
+                f"known: {meddler.url} does not answer. Wait again: runs go on without this "
+                "process"
+            )
+            assert len(told()) == 1
+            assert f"the server at {meddler.url} does not answer (" in told()[0]
+            asked = asyncio.create_task(run.status())
+            await meddler.up()
+            await asked
+            assert told()[1:] == [f"the server at {meddler.url} answers again"]
+
+    play(scene)
+
+
+def test_a_client_that_loses_patience_is_advised_what_it_can_do(tmp_path: Path):
+    """It cannot register code; a worker can."""
+
+    async def scene(desk: Desk) -> None:
+        async with desk.client() as client:
+            run = await client.start(ORDER, {"order": 7}, run_id="r")
+            with pytest.raises(TimeoutError, match="is still running: task 'pack'") as raised:
+                await run.result(timeout=0.1)
+            assert "register" not in str(raised.value)
+            assert f"layby worker MODULE --url {desk.address}" in str(raised.value)
+
+    at(_http, tmp_path, scene)
 
 
 def _told(caplog: pytest.LogCaptureFixture) -> list[str]:

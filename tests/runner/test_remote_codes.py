@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from layby import Run, Runner, Workflow, task
+import pytest
+
+from layby import Conflict, Run, Runner, Workflow, task
 from layby.core.queries import ExplainPromise
 from layby.server.server import Server
 from layby.workflow.reasons import reason_of
@@ -78,6 +80,10 @@ def test_a_pinned_run_at_a_server() -> None:
             await until(run, "code")
             assert "a worker with code 'v1'" in await why(new)
             assert (await run.status()).pin == "v1"
+            with pytest.raises(Conflict, match=r"run 'o-7' is not halted but blocked.*'v1'"):
+                await run.continue_()
+            with pytest.raises(Conflict, match=r"task 'pays' of run 'o-7' is not halted but blo"):
+                await new.continue_("o-7", "pays")
             await new.resolve("paid", 7)
             await run.continue_(code=True)
             assert (await run.result())["shipped"]

@@ -224,6 +224,13 @@ async def test_there_is_nothing_to_run_again_in_a_completed_run():
             await run.rerun()
         with pytest.raises(UsageError, match="did you mean 'ship'"):
             await run.rerun(from_="shipp")
+        with pytest.raises(NotFound, match=r"^run 'nope' is not known: check the id, or start it"):
+            await runner.get("nope")
+        with pytest.raises(NotFound, match=r"'nope': give it to runner\.register\(\), or pass the"):
+            await runner.start("nope")
+        for wrong in (3, ["ship", 3]):
+            with pytest.raises(UsageError, match=r"from_ is a task, its id, or a list .* got .*3"):
+                await run.rerun(from_=wrong)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="checkpoints"):
             await run.rerun(from_="ship", checkpoints="lose")  # type: ignore[arg-type]
         with pytest.raises(NotFound, match="run 'r' has 1 life"):

@@ -247,7 +247,8 @@ async def test_two_workers_never_pass_it_back_and_forth(tmp_path):
     async with Runner(address, version="v2") as runner:
         runner.register(bad("v2"))
         run = await runner.get("r")
-        await run.continue_()
+        with pytest.raises(UsageError, match="run 'r' is not halted but blocked"):
+            await run.continue_()
         with pytest.raises(UsageError, match="not halted"):
             await runner.continue_("r", "works")
         await asyncio.sleep(10)

@@ -71,7 +71,11 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
 """Every command: its name, its module, and its line in the list of commands."""
 
 
-TOLD: Final = ("layby.client.first_answer", "layby.runner.flow_directory")
+TOLD: Final = (
+    "layby.client.first_answer",
+    "layby.client.outage",
+    "layby.runner.flow_directory",
+)
 """Loggers, by name since loading them takes time: a server does not answer, a worker is missing."""
 
 

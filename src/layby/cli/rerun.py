@@ -7,8 +7,11 @@ from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import expect, found, run_rows, unknown
 from layby.cli.options import DURATION, as_json, reaching
 from layby.client.interface import Client
+from layby.clock import SystemClock
 from layby.core.model import NEVER
 from layby.core.replies import RunData
+from layby.errors import NotFound
+from layby.runner.flow_directory import FlowDirectory
 from layby.workflow import plan
 from layby.workflow.next_life import Checkpoints, NextLife, next_life, rows_of_life
 
@@ -45,12 +48,22 @@ def rerun(
     timeout, now = NEVER if deadline is None else deadline, now_at(place)
 
     async def work(client: Client) -> tuple[str, NextLife]:
-        run_id = plan.parse_root_id((await found(client, asked)).id)
+        promise_id = (await found(client, asked)).id
+        if (node := plan.parse_node_id(promise_id)) is not None:
+            task_id, _, below = node.task_id.partition(".")
+            what = "a promise of a task" if below else "a task"
+            begin = f"layby rerun {node.run_id} --from {task_id}"
+            raise NotFound(f"'{asked}' is {what}, and only runs are run again: {begin}")
+        run_id = plan.parse_root_id(promise_id)
         if run_id is None:
             raise await unknown(client, asked, "run")
-        rows = await run_rows(client, plan.root_id(run_id))
-        planned = next_life(rows_of_life(run_id, rows), from_, checkpoints, timeout, now)
+        latest = rows_of_life(run_id, await run_rows(client, plan.root_id(run_id)))
+        planned = next_life(latest, from_, checkpoints, timeout, now)
         expect(await client.send(planned.command), RunData, f"run '{run_id}'")
+        directory = FlowDirectory(
+            client.send, place.address, latest.group or "default", SystemClock().elapsed
+        )
+        await directory.warn_if_nobody_works(latest.param.flow)
         return run_id, planned
 
     run_id, planned = ask(place, work)
@@ -65,6 +78,8 @@ def rerun(
         )
     else:
         showing.print_line(_told(run_id, planned))
+        if hint := _undone(run_id, planned):
+            showing.tell_aside(hint)
 
 
 def _told(run_id: str, planned: NextLife) -> str:
@@ -72,3 +87,16 @@ def _told(run_id: str, planned: NextLife) -> str:
     verb = "run" if len(planned.again) > 1 else "runs"
     kept = f"; {', '.join(planned.kept)} kept" if planned.kept else ""
     return f"{run_id}: life {planned.command.life} has begun: {again} {verb} again{kept}"
+
+
+def _undone(run_id: str, planned: NextLife) -> str:
+    """What is kept may have been given back by a clean-up: only its author knows."""
+    kept = [each for each in planned.kept if each not in planned.cleaned]
+    if not planned.cleaned or not kept:
+        return ""
+    before = planned.command.life - 1
+    return (
+        f"{', '.join(planned.cleaned)} cleaned up after life {before}: if that undid what "
+        f"{', '.join(kept)} did, cancel this life and name that task: "
+        f"layby rerun {run_id} --from {kept[0]}"
+    )

@@ -177,7 +177,7 @@ def _how_it_goes_on(place: Place, run_id: str, *, is_client: bool) -> str:
     ended = ENDED.get(_state_of(place, run_id), "")
     if ended:
         return f"{ended}; see how it ended with"
-    return "goes on with its workers; watch it again with" if is_client else KEPT
+    return "stays on the server, for its workers; watch it again with" if is_client else KEPT
 
 
 def _state_of(place: Place, run_id: str) -> str:

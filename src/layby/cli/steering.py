@@ -27,7 +27,7 @@ from layby.core.replies import Reply, SettlementData
 from layby.errors import Conflict, NotFound
 from layby.wire import json_values
 from layby.workflow import plan
-from layby.workflow.reasons import short_id
+from layby.workflow.reasons import not_halted, short_id
 
 BY = "layby:by"
 REASON = "layby:reason"
@@ -284,12 +284,8 @@ def _expect_task(reply: Reply, asked: str, told: str) -> None:
 async def _refuse_blocked(client: Client, promise_id: str, asked: str) -> None:
     """Nothing was halted; whoever looks at a blocked task probably meant something else."""
     rows = await run_rows(client, root_of(promise_id))
-    mine = (t for _, t in rows if t is not None and t.id.startswith(promise_id))
-    if any(task.refused is not None for task in mine):
-        raise Conflict(
-            f"{asked} is not halted but blocked: it continues when a worker with other code is "
-            f"connected. To let the same code try again: layby continue --code {asked}"
-        )
+    if why := not_halted(asked, promise_id, rows, f"layby continue --code {asked}"):
+        raise Conflict(why)
 
 
 async def _steered(client: Client, promise_id: str, command: Command) -> list[str]:

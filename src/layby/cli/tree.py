@@ -109,7 +109,11 @@ def _life_branches(
     life: LifeRows, rows: Iterable[Row], now: Millis, *, everything: bool
 ) -> dict[str, Branch]:
     root, root_task = life.root
-    nodes = [NodeRow(promise, task) for promise, task in life.nodes.values() if task is not None]
+    nodes = [
+        NodeRow(promise, task, old_body=life.old_bodies.get(task_id))
+        for task_id, (promise, task) in life.nodes.items()
+        if task is not None
+    ]
     status = run_status(root, root_task, nodes, now, life.lives)
     branches = _task_branches(root.id, status, life.param.shape)
     shown = (
@@ -153,10 +157,10 @@ def _task_branches(root_id: str, status: RunStatus, shape: Shape) -> dict[str, B
 
 
 def _codes(status: RunStatus) -> str:
-    """Which codes have run its tasks, where that is more than one or it is pinned."""
-    if status.pin is not None:
-        return f"; pinned to code {status.pin}"
-    return f"; codes {', '.join(status.codes)}" if len(status.codes) > 1 else ""
+    """Which codes have run its tasks, where that is more than one, and what it is pinned to."""
+    pinned = "" if status.pin is None else f"; pinned to code {status.pin}"
+    codes = f"; codes {', '.join(status.codes)}" if len(status.codes) > 1 else ""
+    return f"{pinned}{codes}"
 
 
 def _before(task_id: str, shape: Shape) -> list[str]:

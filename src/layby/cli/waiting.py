@@ -62,6 +62,7 @@ def reason_json(reason: Reason) -> dict[str, Any]:
         "sentence": _sentence(reason),
         "unblock": reason.unblock,
         "command": reason.command,
+        "otherwise": reason.otherwise,
         "awaited": reason.awaited,
         **showing.times(since=reason.since, deadline=reason.deadline),
     }

@@ -45,8 +45,14 @@ def why(place: Place, asked: str, *, as_json: bool) -> None:
     if more := showing.more_tracebacks(len(found.failures), verbose):
         showing.print_line(f"\n{more}")
     if found.cause.command is not None:
-        command = showing.bold(place.sent_here(found.cause.command))
-        showing.new_console().print(f"  {showing.dim('$')} {command}")
+        _print_command(place.sent_here(found.cause.command))
+    if found.cause.otherwise is not None:
+        showing.print_line("or, if there is no such code any more:")
+        _print_command(place.sent_here(found.cause.otherwise))
+
+
+def _print_command(command: str) -> None:
+    showing.new_console().print(f"  {showing.dim('$')} {showing.bold(command)}")
 
 
 async def _find(client: Client, asked: str, now: Millis) -> Why:

@@ -23,6 +23,7 @@ from layby.client.first_answer import FirstAnswer, already_heard
 from layby.client.inbox import Inbox
 from layby.client.interface import PromiseListener, Watching
 from layby.client.lost_replies import recovered_reply
+from layby.client.outage import Outage
 from layby.client.transport import CONNECT_S, Transport, Unreachable
 from layby.core.commands import Command, Take, WatchPromise, WatchRun
 from layby.core.pauses import Pauses
@@ -91,6 +92,7 @@ class HttpClient:
         self._patience = patience
         self._answer_within = answer_within
         self._first = first or already_heard(url)
+        self._outage = Outage(url)
         self._queue: deque[PendingRequest] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
@@ -197,18 +199,22 @@ class HttpClient:
 
     async def _deliver(self, batch: Sequence[PendingRequest]) -> None:
         """Send until each has its answer; those that could not be served again, in order."""
-        unanswered, pauses = batch, _pauses(self._retry_for())
+        now = asyncio.get_running_loop().time
+        unanswered, pauses, silent_since = batch, _pauses(self._retry_for()), now()
         while True:
-            began = asyncio.get_running_loop().time()
+            began = now()
             unanswered, failure = await self._try(unanswered)
             if not unanswered:
                 return
-            if _server_wait_ms(batch[0].request) and asyncio.get_running_loop().time() > began + 1:
+            if _server_wait_ms(batch[0].request) and now() > began + 1:
                 pauses = _pauses(self._patience)  # the server was up, and let the request wait
+                silent_since = now()
             pause = next(pauses, None)
             if pause is None or self._closed.is_set():
                 _fail_all(unanswered, _stopped() if self._closed.is_set() else failure)
                 return
+            if self._first.is_heard:
+                self._outage.lasts(failure, now() - silent_since)
             await self._pause(self._first.bounded(pause))
 
     def _patient_for(self, request: Command | Query) -> float:
@@ -245,6 +251,7 @@ class HttpClient:
         ]
         if len(unanswered) < len(batch):
             self._first.heard()
+            self._outage.over()
         self._first.failed("it cannot serve now")
         return unanswered, StoreUnavailable(f"the server at {self.transport.url} cannot serve now")
 

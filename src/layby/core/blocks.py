@@ -9,7 +9,7 @@ the code that began it: workers with other code block its tasks.
 from typing import Final
 
 from layby.core import validate, waits
-from layby.core.codes import refused_by
+from layby.core.codes import read_refusals, refused_by
 from layby.core.draft import Draft
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
@@ -54,7 +54,8 @@ def block(d: Draft, c: BlockTask, task: Task, _: Promise) -> Reply:
     task = (task.begun() if c.begun else task.never_begun()).with_history(c.history)
     ready_at = d.now if c.ready_at is None else min(c.ready_at, d.now)
     refused = refused_by(task, c.code, c.pin)
-    d.put_task(task.blocked(ready_at, refused, c.pin, waits.blocked(c.code, c.why, c.pin, d.now)))
+    waiting_on = waits.blocked(read_refusals(refused).codes, c.why, c.pin, d.now)
+    d.put_task(task.blocked(ready_at, refused, c.pin, waiting_on))
     return OK
 
 

@@ -121,7 +121,7 @@ def rerun(d: Draft, c: RerunRun) -> Reply:
     if existing is not None:
         return _existing(c, existing)
     if why_not := _why_not(d, c, first):
-        return refuse(409, f"Run '{c.id}' {why_not}")
+        return refuse(409, f"It {why_not}")
     _end_what_is_left(d, c)
     _create(d, c)
     for earlier in {c.id, c.before_id}:
@@ -139,7 +139,7 @@ def _existing(c: RerunRun, life: Promise) -> Reply:
     )
     if is_same:
         return ok(RunData(life, created=False))
-    return refuse(409, f"Run '{c.id}' was run again by somebody else, who asked for something else")
+    return refuse(409, "It was run again by somebody else, who asked for something else")
 
 
 def _why_not(d: Draft, c: RerunRun, first: Task) -> str | None:

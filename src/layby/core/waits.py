@@ -5,6 +5,7 @@ Lists, statuses, sentences and gauges ask `waiting_of`. SQL cannot, so a test co
 reports it (`WaitingOn`); core itself reports a back-off, a halt or a block when it begins.
 """
 
+from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -193,13 +194,15 @@ def halted_sentence(by: str = "", reason: str = "") -> str:
     return f"is halted{who}{why} until somebody continues it"
 
 
-def blocked(code: str, why: str, pin: str | None, now: Millis) -> str:
-    """What a task waits for that the code of its worker could not go on with."""
-    if pin is not None:
-        sentence = f"is blocked until a worker with code '{pin}' takes it: {why}"
-    else:
-        sentence = f"is blocked until a worker with other code than '{code}' takes it: {why}"
-    return WaitingOn("code", sentence, now).to_text()
+def blocked(codes: Iterable[str], why: str, pin: str | None, now: Millis) -> str:
+    """What a task waits for that these codes could not go on with; `why`: so the last one said."""
+    return WaitingOn("code", blocked_sentence(codes, pin, why), now).to_text()
+
+
+def blocked_sentence(codes: Iterable[str], pin: str | None, why: str) -> str:
+    refused = " and ".join(f"'{code}'" for code in codes)
+    fitting = f"other code than {refused}" if pin is None else f"code '{pin}'"
+    return f"is blocked until a worker with {fitting} takes it" + (f": {why}" if why else "")
 
 
 def _reported(task: Task, since: Millis) -> Waiting | None:

@@ -1,7 +1,7 @@
 """The workflows that workers have published, for processes that start runs without the code."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import Final
 
 from layby.client.patience import send_until_answered
@@ -25,15 +25,26 @@ Send = Callable[[Command | Query], Awaitable[Reply]]
 
 
 class FlowDirectory:
-    """`address` and `group` are those of the Runner; `elapsed` counts milliseconds."""
+    """`address` and `group` are those of the Runner; `elapsed` counts milliseconds.
 
-    def __init__(self, send: Send, address: str, group: str, elapsed: Callable[[], int]) -> None:
+    `here`: the workflows whose code this process has; None if it runs no bodies.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        address: str,
+        group: str,
+        elapsed: Callable[[], int],
+        here: Container[str] | None = None,
+    ) -> None:
         self._send = send
-        self._address = address
+        self.address = address
+        self._here = here
         self._group = group
         self._elapsed = elapsed
-        self._looked_at: dict[str, int] = {}
-        self._warned: set[str] = set()
+        self._looked_at: dict[tuple[str, str], int] = {}
+        self._warned: set[tuple[str, str]] = set()
 
     async def find(self, name: str) -> Layout:
         """The layout that was published last under this name; raises if there is none."""
@@ -49,22 +60,37 @@ class FlowDirectory:
         except WireError as error:
             raise WireError(f"workflow '{name}' was published in another form: {error}") from None
 
-    async def warn_if_nobody_works(self, name: str) -> None:
-        """Once for each workflow: a run that nobody can run would wait without a word."""
-        now = self._elapsed()
-        if name in self._warned or now - self._looked_at.get(name, -LOOK_EVERY_MS) < LOOK_EVERY_MS:
+    async def warn_if_nobody_works(self, name: str, group: str | None = None) -> None:
+        """Once for each workflow: a run that nobody can run would wait without a word.
+
+        `group`: that of the run, unless it is the Runner's.
+        """
+        if self._here is not None and name in self._here and group in (None, self._group):
             return
-        self._looked_at[name] = now
-        found = (await self._send(FindFlow(group=self._group, name=name))).data
+        now, group = self._elapsed(), group or self._group
+        key = (group, name)
+        if key in self._warned or now - self._looked_at.get(key, -LOOK_EVERY_MS) < LOOK_EVERY_MS:
+            return
+        self._looked_at[key] = now
+        found = (await self._send(FindFlow(group=group, name=name))).data
         if isinstance(found, FlowData) and found.able_workers == 0:
-            self._warned.add(name)
+            self._warned.add(key)
             logger.warning(
                 "workflow '%s': no living worker of group '%s' has its code, so its runs wait "
                 "until one is started: %s",
                 name,
-                self._group,
-                self._remedy(),
+                group,
+                self._remedy(group),
             )
+
+    @property
+    def how_to_work(self) -> str:
+        """What to do about a task that no worker has the code of."""
+        if self._here is None and self.address == "memory:":
+            return "Nobody else can reach memory:, so give this Runner slots="
+        if self._here is None:
+            return f"Start a worker that has its workflow ({self._remedy()})"
+        return "Give its workflow to runner.register(), or start a worker that has it"
 
     def _unknown(self, name: str, found: FlowData) -> str:
         text = f"no worker of group '{self._group}' has published a workflow '{name}'"
@@ -72,11 +98,17 @@ class FlowDirectory:
             return f"{text}{hint}"
         if found.groups:
             return f"{text}, but one of group '{found.groups[0]}' has: give the Runner that group="
+        if self.address == "memory:":
+            return f"{text}: {self._remedy()}, or pass the Workflow itself"
         return f"{text}: start one with its code ({self._remedy()}), or pass the Workflow itself"
 
-    def _remedy(self) -> str:
-        group = "" if self._group == "default" else f" --group {self._group}"
-        return f"layby worker MODULE --url {self._address}{group}"
+    def _remedy(self, group: str | None = None) -> str:
+        if self.address == "memory:":  # which nobody else can see
+            is_able = self._here is not None
+            return "give it to runner.register()" if is_able else "give this Runner slots="
+        group = group or self._group
+        in_group = "" if group == "default" else f" --group {group}"
+        return f"layby worker MODULE --url {self.address}{in_group}"
 
 
 def publish(worker: Worker, flows: Iterable[Workflow]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -41,7 +40,7 @@ EXPLAINED_NAMES = 8
 HINT_S = 0.5
 """How long whoever has lost their patience may have to wait for the reason."""
 UNKNOWN = " is not known: check the id, or start it first"
-RUNNING = "has no result after {within:g} s and is still running"
+NO_RESULT = "has no result after {within:g} s"
 CLEANING_UP = "is not cleaned up after {within:g} s"
 Answer = TypeVar("Answer")
 
@@ -118,8 +117,9 @@ class Run:
                 polling=self._runner.polling(promise.id),
                 stuck=self._runner.is_stuck(promise.id),
                 runnable=runnable.get(task.name or ""),
+                old_body=found.old_bodies.get(task_id),
             )
-            for promise, task in found.nodes.values()
+            for task_id, (promise, task) in found.nodes.items()
             if task is not None
         ]
         return run_status(root, root_task, nodes, self._runner.now(), found.lives)
@@ -141,6 +141,7 @@ class Run:
         planned = next_life(latest, from_tasks(from_), checkpoints, timeout, now)
         reply = await self._runner.send(planned.command)
         if isinstance(reply.data, RunData):
+            await self._runner.directory.warn_if_nobody_works(latest.param.flow, latest.group)
             return self
         raise error_for(reply.status, f"run '{self.id}' cannot be run again: {reply.data}")
 
@@ -187,7 +188,7 @@ class Run:
         self,
         within: float | None,
         life: int | None,
-        not_yet: str = RUNNING,
+        not_yet: str = NO_RESULT,
         node_id: str | None = None,
     ) -> Promise:
         """The root of this life, or of the latest, or this node, when it has settled."""
@@ -204,8 +205,8 @@ class Run:
         except TimeoutError:
             if not limit.expired():
                 raise
-            hint = await self._hint()
-            raise TimeoutError(f"run '{self.id}' {not_yet.format(within=within)}: {hint}") from None
+            hint = await self._hint(is_node=node_id is not None)
+            raise TimeoutError(f"run '{self.id}' {not_yet.format(within=within)}{hint}") from None
 
     async def _watched(self, life: int | None) -> Promise:
         if life is not None:
@@ -247,20 +248,25 @@ class Run:
                 found[name] = reply.data
         return found
 
-    async def _hint(self) -> str:
-        """What a caller whose patience is over should know: that nobody can go on with it."""
-        lost: list[Explanation] = []
-        with suppress(LaybyError, TimeoutError):  # the store may be what does not answer
+    async def _hint(self, *, is_node: bool) -> str:
+        """What a caller whose patience is over should know: that nobody can go on with it, or
+        that nobody can tell.
+        """
+        directory = self._runner.directory
+        try:
             async with asyncio.timeout(HINT_S):
                 explained = (await self._runnable(await self._rows())).values()
-            lost = [each for each in explained if not each.able_workers]
+        except (LaybyError, TimeoutError):
+            return (
+                f", and whether it is still running is not known: {directory.address} does not "
+                "answer. Wait again: runs go on without this process"
+            )
+        going = "" if is_node else " and is still running"
+        lost = [each for each in explained if not each.able_workers]
         if not lost:
-            return "wait again, or cancel it"
+            return f"{going}: wait again, or cancel it"
         reason = reason_of(lost[0], self._runner.now())
-        return (
-            f"{reason.subject} {reason.sentence}. Give its workflow to runner.register(), or start "
-            "a worker that has it"
-        )
+        return f"{going}: {reason.subject} {reason.sentence}. {directory.how_to_work}"
 
     async def _rows(self) -> list[tuple[Promise, Task | None]]:
         ask, query = partial(self._runner.page, kind=RowPage), GetRun(id=self.promise_id)

@@ -31,7 +31,7 @@ from layby.core.commands import (
     WatchRun,
 )
 from layby.core.model import Millis, Promise, PromiseState
-from layby.core.queries import ListRuns, Query
+from layby.core.queries import GetRun, ListRuns, Query
 from layby.core.replies import (
     PromiseData,
     Reply,
@@ -56,7 +56,7 @@ from layby.runner import schedule as scheduling
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.private_socket import open_or_join
-from layby.runner.run import Run, deadline_ms
+from layby.runner.run import UNKNOWN, Run, deadline_ms
 from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
 from layby.store.sqlite import Durability
@@ -71,6 +71,7 @@ from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
 from layby.workflow.names import check_name, check_run_id, close_match
 from layby.workflow.outcome import ROOT_STATES, RunFilter
+from layby.workflow.reasons import not_halted
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
 from layby.workflow.workflow import AnyTask, Workflow
@@ -177,8 +178,12 @@ class Runner:
         self.client = self._link.client
         self._worker = None
         self._program = FlowProgram(self.client, random.random, self._version)
-        self._directory = FlowDirectory(
-            self.send, self._address, self._config.group, self._link.elapsed
+        self.directory = FlowDirectory(
+            self.send,
+            self._address,
+            self._config.group,
+            self._link.elapsed,
+            self._program.flows if self._config.slots else None,
         )
         try:
             await (self._start_worker() if self._config.slots else self._link.greet())
@@ -292,8 +297,7 @@ class Runner:
         )
         started = await self._started(command, run_id)
         if started.created:
-            if known.name not in self._program.flows:
-                await self._directory.warn_if_nobody_works(known.name)
+            await self.directory.warn_if_nobody_works(known.name)
             return Run(self, run_id, is_new=True)
         found = plan.read_root_param(started.promise.param)
         self._check_flow(found.flow, known.name, run_id)
@@ -353,7 +357,7 @@ class Runner:
         self._check_open()
         if isinstance(flow, str):
             here = self._program.flows.get(flow)
-            return await self._directory.find(flow) if here is None else here
+            return await self.directory.find(flow) if here is None else here
         if self._config.slots:
             self._register_flow(flow)
         else:
@@ -404,7 +408,7 @@ class Runner:
         await self._steer(run_id, task, partial(HaltTask, by=by, reason=reason))
 
     async def continue_(self, run_id: str, task: str | None = None, *, code: bool = False) -> None:
-        """Continue a halted task (or every halted task of a run).
+        """Continue a halted task (or every halted task of a run); Conflict if it is only blocked.
 
         With `code`, instead, tasks that are blocked because the code did not fit are offered to
         all workers again, and a pinned run is no longer pinned.
@@ -539,7 +543,7 @@ class Runner:
         if task is None:
             return plan.root_id(run_id, life)
         if life > 1:  # only then may the task be one of an earlier life
-            root = await self._promise(GetPromise(id=plan.root_id(run_id, life)), run_id)
+            root = await self._promise(GetPromise(id=plan.root_id(run_id, life)), f"run '{run_id}'")
             life = plan.read_root_param(root.param).life_of(task)
         return plan.node_id(run_id, task, life)
 
@@ -552,14 +556,26 @@ class Runner:
         """For a run, every task at once; for a single task, a refusal is raised."""
         if task is None:
             run = await self.get(run_id)
-            await asyncio.gather(*(self.send(kind(id=each)) for each in await run.unsettled()))
+            ids = await run.unsettled()
+            replies = await asyncio.gather(*(self.send(kind(id=each)) for each in ids))
+            if kind is ContinueTask and not any(reply.is_ok for reply in replies):
+                await self._refuse_blocked(run_id, run.promise_id, f"run '{run_id}'")
             return
         promise_id = await self._promise_id(run_id, task)
         reply = await self.send(kind(id=promise_id))
         if reply.status == 404:
             raise await self._unknown(run_id, task)
+        if kind is ContinueTask and reply.status == 409:
+            await self._refuse_blocked(run_id, promise_id, f"task '{task}' of run '{run_id}'")
         if not reply.is_ok:
             raise error_for(reply.status, f"task '{task}' of run '{run_id}': {reply.data}")
+
+    async def _refuse_blocked(self, run_id: str, promise_id: str, what: str) -> None:
+        """Nothing was halted; whoever continues a blocked task probably meant something else."""
+        found = pages(partial(self.page, kind=RowPage), GetRun(id=plan.root_id(run_id)))
+        rows = [row async for page in found for row in page.rows]
+        if why := not_halted(what, promise_id, rows, "continue_(code=True)"):
+            raise Conflict(why)
 
     async def _listed(
         self, state: PromiseState | None, flow: str | None, limit: int
@@ -577,7 +593,8 @@ class Runner:
         reply = await self.send(command)
         if isinstance(reply.data, PromiseData):
             return reply.data.promise
-        raise error_for(reply.status, f"{what}: {reply.data}{_remedy(reply)}")
+        why = UNKNOWN if reply.status == 404 else f": {reply.data}"
+        raise error_for(reply.status, f"{what}{why}")
 
     async def _settle(self, promise_id: str, value: Value, state: PromiseState) -> Settlement:
         """`Runner.send` repeats nothing: a copy that the link sends again has the same id."""

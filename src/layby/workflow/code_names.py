@@ -93,5 +93,10 @@ def _function(function: Any) -> Any:
     return kind.__call__
 
 
+def is_digest(code: str) -> bool:
+    """Whether a code looks like one that nobody has named."""
+    return len(code) == DIGITS and set(code) <= set("0123456789abcdef")
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]

@@ -30,6 +30,14 @@ class LifeRows(Struct, frozen=True):
     nodes: Mapping[str, Row]
     """By task id, in the order of the workflow."""
     param: plan.RunParam
+    old_bodies: Mapping[str, Task]
+    """By task id: tasks of earlier lives whose bodies still run; the new ones wait for them."""
+
+    @property
+    def group(self) -> str | None:
+        """Whose workers run its tasks."""
+        task = self.root[1]
+        return None if task is None else task.group
 
 
 class NextLife(Struct, frozen=True):
@@ -38,6 +46,8 @@ class NextLife(Struct, frozen=True):
     command: RerunRun
     again: tuple[str, ...]
     kept: tuple[str, ...]
+    cleaned: tuple[str, ...] = ()
+    """Tasks that cleaned up after the life before: they may have undone what the kept ones did."""
 
 
 def rows_of_life(run_id: str, rows: Iterable[Row], life: int | None = None) -> LifeRows:
@@ -51,7 +61,14 @@ def rows_of_life(run_id: str, rows: Iterable[Row], life: int | None = None) -> L
     param = plan.read_root_param(root[0].param)
     ids = ((each, plan.node_id(run_id, each, param.life_of(each))) for each in param.shape.after)
     nodes = {task_id: by_id[each] for task_id, each in ids if each in by_id}
-    return LifeRows(run_id, life, lives, root, nodes, param)
+    old_bodies = {
+        node.task_id: task
+        for promise, task in by_id.values()
+        if task is not None and task.kind == "node" and task.is_kept and not promise.is_pending
+        if (node := plan.parse_node_id(promise.id)) is not None
+        if node.life < param.life_of(node.task_id)
+    }
+    return LifeRows(run_id, life, lives, root, nodes, param, old_bodies)
 
 
 def check_life(run_id: str, life: int, lives: int) -> int:
@@ -110,7 +127,13 @@ def next_life(
         param=plan.next_life_param(root.param, life, reused, checkpoints),
         keep=checkpoints == "keep",
     )
-    return NextLife(command, tuple(e for e in shape.after if e in again), tuple(reused))
+    cleaned = (e for e in shape.after if e in shape.cleanups and e in ended)
+    return NextLife(
+        command,
+        tuple(e for e in shape.after if e in again),
+        tuple(reused),
+        tuple(e for e in cleaned if ended[e].status == "Completed"),
+    )
 
 
 def runs_again(
@@ -174,7 +197,13 @@ def from_tasks(from_: "From | Sequence[From] | None") -> Sequence[From]:
     """As a list, however it was given."""
     if from_ is None:
         return ()
-    return (from_,) if isinstance(from_, str | TaskDefinition) else tuple(from_)
+    if isinstance(from_, str | TaskDefinition):
+        return (from_,)
+    if isinstance(from_, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        given = tuple(from_)
+        if all(isinstance(each, str | TaskDefinition) for each in given):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return given
+    raise UsageError(f"from_ is a task, its id, or a list of them, got {from_!r}")
 
 
 def _task_id(given: From, latest: LifeRows) -> str:

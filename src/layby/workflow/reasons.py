@@ -7,6 +7,7 @@ A reason begins where its subject ends: "task 'pay' of run 'o-7'" + "is halted u
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -14,10 +15,17 @@ from msgspec import Struct
 from layby.core.codes import refusing_codes
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
-from layby.core.waits import Waiting, WaitingOn, halted_sentence, waiting_of
+from layby.core.waits import (
+    Waiting,
+    WaitingOn,
+    blocked_sentence,
+    halted_sentence,
+    waiting_of,
+)
 from layby.wire import json_values
 from layby.wire.call_format import read_call
 from layby.workflow import plan
+from layby.workflow.code_names import is_digest
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import failure_of, moment, read, read_run
@@ -52,6 +60,8 @@ class Reason(Struct, frozen=True, kw_only=True):
     """Who can unblock it; empty when only time can, or nobody needs to."""
     command: str | None = None
     """The command they would type."""
+    otherwise: str | None = None
+    """The command for when that is not possible, such as when the old code is gone for good."""
     awaited: tuple[str, ...] = ()
     """Promises it waits for: each has a reason of its own."""
     more_awaited: bool = False
@@ -83,6 +93,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         deadline=waiting.until or _ends_at(about, waiting),
         unblock=_unblock(about, waiting),
         command=_command(about, waiting),
+        otherwise=_otherwise(about, waiting),
         awaited=tuple(each.id for each, _ in about.awaited) if waiting.has_awaited else (),
         traceback=_last_stack(about) if waiting.form == "backoff" else "",
     )
@@ -123,6 +134,11 @@ def sentence_of(
             return _blocked(about, told, now, knows_workers=knows_workers)
 
 
+def old_body_sentence(task: Task) -> str:
+    """`task`: the same task in an earlier life of its run, which has settled."""
+    return f"waits until its body of life {plan.life_of(task.id)} has ended on worker {task.pid}"
+
+
 def subject_of(promise: Promise, task: Task | None) -> str:
     """What people call it."""
     if (run_id := plan.parse_root_id(promise.id)) is not None and task is not None:
@@ -136,6 +152,23 @@ def subject_of(promise: Promise, task: Task | None) -> str:
         return f"promise {promise.id}"
     call = read_call(promise)
     return f"task {promise.id}" if call is None else f"call {promise.id} of {call.func}()"
+
+
+def not_halted(
+    what: str, promise_id: str, rows: Iterable[tuple[Promise, Task | None]], command: str
+) -> str | None:
+    """For whoever continues a task, or a run, of which nothing is halted: what is blocked instead.
+
+    `rows`: those of its run; `command` lets the same code try again. None if nothing is blocked.
+    """
+    mine = (t for _, t in rows if t is not None and f"{t.id}:".startswith(f"{promise_id}:"))
+    task = next((each for each in mine if each.refused is not None), None)
+    if task is None:
+        return None
+    return (
+        f"{what} is not halted but blocked: it continues when {_fitting(task)} is connected. "
+        f"To let the same code try again: {command}"
+    )
 
 
 # --- what is not a wait --------------------------------------------------------------------
@@ -229,10 +262,26 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
     if waiting.form == "halted":
         return f"layby continue {_quoted(short_id(about.promise.id))}"
     if waiting.form == "blocked" and not about.able_workers:
-        return f"layby continue --code {_quoted(short_id(about.promise.id))}"
+        return f"{_start_worker(about)}{_version_tag(_task(about))}"
     if waiting.form == "untaken" and _task(about).is_ours and not about.able_workers:
-        return f"layby worker MODULE --group {_quoted(_task(about).group or 'default')}"
+        return _start_worker(about)
     return _settling(about) if waiting.is_held or waiting.form == "suspended" else None
+
+
+def _otherwise(about: Explanation, waiting: Waiting) -> str | None:
+    """Not the first advice for what is blocked: the code may refuse it again, and pins are lost."""
+    if waiting.form == "blocked" and not about.able_workers:
+        return f"layby continue --code {_quoted(short_id(about.promise.id))}"
+    return None
+
+
+def _start_worker(about: Explanation) -> str:
+    return f"layby worker MODULE --group {_quoted(_task(about).group or 'default')}"
+
+
+def _version_tag(task: Task) -> str:
+    """For a pin that somebody chose; a digest comes with the code itself."""
+    return "" if task.pin is None or is_digest(task.pin) else f" --version-tag {_quoted(task.pin)}"
 
 
 def _ends_at(about: Explanation, waiting: Waiting) -> Millis | None:
@@ -263,6 +312,7 @@ def _reason(
     since: Millis | None = None,
     deadline: Millis | None = None,
     command: str | None = None,
+    otherwise: str | None = None,
     awaited: tuple[str, ...] = (),
     traceback: str = "",
     failed: tuple[str, ...] = (),
@@ -280,6 +330,7 @@ def _reason(
         deadline=deadline,
         unblock=unblock,
         command=command,
+        otherwise=otherwise,
         awaited=awaited,
         more_awaited=about.more_awaited,
         traceback=traceback,
@@ -317,13 +368,10 @@ def _blocked(
 ) -> str:
     """What its code did not fit, whose turn it is now, and which of its waits go on meanwhile."""
     task, able = _task(about), about.able_workers
-    refused = ", ".join(f"'{code}'" for code in refusing_codes(task))
     if told is not None:
         sentence = told.sentence
-    elif task.pin is not None:
-        sentence = f"is blocked until a worker with code '{task.pin}' takes it"
-    else:
-        sentence = f"is blocked until a worker with other code than {refused} takes it"
+    else:  # it was halted, or held by another worker, in between
+        sentence = blocked_sentence(refusing_codes(task), task.pin, _why_refused(task))
     if able:
         has = f"{_count(able, 'worker')} of group '{task.group}' {'has' if able == 1 else 'have'}"
         sentence += f"; {has} such code"
@@ -331,6 +379,12 @@ def _blocked(
         others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
         sentence += f"; no worker of group '{task.group}' with such code is connected{others}"
     return sentence + _waits_that_go_on(task, now)
+
+
+def _why_refused(task: Task) -> str:
+    """What the code that refused it last has said, as far as its history tells."""
+    tries = reversed(read_history(task.history).tries)
+    return next((each.error or "" for each in tries if each.outcome == "Blocked"), "")
 
 
 def _waits_that_go_on(task: Task, now: Millis) -> str:
@@ -344,8 +398,11 @@ def _waits_that_go_on(task: Task, now: Millis) -> str:
 def _who_fits(about: Explanation) -> str:
     if about.able_workers:
         return "a free slot of such a worker"
-    pin = _task(about).pin
-    return "a worker with other code" if pin is None else f"a worker with code '{pin}'"
+    return _fitting(_task(about))
+
+
+def _fitting(task: Task) -> str:
+    return "a worker with other code" if task.pin is None else f"a worker with code '{task.pin}'"
 
 
 def _awaited_by(about: Explanation) -> str:

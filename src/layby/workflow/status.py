@@ -32,7 +32,7 @@ from layby.workflow.history import (
 )
 from layby.workflow.merge import MergeConflict
 from layby.workflow.plan import life_of, parse_node_id, parse_root_id, read_root_param
-from layby.workflow.reasons import sentence_of
+from layby.workflow.reasons import old_body_sentence, sentence_of
 from layby.workflow.shape import Shape
 
 __all__ = [
@@ -143,6 +143,8 @@ class NodeRow(Struct, frozen=True):
     """Whether this process still runs a body of it that should have ended."""
     runnable: Explanation | None = None
     """Who could run it, as the store explains any task with the same code; None: not known."""
+    old_body: Task | None = None
+    """The same task in an earlier life of the run, if a body of that still runs."""
 
 
 def run_status(
@@ -215,6 +217,8 @@ def _waiting_on(
     if row.runnable is not None:
         able, workers = row.runnable.able_workers, row.runnable.workers
         about = replace(about, able_workers=able, workers=workers)
+    if waiting.form == "dependency" and not awaited and row.old_body is not None:
+        return WaitingOn(waiting.kind, old_body_sentence(row.old_body), waiting.since)
     sentence = sentence_of(about, waiting, now, knows_workers=row.runnable is not None)
     return WaitingOn(waiting.kind, sentence, waiting.since, waiting.until)
 
