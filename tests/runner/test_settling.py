@@ -71,7 +71,7 @@ def test_a_run_is_not_settled_from_outside(place):
     async def scene() -> None:
         async with place() as runner:
             run = await runner.start(FLOW, run_id="r")
-            with pytest.raises(Conflict, match="promise 'run/r': It is a run.*cancel it"):
+            with pytest.raises(Conflict, match=r"promise 'run/r': It is a run.*cancel it"):
                 await runner.resolve("run/r", 3)
             with pytest.raises(Conflict, match="promise 'run/r:waits': It is a task of a run"):
                 await runner.reject("run/r:waits", "no")

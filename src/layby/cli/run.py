@@ -130,7 +130,7 @@ def run(
     _check_slots(is_client=is_client)
     with redirect_stdout(sys.stderr):
         flow = find_flow_or_name(target) if is_client else find_flow(target)
-    context = read_context(given)
+    context = read_context(given) if given else None  # an existing run has one
     runner = Runner(
         _address(place),
         slots=0 if is_client else slots,
@@ -157,7 +157,8 @@ def run(
         closer.code = 130
         if view.run_id:
             in_group = "" if group == "default" else f" --group {group}"
-            again = place.sent_here(f"layby run {target} --id {view.run_id}{in_group}")
+            works = " --work" if work else ""
+            again = place.sent_here(f"layby run {target} --id {view.run_id}{in_group}{works}")
             how = _how_it_goes_on(place, view.run_id, is_client=is_client)
             click.echo(f"the run '{view.run_id}' {how}: {again}", err=True)
         raise KeyboardInterrupt from None
@@ -208,7 +209,7 @@ class _LoopCloser:
 async def _executed(
     runner: Runner,
     flow: Workflow | str,
-    context: Mapping[str, Any],
+    context: Mapping[str, Any] | None,
     run_id: str | None,
     deadline: float | None,
     view: "_RunView",

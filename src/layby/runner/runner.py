@@ -45,6 +45,7 @@ from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of
 from layby.errors import (
     Conflict,
+    ContextError,
     EngineStopped,
     NotFound,
     RunnerClosed,
@@ -282,14 +283,21 @@ class Runner:
     ) -> Run:
         """Start a run and return at once. The same id is the same run, even after a restart.
 
+        An existing run needs no context, and keeps the one it began with.
         A workflow may be given by its name, if it is registered here or a worker has published it.
         """
         known = await self._found(flow)
         start_id = "" if run_id is None else new_request_id()
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
-        command = plan.plan(
-            known, run_id, context, self._config.group, deadline_ms(deadline), start_id=start_id
-        )
+        timeout = deadline_ms(deadline)
+        try:
+            command = plan.plan(
+                known, run_id, context, self._config.group, timeout, start_id=start_id
+            )
+        except ContextError:
+            if context is None and start_id and await self._exists(run_id, known.name):
+                return Run(self, run_id)  # which has a context
+            raise
         started = await self._started(command, run_id)
         if started.created:
             if known.name not in self._program.flows:
@@ -520,6 +528,14 @@ class Runner:
         if not isinstance(reply.data, RunData):
             raise error_for(reply.status, f"run '{run_id}' cannot be started: {reply.data}")
         return reply.data
+
+    async def _exists(self, run_id: str, flow_name: str) -> bool:
+        """Whether there is such a run; raises if it belongs to another workflow."""
+        data = (await self.send(GetPromise(id=plan.root_id(run_id)))).data
+        if not isinstance(data, PromiseData):
+            return False
+        self._check_flow(plan.read_root_param(data.promise.param).flow, flow_name, run_id)
+        return True
 
     @staticmethod
     def _check_flow(stored: str, flow_name: str, run_id: str) -> None:
