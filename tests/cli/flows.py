@@ -35,6 +35,11 @@ def clean(context):
     Path("cleaned").write_text(context.ending.state)
 
 
+@task(rule="finally", timeout=60)
+async def clean_slowly(context, handle):
+    await handle.wait_for("cleaned")
+
+
 flow = Workflow("numbers", tasks=[double, check, last])
 asking = Workflow("asking", tasks=[ask])
 
@@ -45,3 +50,4 @@ class Numbers(TypedDict):
 
 declared = Workflow("declared", tasks=[double], context=Numbers)
 cleaned = Workflow("cleaned", tasks=[ask, clean])
+cleaned_slowly = Workflow("cleaned_slowly", tasks=[ask, clean_slowly])
