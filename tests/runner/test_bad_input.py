@@ -135,6 +135,33 @@ async def test_bad_run_ids(run_id):
         assert await runner.list() == []
 
 
+@pytest.mark.parametrize("given", [5, None, b"p", ("p",)])
+@virtual_test
+async def test_ids_that_are_not_text(given, caplog):
+    """Of a promise, a run, a task, a schedule or a workflow: nothing is sent."""
+    async with Runner("memory:") as runner:
+        await runner.start(FLOW, run_id="r")
+        calls = [
+            runner.resolve(given, 1),
+            runner.reject(given, "no"),
+            runner.get(given),
+            runner.cancel(given),
+            runner.unschedule(given),
+        ]
+        if given is not None:
+            calls += [
+                runner.cancel("r", given),
+                runner.halt("r", given),
+                runner.continue_("r", given),
+                runner.list(flow=given),
+                runner.schedule(FLOW, "0 0 1 1 *", id=given),
+            ]
+        for call in calls:
+            with pytest.raises(UsageError, match="must be a string, not"):
+                await call
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
 @virtual_test
 async def test_bad_run_ids_come_with_one_that_would_do():
     """The remedy is part of the error."""

@@ -70,7 +70,7 @@ from layby.workflow.code_names import check_version
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
-from layby.workflow.names import check_name, check_run_id, close_match
+from layby.workflow.names import check_name, check_run_id, check_text, close_match
 from layby.workflow.outcome import ROOT_STATES, RunFilter
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
@@ -379,6 +379,8 @@ class Runner:
     ) -> "builtins.list[Run]":
         """Runs by id, at most `limit`."""
         whole_number(limit, "limit", 1)
+        if flow is not None:
+            check_text(flow, "workflow")
         states: tuple[PromiseState | None, ...] = (None,) if state is None else _states(state)
         found = [each for wanted in states for each in await self._listed(wanted, flow, limit)]
         return [Run(self, run_id) for run_id in sorted(found)[:limit]]
@@ -549,6 +551,8 @@ class Runner:
 
     async def _promise_id(self, run_id: str, task: str | None) -> str:
         """The root of the run's latest life, or a task as it is in that life."""
+        if task is not None:
+            check_text(task, "task")
         ask = WatchRun(id=plan.root_id(check_run_id(run_id)), hold=False)
         data = (await self.send(ask)).data
         life = data.lives if isinstance(data, RunWatchData) else 1
@@ -598,7 +602,7 @@ class Runner:
     async def _settle(self, promise_id: str, value: Value, state: PromiseState) -> Settlement:
         """`Runner.send` repeats nothing: a copy that the link sends again has the same id."""
         settle = ResolvePromise(
-            id=promise_id, value=value, state=state, settlement_id=new_request_id()
+            id=check_text(promise_id, "promise id"), value=value, state=state, settlement_id=new_request_id()
         )
         reply = await self.send(settle)
         if not isinstance(reply.data, SettlementData):
