@@ -31,7 +31,7 @@ from layby.core.commands import (
     WatchRun,
 )
 from layby.core.model import Millis, Promise, PromiseState
-from layby.core.queries import ListRuns, Query
+from layby.core.queries import GetRun, ListRuns, Query, SearchSchedules
 from layby.core.replies import (
     PromiseData,
     Reply,
@@ -94,6 +94,8 @@ GRACE_S = 25.0
 """Less than the 30 s that Kubernetes waits before it kills a process."""
 MEMORY_GRACE_S = 1.0
 """Nothing is kept, so nobody could resume it."""
+
+_LISTS = {ListRuns: "the list of runs", SearchSchedules: "the list of schedules"}
 
 
 class Runner:
@@ -519,7 +521,7 @@ class Runner:
         """The page a query finds; raises for a refusal."""
         reply = await self.send(query)
         if not isinstance(reply.data, kind):
-            raise error_for(reply.status, f"{query.kind} was refused: {reply.data}")
+            raise error_for(reply.status, f"{_words_for(query)} cannot be read: {reply.data}")
         return reply.data
 
     # --- internals -----------------------------------------------------------------------
@@ -597,16 +599,20 @@ class Runner:
         reply = await self.send(command)
         if isinstance(reply.data, PromiseData):
             return reply.data.promise
-        raise error_for(reply.status, f"{what}: {reply.data}{_remedy(reply)}")
+        raise error_for(reply.status, f"{what}: {reply.data}", remedy=_remedy(reply))
 
     async def _settle(self, promise_id: str, value: Value, state: PromiseState) -> Settlement:
         """`Runner.send` repeats nothing: a copy that the link sends again has the same id."""
         settle = ResolvePromise(
-            id=check_text(promise_id, "promise id"), value=value, state=state, settlement_id=new_request_id()
+            id=check_text(promise_id, "promise id"),
+            value=value,
+            state=state,
+            settlement_id=new_request_id(),
         )
         reply = await self.send(settle)
         if not isinstance(reply.data, SettlementData):
-            raise error_for(reply.status, f"promise '{promise_id}': {reply.data}{_remedy(reply)}")
+            text = f"promise '{promise_id}': {reply.data}"
+            raise error_for(reply.status, text, remedy=_remedy(reply))
         return settlement_of(reply.data)
 
     async def _unknown(self, run_id: str, task: str | None) -> NotFound:
@@ -663,8 +669,14 @@ def _compare_contexts(run_id: str, stored: str, given: Value) -> None:
         )
 
 
-def _remedy(reply: Reply) -> str:
-    return ": check the id, or start it first" if reply.status == 404 else ""
+def _words_for(query: Query) -> str:
+    if isinstance(query, GetRun):
+        return f"run '{plan.run_id_of(query.id)}'"
+    return _LISTS.get(type(query), query.kind)
+
+
+def _remedy(reply: Reply) -> str | None:
+    return ": check the id, or start it first" if reply.status == 404 else None
 
 
 def _states(state: RunFilter) -> tuple[PromiseState, ...]:
