@@ -94,13 +94,14 @@ class Run:
         """
         within = limit_of(timeout, "timeout of cleaned_up()")
         begin = asyncio.get_running_loop().time()
-        root = await self._settled(within, None, CLEANING_UP)
+        not_yet = "" if within is None else CLEANING_UP.format(within=within)
+        root = await self._settled(within, None, not_yet)
         life_of = plan.read_root_param(root.param).life_of
         for task_id in plan.cleanups_of(root):
             passed = asyncio.get_running_loop().time() - begin
             left = None if within is None else max(0.0, within - passed)
             node_id = plan.node_id(self.id, task_id, life_of(task_id))
-            await self._settled(left, None, CLEANING_UP, node_id)
+            await self._settled(left, None, not_yet, node_id)
         return await self.status(life=plan.life_of(root.id))
 
     async def status(self, *, life: int | None = None) -> RunStatus:
@@ -204,7 +205,7 @@ class Run:
         except TimeoutError:
             if not limit.expired():
                 raise
-            hint = await self._hint()
+            hint = await self._hint(is_over=node_id is not None)
             raise TimeoutError(f"run '{self.id}' {not_yet.format(within=within)}: {hint}") from None
 
     async def _watched(self, life: int | None) -> Promise:
@@ -247,7 +248,7 @@ class Run:
                 found[name] = reply.data
         return found
 
-    async def _hint(self) -> str:
+    async def _hint(self, *, is_over: bool) -> str:
         """What a caller whose patience is over should know: that nobody can go on with it."""
         lost: list[Explanation] = []
         with suppress(LaybyError, TimeoutError):  # the store may be what does not answer
@@ -255,7 +256,7 @@ class Run:
                 explained = (await self._runnable(await self._rows())).values()
             lost = [each for each in explained if not each.able_workers]
         if not lost:
-            return "wait again, or cancel it"
+            return "wait again" if is_over else "wait again, or cancel it"
         reason = reason_of(lost[0], self._runner.now())
         return (
             f"{reason.subject} {reason.sentence}. Give its workflow to runner.register(), or start "
