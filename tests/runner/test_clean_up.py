@@ -357,7 +357,7 @@ async def test_whoever_waits_for_a_long_clean_up_is_told_their_own_number():
         ):
             await run.cleaned_up(timeout=5)
         await run.cancel()
-        with pytest.raises(TimeoutError, match="is not cleaned up after 7 s: wait again$"):
+        with pytest.raises(TimeoutError, match=r"after 7 s: wait again$"):
             await run.cleaned_up(timeout=7)
 
 

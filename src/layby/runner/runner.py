@@ -95,7 +95,10 @@ GRACE_S = 25.0
 MEMORY_GRACE_S = 1.0
 """Nothing is kept, so nobody could resume it."""
 
-_LISTS = {ListRuns: "the list of runs", SearchSchedules: "the list of schedules"}
+_LISTS: dict[type[Query], str] = {
+    ListRuns: "the list of runs",
+    SearchSchedules: "the list of schedules",
+}
 
 
 class Runner:
