@@ -270,9 +270,16 @@ _BY_STATUS: dict[int, type[LaybyError]] = {
 }
 
 
-def error_for(status: int, text: str) -> LaybyError:
-    """The exception for a reply that refuses."""
-    return _BY_STATUS.get(status, LaybyError)(text)
+_REMEDIES = {
+    401: ": the server needs a valid token; give one (token= or --token)",
+    403: ": the token does not allow this; give one that does (token= or --token)",
+}
+
+
+def error_for(status: int, text: str, *, remedy: str | None = None) -> LaybyError:
+    """The exception for a reply that refuses; a token is the remedy if no other is given."""
+    remedy = _REMEDIES.get(status, "") if remedy is None else remedy
+    return _BY_STATUS.get(status, LaybyError)(f"{text}{remedy}")
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:

@@ -40,6 +40,13 @@ def fails(context):
 
 
 all_fail = Workflow("all_fail", tasks=[task(id=f"t{number}")(fails) for number in range(5)])
+
+
+@task(rule="finally", timeout=60)
+async def clean_slowly(context, handle):
+    await handle.wait_for("cleaned")
+
+
 flow = Workflow("numbers", tasks=[double, check, last])
 asking = Workflow("asking", tasks=[ask])
 
@@ -50,3 +57,4 @@ class Numbers(TypedDict):
 
 declared = Workflow("declared", tasks=[double], context=Numbers)
 cleaned = Workflow("cleaned", tasks=[ask, clean])
+cleaned_slowly = Workflow("cleaned_slowly", tasks=[ask, clean_slowly])

@@ -1,5 +1,6 @@
 """What people are told about a run that is being cleaned up."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from layby.workflow.plan import names, plan
 from layby.workflow.task import task
 from layby.workflow.workflow import Workflow
 from tests.helpers import requests as r
+from tests.helpers.cli_processes import Process
 from tests.helpers.command_line import Desk, typed
 
 FLOWS = Path(__file__).with_name("flows.py")
@@ -93,6 +95,33 @@ def test_the_tree_shows_who_cleans_up(cancelled: Desk):
     assert told["report"].startswith("    └── report")
 
 
+def listed() -> tuple[str, bool, int, int]:
+    (run,) = typed("runs", "--json").json["runs"]
+    return run["state"], run["is_cleaning_up"], run["tasks_settled"], run["tasks"]
+
+
+def test_the_list_of_runs_counts_what_has_yet_to_clean_up(cancelled: Desk):
+    assert typed("runs").lines[1].split()[:6] == [
+        "o-7",
+        "order",
+        "Cancelled",
+        "cleaning",
+        "up",
+        "2/4",
+    ]
+    assert listed() == ("Cancelled", True, 2, 4)
+    cancelled.do(r.settle("run/o-7:compensate"))
+    assert listed() == ("Cancelled", True, 3, 4)
+    cancelled.do(r.settle("run/o-7:report"))
+    assert listed() == ("Cancelled", False, 4, 4)
+
+
+def test_a_run_that_ends_by_itself_is_listed_as_cleaning_up_too(order: Desk):
+    assert listed() == ("Running", False, 1, 4)
+    order.do(r.settle("run/o-7:charge"))
+    assert listed() == ("Running", True, 2, 4)
+
+
 def test_waiting_lists_a_clean_up_that_nobody_takes(cancelled: Desk):
     ended = ReleaseTasks(pid="w", incarnation="1", tasks=(Released("run/o-7:charge", 1),))
     cancelled.do(ended)
@@ -117,3 +146,19 @@ def test_a_run_over_its_deadline_is_cleaned_up_before_its_process_ends(tmp_path,
 def test_a_cancelled_run_stays_so(order: Desk):
     order.do(CancelPromise(id="run/o-7"))
     typed("cancel", "o-7").complains(1, "was settled before")
+
+
+def test_interrupted_while_it_cleans_up_it_says_so(tmp_path, monkeypatch):
+    """Clean-up was cut off, and may need this process again."""
+    monkeypatch.chdir(tmp_path)
+    options = ("--context", "question=never", "--deadline", "300ms", "--id", "r")
+    with Process(["-m", "layby.cli", "run", f"{FLOWS}:cleaned_slowly", *options]) as process:
+        process.hear("Deferred: waiting for promise cleaned")
+        process.send(signal.SIGTERM)
+        assert process.end() == 130
+        told = process.hear("the run 'r'")
+    again = f"layby run {FLOWS}:cleaned_slowly --id r"
+    assert told == (
+        "the run 'r' has failed: its deadline passed; task 'clean_slowly' still has to clean up; "
+        f"continue it with: {again}"
+    )

@@ -343,3 +343,13 @@ def test_a_declared_context_is_checked(folder):
     assert "context[\"n\"]: expected int, got str 'one'" in said.err
     assert "declared by Numbers of workflow 'declared'" in said.err
     assert json.loads(typed("run", f"{FLOWS}:declared", "--context", "n=1").out) == {"n": 2}
+
+
+@pytest.mark.parametrize("name", ["declared", "flow"])
+def test_an_existing_run_needs_no_context(folder, name):
+    """What is printed when it is interrupted names none: no complaint, declared or not."""
+    run = ("run", f"{FLOWS}:{name}", "--id", "r-1")
+    first = typed(*run, "--context", "n=1")
+    again = typed(*run)
+    assert (again.code, again.out) == (0, first.out)
+    assert "context" not in again.err

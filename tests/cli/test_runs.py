@@ -94,6 +94,7 @@ def test_json_has_stable_keys(runs: Desk):
         "life",
         "workflow",
         "state",
+        "is_cleaning_up",
         "tasks_settled",
         "tasks",
         "created",

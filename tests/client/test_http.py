@@ -88,11 +88,36 @@ def test_a_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch):
     play(scene)
 
 
-@pytest.mark.parametrize("url", ["", "host:8001", "ftp://host", "http://", "unix:", "sqlite:a.db"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "host:8001",
+        "ftp://host",
+        "http://",
+        "unix:",
+        "sqlite:a.db",
+        "http://h:99999",
+        "http://h:x",
+    ],
+)
 def test_what_is_no_address_of_a_server_is_told(url: str):
     """At once, with an example."""
     with pytest.raises(UsageError, match="http://host:8001"):
         transport.check_url(url)
+
+
+def test_plain_text_where_https_was_asked_for_is_told():
+    """What OpenSSL says of it helps nobody."""
+
+    async def scene() -> None:
+        async with served() as server:
+            client = HttpClient(f"https://127.0.0.1:{server.port}", patience=0)
+            with pytest.raises(StoreUnavailable, match="it does not speak https; is it http://"):
+                await client.send(r.promise("x"))
+            await client.close()
+
+    play(scene)
 
 
 # --- order -----------------------------------------------------------------------------------

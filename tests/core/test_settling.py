@@ -119,3 +119,20 @@ def _id(command: c.Command) -> str | None:
 
 def _has_won(answer: object) -> bool:
     return getattr(answer, "won", False)
+
+
+@pytest.mark.parametrize("state", ["resolved", "rejected", "rejected_canceled"])
+@pytest.mark.parametrize("each", ["run/1", "run/1:a", "run/1:clean"])
+def test_a_run_makes_its_outcome_itself(world: World, each: str, state: str) -> None:
+    """Whether open or settled; what people settle below its tasks is as any promise."""
+    nodes = (c.Node(id="a", name="n"), c.Node(id="clean", name="n", cleanup=True))
+    world.ok(c.StartRun(id="run/1", name="r", group="g", nodes=nodes))
+    world.ok(r.promise("run/1:a.c.promise.ok"))
+    settle = c.ResolvePromise(id=each, state=state)
+    refused = world.send(settle)
+    assert refused.status == 409
+    assert "outcome" in str(refused.data)
+    assert world.ok(c.GetPromise(id=each)).promise.is_pending
+    assert world.ok(c.ResolvePromise(id="run/1:a.c.promise.ok")).won
+    assert world.ok(c.CancelPromise(id=each)).won
+    assert world.send(settle).status == 409

@@ -51,6 +51,8 @@ def test_an_app_of_starlette(there: Elsewhere):
     async def scene() -> None:
         async with alive(app):
             assert await asked(app, "GET", "/orders/7") == (404, "order-7")
+            too_long = f"/orders/{'7' * 300}"
+            assert (await asked(app, "POST", too_long, {"amount": 20}))[0] == 400
             for _ in range(2):
                 told = await asked(app, "POST", "/orders/7", {"amount": 20})
                 assert told == (202, {"run": "order-7"})

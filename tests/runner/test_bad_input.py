@@ -1,6 +1,7 @@
 """Errors that name the thing and the remedy."""
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 
@@ -29,13 +30,23 @@ FLOW = flow_of(nothing)
         ("", "no path"),
         ("sqlite::memory:", "use 'memory:'"),
         (7, "an address is a string"),
+        ("127.0.0.1:8001", "did you mean 'http://127.0.0.1:8001'"),
+        ("localhost:8001", "for a file of this name write './localhost:8001'"),
+        ("[::1]:8001/", "did you mean 'http://"),
+        ("memory", "did you mean 'memory:'"),
     ],
 )
 def test_bad_addresses(address, told):
     """Refused when the Runner is made, before anything is opened."""
-    with pytest.raises(UsageError, match=told) as error:
+    with pytest.raises(UsageError, match=f"(?i:{re.escape(told)})") as error:
         Runner(address)
     assert repr(address) in str(error.value)
+
+
+@pytest.mark.parametrize("address", ["./localhost:8001", "sqlite:7", "a/b:7", "C:\\x.db"])
+def test_addresses_of_files(address):
+    """They only look a little like something else."""
+    Runner(address)
 
 
 @pytest.mark.parametrize("option", ["max_parked", "max_threads", "max_crashes"])
@@ -122,6 +133,33 @@ async def test_bad_run_ids(run_id):
         with pytest.raises(UsageError, match="run id"):
             await runner.start(FLOW, run_id=run_id)
         assert await runner.list() == []
+
+
+@pytest.mark.parametrize("given", [5, None, b"p", ("p",)])
+@virtual_test
+async def test_ids_that_are_not_text(given, caplog):
+    """Of a promise, a run, a task, a schedule or a workflow: nothing is sent."""
+    async with Runner("memory:") as runner:
+        await runner.start(FLOW, run_id="r")
+        calls = [
+            runner.resolve(given, 1),
+            runner.reject(given, "no"),
+            runner.get(given),
+            runner.cancel(given),
+            runner.unschedule(given),
+        ]
+        if given is not None:
+            calls += [
+                runner.cancel("r", given),
+                runner.halt("r", given),
+                runner.continue_("r", given),
+                runner.list(flow=given),
+                runner.schedule(FLOW, "0 0 1 1 *", id=given),
+            ]
+        for call in calls:
+            with pytest.raises(UsageError, match="must be a string, not"):
+                await call
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 @virtual_test

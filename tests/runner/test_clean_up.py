@@ -339,6 +339,29 @@ async def test_nothing_to_clean_up_is_cleaned_up_when_the_run_is_over():
 
 
 @virtual_test
+async def test_whoever_waits_for_a_long_clean_up_is_told_their_own_number():
+    """And not to cancel what is cancelled."""
+
+    @task
+    async def works(context):
+        await asyncio.sleep(3)
+
+    @task(rule="finally", timeout=60)
+    async def cleans(context):
+        await asyncio.sleep(30)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(works, cleans))
+        with pytest.raises(
+            TimeoutError, match="is not cleaned up after 5 s: wait again, or cancel"
+        ):
+            await run.cleaned_up(timeout=5)
+        await run.cancel()
+        with pytest.raises(TimeoutError, match=r"after 7 s: wait again$"):
+            await run.cleaned_up(timeout=7)
+
+
+@virtual_test
 async def test_cleaned_up_can_be_waited_for_in_a_task():
     order = Order()
 

@@ -8,7 +8,7 @@ from typing import TypedDict
 import pytest
 
 import layby
-from layby import BlockingRunner, Context, ContextError, RunFailed, Runner, Workflow, task
+from layby import BlockingRunner, Conflict, Context, ContextError, RunFailed, Runner, Workflow, task
 from layby.testing import current_clock, virtual_test
 from tests.helpers.troubled_server import play, served
 
@@ -85,6 +85,23 @@ def test_starts_are_checked_and_tasks_read_the_class(place):
             await runner.schedule(offers, "* * * * *", context={"amount": 1, "expres": True})
         assert [each.id for each in await runner.list()] == [each.id for each in before]
         assert await runner.schedules() == []
+
+    on_both(scene, place)
+
+
+@pytest.mark.parametrize("place", [embedded, over_http])
+def test_an_existing_run_needs_no_context(place):
+    """A new one does; and so does the same id of another workflow."""
+
+    async def scene(runner: Runner) -> None:
+        with pytest.raises(ContextError, match="amount"):
+            await runner.start(offers, run_id="r")
+        await runner.execute(offers, {"amount": 7}, run_id="r")
+        again = await runner.start(offers, run_id="r")
+        assert not again.is_new
+        assert (await again.result())["price"] == 14
+        with pytest.raises(Conflict, match="belongs to workflow 'offer'"):
+            await runner.start(counting, run_id="r")
 
     on_both(scene, place)
 

@@ -139,22 +139,28 @@ def test_what_may_not_be_done_is_said(rights: Rights):
     """By every verb, in words."""
 
     async def refused(what: Any, match: str) -> None:
-        with pytest.raises(NotAllowed, match=match):
+        with pytest.raises(NotAllowed, match=f"{match}: the token does not allow this; .*token="):
             await what
 
     async def scene(place: Place) -> None:
         async with place.runner() as runner:
-            run = await runner.start(Workflow("waits", tasks=[waits]), run_id="a")
+            flow = Workflow("waits", tasks=[waits])
+            run = await runner.start(flow, run_id="a")
             schedule = await runner.schedule(Workflow("works", tasks=[works]), "0 0 1 1 *")
             rights.refusal = FORBIDDEN
-            await refused(run.status(), "layby.run.get was refused: Forbidden")
+            await refused(run.status(), "run 'a' cannot be read: Forbidden")
             await refused(run.result(), "run 'a' cannot be watched: Forbidden")
-            await refused(runner.list(), "layby.run.list was refused: Forbidden")
-            await refused(runner.schedules(), "schedule.search was refused: Forbidden")
-            await refused(schedule.runs(), "layby.run.list was refused: Forbidden")
+            await refused(runner.list(), "the list of runs cannot be read: Forbidden")
+            await refused(runner.schedules(), "the list of schedules cannot be read: Forbidden")
+            await refused(schedule.runs(), "the list of runs cannot be read: Forbidden")
             await refused(schedule.delete(), "schedule 'works': Forbidden")
             await refused(runner.cancel("a"), "run 'a': Forbidden")
             await refused(runner.halt("a"), "run 'a': Forbidden")
             await refused(runner.resolve("event"), "promise 'event': Forbidden")
+            await refused(runner.start(flow, run_id="b"), "run 'b' cannot be started: Forbidden")
+            await refused(runner.schedule(flow, "0 0 1 1 *"), "schedule 'waits': Forbidden")
+            rights.refusal = UNAUTHORIZED
+            with pytest.raises(NotAllowed, match="'event': Unauthorized: the server needs a valid"):
+                await runner.resolve("event")
 
     at_a_place(scene)

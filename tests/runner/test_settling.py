@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from layby import BlockingRunner, Runner, Settlement, UsageError, Workflow, task
+from layby import BlockingRunner, Conflict, Runner, Settlement, UsageError, Workflow, task
 from tests.helpers.troubled_server import Meddler, Trouble, play, served
 
 
@@ -60,6 +60,24 @@ def test_settling_tells_who_won(place):
             assert (rejected.value["name"], rejected.value["message"]) == ("ValueError", "too late")
             with pytest.raises(UsageError, match="Run 'run/none' not found"):
                 await runner.resolve("run/none")
+
+    play(scene)
+
+
+@anywhere
+def test_a_run_is_not_settled_from_outside(place):
+    """Nor is a task of it: whoever wants it to end cancels it."""
+
+    async def scene() -> None:
+        async with place() as runner:
+            run = await runner.start(FLOW, run_id="r")
+            with pytest.raises(Conflict, match=r"promise 'run/r': It is a run.*cancel it"):
+                await runner.resolve("run/r", 3)
+            with pytest.raises(Conflict, match="promise 'run/r:waits': It is a task of a run"):
+                await runner.reject("run/r:waits", "no")
+            assert (await run.status()).state == "Running"
+            await runner.resolve("question", 42)
+            assert (await run.result())["answer"] == 42
 
     play(scene)
 

@@ -42,6 +42,10 @@ class Ticket(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     valid_until: datetime | None = None
 
 
+class Tagged(msgspec.Struct, tag=True):
+    amount: int
+
+
 class Row(msgspec.Struct, array_like=True):
     a: int
 
@@ -154,6 +158,7 @@ def test_pydantic_tells_a_few_errors_at_once():
         (Person, {"name", "age", "years"}),
         (Pair, {"one", "two"}),
         (Open, None),
+        (Tagged, {"type", "amount"}),
     ],
 )
 def test_the_keys_a_class_declares(kind, keys):

@@ -78,7 +78,7 @@ def expect(reply: Reply, kind: type[T], what: str, given: str = "") -> T:
         return reply.data
     text = f"{what}: {_lower_first(str(reply.data))}"
     hint = REMEDIES.get(reply.status) or _HINTS.get(str(reply.data), "").format(given=given)
-    raise error_for(reply.status, f"{text}{hint}")
+    raise error_for(reply.status, text, remedy=hint)
 
 
 async def found(client: Client, asked: str) -> Promise:

@@ -25,9 +25,10 @@ from layby.cli.connection import (
     Place,
     ask,
     is_served,
+    now_at,
     socket_of,
 )
-from layby.cli.expected_replies import Refused
+from layby.cli.expected_replies import Refused, run_rows
 from layby.cli.options import (
     DURATION,
     JsonParam,
@@ -39,8 +40,7 @@ from layby.cli.options import (
     version_tagged,
 )
 from layby.cli.user_code import complete_files, find_flow, find_flow_or_name
-from layby.core.commands import GetPromise
-from layby.core.replies import PromiseData
+from layby.client.interface import Client
 from layby.errors import LaybyError, RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
 from layby.runner.runner import Runner
@@ -48,6 +48,7 @@ from layby.server.signals import stop_requested
 from layby.worker import reporting
 from layby.workflow import plan
 from layby.workflow.context import Context
+from layby.workflow.next_life import rows_of_life
 from layby.workflow.status import RunStatus, TaskExecution
 from layby.workflow.workflow import Workflow
 
@@ -66,7 +67,6 @@ SHOWN_FIRST = (
     "Completed",
 )
 """Which tasks are shown first if there is no room for all."""
-KEPT = "is kept; continue it with"
 ENDED = {
     "resolved": "has completed",
     "rejected": "has failed",
@@ -128,7 +128,7 @@ def run(
     _check_slots(is_client=is_client)
     with redirect_stdout(sys.stderr):
         flow = find_flow_or_name(target) if is_client else find_flow(target)
-    context = read_context(given)
+    context = read_context(given) if given else None  # an existing run has one
     runner = Runner(
         _address(place),
         slots=0 if is_client else slots,
@@ -155,7 +155,8 @@ def run(
         closer.code = 130
         if view.run_id:
             in_group = "" if group == "default" else f" --group {group}"
-            again = place.sent_here(f"layby run {target} --id {view.run_id}{in_group}")
+            works = " --work" if work else ""
+            again = place.sent_here(f"layby run {target} --id {view.run_id}{in_group}{works}")
             how = _how_it_goes_on(place, view.run_id, is_client=is_client)
             click.echo(f"the run '{view.run_id}' {how}: {again}", err=True)
         raise KeyboardInterrupt from None
@@ -173,20 +174,36 @@ def _check_slots(*, is_client: bool) -> None:
 
 
 def _how_it_goes_on(place: Place, run_id: str, *, is_client: bool) -> str:
-    """The run may have ended while this process was being ended."""
-    ended = ENDED.get(_state_of(place, run_id), "")
-    if ended:
-        return f"{ended}; see how it ended with"
-    return "stays on the server, for its workers; watch it again with" if is_client else KEPT
+    """The run may have ended while this process was being ended, but for its clean-up."""
+    state, cleanups = _standing(place, run_id)
+    watched = "watch it again with" if is_client else "continue it with"
+    if state not in ENDED:
+        stays = "stays on the server, for its workers" if is_client else "is kept"
+        return f"{stays}; {watched}"
+    if not cleanups:
+        return f"{ENDED[state]}; see how it ended with"
+    tasks = " and ".join(f"'{each}'" for each in cleanups)
+    still = f"tasks {tasks} still have" if len(cleanups) > 1 else f"task {tasks} still has"
+    return f"{ENDED[state]}; {still} to clean up; {watched}"
 
 
-def _state_of(place: Place, run_id: str) -> str:
-    """Empty if nobody can tell."""
+def _standing(place: Place, run_id: str) -> tuple[str, tuple[str, ...]]:
+    """The state of the latest life, and the tasks that have yet to clean up.
+
+    Both are empty if nobody can tell.
+    """
+
+    async def work(client: Client) -> tuple[str, tuple[str, ...]]:
+        life = rows_of_life(run_id, await run_rows(client, plan.root_id(run_id)))
+        root = life.root[0].at(now)
+        left = (each for each in plan.cleanups_of(root) if life.nodes[each][0].is_pending)
+        return root.state, tuple(left)
+
     try:
-        reply = ask(place, lambda client: client.send(GetPromise(id=plan.root_id(run_id))))
+        now = now_at(place)
+        return ask(place, work)
     except LaybyError:
-        return ""
-    return reply.data.promise.state if isinstance(reply.data, PromiseData) else ""
+        return "", ()
 
 
 class _LoopCloser:
@@ -206,7 +223,7 @@ class _LoopCloser:
 async def _executed(
     runner: Runner,
     flow: Workflow | str,
-    context: Mapping[str, Any],
+    context: Mapping[str, Any] | None,
     run_id: str | None,
     deadline: float | None,
     view: "_RunView",

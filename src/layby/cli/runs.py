@@ -1,15 +1,23 @@
 """`layby runs`: executions of workflows, the newest first."""
 
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from rich.text import Text
 
 from layby.cli import showing
-from layby.cli.connection import Place, now_at
+from layby.cli.connection import Place, ask, now_at
+from layby.cli.expected_replies import PAGE
 from layby.cli.listing import Listed, listed
 from layby.cli.options import as_json, limited, reaching
+from layby.client.interface import Client
+from layby.core.commands import GetPromise
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import ListRuns
+from layby.core.replies import PromiseData
 from layby.errors import WireError
 from layby.workflow import plan
 from layby.workflow.moments import span
@@ -36,12 +44,13 @@ def runs(place: Place, state: str | None, flow: str | None, limit: int, *, as_js
     """List runs, the newest first."""
     found = _newest(place, state, flow, limit)
     rows: list[Row] = found.rows
+    left = ask(place, lambda client: _open_cleanups(client, rows))
     now = now_at(place)
     if as_json:
-        showing.print_json({"runs": [run_json(*row) for row in rows]})
+        showing.print_json({"runs": [run_json(*row, left[row[0].id]) for row in rows]})
     elif rows:
         headings = ("RUN", "WORKFLOW", "STATE", "TASKS", "STARTED", "TOOK")
-        showing.print_table(headings, (_columns(*row, now) for row in rows))
+        showing.print_table(headings, (_columns(*row, left[row[0].id], now) for row in rows))
         showing.tell_cut(limit if found.is_cut else None)
     else:
         what = " ".join(each for each in (state, flow and f"'{flow}'") if each)
@@ -59,14 +68,37 @@ def _newest(place: Place, state: str | None, flow: str | None, limit: int) -> Li
     return Listed(kept, len(kept) < len(found) or any(each.is_cut for each in lists))
 
 
-def run_json(root: Promise, task: Task | None) -> dict[str, Any]:
-    done, total = progress_of(root, task)
+async def _open_cleanups(client: Client, rows: Sequence[Row]) -> Mapping[str, int]:
+    """By root: how many tasks have yet to clean up, if everything else may have ended.
+
+    Only such runs are looked at closer: nodes that clean up outlive a run that was ended.
+    """
+    left = Counter({root.id: 0 for root, _ in rows})
+    asked: list[tuple[str, str]] = []
+    for root, task in rows:
+        cleanups = () if root.state == "resolved" else plan.cleanup_ids(root)
+        if _waits_left(root, task) <= len(cleanups):
+            asked += [(root.id, each) for each in cleanups]
+    for begin in range(0, len(asked), PAGE):
+        some = asked[begin : begin + PAGE]
+        replies = await asyncio.gather(*(client.send(GetPromise(id=each)) for _, each in some))
+        left.update(
+            root_id
+            for (root_id, _), reply in zip(some, replies, strict=True)
+            if isinstance(reply.data, PromiseData) and reply.data.promise.is_pending
+        )
+    return left
+
+
+def run_json(root: Promise, task: Task | None, cleanups: int) -> dict[str, Any]:
+    done, total = progress_of(root, task, cleanups)
     return {
         "id": plan.parse_root_id(root.id) or root.id,
         "promise_id": root.id,
         "life": plan.life_of(root.id),
         "workflow": None if task is None else task.name,
         "state": state_of(root, task),
+        "is_cleaning_up": is_cleaning_up(root, task, cleanups),
         "tasks_settled": done,
         "tasks": total,
         **showing.times(created=root.created_at, settled=root.settled_at, deadline=root.timeout_at),
@@ -78,23 +110,35 @@ def state_of(root: Promise, task: Task | None) -> str:
     return "Halted" if is_halted else NAMES[root.state]
 
 
-def progress_of(root: Promise, task: Task | None) -> tuple[int | None, int | None]:
+def is_cleaning_up(root: Promise, task: Task | None, cleanups: int) -> bool:
+    """`cleanups`: how many tasks have yet to clean up."""
+    return cleanups > 0 and _waits_left(root, task) in (0, cleanups)
+
+
+def progress_of(root: Promise, task: Task | None, cleanups: int) -> tuple[int | None, int | None]:
     """Settled and all tasks; None if `layby.run.start` did not create it."""
     try:
         total = len(plan.read_root_param(root.param).shape.after)
     except WireError:
         return None, None
-    left = task.waits_left if task is not None and root.is_pending else 0
-    return total - left, total
+    return total - (_waits_left(root, task) or cleanups), total
 
 
-def _columns(root: Promise, task: Task | None, now: Millis) -> tuple[Any, ...]:
-    done, total = progress_of(root, task)
+def _waits_left(root: Promise, task: Task | None) -> int:
+    """How many tasks the run waits for; none when it has ended."""
+    return task.waits_left if task is not None and root.is_pending else 0
+
+
+def _columns(root: Promise, task: Task | None, cleanups: int, now: Millis) -> tuple[Any, ...]:
+    done, total = progress_of(root, task, cleanups)
     until = now if root.settled_at is None else root.settled_at
+    state = showing.state(state_of(root, task))
+    if is_cleaning_up(root, task, cleanups):
+        state = Text.assemble(state, (" cleaning up", "dim"))
     return (
         showing.plain(plan.parse_root_id(root.id) or root.id),
         showing.plain("-" if task is None else task.name),
-        showing.state(state_of(root, task)),
+        state,
         "-" if total is None else f"{done}/{total}",
         showing.passed(root.created_at, now),
         span(until - root.created_at),

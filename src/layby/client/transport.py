@@ -24,6 +24,8 @@ LARGE_BYTES: Final = 1 << 20
 MAX_SILENCE_S: Final = 45.0
 """A stream carries a comment every 15 s; one that is silent for this long is dead."""
 EVENT: Final = b"data:"
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""How OpenSSL calls an answer in plain text, depending on its version."""
 KEEPALIVE_OPTIONS: Final = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """A peer that vanished is noticed within half a minute, even during a long wait."""
 
@@ -132,6 +134,12 @@ def check_url(url: str) -> str:
     """`http://host:port`, `https://…`, or `unix:/path/of/a.sock`."""
     parts = urlsplit(url)
     has_host = parts.path if parts.scheme == "unix" else parts.hostname
+    try:
+        _ = parts.port
+    except ValueError:
+        raise UsageError(
+            f"{url!r}: a port is a number up to 65535; write for example http://host:8001"
+        ) from None
     if parts.scheme not in ("http", "https", "unix") or not has_host:
         raise UsageError(
             f"{url!r} is not the address of a server: write for example http://host:8001"
@@ -147,6 +155,8 @@ def _why(error: BaseException) -> str:
         return "the name of the host is not known"
     if isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
+            return "it does not speak https; is it http://?"
         if cause.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(cause):
             return REFUSED  # of several addresses, one at least
         if cause.errno is not None and not isinstance(cause, ssl.SSLError):

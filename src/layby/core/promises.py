@@ -1,5 +1,8 @@
 """promise.* and layby's own commands on promises: each kind, and below it what it does."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from msgspec import field
 
 from layby.core import birth, strict, validate, values
@@ -7,12 +10,17 @@ from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
-from layby.core.model import EMPTY, NEVER, Listener, Promise, PromiseState, Task, Wait
+from layby.core.model import EMPTY, NEVER, Listener, NodeKind, Promise, PromiseState, Task, Wait
 from layby.core.replies import PromiseData, Reply, SettlementData, ok, refuse
 from layby.core.settlement import make_ready, settle
 
 NOT_FOUND = refuse(404, "Promise not found")
 RUN_PREFIX = "run/"
+MADE_BY_TASKS: Final[Mapping[NodeKind, Reply]] = {
+    "root": refuse(409, "It is a run, and its tasks make its outcome: cancel it to end it"),
+    "node": refuse(409, "It is a task of a run, and makes its outcome itself: cancel it to end it"),
+}
+"""What is settled from outside would end while its tasks run, and clean-up would be misinformed."""
 SELF_AWAITED = "Awaited and awaiter must be different promises"
 
 
@@ -209,8 +217,11 @@ class ResolvePromise(SettlingCommand, frozen=True):
 
 @handles(ResolvePromise)
 def resolve(d: Draft, c: ResolvePromise) -> Reply:
-    """Settle, or create settled in one step. Runs are never created by resolving."""
+    """Settle, or create settled in one step. Runs are neither created nor ended by resolving."""
     promise = d.promise(c.id)
+    task = d.task(c.id)
+    if task is not None and task.kind is not None:
+        return MADE_BY_TASKS[task.kind]
     if promise is None:
         if c.id.startswith(RUN_PREFIX):
             return _no_such_run(c.id)

@@ -1,6 +1,7 @@
 """From an address to an open store."""
 
 import os
+import re
 from pathlib import Path
 
 from layby.core.settings import Settings
@@ -14,6 +15,8 @@ LATER = {
     "postgresql": "PostgreSQL comes with a later release",
     "postgres": "PostgreSQL comes with a later release",
 }
+
+_HOST_AND_PORT = re.compile(r"(?!sqlite:)[^/\\]+:\d{1,5}/?")
 
 
 def is_url(address: str) -> bool:
@@ -30,6 +33,13 @@ def check_address(address: object) -> str:
     scheme = address.partition(":")[0]
     if scheme in LATER:
         raise UsageError(f"Runner({address!r}): {LATER[scheme]}; use 'sqlite:PATH' for now")
+    if address == "memory":
+        raise UsageError("Runner('memory'): did you mean 'memory:'? For a file write './memory'")
+    if _HOST_AND_PORT.fullmatch(address):
+        raise UsageError(
+            f"Runner({address!r}): did you mean 'http://{address}'? "
+            f"For a file of this name write './{address}'"
+        )
     path = _path(address)
     if "://" in path:
         raise UsageError(f"Runner({address!r}): unknown scheme; write for example 'sqlite:PATH'")

@@ -93,13 +93,14 @@ class Run:
         """
         within = limit_of(timeout, "timeout of cleaned_up()")
         begin = asyncio.get_running_loop().time()
-        root = await self._settled(within, None, CLEANING_UP)
+        not_yet = "" if within is None else CLEANING_UP.format(within=within)
+        root = await self._settled(within, None, not_yet)
         life_of = plan.read_root_param(root.param).life_of
         for task_id in plan.cleanups_of(root):
             passed = asyncio.get_running_loop().time() - begin
             left = None if within is None else max(0.0, within - passed)
             node_id = plan.node_id(self.id, task_id, life_of(task_id))
-            await self._settled(left, None, CLEANING_UP, node_id)
+            await self._settled(left, None, not_yet, node_id)
         return await self.status(life=plan.life_of(root.id))
 
     async def status(self, *, life: int | None = None) -> RunStatus:
@@ -205,7 +206,7 @@ class Run:
         except TimeoutError:
             if not limit.expired():
                 raise
-            hint = await self._hint(is_node=node_id is not None)
+            hint = await self._hint(is_over=node_id is not None)
             raise TimeoutError(f"run '{self.id}' {not_yet.format(within=within)}{hint}") from None
 
     async def _watched(self, life: int | None) -> Promise:
@@ -248,9 +249,9 @@ class Run:
                 found[name] = reply.data
         return found
 
-    async def _hint(self, *, is_node: bool) -> str:
+    async def _hint(self, *, is_over: bool) -> str:
         """What a caller whose patience is over should know: that nobody can go on with it, or
-        that nobody can tell.
+        that nobody can tell. `is_over`: whether only its clean-up is waited for.
         """
         directory = self._runner.directory
         try:
@@ -261,10 +262,10 @@ class Run:
                 f", and whether it is still running is not known: {directory.address} does not "
                 "answer. Wait again: runs go on without this process"
             )
-        going = "" if is_node else " and is still running"
+        going = "" if is_over else " and is still running"
         lost = [each for each in explained if not each.able_workers]
         if not lost:
-            return f"{going}: wait again, or cancel it"
+            return f"{going}: wait again" + ("" if is_over else ", or cancel it")
         reason = reason_of(lost[0], self._runner.now())
         return f"{going}: {reason.subject} {reason.sentence}. {directory.how_to_work}"
 

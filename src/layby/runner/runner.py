@@ -31,7 +31,7 @@ from layby.core.commands import (
     WatchRun,
 )
 from layby.core.model import Millis, Promise, PromiseState
-from layby.core.queries import GetRun, ListRuns, Query
+from layby.core.queries import GetRun, ListRuns, Query, SearchSchedules
 from layby.core.replies import (
     PromiseData,
     Reply,
@@ -45,6 +45,7 @@ from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of
 from layby.errors import (
     Conflict,
+    ContextError,
     EngineStopped,
     NotFound,
     RunnerClosed,
@@ -69,7 +70,7 @@ from layby.workflow.code_names import check_version
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
 from layby.workflow.flow_program import FlowProgram
-from layby.workflow.names import check_name, check_run_id, close_match
+from layby.workflow.names import check_name, check_run_id, check_text, close_match
 from layby.workflow.outcome import ROOT_STATES, RunFilter
 from layby.workflow.reasons import not_halted
 from layby.workflow.status import Polling
@@ -94,6 +95,11 @@ GRACE_S = 25.0
 """Less than the 30 s that Kubernetes waits before it kills a process."""
 MEMORY_GRACE_S = 1.0
 """Nothing is kept, so nobody could resume it."""
+
+_LISTS: dict[type[Query], str] = {
+    ListRuns: "the list of runs",
+    SearchSchedules: "the list of schedules",
+}
 
 
 class Runner:
@@ -287,14 +293,21 @@ class Runner:
     ) -> Run:
         """Start a run and return at once. The same id is the same run, even after a restart.
 
+        An existing run needs no context, and keeps the one it began with.
         A workflow may be given by its name, if it is registered here or a worker has published it.
         """
         known = await self._found(flow)
         start_id = "" if run_id is None else new_request_id()
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
-        command = plan.plan(
-            known, run_id, context, self._config.group, deadline_ms(deadline), start_id=start_id
-        )
+        timeout = deadline_ms(deadline)
+        try:
+            command = plan.plan(
+                known, run_id, context, self._config.group, timeout, start_id=start_id
+            )
+        except ContextError:
+            if context is None and start_id and await self._exists(run_id, known.name):
+                return Run(self, run_id)  # which has a context
+            raise
         started = await self._started(command, run_id)
         if started.created:
             await self.directory.warn_if_nobody_works(known.name)
@@ -375,6 +388,8 @@ class Runner:
     ) -> "builtins.list[Run]":
         """Runs by id, at most `limit`."""
         whole_number(limit, "limit", 1)
+        if flow is not None:
+            check_text(flow, "workflow")
         states: tuple[PromiseState | None, ...] = (None,) if state is None else _states(state)
         found = [each for wanted in states for each in await self._listed(wanted, flow, limit)]
         return [Run(self, run_id) for run_id in sorted(found)[:limit]]
@@ -513,7 +528,7 @@ class Runner:
         """The page a query finds; raises for a refusal."""
         reply = await self.send(query)
         if not isinstance(reply.data, kind):
-            raise error_for(reply.status, f"{query.kind} was refused: {reply.data}")
+            raise error_for(reply.status, f"{_words_for(query)} cannot be read: {reply.data}")
         return reply.data
 
     # --- internals -----------------------------------------------------------------------
@@ -524,6 +539,14 @@ class Runner:
         if not isinstance(reply.data, RunData):
             raise error_for(reply.status, f"run '{run_id}' cannot be started: {reply.data}")
         return reply.data
+
+    async def _exists(self, run_id: str, flow_name: str) -> bool:
+        """Whether there is such a run; raises if it belongs to another workflow."""
+        data = (await self.send(GetPromise(id=plan.root_id(run_id)))).data
+        if not isinstance(data, PromiseData):
+            return False
+        self._check_flow(plan.read_root_param(data.promise.param).flow, flow_name, run_id)
+        return True
 
     @staticmethod
     def _check_flow(stored: str, flow_name: str, run_id: str) -> None:
@@ -537,6 +560,8 @@ class Runner:
 
     async def _promise_id(self, run_id: str, task: str | None) -> str:
         """The root of the run's latest life, or a task as it is in that life."""
+        if task is not None:
+            check_text(task, "task")
         ask = WatchRun(id=plan.root_id(check_run_id(run_id)), hold=False)
         data = (await self.send(ask)).data
         life = data.lives if isinstance(data, RunWatchData) else 1
@@ -599,11 +624,15 @@ class Runner:
     async def _settle(self, promise_id: str, value: Value, state: PromiseState) -> Settlement:
         """`Runner.send` repeats nothing: a copy that the link sends again has the same id."""
         settle = ResolvePromise(
-            id=promise_id, value=value, state=state, settlement_id=new_request_id()
+            id=check_text(promise_id, "promise id"),
+            value=value,
+            state=state,
+            settlement_id=new_request_id(),
         )
         reply = await self.send(settle)
         if not isinstance(reply.data, SettlementData):
-            raise error_for(reply.status, f"promise '{promise_id}': {reply.data}{_remedy(reply)}")
+            text = f"promise '{promise_id}': {reply.data}"
+            raise error_for(reply.status, text, remedy=_remedy(reply))
         return settlement_of(reply.data)
 
     async def _unknown(self, run_id: str, task: str | None) -> NotFound:
@@ -660,8 +689,14 @@ def _compare_contexts(run_id: str, stored: str, given: Value) -> None:
         )
 
 
-def _remedy(reply: Reply) -> str:
-    return ": check the id, or start it first" if reply.status == 404 else ""
+def _words_for(query: Query) -> str:
+    if isinstance(query, GetRun):
+        return f"run '{plan.run_id_of(query.id)}'"
+    return _LISTS.get(type(query), query.kind)
+
+
+def _remedy(reply: Reply) -> str | None:
+    return ": check the id, or start it first" if reply.status == 404 else None
 
 
 def _states(state: RunFilter) -> tuple[PromiseState, ...]:

@@ -10,7 +10,7 @@ from layby.core.commands import CreateRunSchedule, DeleteSchedule
 from layby.core.model import NEVER, Millis
 from layby.core.queries import ListRuns, SearchSchedules
 from layby.core.replies import RowPage, ScheduleData, SchedulePage
-from layby.errors import NotFound, UsageError, error_for
+from layby.errors import NotAllowed, NotFound, UsageError, error_for
 from layby.runner.run import Run
 from layby.wire.durations import limit_of, millis_of, whole_number
 from layby.workflow import plan
@@ -88,7 +88,8 @@ async def create(runner: "Runner", command: CreateRunSchedule) -> Schedule:
     if isinstance(reply.data, ScheduleData):
         return Schedule(runner, reply.data.schedule)
     remedy = f" (runner.unschedule({command.id!r}) deletes it)" if reply.status == 409 else ""
-    raise error_for(reply.status, f"{reply.data}{remedy}")
+    named = f"schedule '{command.id}': " if reply.status in NotAllowed.statuses else ""
+    raise error_for(reply.status, f"{named}{reply.data}{remedy}")
 
 
 async def list_all(runner: "Runner") -> list[Schedule]:

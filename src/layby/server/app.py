@@ -185,7 +185,9 @@ class Application:
             return who
         refused = self._gate.permit_poll(who, group)
         refused = refused or await self._refused_holder(scope, group, receiver_id)
-        if self._draining.is_set() or len(self.polls) >= self._settings.max_polls:
+        if self._draining.is_set():
+            return refused or refuse(503, "The server is shutting down")
+        if len(self.polls) >= self._settings.max_polls:
             return refused or refuse(503, "Poll registration at capacity")
         return refused or who
 

@@ -69,7 +69,8 @@ def keys_of(kind: type[Any]) -> frozenset[str] | None:
         typed_dict = cast("Any", kind)
         return frozenset(typed_dict.__required_keys__ | typed_dict.__optional_keys__)
     if issubclass(kind, msgspec.Struct):
-        return frozenset(kind.__struct_encode_fields__)
+        tag_field = kind.__struct_config__.tag_field
+        return frozenset((*kind.__struct_encode_fields__, *([tag_field] if tag_field else [])))
     return frozenset(each.name for each in dataclasses.fields(kind) if each.init)
 
 

@@ -29,6 +29,13 @@ def check_run_id(run_id: object) -> str:
     return run_id
 
 
+def check_text(given: object, what: str) -> str:
+    """An id that is looked up: whatever it is, it is text."""
+    if not isinstance(given, str):
+        raise UsageError(f"{what} {given!r} must be a string, not {type(given).__name__}")
+    return given
+
+
 def check_schedule_id(schedule_id: object) -> str:
     """The schedule id, if the ids of its runs can be made from it."""
     problem = _problem(schedule_id, ":./", MAX_SCHEDULE_BYTES)

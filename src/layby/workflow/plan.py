@@ -262,6 +262,15 @@ def _shape_if_root(promise: Promise) -> Shape | None:
         return None
 
 
+def cleanup_ids(root: Promise) -> tuple[str, ...]:
+    """The promises of the tasks that clean up after this life of a run."""
+    run_id, tasks = parse_root_id(root.id), cleanups_of(root)
+    if run_id is None or not tasks:
+        return ()
+    life_of = read_root_param(root.param).life_of
+    return tuple(node_id(run_id, each, life_of(each)) for each in tasks)
+
+
 def differing_keys(one: str, other: str) -> list[str]:
     """The keys whose first values differ between two runs, given as their root params."""
     mine, theirs = (_read(text, _RootParam).context for text in (one, other))
