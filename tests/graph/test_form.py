@@ -157,7 +157,7 @@ def test_edges_of_a_component_that_is_wrong_say_nothing_more():
         ("graph: g\n", "g.yaml:1: the graph needs the field 'components'"),
         ("graph: g\ncomponents: {}\n", "g.yaml:1: graph 'g': it has no components"),
         ("graph: g\ncomponents:\n  a: 3\n", "g.yaml:3: component 'a' must be fields and their"),
-        ("graph: g\nedges: [a\n", "g.yaml:3: this is not YAML"),
+        ("graph: g\nedges: [a\n", "g.yaml:3: invalid or unsupported YAML"),
         ("graph: \x00", "g.yaml: this is not YAML"),
         ("graph: !!python/object:os.system x\ncomponents: {}", "g.yaml:1: "),
     ],

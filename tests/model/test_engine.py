@@ -46,7 +46,7 @@ def test_every_answer_the_protocol_names_is_given(world: World) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(script=scripts())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_random_scripts_agree(backend: Backend, script: Script) -> None:
     """Random scripts, shrunk by Hypothesis when they fail, get the model's answers."""
     with World(backend) as world:

@@ -118,7 +118,7 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("seed", "runs", "kills"),
     [
-        (1, 300, 9),
+        (1, 150, 6),
         *[pytest.param(seed, 1_000, 30, marks=pytest.mark.slow) for seed in range(2, 8)],
     ],
 )

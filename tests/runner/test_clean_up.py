@@ -353,7 +353,7 @@ async def test_whoever_waits_for_a_long_clean_up_is_told_their_own_number():
     async with Runner("memory:") as runner:
         run = await runner.start(flow_of(works, cleans))
         with pytest.raises(
-            TimeoutError, match="is not cleaned up after 5 s: wait again, or cancel"
+            TimeoutError, match="is not cleaned up after 5 s and is still running: wait again, or"
         ):
             await run.cleaned_up(timeout=5)
         await run.cancel()

@@ -78,7 +78,7 @@ async def test_a_slot_watch_names_the_first_excess():
             slots.assert_none_held()
         for token in tokens:
             token.release()
-    with pytest.raises(AssertionError, match=r"at most 1 .* but 2 were, 1500 ms .* 3 at most"):
+    with pytest.raises(AssertionError, match=r"at most 1 .* got 2, 1500 ms .* 3 at most"):
         slots.assert_never_more_than(1)
 
 

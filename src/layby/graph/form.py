@@ -50,7 +50,7 @@ def graph_from_text(text: str, name: str = "<text>", *, resolve: bool = True) ->
     except yaml.MarkedYAMLError as error:
         line = 1 if error.problem_mark is None else error.problem_mark.line + 1
         told = ", ".join(each for each in (error.problem, error.context) if each)
-        raise GraphFormError([f"{name}:{line}: unsupported YAML: {told}"]) from None
+        raise GraphFormError([f"{name}:{line}: invalid or unsupported YAML: {told}"]) from None
     except yaml.YAMLError as error:
         raise GraphFormError([f"{name}: this is not YAML: {error}"]) from None
     if reader.problems:
