@@ -283,6 +283,25 @@ def test_cancelling_reaches_a_body_by_the_heartbeat_if_the_stream_is_down(elsewh
     play(scene)
 
 
+def test_cancelling_reaches_a_body_though_the_answer_that_said_so_was_lost(elsewhere: Elsewhere):
+    """The store has said it once, and counts the task as held until its body has ended."""
+
+    async def scene() -> None:
+        bodies = Bodies()
+        async with elsewhere.runner(lease=1.2) as runner:
+            await runner.start(bodies.flow(), run_id="a")
+            await soon(lambda: bodies.begun)
+            elsewhere.meddler.refuses_streams = True
+            elsewhere.loop.call_soon_threadsafe(elsewhere.meddler.end_streams)
+            await soon(lambda: not elsewhere.meddler._open_streams)
+            lost: list[Trouble] = ["lose"] * 4
+            elsewhere.meddler.trouble(BEAT, *lost)
+            await elsewhere.ok(c.CancelPromise(id="run/a"))
+            await soon(lambda: bodies.ended == ["cancelled"])
+
+    play(scene)
+
+
 # --- the end ---------------------------------------------------------------------------------
 
 

@@ -195,7 +195,9 @@ class Holding:
     async def page(self, query: q.ListHeld) -> Reply:
         """Two at a time."""
         left = sorted(each for each in self.store.items() if each[0] > (query.cursor or ""))
-        tasks = [Task(id=key, target="", version=version) for key, version in left[:2]]
+        tasks = [
+            Task(id=key, target="", version=version, state="acquired") for key, version in left[:2]
+        ]
         return ok(TaskPage(tasks, left[1][0] if len(left) > 2 else None))
 
     def lost(self, task_id: str, version: int) -> None:

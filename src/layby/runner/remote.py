@@ -106,4 +106,6 @@ class RemoteLink:
         if not reply.is_ok:
             raise StoreUnavailable(f"this worker was not registered: {reply.data}")
         worker.registered_as = incarnation
+        if self._heart is not None:  # a stream is opened again: something may not have arrived
+            self._heart.expect_lost_notices()
         return incarnation

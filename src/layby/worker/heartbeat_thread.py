@@ -125,6 +125,7 @@ class HeartbeatThread:
         else:
             if not self._is_answered:
                 logger.info("heartbeats are answered again")
+                self._call_worker_loop(self.expect_lost_notices)
             self._is_answered = True
         return self._is_answered
 
@@ -164,6 +165,10 @@ class HeartbeatThread:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     # --- in the worker's loop ------------------------------------------------------------
+
+    def expect_lost_notices(self) -> None:
+        """An answer to a heartbeat, or the stream, was lost, and with it what it said."""
+        self._reconciler.expect_lost_notices()
 
     def _note_loop_runs(self) -> None:
         self._loop_ran_at = monotonic()

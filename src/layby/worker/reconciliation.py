@@ -1,8 +1,9 @@
 """Compares what a worker holds with what the store believes it holds.
 
 An answer that got lost may have carried tasks. Such a task is handed back; one that the store has
-given to somebody else is ended here. Requests under way make the two differ for a moment, so only
-what differs twice in the same way counts; versions make a mistake harmless.
+given to somebody else, or that is over, is ended here: the notice that said so may have been lost
+with an answer or a stream. Requests under way make the two differ for a moment, so only what
+differs twice in the same way counts; versions make a mistake harmless.
 """
 
 import logging
@@ -30,10 +31,21 @@ class Reconciler:
         self._missing: set[Claimed] = set()
         self._is_running = False
         self._beats = 0
+        self._comparisons_left = 0
+
+    def expect_lost_notices(self) -> None:
+        """An answer or a stream has been lost: compare soon, though the counts may agree.
+
+        A task that is over counts as held until its body has ended.
+        """
+        self._comparisons_left = 2
 
     def is_due(self, *, agrees: bool) -> bool:
         """Called with every heartbeat."""
         self._beats += 1
+        if self._comparisons_left:
+            self._comparisons_left -= 1
+            return True
         is_open = bool(self._unknown or self._missing)
         return not agrees or is_open or self._beats % BEATS_BETWEEN_CHECKS == 0
 
@@ -74,7 +86,12 @@ class Reconciler:
         worker = self._worker
         query = ListHeld(pid=worker.config.pid, incarnation=worker.incarnation)
         found = pages(self._page, query)
-        return {(task.id, task.version) async for page in found for task in page.tasks}
+        return {
+            (task.id, task.version)
+            async for page in found
+            for task in page.tasks
+            if task.state == "acquired"  # else only its body is waited for
+        }
 
     async def _page(self, query: ListHeld) -> TaskPage:
         page = (await self._worker.client.send(query)).data
