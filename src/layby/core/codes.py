@@ -57,7 +57,10 @@ def fits(refused: str | None, codes: Codes) -> bool:
 def code_for(name: str, codes: Codes) -> str:
     """The code that a worker has for a task; empty if it has not named any."""
     flow = name.partition("/")[0]
-    return next((code for each, code in codes if each == flow), "")
+    for each, code in codes:
+        if each == flow:
+            return code
+    return ""
 
 
 _decoder = json.Decoder(Refusals)

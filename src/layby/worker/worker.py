@@ -453,9 +453,9 @@ class Worker:
         if isinstance(data, RunData) and data.promise.is_pending:
             self._program.started(data.promise)
         if isinstance(data, FinishData | FailData) and not data.promise.is_pending:
-            self._program.settled(data.promise)
-            if data.root is not None:
+            if data.root is not None:  # first: of a run that is over, nothing is learned
                 self._program.settled(data.root)
+            self._program.settled(data.promise)
         self._accept_tasks(reply, ask)
         self.dispatch()
 

@@ -95,11 +95,10 @@ class View:
         """The same view with another layer on top."""
         if not layer:
             return self
-        size = self.size + sum(
-            size_of(key, entry.encoded) - size_of(key, self.encoded(key))
-            for key, entry in layer.items()
-        )
-        layers, top = list(self.layers), layer
+        layers, top, size = list(self.layers), layer, self.size
+        for key, entry in layer.items():
+            covered = self.encoded(key) if layers else None
+            size += size_of(key, entry.encoded) - size_of(key, covered)
         while layers and len(top) >= len(layers[-1]):
             top = {**layers.pop(), **top}
         return View((*layers, top), size)

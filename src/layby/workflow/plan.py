@@ -204,6 +204,7 @@ def life_of(promise_id: str) -> int:
     return 1 if place is None else place.life
 
 
+@lru_cache(maxsize=1024)  # a claim, its body and its end ask about one id in turn
 def _parse(promise_id: str) -> NodeId | None:
     """The task id is empty for a root. None when it does not belong to a run."""
     root, _, task_id = promise_id.partition(":")
