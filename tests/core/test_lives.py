@@ -9,8 +9,8 @@ from tests.helpers import requests as r
 from tests.helpers.worlds import World
 
 
-def again(*names: str, life: int = 2, source: int = 1, **options) -> c.RerunRun:
-    nodes = tuple(c.NodeAgain(name, source) for name in names)
+def again(*names: str, life: int = 2, source: int = 1, keep: bool = True, **options) -> c.RerunRun:
+    nodes = tuple(c.NodeAgain(name, source, keep=keep) for name in names)
     return c.RerunRun(id="run/a", life=life, nodes=nodes, **options)
 
 

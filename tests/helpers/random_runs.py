@@ -190,14 +190,14 @@ class _Writer:
                 after = tuple(node.id for node in nodes if self._chance(2))
                 succeeded = not self._chance(6)
                 is_last = name == _NODES[-1] and self._chance(2)
-                nodes.append(c.NodeAgain(name, lived[-1], after, succeeded, cleanup=is_last))
+                keep = self._chance(2)
+                nodes.append(c.NodeAgain(name, lived[-1], after, succeeded, is_last, keep))
         return c.RerunRun(
             id=run_id,
             life=lives + (1 if not self._chance(6) else self._pick((0, 2))),
             nodes=tuple(nodes),
             timeout=max(1, self._timeout() - self.now),
             param=self._pick(_VALUES),
-            keep=self._chance(2),
         )
 
     def _has_node(self, run_id: str, life: int, name: str) -> bool:

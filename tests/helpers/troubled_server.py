@@ -99,12 +99,14 @@ class Meddler:
         return f"http://127.0.0.1:{self.port}"
 
     async def up(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def down(self) -> None:
         """Nobody listens any more, and every connection ends."""
         self._server.close()
+        for _ in range(3):  # the loop may have accepted some that we have not seen yet
+            await asyncio.sleep(0)
         for writer in (*self._connections, *self._half_open):
             writer.transport.abort()
         for task in list(self._tasks):
@@ -136,11 +138,19 @@ class Meddler:
 
     # --- connections ---------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """From now on it can be ended, even before anything of it is read."""
         self._connections.add(writer)
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._drop(writer))
+
+    def _drop(self, writer: asyncio.StreamWriter) -> None:
+        self._connections.discard(writer)
+        writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up: asyncio.StreamWriter | None = None
         try:
             upstream, up = await asyncio.open_connection("127.0.0.1", self.upstream, limit=2**25)
@@ -149,9 +159,6 @@ class Meddler:
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            self._tasks.discard(task)
-            self._connections.discard(writer)
-            writer.transport.abort()
             if up is not None and up not in self._half_open:
                 up.transport.abort()
 

@@ -265,6 +265,55 @@ def paying(bank: Bank) -> Workflow:
     return Workflow("paying", [charge])
 
 
+@virtual_test
+async def test_each_life_that_fails_is_cleaned_up_after():
+    """A refund in a checkpoint is not skipped because an earlier life made one."""
+    done: list[str] = []
+
+    @task
+    async def charge(context):
+        done.append("charge")
+
+    @task(dependencies=[charge])
+    async def ship(context):
+        raise ValueError("no lorry")
+
+    @task(rule="finally", timeout=30)
+    async def undo(context, handle):
+        await handle.checkpoint("refund", done.append, "refund")
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(Workflow("order", [charge, ship, undo]))
+        for _ in range(3):
+            await run.cleaned_up()
+            await run.rerun(from_="charge")
+        await run.cleaned_up()
+    assert done == ["charge", "refund"] * 4
+
+
+@virtual_test
+async def test_a_clean_up_that_failed_goes_on_where_it_stopped():
+    done: list[str] = []
+
+    @task
+    async def ship(context):
+        raise ValueError("no lorry")
+
+    @task(rule="finally", timeout=30)
+    async def undo(context, handle):
+        await handle.checkpoint("refund", done.append, "refund")
+        if len(done) < 2:
+            done.append("no mail")
+            raise ValueError("no mail")
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(Workflow("order", [ship, undo]))
+        await run.cleaned_up()
+        await run.rerun()
+        await run.cleaned_up()
+    assert done == ["refund", "no mail"]
+
+
 @pytest.mark.parametrize(
     ("checkpoints", "paid", "receipt"), [("keep", [5, 1], 1), ("forget", [5, 5, 1], 2)]
 )

@@ -15,12 +15,13 @@ from layby import (
     PromiseTimedOut,
     Runner,
     UsageError,
+    Workflow,
     current_handle,
     task,
 )
 from layby.core.commands import CancelPromise, CreatePromise
 from layby.testing import SlotWatch, current_clock, virtual_test
-from layby.worker.handle import arguments_of
+from layby.worker.handle import MAX_PROMISE_NAME_BYTES, arguments_of
 from layby.worker.replay import digest_of
 from tests.helpers.workers import flow_of, look, promises, settled_down
 
@@ -632,3 +633,46 @@ def test_the_first_check_of_a_plain_def_does_not_block_the_loop():
             await run.result(timeout=60)
 
     asyncio.run(main())
+
+
+@virtual_test
+async def test_a_task_can_wait_for_every_promise_that_it_made():
+    """However long the names of its run and itself are, and in a later life, whose ids grow."""
+    run_id, name = "r" * 200, "n" * MAX_PROMISE_NAME_BYTES
+    tokens: asyncio.Queue[str] = asyncio.Queue()
+    broken = [True]
+
+    @task(id="t" * 200)
+    async def asks(context, handle):
+        token = await handle.promise(name)
+        tokens.put_nowait(token.id)
+        context["said"] = await token
+        if broken:
+            broken.clear()
+            raise ValueError("a bug")
+
+    @task
+    async def watches(context, handle):
+        context["seen"] = (await (await runner.get(run_id)).result())["said"]
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(Workflow("asking", [asks]), run_id=run_id)
+        await runner.resolve(await tokens.get(), "yes")
+        await run.cleaned_up()
+        await run.rerun()
+        watching = await runner.start(Workflow("watching", [watches]))
+        await runner.resolve(await tokens.get(), "no")
+        assert (await watching.result())["seen"] == "no"
+
+
+@virtual_test
+async def test_a_name_that_is_too_long_is_refused_when_the_promise_is_made():
+    @task
+    async def asks(context, handle):
+        with pytest.raises(UsageError, match=f"at most {MAX_PROMISE_NAME_BYTES} bytes"):
+            await handle.promise("n" * (MAX_PROMISE_NAME_BYTES + 1))
+        with pytest.raises(UsageError, match="promise id is too long: at most 1024 bytes"):
+            await handle.wait_for("n" * 1025)
+
+    async with Runner("memory:") as runner:
+        await runner.execute(Workflow("asking", [asks]))

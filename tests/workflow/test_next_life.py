@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layby.workflow.next_life import runs_again, waits_in_next_life
+from layby.workflow.next_life import cleans_up_afresh, runs_again, waits_in_next_life
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.shape import Shape
 
@@ -61,3 +61,16 @@ def test_what_runs_again_waits_for_all_that_runs_again_before_it(life: Any) -> N
     anew = Shape(waits)
     for task_id in again:
         assert anew.ancestors(task_id) == shape.ancestors(task_id) & again
+
+
+@given(lives())
+def test_a_clean_up_keeps_its_checkpoints_only_to_finish_what_it_began(life: Any) -> None:
+    """It had not completed, and no other task that was successful runs again."""
+    shape, ended, begin = life
+    again = runs_again(shape, ended, begin)
+    completed = {each for each, how in ended.items() if how.status == "Completed"}
+    repeats = bool(again & completed - shape.cleanups)
+    for task_id in shape.after:
+        is_afresh = task_id in cleans_up_afresh(shape, ended, again)
+        is_clean_up = task_id in shape.cleanups and task_id in again
+        assert is_afresh == (is_clean_up and (repeats or task_id in completed))

@@ -36,7 +36,7 @@ class NodeAgain(Struct, frozen=True, rename="camel"):
 
     `life` is the latest in which it ran: its promise there is its source. `succeeded`: whether
     the source was seen resolved, and is to run again nevertheless. `cleanup`: as of a node of a run
-    that is started.
+    that is started. `keep`: whether it keeps the checkpoints of its source.
     """
 
     id: str
@@ -44,6 +44,7 @@ class NodeAgain(Struct, frozen=True, rename="camel"):
     after: tuple[str, ...] = ()
     succeeded: bool = False
     cleanup: bool = False
+    keep: bool = True
 
 
 @declare("layby.run.rerun", sender=Sender.CLIENT, answer=RunData)
@@ -52,14 +53,13 @@ class RerunRun(ById, frozen=True):
 
     `id` is the run's first root, `life` the number of the life to begin. Names, groups and params
     of nodes are those of their sources; `param` is that of the new root. `timeout`: how long after
-    now the life may take. `keep`: whether nodes keep the checkpoints of their sources.
+    now the life may take.
     """
 
     life: Int64
     nodes: Annotated[tuple[NodeAgain, ...], Meta(max_length=MAX_NODES)] = ()
     timeout: Int64 = NEVER
     param: Value = NOTHING
-    keep: bool = True
 
     @property
     def root_id(self) -> str:
@@ -191,7 +191,7 @@ def _create(d: Draft, c: RerunRun) -> None:
         source = d.promise(c.source_id(node))
         assert source is not None
         tags = {key: value for key, value in _tags(source.tags).items() if key != birth.KEEPS}
-        if c.keep:
+        if node.keep:
             tags[birth.KEEPS] = source.id
         ends_at = NEVER if node.cleanup else timeout_at
         awaited = [*_awaited(c, node), *_still_running(d, source.id)]

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetPromise
 from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
+from layby.core.validate import MAX_ID_BYTES
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, ContextError, DeferTimeout, UsageError, error_for
 from layby.program import Served
@@ -50,12 +51,22 @@ from layby.worker.outgoing_call import (
 )
 from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch, is_late
 from layby.worker.rejections import value_of
-from layby.worker.replay import Record, check_key, checkpointed, digest_of, encoded, record_of
+from layby.worker.replay import (
+    MAX_KEY_BYTES,
+    Record,
+    check_key,
+    checkpointed,
+    digest_of,
+    encoded,
+    record_of,
+)
 from layby.worker.shared_slot import SharedSlot, Slot
 from layby.worker.tell import TO_LET_OTHERS_GO
 from layby.worker.wake_events import check_wake
 from layby.worker.wheel import Poll, Wake, Wheel
 
+MAX_PROMISE_NAME_BYTES = MAX_KEY_BYTES - len("promise.-123456")
+"""Each wait for it has a key made of the name and a number."""
 Seconds = float | int | timedelta
 Condition = Callable[[], Any]
 
@@ -136,7 +147,7 @@ class TaskHandle:
         interval = _interval(poll_interval, poll_interval_ms)
         within, longest = limit_of(timeout, "timeout"), limit_of(max_interval, "max_interval")
         check_pace(interval, within, backoff, longest, jitter, max_errors)
-        with self._call("defer_until", key) as record_id:
+        with self._call("defer_until", _checked(key)) as record_id:
             if await self._has_ended_before(record_id, _DEFER_UNTIL):
                 return
             first = await self._get_wheel().first_check(condition, self.task_execution_id)
@@ -172,7 +183,7 @@ class TaskHandle:
         length = seconds_of(seconds, "the length of a sleep")
         if is_never(length):
             length = math.inf
-        with self._call("sleep", key) as record_id:
+        with self._call("sleep", _checked(key)) as record_id:
             waiting = WaitingOn("sleep", _sleep_sentence(length))
             if self._attempt is None or record_id is None:
                 await self._parked(_sleeping(length), waiting)
@@ -193,9 +204,9 @@ class TaskHandle:
         key: str | None = None,
     ) -> Any:
         """Wait, without a slot, until that promise settles anywhere; a rejection raises."""
-        check_key(promise_id, "promise id")
+        check_key(promise_id, "promise id", MAX_ID_BYTES)
         within = limit_of(timeout, "timeout")
-        with self._call("wait_for", key) as record_id:
+        with self._call("wait_for", _checked(key)) as record_id:
             found = await self._prepare_wait(EnsurePromise(id=promise_id), within, record_id)
             if isinstance(found, Promise):
                 return value_of(found)
@@ -216,7 +227,7 @@ class TaskHandle:
         """A promise of this task that others settle; the same one in every try."""
         attempt = self._attempt_with_store()
         self._shared.register()
-        key = f"promise.{check_key(name, 'name of a promise')}"
+        key = f"promise.{check_key(name, 'name of a promise', MAX_PROMISE_NAME_BYTES)}"
         promise_id = attempt.replay.record_id(key, lasting=True)
         tags = {"resonate:external": "true"}  # lets others wait for it on strict servers too
         create = CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
@@ -261,7 +272,7 @@ class TaskHandle:
         within = limit_of(timeout, "timeout")
         attempt = self._attempt_with_store()
         self._shared.register()
-        with attempt.replay.keyed("rpc", key) as record_key:
+        with attempt.replay.keyed("rpc", _checked(key)) as record_key:
             promise = await make_call(attempt, record_key, call, place, millis_of(within))
             if promise.is_pending:
                 deadline = None if promise.timeout_at == NEVER else promise.timeout_at
@@ -502,7 +513,7 @@ class TaskHandle:
 
     def _checkpoint(self, key: str, args: tuple[Any, ...]) -> tuple[str, Record]:
         replay = self._attempt_with_store().replay
-        record_id = replay.record_id(f"checkpoint.{check_key(key, 'key')}", lasting=True)
+        record_id = replay.record_id(f"checkpoint.{check_key(key)}", lasting=True)
         return record_id, Record("checkpoint", digest_of(*args))
 
     def _get_wheel(self) -> Wheel:
@@ -546,6 +557,10 @@ def current_handle() -> TaskHandle:
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments of a checkpoint as they are compared between runs of the body."""
     return (*args, dict(sorted(kwargs.items()))) if kwargs else args
+
+
+def _checked(key: str | None) -> str | None:
+    return None if key is None else check_key(key)
 
 
 @lru_cache(maxsize=1024)

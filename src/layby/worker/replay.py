@@ -212,11 +212,11 @@ class Replay:
         return key, call.digest
 
     def call(self, kind: str, key: str | None) -> "KeyedCall":
-        return KeyedCall(self, kind, key if key is None else _checked_key(key), self.record_id)
+        return KeyedCall(self, kind, key, self.record_id)
 
     def keyed(self, kind: str, key: str | None) -> "KeyedCall":
         """As `call`, for callers that build ids from the key: entering gives the key itself."""
-        return KeyedCall(self, kind, key if key is None else _checked_key(key), str)
+        return KeyedCall(self, kind, key, str)
 
     def enter_unkeyed(self, kind: str) -> str:
         """The key of a call without one: no other such call may be under way."""
@@ -296,13 +296,9 @@ def checkpointed(record: Record, key: str) -> Value:
     return encoded(record)
 
 
-def check_key(key: object, what: str) -> str:
+def check_key(key: object, what: str = "key", most: int = MAX_KEY_BYTES) -> str:
     if not isinstance(key, str) or not key.strip():
         raise UsageError(f"{what} must be a non-empty string, got {key!r}")
-    if len(key.encode(errors="replace")) > MAX_KEY_BYTES:
-        raise UsageError(f"{what} is too long: at most {MAX_KEY_BYTES} bytes, got {key[:40]!r}…")
+    if len(key.encode(errors="replace")) > most:
+        raise UsageError(f"{what} is too long: at most {most} bytes, got {key[:40]!r}…")
     return key
-
-
-def _checked_key(key: object) -> str:
-    return check_key(key, "key")

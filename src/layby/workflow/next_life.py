@@ -107,6 +107,7 @@ def next_life(
             "name the task to begin from (from_=…, or --from on the command line)"
         )
     after = waits_in_next_life(shape, again)
+    afresh = cleans_up_afresh(shape, ended, again)
     life = latest.lives + 1
     reused = {each: latest.param.life_of(each) for each in shape.after if each not in again}
     command = RerunRun(
@@ -119,13 +120,13 @@ def next_life(
                 after[each],
                 succeeded=seen[each].state == "resolved",
                 cleanup=each in shape.cleanups,
+                keep=checkpoints == "keep" and each not in afresh,
             )
             for each in shape.after
             if each in again
         ),
         timeout=timeout,
         param=plan.next_life_param(root.param, life, reused, checkpoints),
-        keep=checkpoints == "keep",
     )
     cleaned = (e for e in shape.after if e in shape.cleanups and e in ended)
     return NextLife(
@@ -156,6 +157,20 @@ def runs_again(
         if task_id in behind or not is_kept:
             again.add(task_id)
     return frozenset(again)
+
+
+def cleans_up_afresh(
+    shape: Shape, ended: Mapping[str, NodeOutcome], again: frozenset[str]
+) -> frozenset[str]:
+    """Those that clean up and forget their checkpoints: what they did was for the life before.
+
+    One that was not successful goes on where it stopped, unless something that was successful is
+    done again: then there is something new to undo.
+    """
+    statuses = {each: how.status for each, how in ended.items()}
+    completed = {each for each in again if statuses.get(each) == "Completed"}
+    ordinary = completed - shape.cleanups
+    return shape.cleanups & again if ordinary else shape.cleanups & completed
 
 
 def _follows(task_id: str, how: NodeOutcome | None, shape: Shape) -> bool:
