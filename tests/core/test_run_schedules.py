@@ -268,7 +268,7 @@ def test_another_one_of_the_same_id_is_refused(
     world.ok(every_minute())
     before = world.dump()
     reply = world.send(every_minute(**changed))
-    remedy = ": replace it, delete it, or use another id"
+    remedy = ": use replace to change it, or another id"
     assert (reply.status, reply.data) == (
         409,
         f"Schedule 's' already exists and differs in {what}{remedy}",

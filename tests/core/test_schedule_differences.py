@@ -30,7 +30,7 @@ def report(tasks: str = "collect send", **changed: Any) -> c.CreateRunSchedule:
         "cron": "0 9 * * *",
         "name": "report",
         "group": "g",
-        "nodes": tuple(c.Node(each, "report") for each in names),
+        "nodes": tuple(c.Node(each, f"report.{each}") for each in names),
         "param": param(names),
     }
     return c.CreateRunSchedule(**given | changed)
@@ -44,7 +44,12 @@ def report(tasks: str = "collect send", **changed: Any) -> c.CreateRunSchedule:
         (report("send collect"), "tasks (in another order)"),
         (report("a b c d e"), "tasks (added 'a', 'b', 'c' and 2 more, removed 'collect', 'send')"),
         (
-            report(nodes=(c.Node("collect", "report"), c.Node("send", "report", ("collect",)))),
+            report(
+                nodes=(
+                    c.Node("collect", "report.collect"),
+                    c.Node("send", "report.send", ("collect",)),
+                )
+            ),
             "tasks (changed 'send')",
         ),
         (report(param=param([])), "tasks"),
@@ -59,15 +64,14 @@ def report(tasks: str = "collect send", **changed: Any) -> c.CreateRunSchedule:
         (
             report(
                 name="other",
-                nodes=(c.Node("collect", "other"), c.Node("send", "other")),
+                nodes=(c.Node("collect", "other.collect"), c.Node("send", "other.send")),
                 param=param(["collect", "send"], flow="other"),
             ),
             "workflow ('report', not 'other')",
         ),
         (
             report(cron="0 8 * * *", overlap="skip", group="x"),
-            "cron ('0 9 * * *', not '0 8 * * *'), overlap ('allow', not 'skip'), "
-            "group ('g', not 'x')",
+            "cron ('0 9 * * *', not '0 8 * * *'), overlap ('allow', not 'skip'), group ('g', not 'x')",
         ),
     ],
 )
@@ -78,7 +82,7 @@ def test_only_what_differs_is_named(changed: c.CreateRunSchedule, told: str) -> 
         assert reply.status == 409
         assert reply.data == (
             f"Schedule 'report' already exists and differs in {told}: "
-            "replace it, delete it, or use another id"
+            "use replace to change it, or another id"
         )
 
 

@@ -82,9 +82,9 @@ def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
         return ok(ScheduleData(existing))
     if c.replace and existing.flow is not None:
         return _put(d, existing.replaced_by(wanted))
-    remedy = "delete it" if existing.flow is None else "replace it, delete it"
+    remedy = "delete it, or use" if existing.flow is None else "use replace to change it, or"
     why = f"Schedule '{c.id}' already exists and differs in {different}"
-    return refuse(409, f"{why}: {remedy}, or use another id")
+    return refuse(409, f"{why}: {remedy} another id")
 
 
 @declare("layby.schedule.pause", sender=Sender.CLIENT, answer=ScheduleData)

@@ -58,9 +58,9 @@ def _tasks(existing: Schedule, wanted: Schedule) -> Iterator[str]:
 
 
 def _nodes(schedule: Schedule) -> dict[str, Node]:
-    """A node has the name of its workflow, which is told apart."""
+    """The name of a node begins with that of its workflow, which is told apart."""
     return {
-        node.id: msgspec.structs.replace(node, name="") if node.name == schedule.flow else node
+        node.id: msgspec.structs.replace(node, name=node.name.removeprefix(schedule.flow or ""))
         for node in nodes(schedule.nodes)
     }
 

@@ -1,7 +1,8 @@
 """Schedules: the protocol's commands for them, and what is made when one is due.
 
-The protocol's create promises; layby's own (`run_schedules`) start runs. When a schedule is due, the store asks here which occurrences have come and which rows they may
-touch (`due`); the tick that follows makes them (`fire`). Missed ones come in bounded portions.
+The protocol's create promises; layby's own (`run_schedules`) start runs. When one is due, the
+store asks here which occurrences have come (`due`); the tick that follows makes them (`fire`).
+Missed ones come in bounded portions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
