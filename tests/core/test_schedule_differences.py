@@ -70,8 +70,11 @@ def report(tasks: str = "collect send", **changed: Any) -> c.CreateRunSchedule:
             "workflow ('report', not 'other')",
         ),
         (
-            report(cron="0 8 * * *", overlap="skip", group="x"),
-            "cron ('0 9 * * *', not '0 8 * * *'), overlap ('allow', not 'skip'), group ('g', not 'x')",
+            report(cron="* * * * *", overlap="skip", group="x"),
+            (
+                "cron ('0 9 * * *', not '* * * * *'), overlap ('allow', not 'skip'), "
+                "group ('g', not 'x')"
+            ),
         ),
     ],
 )

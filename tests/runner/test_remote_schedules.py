@@ -26,7 +26,7 @@ def test_a_server_starts_the_runs_and_a_runner_elsewhere_works_on_them(tmp_path:
         async with asyncio.timeout(PATIENCE_S), Runner(url) as runner:
             schedule = await runner.schedule(pulse, "* * * * * *", context={"beats": 1})
             assert (schedule.flow, schedule.timezone, schedule.catch_up) == ("pulse", "UTC", False)
-            with pytest.raises(UsageError, match="differs in cron .*: use replace to"):
+            with pytest.raises(UsageError, match=r"differs in cron .*: use replace to"):
                 await runner.schedule(pulse, "* * * * *", context={"beats": 1})
             assert (await begun.get()).startswith("run/pulse-")
         async with asyncio.timeout(PATIENCE_S), Runner(url) as runner:
@@ -58,7 +58,7 @@ def test_a_schedule_is_changed_from_elsewhere(tmp_path: Path) -> None:
             schedule = await runner.schedule(
                 flow, "* * * * * *", context={"to": "ada"}, overlap="queue_one", catch_up=True
             )
-            while (await runner.schedules())[0].skipped == 0:
+            while (await runner.schedules())[0].skipped == 0:  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(0.05)
             await schedule.pause()
             assert schedule.next_run_at is None

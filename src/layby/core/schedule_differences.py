@@ -72,13 +72,16 @@ def _params(existing: str, wanted: str, *, is_told: bool) -> Iterator[str]:
         yield "context"
         return
     for name in _changed(before, after):
-        old, new = before.get(name), after.get(name)
-        if name in _TOLD_BY_OTHERS and is_told:
-            continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield f"{name} ({', '.join(_named('', _changed(old, new)))})"
-        else:
-            yield name
+        if name not in _TOLD_BY_OTHERS or not is_told:
+            yield _named_field(name, before.get(name), after.get(name))
+
+
+def _named_field(name: str, before: object, after: object) -> str:
+    try:
+        inner = [msgspec.convert(each, dict[str, Any]) for each in (before, after)]
+    except msgspec.ValidationError:
+        return name
+    return f"{name} ({', '.join(_named('', _changed(*inner)))})"
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

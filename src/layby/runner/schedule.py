@@ -230,7 +230,7 @@ def _check_flag(given: object, what: str) -> bool:
     return given
 
 
-def _check_overlap(given: object) -> Overlap:
+def _check_overlap(given: Overlap) -> Overlap:
     policies = get_args(Overlap)
     if given not in policies:
         known = ", ".join(repr(each) for each in policies)
