@@ -299,6 +299,19 @@ def test_all_of_it_in_one_batch(world: World) -> None:
     world.check(2 * MINUTE)
 
 
+def test_the_previous_run_ends_in_the_batch_that_queues_one(world: World) -> None:
+    """The wait that was added a moment ago is seen by the settlement."""
+    world.ok(every_minute("queue_one"))
+    world.tick(MINUTE)
+    row = world.dump().schedules["s"]
+    (fire,) = due([row], 2 * MINUTE, _each_minute, 500)
+    world.batch([(fire, 2 * MINUTE), (c.CancelPromise(id=root(1)), 2 * MINUTE)])
+    assert _after(world.promise(root(2))) == [root(1)]
+    assert {f"{root(2)}:a", f"{root(2)}:b"} <= set(ready(world))
+    world.tick(MINUTE)
+    world.check()
+
+
 # --- missed occurrences --------------------------------------------------------------------
 
 

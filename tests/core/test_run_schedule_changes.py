@@ -1,5 +1,6 @@
 """Schedules of runs that people change: replaced, paused and unpaused, a run started by hand."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -266,3 +267,36 @@ def test_an_unknown_policy_is_refused() -> None:
     assert list(hourly(overlap="later").problems()) == [
         "overlap 'later' is not known: use allow, skip, queue_one"
     ]
+
+
+# --- clocks --------------------------------------------------------------------------------
+
+
+def test_paused_over_the_change_of_the_clocks(world: World) -> None:
+    """Nine in Berlin is nine when it is unpaused, and after a change of the zone alone."""
+    world.tick(_at("2026-03-28T10:00+01:00"))
+    nine = {"cron": "0 9 * * *", "timezone": "Europe/Berlin"}
+    assert world.ok(hourly(**nine)).schedule.next_run_at == _at("2026-03-29T09:00+02:00")
+    world.ok(c.PauseSchedule(id="s"))
+    world.tick(24 * HOUR)
+    unpaused = world.ok(c.UnpauseSchedule(id="s")).schedule
+    assert unpaused.next_run_at == _at("2026-03-30T09:00+02:00")
+    moved = hourly(**nine | {"timezone": "Europe/London"}, replace=True)
+    assert world.ok(moved).schedule.next_run_at == _at("2026-03-30T09:00+01:00")
+
+
+def test_an_hour_that_is_skipped_or_repeated(world: World) -> None:
+    """Unpaused in the hour that comes twice, an occurrence of it does not come again."""
+    half_past_two = {"cron": "30 2 * * *", "timezone": "Europe/Berlin"}
+    world.tick(_at("2026-10-24T12:00+02:00"))
+    world.ok(hourly(**half_past_two))
+    world.tick(_at("2026-10-25T02:30+02:00") - world.now)
+    assert len(world.dump().promises) == 3
+    world.ok(c.PauseSchedule(id="s"))
+    world.tick(45 * MINUTE)  # the clock shows a quarter past two for the second time
+    unpaused = world.ok(c.UnpauseSchedule(id="s")).schedule
+    assert unpaused.next_run_at == _at("2026-10-26T02:30+01:00")
+
+
+def _at(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp()) * 1000

@@ -118,7 +118,7 @@ def unpause(d: Draft, c: UnpauseSchedule) -> Reply:
     return _put(d, schedule.unpaused(next_after(schedule, d.now, d.rows.calendar)))
 
 
-@declare("layby.schedule.start", sender=Sender.CLIENT, answer=RunData)
+@declare("layby.schedule.start", sender=Sender.ADMIN, answer=RunData, unqueues=False)
 class StartScheduled(ScheduleCommand, frozen=True):
     """Start a run now, as an occurrence would, whatever else runs and even if it is paused.
 
