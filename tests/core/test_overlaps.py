@@ -1,7 +1,7 @@
 """What an occurrence does while earlier runs of its schedule are open, on both stores."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -296,7 +296,13 @@ def test_all_of_it_in_one_batch(world: World) -> None:
     (fire,) = due([row], 2 * MINUTE, _each_minute, 500)
     world.batch([(c.CancelPromise(id=start.root_id), 2 * MINUTE), (fire, 2 * MINUTE)])
     assert (made(world), skipped(world)) == ([2], 1)
-    world.check(2 * MINUTE)
+    world.clock.advance(2 * MINUTE)
+    work(world)
+    row = world.dump().schedules["s"]
+    (fire,) = due([row], 3 * MINUTE, _each_minute, 500)
+    world.batch([(r.run("run/s-7", a=""), 3 * MINUTE), (fire, 3 * MINUTE)])
+    assert skipped(world) == 1  # it was given such an id by somebody else
+    world.check(3 * MINUTE)
 
 
 def test_the_previous_run_ends_in_the_batch_that_queues_one(world: World) -> None:
@@ -360,23 +366,54 @@ def test_ten_missed_occurrences_while_a_run_is_open(
 
 
 @pytest.mark.parametrize(("overlap", "places"), [("skip", 1), ("queue_one", 2)])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_portions_give_no_place_away_twice(backend: Any, overlap: str, places: int) -> None:
+@pytest.mark.parametrize("limit", [1, 8])
+def test_portions_give_no_place_away_twice(
+    world: World, limit: int, overlap: str, places: int
+) -> None:
     """Even if the runs of one portion have ended before the next comes, and time goes on."""
-    with World(backend) as world:
-        world.ok(every_minute(overlap, catch_up=True))
-        now, portions = 1_000 * MINUTE, 0
-        while found := list(world.store.due(now, limit=8)):
-            for tick in found:
-                world.send(tick, now)
-            portions += 1
-            now += 1
-            world.clock.advance(now - world.now)
-            work(world)
-        assert portions > 100
-        assert made(world) == list(range(1, places + 1))
-        assert skipped(world) == 1_000 - places
-        world.check()
+    world.ok(every_minute(overlap, catch_up=True))
+    portions = _catch_up(world, range(100 * MINUTE, 101 * MINUTE), limit)
+    assert portions >= 50
+    assert made(world) == list(range(1, places + 1))
+    assert skipped(world) == 100 - places
+    world.check()
+
+
+def test_what_comes_while_it_catches_up_is_decided_later(world: World) -> None:
+    """In portions of two a minute: each time it has caught up with what was missed together, the
+    next occurrence finds nothing open.
+    """
+    world.ok(every_minute("skip", catch_up=True))
+    _catch_up(world, range(10 * MINUTE, 22 * MINUTE, MINUTE), 8)
+    assert (made(world), skipped(world)) == ([1, 11, 16, 19, 21], 16)
+    world.check()
+
+
+def test_another_rule_while_it_catches_up(world: World) -> None:
+    """What is left of the old rule is nobody's any more."""
+    world.ok(every_minute("skip", catch_up=True))
+    _catch_up(world, range(10 * MINUTE, 10 * MINUTE + 2), 8)
+    assert world.dump().schedules["s"].full_until == 10 * MINUTE
+    other = every_minute("skip", catch_up=True, cron="*/30 * * * *", replace=True)
+    assert world.ok(other).schedule.full_until is None
+    world.tick(50 * MINUTE)
+    assert (made(world), skipped(world)) == ([1, 30], 4)
+    world.check()
+
+
+def _catch_up(world: World, times: Iterable[int], limit: int) -> int:
+    """One portion each time, whose runs end before the next; how many there were."""
+    portions = 0
+    for now in times:
+        ticks = list(world.store.due(now, limit))
+        if not ticks:
+            break
+        world.clock.advance(now - world.now)
+        for tick in ticks:
+            world.send(tick)
+        work(world)
+        portions += 1
+    return portions
 
 
 minutes = st.lists(

@@ -566,7 +566,7 @@ class Schedule(Struct, frozen=True, array_like=True, gc=False):
             last_run_at=self.last_run_at,
             paused_at=self.paused_at,
             skipped=self.skipped,
-            full_until=self.full_until,
+            full_until=self.full_until if is_same_rule else None,
         )
 
     def promise_id_at(self, at: Millis) -> str:

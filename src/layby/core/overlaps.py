@@ -33,9 +33,7 @@ def awaited_by(d: Draft, schedule: Schedule, at: Millis) -> Sequence[str] | None
 
 def full_until(schedule: Schedule, by: Millis) -> Millis | None:
     """Up to when occurrences have no places left, after a portion of those due `by` then."""
-    if schedule.overlap == "allow" or schedule.next_run_at > by:
-        return None
-    return schedule.full_until or by
+    return None if schedule.overlap == "allow" or schedule.next_run_at > by else by
 
 
 def _open_runs(d: Draft, schedule_id: str) -> list[Promise]:

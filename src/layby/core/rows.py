@@ -129,9 +129,13 @@ class Rows:
             branch = promise.branch
             if branch is not None and (ids := self.branches.get(branch)) is not None:
                 _insort_once(ids, promise.id)
-            for schedule_id, open_runs in self.open_runs.items():
-                if is_run_of(schedule_id, promise.id):
-                    open_runs.add(promise.id)
+            if self.open_runs:
+                self._add_open(promise.id)
+
+    def _add_open(self, promise_id: str) -> None:
+        for schedule_id, ids in self.open_runs.items():
+            if is_run_of(schedule_id, promise_id):
+                ids.add(promise_id)
 
     def add_tasks(self, tasks: dict[str, Task]) -> None:
         self.tasks.update(tasks)

@@ -146,11 +146,12 @@ def due(
     for schedule in schedules:
         if room <= 0:
             return
+        by = now if schedule.full_until is None else schedule.full_until
         rows_each = 1 + len(schedule.node_ids)
         at_least = overlaps.PLACES[schedule.overlap]
-        found = occurrences(schedule, now, calendar, max(at_least, room // rows_each))
+        found = occurrences(schedule, by, calendar, max(at_least, room // rows_each))
         room -= rows_each * len(found)
-        yield FireSchedule(found=schedule, occurrences=found, by=now)
+        yield FireSchedule(found=schedule, occurrences=found, by=by)
 
 
 def occurrences(
