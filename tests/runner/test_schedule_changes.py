@@ -121,6 +121,30 @@ async def test_a_queued_run_says_what_it_waits_for() -> None:
 
 
 @in_2026
+async def test_why_names_the_previous_run_also_in_a_long_chain() -> None:
+    """And what that waits for in the end."""
+
+    @task
+    async def asks(context, handle):
+        await handle.wait_for("answer")
+
+    @task(dependencies=[asks])
+    async def tells(context):
+        pass
+
+    async with Runner("memory:") as runner:
+        flow = flow_of(asks, tells, name="report")
+        await runner.schedule(flow, "* * * * *", overlap="queue_one")
+        await current_clock().advance(2 * MINUTE + 1)
+        sentence = await why(runner, f"run/{run_id(2)}:tells")
+        previous = f"the previous run of schedule 'report' ('{run_id(1)}')"
+        assert sentence.startswith(
+            f"task 'tells' of run '{run_id(2)}' waits for task 'asks', which waits for {previous}, "
+            "which waits for task 'asks', which waits for promise answer, which has not been"
+        )
+
+
+@in_2026
 async def test_a_run_behind_two_names_both() -> None:
     async with Runner("memory:") as runner:
         schedule = await runner.schedule(report, "* * * * *", overlap="queue_one")
