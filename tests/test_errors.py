@@ -124,7 +124,7 @@ async def _mistakes(runner: Runner) -> None:
     with pytest.raises(Conflict):
         await runner.halt("r", "nothing")
     await runner.schedule(FLOW, "0 9 * * *", id="s")
-    with pytest.raises(Conflict, match="delete it first"):
+    with pytest.raises(Conflict, match="use replace to"):
         await runner.schedule(FLOW, "0 10 * * *", id="s")
     with pytest.raises(NotFound, match="did you mean 's'"):
         await runner.unschedule("ss")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from layby.core import commands as c
-from layby.core import schedules
 from layby.core.model import NEVER, Wait
+from layby.core.schedule_differences import differences
 from layby.core.settings import Settings
 from tests.helpers.random_runs import CHUNK, SMALL, run_scripts
 from tests.helpers.requests import beat, callback, fail, finish, nightly, settle, take
@@ -418,7 +418,7 @@ def test_schedules_that_stand_are_the_same_after_an_upgrade(world: World):
     stored = world.dump().schedules["nightly"]
     before = replace(stored, nodes=stored.nodes.replace(',"cleanup":false', ""))
     assert before != stored
-    assert list(schedules._differences(before, stored)) == []
+    assert differences(before, stored) == []
 
 
 # --- whatever happens ------------------------------------------------------------------------

@@ -129,9 +129,9 @@ def made_of(wanted: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any
 
 
 def ids_in(footprint: Footprint) -> set[str]:
-    pairs = {each for pair in footprint.pairs | footprint.born_into for each in pair}
+    pairs = footprint.pairs | footprint.born_into | footprint.starts
     by_id = footprint.ids | footprint.branches_of | footprint.branches | footprint.schedules
-    return by_id | pairs
+    return by_id | footprint.runs_of | {each for pair in pairs for each in pair}
 
 
 BOUNDED = sorted(
@@ -157,6 +157,7 @@ def test_every_id_of_the_footprint_is_named_or_lies_below_a_named_one(kind, data
 def test_a_footprint_says_which_ids_it_holds() -> None:
     """A new field of it is either no id, or looked at above."""
     no_ids = {"pids", "leases_of", "notices", "takes", "take_count", "ahead", "waiting"}
-    no_ids |= {"root_params", "leaving", "since"}
+    no_ids |= {"root_params", "leaving", "since", "node_ids"}
     looked_at = {"ids", "pairs", "branches_of", "branches", "born_into", "schedules"}
+    looked_at |= {"runs_of", "starts"}
     assert set(Footprint.__struct_fields__) == no_ids | looked_at

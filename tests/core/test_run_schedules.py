@@ -254,10 +254,11 @@ def test_the_same_again_is_the_same_schedule(world: World) -> None:
         ({"catch_up": True}, "catch_up (False, not True)"),
         ({"name": "other"}, "workflow ('root', not 'other')"),
         ({"group": "other"}, "group ('g', not 'other')"),
-        ({"nodes": NODES[:1]}, "tasks"),
+        ({"overlap": "skip"}, "overlap ('allow', not 'skip')"),
+        ({"nodes": NODES[:1]}, "tasks (removed 'b')"),
         ({"param": c.Value(data="eQ==")}, "context"),
-        ({"timeout": 7}, "deadline"),
-        ({"timeout": 7, "nodes": NODES[:1]}, "tasks, deadline"),
+        ({"timeout": 7}, "deadline (600 s, not 0.007 s)"),
+        ({"timeout": NEVER, "nodes": NODES[:1]}, "tasks (removed 'b'), deadline (600 s, not none)"),
     ],
 )
 def test_another_one_of_the_same_id_is_refused(
@@ -267,7 +268,7 @@ def test_another_one_of_the_same_id_is_refused(
     world.ok(every_minute())
     before = world.dump()
     reply = world.send(every_minute(**changed))
-    remedy = ": delete it first, or use another id"
+    remedy = ": use replace to change it, or another id"
     assert (reply.status, reply.data) == (
         409,
         f"Schedule 's' already exists and differs in {what}{remedy}",
@@ -339,10 +340,14 @@ def test_once_deleted_it_fires_no_more(world: World) -> None:
 
 def test_a_firing_that_was_meant_for_another_of_that_id_is_harmless(world: World) -> None:
     """It was found due with other nodes: the new one has its turn later."""
-    world.ok(every_minute())
-    late = FireSchedule(id="s", occurrences=((MINUTE, "run/s-60000"),), nodes=("a",))
-    assert world.send(late, MINUTE).status == 200
+    found = world.ok(every_minute()).schedule
+    late = FireSchedule(found=found, occurrences=((MINUTE, "run/s-60000"),), by=MINUTE)
+    changed = every_minute(nodes=NODES[:1], replace=True)
+    replies = world.batch([(changed, MINUTE), (late, MINUTE)])
+    assert [reply.status for reply in replies] == [200, 200]
     assert world.dump().promises == {}
+    world.tick(MINUTE)
+    assert sorted(world.dump().promises) == ["run/s-60000", "run/s-60000:a"]
 
 
 # --- the runs of a schedule --------------------------------------------------------------

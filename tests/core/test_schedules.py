@@ -92,8 +92,9 @@ def test_a_deleted_schedule_fires_no_more(world: World) -> None:
     """What it has created stays; also a firing that was found due before comes to nothing."""
     world.ok(every_minute())
     world.tick(MINUTE)
+    found = world.dump().schedules["s"]
     world.ok(c.DeleteSchedule(id="s"))
-    firing = FireSchedule(id="s", occurrences=((2 * MINUTE, "s.120000"),))
+    firing = FireSchedule(found=found, occurrences=((2 * MINUTE, "s.120000"),), by=2 * MINUTE)
     world.send(firing, 2 * MINUTE)
     assert sorted(world.dump().promises) == ["s.60000"]
     assert world.send(c.DeleteSchedule(id="s")).status == 404
@@ -102,8 +103,8 @@ def test_a_deleted_schedule_fires_no_more(world: World) -> None:
 
 def test_a_firing_that_comes_twice_or_early_is_harmless(world: World) -> None:
     """Each occurrence is made once, and not before its time."""
-    world.ok(every_minute())
-    firing = FireSchedule(id="s", occurrences=((MINUTE, "s.60000"),))
+    found = world.ok(every_minute()).schedule
+    firing = FireSchedule(found=found, occurrences=((MINUTE, "s.60000"),), by=MINUTE)
     world.send(firing, MINUTE - 1)
     assert world.dump().promises == {}
     world.send(firing, MINUTE)

@@ -7,7 +7,7 @@ from layby.core import queries as q
 from layby.core import ticks
 from layby.core.draft import Draft
 from layby.core.footprint import OutsideFootprint
-from layby.core.model import NEVER
+from layby.core.model import NEVER, Schedule
 from layby.core.rows import Rows
 from layby.core.schedules import FireSchedule
 from layby.core.settings import Settings
@@ -16,6 +16,7 @@ from layby.engine.calendar import next_after
 from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
 
+NO_SCHEDULE = Schedule("none", "* * * * *", "x", 1, "{}", "{}", 0, next_run_at=0)
 GIVEN: dict[str, tuple[c.Command, ...]] = {
     "absent": (),
     "no task": (r.promise("t"),),
@@ -156,7 +157,7 @@ def test_late_and_double_ticks_are_harmless() -> None:
             ticks.ExpireHolders(pids=("p", "none")),
             ticks.FreeTasks(pid="p", incarnation="1", ids=("run/a:a",)),
             ticks.FreeTasks(pid="none", incarnation="1", ids=("run/a:a",)),
-            FireSchedule(id="none", occurrences=((0, "x"),)),
+            FireSchedule(found=NO_SCHEDULE, occurrences=((0, "x"),), by=0),
             ticks.ForgetMessages(keys=(("none", "execute", "x"),)),
         )
         for tick in due:

@@ -57,7 +57,8 @@ _SHARED_KINDS = (
     *("cancel",) * 2,
     *("settle", "settle", "listener"),
     *("release", "beat", "get", "task_get"),
-    *("schedule", "run_schedule", "drop_schedule"),
+    *("schedule", "run_schedule", "run_schedule", "drop_schedule"),
+    *("pause_schedule", "unpause_schedule", "start_scheduled"),
     *("tick",) * 6,
     *("snap",),
 )
@@ -370,7 +371,18 @@ class _Writer:
             group=run.group,
             nodes=run.nodes,
             timeout=self._pick((NEVER, 90_000, 10)),
+            overlap=self._pick(("allow", "skip", "queue_one")),
+            replace=self._chance(2),
         )
+
+    def _pause_schedule(self) -> c.PauseSchedule:
+        return c.PauseSchedule(id=self._pick(("s", "t")))
+
+    def _unpause_schedule(self) -> c.UnpauseSchedule:
+        return c.UnpauseSchedule(id=self._pick(("s", "t")))
+
+    def _start_scheduled(self) -> c.StartScheduled:
+        return c.StartScheduled(id=self._pick(("s", "t")), at=self.now, key=self._pick("ab"))
 
     def _drop_schedule(self) -> c.DeleteSchedule:
         return c.DeleteSchedule(id=self._pick(("s", "t")))

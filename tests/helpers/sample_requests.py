@@ -122,6 +122,9 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
         "group": GROUP,
         "nodes": [{"id": "n", "name": "f"}],
     },
+    "layby.schedule.pause": lambda p: {"id": f"{p}s"},
+    "layby.schedule.unpause": lambda p: {"id": f"{p}s"},
+    "layby.schedule.start": lambda _: {"id": "nightly", "at": 1, "key": "k"},
     "layby.flow.publish": lambda _: {"group": GROUP, "name": "flow", "layout": "{}"},
     "layby.flow.find": lambda _: {"group": GROUP, "name": "flow"},
     "layby.run.get": lambda p: {"id": f"{p}r"},
@@ -141,7 +144,10 @@ UNBOUNDED: Final = frozenset(
     kind
     for kind in SAMPLES
     if kind.endswith(
-        (".search", "run.list", "waiting.list", ".explain", ".stats", "layby.schedule.create")
+        (
+            *(".search", "run.list", "waiting.list", ".explain", ".stats"),
+            *("layby.schedule.create", "layby.schedule.start"),
+        )
     )
     or kind.startswith("debug.")
 )

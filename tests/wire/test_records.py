@@ -107,7 +107,7 @@ def test_records_of_schedules_that_start_runs() -> None:
             '"promiseId":"run/{{.id}}-{{.timestamp}}","promiseTimeout":5,"promiseParam":{},'
             '"promiseTags":{"resonate:target":"poll://any@layby.g","layby:name":"root",'
             '"layby:kind":"root"},"createdAt":0,"nextRunAt":7200000,'
-            '"flow":"root","timezone":"Europe/Berlin","catchUp":false}}'
+            '"flow":"root","timezone":"Europe/Berlin","catchUp":false,"overlap":"allow","skipped":0}}'
         )
         shown = data_of(world, c.GetSchedule(id="nightly"))
         assert shown == data_of(world, request)

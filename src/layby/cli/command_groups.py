@@ -19,19 +19,30 @@ class LazyCommand(NamedTuple):
 
 
 class CommandGroup(click.Group):
-    """`aliases`: other names, not listed by help. `sections`: commands loaded when used."""
+    """`aliases`: other names, not listed by help. `sections`: commands loaded when used.
+
+    `default`: the command that is meant if none is named.
+    """
 
     def __init__(
         self,
         *args: Any,
         aliases: Mapping[str, str] | None = None,
         sections: Mapping[str, Sequence[LazyCommand]] | None = None,
+        default: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
+        self._default = default
         self._aliases = aliases or {}
         self._sections = sections or {}
         self._lazy = {each.name: each for section in self._sections.values() for each in section}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        names_none = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        if self._default is not None and names_none:
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self._lazy, *super().list_commands(ctx)]

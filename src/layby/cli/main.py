@@ -55,11 +55,11 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
         LazyCommand("continue", "steering", "Let a halted run or task go on."),
         LazyCommand("rerun", "rerun", "Run again what failed in a run that has ended."),
         LazyCommand("invoke", "invoke", "Call a function of a worker in any language."),
+        LazyCommand("schedules", "schedules", "Cron rules: list, add, pause, start now, delete."),
     ),
     "Low-level (protocol)": (
         LazyCommand("promises", "promises", "Promises: get, create, settle, search, register."),
         LazyCommand("tasks", "tasks", "Tasks: what a worker does, by hand."),
-        LazyCommand("schedules", "schedules", "Cron rules that create promises, or start runs."),
     ),
     "Operate": (
         LazyCommand("serve", "serve", "Serve many processes and languages over HTTP."),

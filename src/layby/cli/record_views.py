@@ -73,12 +73,17 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
         "timezone": schedule.timezone,
         "catch_up": schedule.catch_up,
         "workflow": schedule.flow,
+        "overlap": schedule.overlap,
+        "skipped": schedule.skipped,
         "promise_id": schedule.promise_id,
         "promise_timeout_ms": _bounded(schedule.promise_timeout),
         "promise_param": json_values.from_text(schedule.promise_param),
         "promise_tags": _tags(schedule.promise_tags),
         **showing.times(
-            created=schedule.created_at, next=schedule.next_run_at, last=schedule.last_run_at
+            created=schedule.created_at,
+            next=schedule.next_run_at,
+            last=schedule.last_run_at,
+            paused=schedule.paused_at,
         ),
     }
 
@@ -86,9 +91,16 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
 def schedule_fields(schedule: Schedule, now: Millis) -> Fields:
     yield "schedule", showing.plain(schedule.id)
     yield "cron", showing.plain(rule_of(schedule))
-    yield "next", showing.instant(schedule.next_run_at, now)
+    if schedule.paused_at is None:
+        yield "next", showing.instant(schedule.next_run_at, now)
+    else:
+        yield "paused", showing.instant(schedule.paused_at, now)
     yield "last", showing.instant(schedule.last_run_at, now)
     yield "creates", showing.plain(made_by(schedule))
+    if schedule.overlap != "allow":
+        yield "overlap", showing.plain(f"{schedule.overlap}, {schedule.skipped} skipped so far")
+    if schedule.flow is not None and schedule.catch_up:
+        yield "catch up", showing.plain("every missed occurrence")
     if (timeout := _bounded(schedule.promise_timeout)) is not None:
         yield "timeout", showing.plain(durations.shown(timeout))
     yield from _tag_fields(schedule.promise_tags)
@@ -98,6 +110,11 @@ def schedule_fields(schedule: Schedule, now: Millis) -> Fields:
 def rule_of(schedule: Schedule) -> str:
     zone = "" if schedule.timezone == "UTC" else f" ({schedule.timezone})"
     return f"{schedule.cron}{zone}"
+
+
+def next_of(schedule: Schedule, now: Millis) -> RenderableType:
+    is_paused = schedule.paused_at is not None
+    return showing.plain("paused") if is_paused else showing.coming(schedule.next_run_at, now)
 
 
 def made_by(schedule: Schedule) -> str:

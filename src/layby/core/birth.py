@@ -9,6 +9,7 @@ from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task,
 from layby.core.settlement import make_ready, settle_all
 
 _encoder = msgspec.json.Encoder()
+_tags, _ids = msgspec.json.Decoder(Tags), msgspec.json.Decoder(tuple[str, ...])
 
 TARGET = "resonate:target"
 DELAY = "resonate:delay"
@@ -21,10 +22,22 @@ PLACEHOLDER = "layby:placeholder"
 KEEPS = "layby:keeps"
 """On a task that runs again: the same task in an earlier life, whose checkpoints it keeps."""
 SCHEDULE = "resonate:schedule"
+AFTER = "layby:after"
+"""On the root of a run that was queued: the roots it waits for, as a JSON list."""
 
 
 def encoded(value: Value | Tags) -> str:
     return _encoder.encode(value).decode() if value else EMPTY
+
+
+def schedule_of(tags: str) -> str | None:
+    """The schedule that has made the promise with these encoded tags."""
+    return _tags.decode(tags).get(SCHEDULE) if f'"{SCHEDULE}":' in tags else None
+
+
+def awaited_runs(tags: str) -> tuple[str, ...]:
+    """Of the root of a run that was queued: the roots it was to wait for."""
+    return _ids.decode(_tags.decode(tags)[AFTER]) if f'"{AFTER}":' in tags else ()
 
 
 def delay_of(tags: Tags) -> Millis | None:

@@ -35,12 +35,17 @@ from layby.core.promises import (
     SettlePromise,
     WatchPromise,
 )
+from layby.core.run_schedules import (
+    CreateRunSchedule,
+    PauseSchedule,
+    StartScheduled,
+    UnpauseSchedule,
+)
 from layby.core.runs import (
     Node,
     StartRun,
 )
 from layby.core.schedules import (
-    CreateRunSchedule,
     CreateSchedule,
     DeleteSchedule,
     GetSchedule,
@@ -110,6 +115,7 @@ __all__ = [
     "LeaveWorker",
     "Node",
     "NodeAgain",
+    "PauseSchedule",
     "PinRun",
     "PublishFlow",
     "RegisterCallback",
@@ -123,11 +129,13 @@ __all__ = [
     "SettleAction",
     "SettlePromise",
     "StartRun",
+    "StartScheduled",
     "SuspendAction",
     "SuspendTask",
     "Tags",
     "Take",
     "TaskVersion",
+    "UnpauseSchedule",
     "Unread",
     "Value",
     "WatchPromise",

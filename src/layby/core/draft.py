@@ -14,6 +14,7 @@ from layby.core.model import (
     Schedule,
     Task,
     Wait,
+    is_run_of,
 )
 from layby.core.rows import Rows
 from layby.core.settings import Settings
@@ -49,6 +50,12 @@ class Draft(Changes, kw_only=True):
         if schedule_id in self.schedules:
             return self.schedules[schedule_id]
         return self.rows.schedules[schedule_id]
+
+    def maybe_runs_of(self, schedule_id: str) -> list[Promise]:
+        """The newest open runs of a schedule, and what has an id like theirs."""
+        own = {each for each in self.promises if is_run_of(schedule_id, each)}
+        found = map(self.promise, sorted(self.rows.open_runs[schedule_id] | own))
+        return [each for each in found if each is not None]
 
     def holder(self, pid: str, incarnation: str) -> Holder | None:
         drafted = self.holders.get((pid, incarnation))

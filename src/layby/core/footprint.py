@@ -1,10 +1,10 @@
 """The rows that a batch declares before it is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from layby.core.model import Millis
+from layby.core.model import Millis, Schedule
 from layby.core.queue import Offer, TakeKey
 
 
@@ -23,6 +23,12 @@ class Footprint(Struct):
     born_into: set[tuple[str, str]] = field(default_factory=set)
     """Id and branch of promises this batch may create: they count when it also reads by id."""
     schedules: set[str] = field(default_factory=set)
+    runs_of: set[str] = field(default_factory=set)
+    """Schedules whose open runs a step may look at."""
+    starts: set[tuple[str, str]] = field(default_factory=set)
+    """Schedules, and roots of runs they may start: their nodes are known to the schedule alone."""
+    node_ids: dict[str, set[str]] = field(default_factory=dict)
+    """Nodes that this batch may give to the runs of a schedule."""
     pids: set[str] = field(default_factory=set)
     leases_of: set[str] = field(default_factory=set)
     notices: set[str] = field(default_factory=set)
@@ -59,6 +65,21 @@ class Footprint(Struct):
     def refused(self) -> int:
         """How many of those that some code has refused may be handed out: one to a take."""
         return self.take_count + self.leaving + 1
+
+    def started_by(self, schedules: Mapping[str, Schedule | None]) -> set[str]:
+        """All ids of the runs that these schedules, as they are stored, may start."""
+        return {
+            each
+            for schedule_id, root_id in self.starts
+            for each in (root_id, *self._nodes_below(root_id, schedules[schedule_id], schedule_id))
+        }
+
+    def _nodes_below(
+        self, root_id: str, schedule: Schedule | None, schedule_id: str
+    ) -> Iterator[str]:
+        stored = () if schedule is None else schedule.node_ids
+        for node_id in (*stored, *self.node_ids.get(schedule_id, ())):
+            yield f"{root_id}:{node_id}"
 
     def all_branches(self) -> set[str]:
         return self.branches | {branch for key, branch in self.born_into if key in self.branches_of}

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from layby.core.codes import MAX_REFUSALS, read_refusals
-from layby.core.model import Millis, Task, Wait
+from layby.core.model import NEVER, Millis, Task, Wait
 from layby.core.state import State
 
 Violations = Iterator[str]
@@ -310,6 +310,8 @@ def schedule_runs_forward(view: StateView) -> Violations:
             yield f"schedule {s.id} runs backwards"
         if '"resonate:target":' not in s.promise_tags:
             yield f"schedule {s.id} has no target"
+        if s.paused_at is not None and s.next_run_at != NEVER:
+            yield f"schedule {s.id} is paused and has a next occurrence"
 
 
 def _timeouts(view: StateView, state: str) -> Violations:

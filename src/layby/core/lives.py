@@ -186,7 +186,9 @@ def _create(d: Draft, c: RerunRun) -> None:
     awaited: list[Awaited] = [
         (c.node_id(node.id), "end" if node.cleanup else "all") for node in c.nodes
     ]
-    create_after(d, c.root_id, timeout_at, param, _tags(before.tags), d.now, awaited)
+    root_tags = _tags(before.tags)
+    root_tags.pop(birth.AFTER, None)  # it does not queue again
+    create_after(d, c.root_id, timeout_at, param, root_tags, d.now, awaited)
     for node in c.nodes:
         source = d.promise(c.source_id(node))
         assert source is not None

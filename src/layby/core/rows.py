@@ -19,6 +19,7 @@ from layby.core.model import (
     Schedule,
     Task,
     Wait,
+    is_run_of,
     life_root_of,
 )
 from layby.core.queue import Offer, Ready, TakeKey, is_for
@@ -38,6 +39,7 @@ class Rows:
         "listeners",
         "more_waits",
         "notices",
+        "open_runs",
         "promises",
         "ready",
         "schedules",
@@ -63,6 +65,8 @@ class Rows:
         self.listeners: dict[str, set[str]] = {}
         self.branches: dict[str, list[str]] = {}
         self.schedules: dict[str, Schedule | None] = {}
+        self.open_runs: dict[str, set[str]] = {}
+        """By schedule: ids among which its newest open runs are, those of this batch included."""
         self.holders: dict[str, dict[str, Holder]] = {}
         self.leases_of: dict[str, list[str]] = {}
         self.notices: dict[str, list[Message]] = {}
@@ -125,6 +129,13 @@ class Rows:
             branch = promise.branch
             if branch is not None and (ids := self.branches.get(branch)) is not None:
                 _insort_once(ids, promise.id)
+            if self.open_runs:
+                self._add_open(promise.id)
+
+    def _add_open(self, promise_id: str) -> None:
+        for schedule_id, ids in self.open_runs.items():
+            if is_run_of(schedule_id, promise_id):
+                ids.add(promise_id)
 
     def add_tasks(self, tasks: dict[str, Task]) -> None:
         self.tasks.update(tasks)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from layby.core import birth, validate
@@ -26,7 +27,7 @@ from layby.core.takes import Take, take_next
 
 if TYPE_CHECKING:
     from layby.core.lives import NodeAgain
-    from layby.core.schedules import CreateRunSchedule
+    from layby.core.run_schedules import CreateRunSchedule
 
 
 class Node(Struct, frozen=True, rename="camel"):
@@ -106,11 +107,18 @@ def start(d: Draft, c: StartRun) -> Reply:
     return ok(RunData(d.promises[c.id], created=True, taken=take_next(d, c.take)))
 
 
-def start_scheduled(d: Draft, c: StartRun, at: Millis, schedule_id: str) -> None:
-    """The run of one occurrence, unless its id is in use; past its deadline it is born over."""
+def start_scheduled(
+    d: Draft, c: StartRun, at: Millis, schedule_id: str, after: Sequence[str] = ()
+) -> None:
+    """The run of one occurrence, unless its id is in use; past its deadline it is born over.
+
+    `after`: roots of other runs that its first nodes wait for.
+    """
     if birth.is_absent(d.promise(c.id)) and not _taken_ids(d, c):
         tags = tags_of(c.group, c.name, "root") | {birth.SCHEDULE: schedule_id}
-        _create(d, c, at, tags)
+        if after:
+            tags[birth.AFTER] = msgspec.json.encode(after).decode()
+        _create(d, c, at, tags, after)
 
 
 def tags_of(group: str, name: str, kind: str) -> Tags:
@@ -121,8 +129,10 @@ def _taken_ids(d: Draft, c: StartRun) -> list[str]:
     return [node.id for node in c.nodes if not birth.is_absent(d.promise(c.node_id(node.id)))]
 
 
-def _create(d: Draft, c: StartRun, at: Millis, root_tags: Tags) -> None:
-    """`timeout` counts from `at`."""
+def _create(
+    d: Draft, c: StartRun, at: Millis, root_tags: Tags, first_after: Sequence[str] = ()
+) -> None:
+    """`timeout` counts from `at`. `first_after`: what the nodes wait for that wait for no other."""
     timeout_at = deadline(at, c.timeout)
     awaited: list[Awaited] = [
         (c.node_id(node.id), "end" if node.cleanup else "all") for node in c.nodes
@@ -135,7 +145,8 @@ def _create(d: Draft, c: StartRun, at: Millis, root_tags: Tags) -> None:
             ends = _ends_before(c, node, is_over=timeout_at <= d.now)
             create_after(d, node_id, NEVER, param, tags, at, ends)
         else:
-            after: list[Awaited] = [(c.node_id(each), "all") for each in dict.fromkeys(node.after)]
+            before = map(c.node_id, dict.fromkeys(node.after)) if node.after else first_after
+            after: list[Awaited] = [(each, "all") for each in before]
             create_after(d, node_id, timeout_at, param, tags, at, after)
 
 

@@ -1,35 +1,31 @@
-"""Schedules: the protocol's, which create promises, and layby's own, which start runs.
+"""Schedules: the protocol's commands for them, and what is made when one is due.
 
-When a schedule is due, the store asks here which occurrences have come and which rows they may
-touch (`due`); the tick that follows makes them (`fire`). Missed ones come in bounded portions.
+The protocol's create promises; layby's own (`run_schedules`) start runs. When one is due, the
+store asks here which occurrences have come (`due`); the tick that follows makes them (`fire`).
+Missed ones come in bounded portions.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final
 
 import msgspec
 from msgspec import field
 
-from layby.core import birth, runs, strict, validate
+from layby.core import birth, overlaps, runs, strict, validate
 from layby.core.address import group_of
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
-from layby.core.model import NEVER, RUN_OF_SCHEDULE, Millis, Schedule, later, occurrence_id
+from layby.core.model import NEVER, Millis, Schedule, later
 from layby.core.replies import OK, Empty, Reply, ScheduleData, ok, refuse
-from layby.core.runs import Node, Nodes, StartRun
+from layby.core.runs import Node, StartRun
 from layby.core.settings import Calendar, NoInstant
 from layby.core.ticks import Tick
 
 NOT_FOUND = refuse(404, "Schedule not found")
 STRAY_MS = 60_000
 """When the next occurrence cannot be computed, look again after this long."""
-
-_encoder = msgspec.json.Encoder()
-_NOT_SHOWN: Final = ("tasks", "context", "deadline")
-"""Differences in these are named but not shown: they are too long."""
 
 
 class ScheduleCommand(Command, frozen=True):
@@ -111,51 +107,6 @@ def create(d: Draft, c: CreateSchedule) -> Reply:
     return ok(ScheduleData(schedule))
 
 
-@declare("layby.schedule.create", sender=Sender.ADMIN, answer=ScheduleData)
-class CreateRunSchedule(ScheduleCommand, frozen=True):
-    """Start a run at every occurrence, with what `layby.run.start` needs.
-
-    `timeout`: how long after its occurrence a run may take. Without `catch_up` only the latest
-    of several missed occurrences has a run.
-    """
-
-    cron: str
-    name: str
-    group: str
-    nodes: Nodes
-    timeout: Int64 = NEVER
-    param: Value = NOTHING
-    timezone: str = "UTC"
-    catch_up: bool = False
-
-    def problems(self) -> Problems:
-        yield from super().problems()
-        yield from validate.identifier(self.cron, "Cron expression")
-        yield from validate.identifier(self.timezone, "Time zone")
-        yield from runs.plan_problems(self, occurrence_id(RUN_OF_SCHEDULE, self.id, NEVER))
-        if self.timeout < 1:
-            yield "timeout must be positive"
-        for separator in (each for each in ":./" if each in self.id):
-            yield f"Schedule ID '{self.id}' must not contain '{separator}' (it is part of run IDs)"
-
-
-@handles(CreateRunSchedule)
-def create_for_runs(d: Draft, c: CreateRunSchedule) -> Reply:
-    """An identical schedule is answered with the existing one; a different one is refused."""
-    next_run_at = d.rows.calendar(c.cron, d.now, c.timezone)
-    if isinstance(next_run_at, NoInstant):
-        return refuse(400, f"Schedule '{c.id}': {next_run_at.why}")
-    wanted = _for_runs(c, d.now, next_run_at)
-    existing = d.schedule(c.id)
-    if existing is None:
-        d.put_schedule(wanted)
-        return ok(ScheduleData(wanted))
-    if differences := ", ".join(_differences(existing, wanted)):
-        why = f"Schedule '{c.id}' already exists and differs in {differences}"
-        return refuse(409, f"{why}: delete it first, or use another id")
-    return ok(ScheduleData(existing))
-
-
 @declare("schedule.delete", sender=Sender.CLIENT, answer=Empty)
 class DeleteSchedule(ScheduleCommand, frozen=True):
     """Delete the schedule; what it has created stays."""
@@ -171,20 +122,20 @@ def delete(d: Draft, c: DeleteSchedule) -> Reply:
 
 @declare("tick.fire_schedule", sender=Sender.INTERNAL, answer=Empty)
 class FireSchedule(Tick, frozen=True):
-    """`occurrences`: each missed instant and the promise id it makes, oldest first.
+    """What `found`, a schedule as it was then, has to make by the time `by`.
 
-    `nodes`: of the runs it starts.
+    `occurrences`: each instant and the promise id it makes, oldest first.
     """
 
-    id: str
+    found: Schedule
     occurrences: tuple[tuple[Millis, str], ...]
-    nodes: tuple[str, ...] = ()
+    by: Millis
 
     def footprint(self, into: Footprint) -> None:
-        into.schedules.add(self.id)
-        for _, promise_id in self.occurrences:
-            into.ids.add(promise_id)
-            into.ids.update(f"{promise_id}:{node}" for node in self.nodes)
+        into.schedules.add(self.found.id)
+        into.starts.update((self.found.id, promise_id) for _, promise_id in self.occurrences)
+        if self.found.overlap != "allow":
+            into.runs_of.add(self.found.id)
 
 
 def due(
@@ -195,11 +146,12 @@ def due(
     for schedule in schedules:
         if room <= 0:
             return
-        nodes = _node_ids(schedule)
-        rows_each = 1 + len(nodes)
-        found = occurrences(schedule, now, calendar, max(1, room // rows_each))
+        by = now if schedule.full_until is None else schedule.full_until
+        rows_each = 1 + len(schedule.node_ids)
+        at_least = overlaps.PLACES[schedule.overlap]
+        found = occurrences(schedule, by, calendar, max(at_least, room // rows_each))
         room -= rows_each * len(found)
-        yield FireSchedule(id=schedule.id, occurrences=found, nodes=nodes)
+        yield FireSchedule(found=schedule, occurrences=found, by=by)
 
 
 def occurrences(
@@ -210,65 +162,67 @@ def occurrences(
     found: list[tuple[Millis, str]] = []
     while at <= now and len(found) < limit:
         found.append((at, schedule.promise_id_at(at)))
-        at = _after(schedule, at, calendar)
+        at = next_after(schedule, at, calendar)
     return tuple(found)
 
 
 @handles(FireSchedule)
 def fire(d: Draft, c: FireSchedule) -> Reply:
+    """A schedule that has changed since it was found due is found again, if it still is."""
+    schedule = c.found
+    if d.schedule(schedule.id) != schedule:
+        return OK
     for at, promise_id in c.occurrences:
-        schedule = d.schedule(c.id)
-        if schedule is None or not schedule.next_run_at <= at <= d.now:
-            break  # deleted or fired by someone else in the meantime
-        if _node_ids(schedule) != c.nodes:
-            break  # replaced by another one of that id in the meantime: its turn will come
-        if schedule.flow is not None:
-            run = _run(schedule, schedule.flow, promise_id)
-            runs.start_scheduled(d, run, at, schedule.id)
-        elif birth.is_absent(d.promise(promise_id)):
-            _create_promise(d, schedule, at, promise_id)
-        d.put_schedule(schedule.fired(at, _after(schedule, at, d.rows.calendar)))
+        if at > d.now:
+            break
+        next_run_at = next_after(schedule, at, d.rows.calendar)
+        after = overlaps.awaited_by(d, schedule, at)
+        if after is None:
+            schedule = schedule.passed_over(next_run_at)
+        else:
+            _make(d, schedule, at, promise_id, after)
+            schedule = schedule.fired(at, next_run_at)
+    d.put_schedule(schedule.filled(overlaps.full_until(schedule, c.by)))
     return OK
 
 
-def _for_runs(c: CreateRunSchedule, now: Millis, next_run_at: Millis) -> Schedule:
-    return Schedule(
-        id=c.id,
-        cron=c.cron,
-        promise_id=RUN_OF_SCHEDULE,
-        promise_timeout=c.timeout,
-        promise_param=birth.encoded(c.param),
-        promise_tags=birth.encoded(runs.tags_of(c.group, c.name, "root")),
-        created_at=now,
-        next_run_at=next_run_at,
-        timezone=c.timezone,
-        catch_up=c.catch_up,
-        flow=c.name,
-        nodes=_encoder.encode(c.nodes).decode(),
+def run_of(schedule: Schedule, flow: str, root_id: str) -> StartRun:
+    """The run that it starts under this id."""
+    return StartRun(
+        id=root_id,
+        name=flow,
+        group=group(schedule),
+        nodes=nodes(schedule.nodes),
+        timeout=schedule.promise_timeout,
+        param=msgspec.json.decode(schedule.promise_param, type=Value),
     )
 
 
-def _differences(existing: Schedule, wanted: Schedule) -> Iterator[str]:
-    if existing.flow is None:
-        yield "kind (it creates promises)"
-        return
-    before, after = _compared(existing), _compared(wanted)
-    for name in (each for each in before if before[each] != after[each]):
-        yield name if name in _NOT_SHOWN else f"{name} ({before[name]!r}, not {after[name]!r})"
+def group(schedule: Schedule) -> str:
+    """The group of its runs."""
+    tags = msgspec.json.decode(schedule.promise_tags, type=Tags)
+    return group_of(tags[birth.TARGET]) or ""
 
 
-def _compared(schedule: Schedule) -> dict[str, object]:
-    """What makes two schedules of runs the same, under the names users know."""
-    return {
-        "cron": schedule.cron,
-        "time zone": schedule.timezone,
-        "catch_up": schedule.catch_up,
-        "workflow": schedule.flow,
-        "group": _group(schedule),
-        "tasks": _nodes(schedule.nodes),
-        "context": schedule.promise_param,
-        "deadline": schedule.promise_timeout,
-    }
+@lru_cache(maxsize=64)
+def nodes(encoded: str) -> tuple[Node, ...]:
+    return msgspec.json.decode(encoded, type=tuple[Node, ...])
+
+
+def next_after(schedule: Schedule, at: Millis, calendar: Calendar) -> Millis:
+    """A layby rule without a next occurrence is over; the protocol looks again after a while."""
+    found = calendar(schedule.cron, at, schedule.timezone)
+    if not isinstance(found, NoInstant):
+        return found
+    return at + STRAY_MS if schedule.flow is None else NEVER
+
+
+def _make(d: Draft, schedule: Schedule, at: Millis, promise_id: str, after: Sequence[str]) -> None:
+    if schedule.flow is not None:
+        run = run_of(schedule, schedule.flow, promise_id)
+        runs.start_scheduled(d, run, at, schedule.id, after)
+    elif birth.is_absent(d.promise(promise_id)):
+        _create_promise(d, schedule, at, promise_id)
 
 
 def _create_promise(d: Draft, schedule: Schedule, at: Millis, promise_id: str) -> None:
@@ -279,47 +233,14 @@ def _create_promise(d: Draft, schedule: Schedule, at: Millis, promise_id: str) -
     birth.create(d, promise_id, timeout_at, schedule.promise_param, tags, at)
 
 
-def _run(schedule: Schedule, flow: str, run_id: str) -> StartRun:
-    return StartRun(
-        id=run_id,
-        name=flow,
-        group=_group(schedule),
-        nodes=_nodes(schedule.nodes),
-        timeout=schedule.promise_timeout,
-        param=msgspec.json.decode(schedule.promise_param, type=Value),
-    )
-
-
-def _group(schedule: Schedule) -> str:
-    tags = msgspec.json.decode(schedule.promise_tags, type=Tags)
-    return group_of(tags[birth.TARGET]) or ""
-
-
-def _node_ids(schedule: Schedule) -> tuple[str, ...]:
-    return tuple(node.id for node in _nodes(schedule.nodes))
-
-
-@lru_cache(maxsize=64)
-def _nodes(encoded: str) -> tuple[Node, ...]:
-    return msgspec.json.decode(encoded, type=tuple[Node, ...])
-
-
 def _latest(schedule: Schedule, now: Millis, calendar: Calendar) -> Millis:
     """The last occurrence that is due. Bisects the time left, since there may be millions."""
     latest, quiet_since = schedule.next_run_at, now
-    while _after(schedule, latest, calendar) <= now:
+    while next_after(schedule, latest, calendar) <= now:
         middle = (latest + quiet_since) // 2
-        at = _after(schedule, middle, calendar)
+        at = next_after(schedule, middle, calendar)
         if at <= now:
             latest = at
         else:
             quiet_since = middle
     return latest
-
-
-def _after(schedule: Schedule, at: Millis, calendar: Calendar) -> Millis:
-    """A layby rule without a next occurrence is over; the protocol looks again after a while."""
-    found = calendar(schedule.cron, at, schedule.timezone)
-    if not isinstance(found, NoInstant):
-        return found
-    return at + STRAY_MS if schedule.flow is None else NEVER

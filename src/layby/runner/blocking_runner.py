@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 from zoneinfo import ZoneInfo
 
+from layby.core.model import Millis, Overlap
 from layby.errors import UsageError
 from layby.runner.run import Run
 from layby.runner.runner import MEMORY_GRACE_S, Runner
@@ -133,6 +134,8 @@ class BlockingRunner:
         timezone: str | ZoneInfo = "UTC",
         catch_up: bool = False,
         deadline: Duration | None = None,
+        overlap: Overlap = "allow",
+        replace: bool = False,
     ) -> "BlockingSchedule":
         made = self._runner.schedule(
             flow,
@@ -142,6 +145,8 @@ class BlockingRunner:
             timezone=timezone,
             catch_up=catch_up,
             deadline=deadline,
+            overlap=overlap,
+            replace=replace,
         )
         return BlockingSchedule(self, self.wait(made))
 
@@ -249,12 +254,30 @@ class BlockingSchedule:
         self.cron = inner.cron
         self.timezone = inner.timezone
         self.catch_up = inner.catch_up
-        self.next_run_at = inner.next_run_at
+        self.overlap = inner.overlap
         self.last_run_at = inner.last_run_at
+        self.skipped = inner.skipped
+
+    @property
+    def next_run_at(self) -> Millis | None:
+        return self._schedule.next_run_at
+
+    @property
+    def paused_at(self) -> Millis | None:
+        return self._schedule.paused_at
 
     def runs(self, limit: int = 100) -> list[BlockingRun]:
         found = self._runner.wait(self._schedule.runs(limit))
         return [BlockingRun(self._runner, each) for each in found]
+
+    def pause(self) -> None:
+        self._runner.wait(self._schedule.pause())
+
+    def unpause(self) -> None:
+        self._runner.wait(self._schedule.unpause())
+
+    def start_now(self) -> BlockingRun:
+        return BlockingRun(self._runner, self._runner.wait(self._schedule.start_now()))
 
     def delete(self) -> None:
         self._runner.wait(self._schedule.delete())

@@ -30,7 +30,7 @@ from layby.core.commands import (
     Value,
     WatchRun,
 )
-from layby.core.model import Millis, Promise, PromiseState
+from layby.core.model import Millis, Overlap, Promise, PromiseState
 from layby.core.queries import GetRun, ListRuns, Query, SearchSchedules
 from layby.core.replies import (
     PromiseData,
@@ -440,6 +440,8 @@ class Runner:
         timezone: str | ZoneInfo = "UTC",
         catch_up: bool = False,
         deadline: Duration | None = None,
+        overlap: Overlap = "allow",
+        replace: bool = False,
     ) -> Schedule:
         """Start a run at every occurrence of the cron rule, read in this time zone.
 
@@ -447,6 +449,13 @@ class Runner:
         unless given; the same id is the same schedule, even after a restart. `deadline` counts
         from the occurrence. Of the occurrences missed while nothing was running, only the latest
         gets a run; with `catch_up` all of them do.
+
+        An occurrence that comes while an earlier run has not ended gets its run all the same, or
+        none (`overlap="skip"`), or one that waits for the earlier (`overlap="queue_one"`): if one
+        waits already, it gets none.
+
+        A different schedule of the same id is refused, unless `replace` says that this one takes
+        its place: then only what starts from now on is different.
         """
         found = await self._found(flow)
         command = scheduling.command_for(
@@ -458,6 +467,8 @@ class Runner:
             timezone=timezone,
             catch_up=catch_up,
             deadline=deadline,
+            overlap=overlap,
+            replace=replace,
         )
         return await scheduling.create(self, command)
 

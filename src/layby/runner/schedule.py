@@ -1,15 +1,23 @@
 """A schedule of a workflow, for code that created it or looked it up."""
 
+import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from zoneinfo import ZoneInfo
 
 from layby.client.paging import pages
 from layby.core import model
-from layby.core.commands import CreateRunSchedule, DeleteSchedule
-from layby.core.model import NEVER, Millis
+from layby.core.commands import (
+    Command,
+    CreateRunSchedule,
+    DeleteSchedule,
+    PauseSchedule,
+    StartScheduled,
+    UnpauseSchedule,
+)
+from layby.core.model import NEVER, Millis, Overlap
 from layby.core.queries import ListRuns, SearchSchedules
-from layby.core.replies import RowPage, ScheduleData, SchedulePage
+from layby.core.replies import Reply, RowPage, RunData, ScheduleData, SchedulePage
 from layby.errors import NotAllowed, NotFound, UsageError, error_for
 from layby.runner.run import Run
 from layby.wire.durations import limit_of, millis_of, whole_number
@@ -25,7 +33,9 @@ PAGE = 1_000
 
 
 class Schedule:
-    """A snapshot of when it was read; `runner.schedules()` reads it again."""
+    """A snapshot of when it was read, or last paused or unpaused by this object;
+    `runner.schedules()` reads it again.
+    """
 
     def __init__(self, runner: "Runner", row: model.Schedule) -> None:
         self._runner = runner
@@ -53,8 +63,25 @@ class Schedule:
         return self._row.catch_up
 
     @property
+    def overlap(self) -> Overlap:
+        """What becomes of an occurrence that comes while an earlier run has not ended."""
+        return self._row.overlap
+
+    @property
+    def skipped(self) -> int:
+        """How many occurrences have no run because of `overlap`."""
+        return self._row.skipped
+
+    @property
+    def paused_at(self) -> Millis | None:
+        """Milliseconds since 1970; None if it is not paused."""
+        return self._row.paused_at
+
+    @property
     def next_run_at(self) -> Millis | None:
-        """Milliseconds since 1970; None if its rule has no further occurrence."""
+        """Milliseconds since 1970; None while it is paused, and if its rule has no further
+        occurrence.
+        """
         return None if self._row.next_run_at >= NEVER else self._row.next_run_at
 
     @property
@@ -74,22 +101,34 @@ class Schedule:
         ids = (plan.parse_root_id(each) for each in found[:limit])
         return [Run(self._runner, each) for each in ids if each is not None]
 
+    async def pause(self) -> None:
+        """Start no runs until it is unpaused. Those that were started, or queued, continue."""
+        self._row = await _changed(self._runner, PauseSchedule(id=self.id))
+
+    async def unpause(self) -> None:
+        """Go on with the next occurrence. Those that passed meanwhile are never caught up."""
+        self._row = await _changed(self._runner, UnpauseSchedule(id=self.id))
+
+    async def start_now(self) -> Run:
+        """Start a run at once, whatever `overlap` says, and even if the schedule is paused."""
+        return await start_now(self._runner, self.id)
+
     async def delete(self) -> None:
         """Start no more runs. Those that were started continue."""
         await self._runner.unschedule(self.id)
 
     def __repr__(self) -> str:
         zone = "" if self.timezone == "UTC" else f" {self.timezone}"
-        return f"<schedule '{self.id}' of '{self.flow}': {self.cron}{zone}>"
+        paused = "" if self.paused_at is None else ", paused"
+        return f"<schedule '{self.id}' of '{self.flow}': {self.cron}{zone}{paused}>"
 
 
 async def create(runner: "Runner", command: CreateRunSchedule) -> Schedule:
     reply = await runner.send(command)
     if isinstance(reply.data, ScheduleData):
         return Schedule(runner, reply.data.schedule)
-    remedy = f" (runner.unschedule({command.id!r}) deletes it)" if reply.status == 409 else ""
     named = f"schedule '{command.id}': " if reply.status in NotAllowed.statuses else ""
-    raise error_for(reply.status, f"{named}{reply.data}{remedy}")
+    raise error_for(reply.status, f"{named}{reply.data}")
 
 
 async def list_all(runner: "Runner") -> list[Schedule]:
@@ -104,13 +143,32 @@ async def list_all(runner: "Runner") -> list[Schedule]:
 
 
 async def delete(runner: "Runner", schedule_id: str) -> None:
-    reply = await runner.send(DeleteSchedule(id=check_schedule_id(schedule_id)))
+    await _sent(runner, DeleteSchedule(id=check_schedule_id(schedule_id)), schedule_id)
+
+
+async def start_now(runner: "Runner", schedule_id: str) -> Run:
+    """A copy of the command, sent because an answer was lost, finds the run of the first."""
+    command = StartScheduled(id=schedule_id, at=runner.now(), key=uuid.uuid4().hex[:8])
+    reply = await _sent(runner, command, schedule_id)
+    assert isinstance(reply.data, RunData)
+    return Run(runner, plan.run_id_of(reply.data.promise.id), is_new=True)
+
+
+async def _changed(runner: "Runner", command: PauseSchedule | UnpauseSchedule) -> model.Schedule:
+    reply = await _sent(runner, command, command.id)
+    assert isinstance(reply.data, ScheduleData)
+    return reply.data.schedule
+
+
+async def _sent(runner: "Runner", command: Command, schedule_id: str) -> Reply:
+    reply = await runner.send(command)
     if reply.status == 404:
         known = tuple(each.id for each in await list_all(runner))
         hint = close_match(schedule_id, known) or "; runner.schedules() lists what there is"
         raise NotFound(f"there is no schedule '{schedule_id}'{hint}")
     if not reply.is_ok:
         raise error_for(reply.status, f"schedule '{schedule_id}': {reply.data}")
+    return reply
 
 
 def command_for(
@@ -123,6 +181,8 @@ def command_for(
     timezone: str | ZoneInfo,
     catch_up: bool,
     deadline: Duration | None,
+    overlap: Overlap,
+    replace: bool,
 ) -> CreateRunSchedule:
     """The command, with every check that needs neither the store nor a calendar."""
     return plan.schedule(
@@ -133,7 +193,9 @@ def command_for(
         group,
         _timeout_ms(deadline),
         _check_text(_zone_name(timezone), "timezone", "'Europe/Berlin'"),
-        catch_up=_check_flag(catch_up),
+        catch_up=_check_flag(catch_up, "catch_up"),
+        overlap=_check_overlap(overlap),
+        replace=_check_flag(replace, "replace"),
     )
 
 
@@ -162,7 +224,15 @@ def _check_text(given: object, what: str, example: str) -> str:
     return given
 
 
-def _check_flag(catch_up: object) -> bool:
-    if not isinstance(catch_up, bool):
-        raise UsageError(f"catch_up must be True or False, got {catch_up!r}")
-    return catch_up
+def _check_flag(given: object, what: str) -> bool:
+    if not isinstance(given, bool):
+        raise UsageError(f"{what} must be True or False, got {given!r}")
+    return given
+
+
+def _check_overlap(given: Overlap) -> Overlap:
+    policies = get_args(Overlap)
+    if given not in policies:
+        known = ", ".join(repr(each) for each in policies)
+        raise UsageError(f"overlap must be one of {known}, got {given!r}")
+    return given

@@ -57,6 +57,9 @@ DELIVERIES: Final = Family(
     ("status",),
 )
 SCHEDULED: Final = Family("resonate_schedule_promises_total", "Promises made by schedules")
+SKIPPED: Final = Family(
+    "layby_schedule_skipped_total", "Occurrences without a run because an earlier one was open"
+)
 BATCHES: Final = HistogramFamily(
     "layby_batch_commands", "Commands in one transaction", bounds=SIZE_BOUNDS
 )
@@ -119,6 +122,7 @@ class Metrics(Collector):
         self._messages: dict[str, int] = dict.fromkeys(("execute", "unblock"), 0)
         self._deliveries: dict[str, int] = dict.fromkeys(("success", "error", "dropped"), 0)
         self._scheduled = 0
+        self._skipped = 0
         self._batches = Histogram(BATCHES.bounds)
         self._commits = Histogram(COMMITS.bounds)
         self._wakes = Histogram(WAKES.bounds)
@@ -156,6 +160,8 @@ class Metrics(Collector):
             if isinstance(command, FireSchedule):
                 made = commit.changes.born | commit.changes.adopted
                 self._scheduled += sum(promise_id in made for _, promise_id in command.occurrences)
+                after = commit.changes.schedules.get(command.found.id) or command.found
+                self._skipped += after.skipped - command.found.skipped
 
     def observe_wake(self, seconds: float) -> None:
         self._wakes.add(seconds)
@@ -182,6 +188,7 @@ class Metrics(Collector):
         yield MESSAGES.counters(((kind,), count) for kind, count in self._messages.items())
         yield DELIVERIES.counters(((how,), count) for how, count in self._deliveries.items())
         yield SCHEDULED.counters([((), self._scheduled)])
+        yield SKIPPED.counters([((), self._skipped)])
         yield BATCHES.histograms([((), self._batches)])
         yield COMMITS.histograms([((), self._commits)])
         yield WAKES.histograms([((), self._wakes)])

@@ -17,6 +17,7 @@ from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
+    MOST_OPEN_RUNS,
     HeldKey,
     Holder,
     Listener,
@@ -27,6 +28,7 @@ from layby.core.model import (
     Schedule,
     Task,
     TaskState,
+    is_run_of,
 )
 from layby.core.queries import (
     ExplainPromise,
@@ -102,8 +104,12 @@ class MemoryStore:
         for pid in footprint.notices:
             rows.notices[pid] = self._notices(pid)
         rows.schedules = {key: self.state.schedules.get(key) for key in footprint.schedules}
+        ids |= footprint.started_by(rows.schedules)
         self._load_promises(rows, ids)
         self._load_queued(rows)
+        for schedule_id in footprint.runs_of:
+            rows.open_runs[schedule_id] = self._open_runs(schedule_id)
+            self._load_pairs(rows, rows.open_runs[schedule_id])
         if footprint.root_params:
             self._load_pairs(rows, rows.unknown_roots())
         rows.standing = {
@@ -178,6 +184,10 @@ class MemoryStore:
                 return
             if task_id.startswith(prefix) and self.state.promises[task_id].timeout_at > since:
                 yield ready_at, task_id
+
+    def _open_runs(self, schedule_id: str) -> set[str]:
+        made = self._indexes.scheduled.of(schedule_id)
+        return set([each for each in made if is_run_of(schedule_id, each)][-MOST_OPEN_RUNS:])
 
     def _holders_of(self, pid: str) -> Iterator[Holder]:
         return (holder for holder in self.state.holders.values() if holder.pid == pid)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import Final, Generic, TypeVar
 
+from layby.core.birth import schedule_of
 from layby.core.model import (
     NEVER,
     HeldKey,
@@ -109,6 +110,8 @@ class Indexes:
         self.held: Groups[HeldKey] = Groups()
         self.leased: Groups[str] = Groups()
         self.branches: Groups[str] = Groups()
+        self.scheduled: Groups[str] = Groups()
+        """Pending promises that a schedule has made."""
         self.awaiters: Groups[str] = Groups()
         """Who waits for a promise."""
         self.awaited: Groups[str] = Groups()
@@ -137,6 +140,8 @@ class Indexes:
                 _place(self.tails, (row.tail_at, row.id), is_new=is_new)
             if row.branch is not None:
                 _join(self.branches, row.branch, row.id, is_new=is_new)
+            if row.is_pending and (schedule := schedule_of(row.tags)) is not None:
+                _join(self.scheduled, schedule, row.id, is_new=is_new)
 
     def move_task(self, before: Task | None, after: Task) -> None:
         for row, is_new in ((before, False), (after, True)):

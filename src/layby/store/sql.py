@@ -16,6 +16,7 @@ from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
+    MOST_OPEN_RUNS,
     Codes,
     Holder,
     Listener,
@@ -27,6 +28,7 @@ from layby.core.model import (
     Task,
     TaskState,
     Wait,
+    run_ids_between,
 )
 from layby.core.queries import (
     ExplainPromise,
@@ -152,8 +154,12 @@ class SqlStore:
             self._load_holders(rows, footprint)
         if footprint.schedules:
             self._load_schedules(rows, footprint)
+            ids |= footprint.started_by(rows.schedules)
         if ids:
             self._load_promises(rows, ids)
+        for schedule_id in footprint.runs_of:
+            rows.open_runs[schedule_id] = self._open_runs(schedule_id)
+            queued |= rows.open_runs[schedule_id]
         if beside := queued - rows.known:  # only handed out: their awaiters are not touched
             self._load_pairs(rows, beside)
         if footprint.root_params and (roots := rows.unknown_roots()):
@@ -287,6 +293,11 @@ class SqlStore:
         ids = packed(sorted(footprint.schedules))
         for schedule in self._one(self._sql.schedules, _schedules, ids):
             rows.schedules[schedule.id] = schedule
+
+    def _open_runs(self, schedule_id: str) -> set[str]:
+        tag = indexed_tags.stored(schedule_id)
+        between = run_ids_between(schedule_id)
+        return set(self._one(self._sql.open_runs, _texts, *between, tag, MOST_OPEN_RUNS))
 
     # --- save ----------------------------------------------------------------------------
 

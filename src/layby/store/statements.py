@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cache, partial
 
+from layby.core.birth import SCHEDULE
 from layby.core.model import NEVER
 from layby.store.dialect import Dialect, quoted
 from layby.store.tables import (
@@ -55,6 +56,14 @@ class Statements:
         pairs = f"SELECT awaited, awaiter FROM {self.dialect.rows(('awaited', 'awaiter'))}"
         self.standing_waits = self._select(WAITS, f"(awaited, awaiter) IN ({pairs})")
         self.schedules = self._select(SCHEDULES, f"id IN {any_of}")
+        self.open_runs = f"""
+            SELECT json_group_array(id) FROM (
+                SELECT id FROM promises
+                WHERE state = 'pending' AND id >= ? AND id < ?
+                    AND EXISTS (SELECT 1 FROM tags AS t
+                        WHERE t.key = '{SCHEDULE}' AND t.value = ? AND t.id = promises.id)
+                ORDER BY id DESC LIMIT ?)
+        """
         self.flow = self._select(FLOWS, '"group" = ? AND name = ?')
         self.flow_names = """
             SELECT json_group_array(name) FROM (

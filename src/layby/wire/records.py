@@ -18,6 +18,7 @@ from layby.core.model import (
     Listener,
     Message,
     NodeKind,
+    Overlap,
     Promise,
     PromiseState,
     Schedule,
@@ -233,6 +234,9 @@ class ScheduleRecord(WireRecord, frozen=True):
     flow: str | None = None
     timezone: str | None = None
     catch_up: bool | None = None
+    overlap: Overlap | None = None
+    paused_at: int | None = None
+    skipped: int | None = None
 
     @classmethod
     def of(cls, row: Schedule) -> "ScheduleRecord":
@@ -250,6 +254,9 @@ class ScheduleRecord(WireRecord, frozen=True):
             flow=row.flow,
             timezone=row.timezone if starts_runs else None,
             catch_up=row.catch_up if starts_runs else None,
+            overlap=row.overlap if starts_runs else None,
+            paused_at=row.paused_at,
+            skipped=row.skipped if starts_runs else None,
         )
 
     def row(self) -> Schedule:
@@ -266,6 +273,9 @@ class ScheduleRecord(WireRecord, frozen=True):
             timezone=self.timezone or "UTC",
             catch_up=self.catch_up is not False,
             flow=self.flow,
+            overlap=self.overlap or "allow",
+            paused_at=self.paused_at,
+            skipped=self.skipped or 0,
         )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from layby.core.commands import CreateRunSchedule, Node, StartRun, Take, Value
-from layby.core.model import LIFE, Millis, Promise, life_id
+from layby.core.model import LIFE, Millis, Overlap, Promise, life_id
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow.context import Context
@@ -133,6 +133,8 @@ def schedule(
     timezone: str,
     *,
     catch_up: bool,
+    overlap: Overlap,
+    replace: bool,
 ) -> CreateRunSchedule:
     """The one command that starts runs from now on. Equal contexts have equal bytes."""
     layout = flow if isinstance(flow, Layout) else layout_of(flow)
@@ -147,6 +149,8 @@ def schedule(
         param=_root_param(layout, {key: _in_order(given[key]) for key in sorted(given)}),
         timezone=timezone,
         catch_up=catch_up,
+        overlap=overlap,
+        replace=replace,
     )
 
 

@@ -7,11 +7,12 @@ A reason begins where its subject ends: "task 'pay' of run 'o-7'" + "is halted u
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
+from layby.core.birth import schedule_of
 from layby.core.codes import refusing_codes
 from layby.core.model import Millis, Promise, Task
 from layby.core.replies import Explanation
@@ -65,6 +66,19 @@ class Reason(Struct, frozen=True, kw_only=True):
     awaited: tuple[str, ...] = ()
     """Promises it waits for: each has a reason of its own."""
     more_awaited: bool = False
+    schedule: str | None = None
+    """Of a run: the schedule that has started it, if one has."""
+
+    def subject_after(self, other: "Reason") -> str:
+        """Its name as that of what the other waits for."""
+        if self.schedule is not None and self.is_previous_of(other):
+            return previous_run(self.schedule, [plan.run_id_of(self.id)])
+        return self.subject_beside(other.id)
+
+    def is_previous_of(self, other: "Reason") -> bool:
+        """Whether it is a run for which a run of the same schedule waits that was queued."""
+        is_run = self.schedule is not None and plan.parse_root_id(self.id) is not None
+        return is_run and other.kind == "dependency"
 
     def subject_beside(self, other_id: str) -> str:
         """Its name in a sentence that has already named something of the same run."""
@@ -110,6 +124,8 @@ def sentence_of(
         case "open":
             return "has not been settled by anybody"
         case "dependency":
+            if previous := _previous_runs(about):
+                return queued_sentence(*previous)
             return f"waits for {_listed(about) or _count(_task(about).waits_left, 'task')}"
         case "delayed":
             return f"is due {ahead(until, now)} ({moment(until)})"
@@ -132,6 +148,18 @@ def sentence_of(
             return halted_sentence() if told is None else told.sentence
         case "blocked":
             return _blocked(about, told, now, knows_workers=knows_workers)
+
+
+def queued_sentence(schedule_id: str, run_ids: Sequence[str]) -> str:
+    """Of a run of a schedule that begins when earlier ones have ended."""
+    return f"waits for {previous_run(schedule_id, run_ids)}"
+
+
+def previous_run(schedule_id: str, run_ids: Sequence[str]) -> str:
+    runs = "run" if len(run_ids) == 1 else "runs"
+    named = " and ".join(f"'{each}'" for each in run_ids[:LISTED])
+    more = f" and {len(run_ids) - LISTED} more" if len(run_ids) > LISTED else ""
+    return f"the previous {runs} of schedule '{schedule_id}' ({named}{more})"
 
 
 def old_body_sentence(task: Task) -> str:
@@ -233,7 +261,7 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
         case "open":
             return "whoever settles it"
         case "dependency":
-            return "the tasks before it"
+            return "the run before it" if _previous_runs(about) else "the tasks before it"
         case "untaken":
             return _who_takes_it(about)
         case "kept":
@@ -335,6 +363,7 @@ def _reason(
         more_awaited=about.more_awaited,
         traceback=traceback,
         failed=failed,
+        schedule=schedule_of(promise.tags),
     )
 
 
@@ -415,6 +444,16 @@ def _awaited_by(about: Explanation) -> str:
         told.append(_count(about.listeners, "listener"))
     verb = "waits" if told in (["1 task"], ["1 listener"]) else "wait"
     return f"{' and '.join(told)} {verb} for it" if told else ""
+
+
+def _previous_runs(about: Explanation) -> tuple[str, list[str]] | None:
+    """The schedule and the runs that the first tasks of a queued run wait for; else None.
+
+    A task awaits the root of another run only if that run is the previous one of its schedule.
+    """
+    roots = [each for each, task in about.awaited if task is not None and task.is_root]
+    schedule_id = schedule_of(roots[0].tags) if roots else None
+    return None if schedule_id is None else (schedule_id, [plan.run_id_of(p.id) for p in roots])
 
 
 def _listed(about: Explanation) -> str:

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layby.core.birth import awaited_runs, schedule_of
 from layby.core.model import NEVER, Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import (
@@ -31,8 +32,14 @@ from layby.workflow.history import (
     without_gap,
 )
 from layby.workflow.merge import MergeConflict
-from layby.workflow.plan import life_of, parse_node_id, parse_root_id, read_root_param
-from layby.workflow.reasons import old_body_sentence, sentence_of
+from layby.workflow.plan import (
+    life_of,
+    parse_node_id,
+    parse_root_id,
+    read_root_param,
+    run_id_of,
+)
+from layby.workflow.reasons import old_body_sentence, queued_sentence, sentence_of
 from layby.workflow.shape import Shape
 
 __all__ = [
@@ -159,7 +166,7 @@ def run_status(
         raise WireError(f"what is known of {root.id} is without its task: a run has one")
     root = root.at(now)
     param = read_root_param(root.param)
-    tasks = _executions(nodes, param.shape, now)
+    tasks = _executions(nodes, param.shape, now, _queued(root))
     over = None if root.is_pending else outcome.read_run(root)
     is_over = over is not None or all(
         tasks[each].settled_at is not None for each in tasks.keys() - param.shape.cleanups
@@ -186,8 +193,21 @@ def run_status(
     )
 
 
-def task_execution(row: NodeRow, now: Millis, before: Sequence[NodeRow] = ()) -> TaskExecution:
-    """`before`: dependencies that have not settled, as far as they are known."""
+def _queued(root: Promise) -> str:
+    """What the first tasks of a run wait for that was queued behind others; empty if it was not."""
+    schedule_id, previous = schedule_of(root.tags), awaited_runs(root.tags)
+    if schedule_id is None or not previous:
+        return ""
+    return queued_sentence(schedule_id, [run_id_of(each) for each in previous])
+
+
+def task_execution(
+    row: NodeRow, now: Millis, before: Sequence[NodeRow] = (), queued: str = ""
+) -> TaskExecution:
+    """`before`: dependencies that have not settled, as far as they are known.
+
+    `queued`: what it says of a task without dependencies that others hold up nevertheless.
+    """
     promise, task = row.promise.at(now), row.task
     if not promise.is_pending:
         return _settled(row, promise)
@@ -202,12 +222,12 @@ def task_execution(row: NodeRow, now: Millis, before: Sequence[NodeRow] = ()) ->
         _shown(row, "Running" if waiting is None else _STATUS.get(waiting.form, "Pending")),
         sub_status=sub_status,
         parked_in=parked_in,
-        waiting_on=waiting and _waiting_on(row, waiting, before, now),
+        waiting_on=waiting and _waiting_on(row, waiting, before, now, queued),
     )
 
 
 def _waiting_on(
-    row: NodeRow, waiting: Waiting, before: Sequence[NodeRow], now: Millis
+    row: NodeRow, waiting: Waiting, before: Sequence[NodeRow], now: Millis, queued: str
 ) -> WaitingOn:
     """As the worker reported it, unless only the store knows about the wait."""
     if waiting.told is not None and waiting.form != "backoff":
@@ -219,16 +239,20 @@ def _waiting_on(
         about = replace(about, able_workers=able, workers=workers)
     if waiting.form == "dependency" and not awaited and row.old_body is not None:
         return WaitingOn(waiting.kind, old_body_sentence(row.old_body), waiting.since)
+    if waiting.form == "dependency" and not awaited and queued:
+        return WaitingOn(waiting.kind, queued, waiting.since)
     sentence = sentence_of(about, waiting, now, knows_workers=row.runnable is not None)
     return WaitingOn(waiting.kind, sentence, waiting.since, waiting.until)
 
 
-def _executions(nodes: Sequence[NodeRow], shape: Shape, now: Millis) -> dict[str, TaskExecution]:
+def _executions(
+    nodes: Sequence[NodeRow], shape: Shape, now: Millis, queued: str
+) -> dict[str, TaskExecution]:
     rows = {_task_id(row): row for row in nodes}
     unsettled = {each: row for each, row in rows.items() if row.promise.at(now).is_pending}
     unended = unsettled | {each: row for each, row in rows.items() if row.task.is_kept}
     return {
-        each: task_execution(rows[each], now, _open(each, shape, unsettled, unended))
+        each: task_execution(rows[each], now, _open(each, shape, unsettled, unended), queued)
         for each in shape.after
         if each in rows
     }

@@ -164,10 +164,11 @@ def _path(chain: Sequence[Reason]) -> str:
         return (
             f"{chain[0].subject} {chain[0].sentence}, and is being cleaned up: {_path(chain[1:])}"
         )
-    names = [each.subject_beside(before.id) for before, each in pairwise(chain)]
-    if len(chain) > SHOWN:
-        left_out = len(chain) - 3
-        names = [names[0], f"a chain of {left_out} more that ends with {names[-1]}"]
+    names = [each.subject_after(before) for before, each in pairwise(chain)]
+    first = 2 if len(chain) > 2 and chain[2].is_previous_of(chain[1]) else 1
+    left_out = len(chain) - 2 - first
+    if len(chain) > SHOWN and left_out > 1:
+        names = [*names[:first], f"a chain of {left_out} more that ends with {names[-1]}"]
     links = [f"waits for {name}, which" for name in names]
     return " ".join([chain[0].subject, *links])
 

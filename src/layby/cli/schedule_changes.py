@@ -1,0 +1,206 @@
+"""Schedules of workflows from the command line: add or replace, pause, unpause, start now."""
+
+import sys
+import uuid
+from contextlib import redirect_stdout
+
+import click
+
+from layby.cli import record_views, showing
+from layby.cli.connection import Place, ask, now_at
+from layby.cli.expected_replies import expect
+from layby.cli.options import DURATION, as_json, reaching
+from layby.cli.run import read_context
+from layby.cli.user_code import complete_files, find_flow, find_flow_or_name
+from layby.client.interface import Client
+from layby.clock import SystemClock
+from layby.core.commands import (
+    Command,
+    CreateSchedule,
+    GetSchedule,
+    PauseSchedule,
+    StartScheduled,
+    UnpauseSchedule,
+)
+from layby.core.model import Overlap, Schedule
+from layby.core.queries import SearchSchedules
+from layby.core.replies import Reply, RunData, ScheduleData, SchedulePage
+from layby.core.schedules import group as group_of
+from layby.errors import NotFound, error_for
+from layby.runner.flow_directory import FlowDirectory
+from layby.runner.schedule import command_for
+from layby.workflow.names import close_match
+from layby.workflow.reasons import short_id
+from layby.workflow.workflow import Workflow
+
+OVERLAPS: dict[str, Overlap] = {"allow": "allow", "skip": "skip", "queue-one": "queue_one"}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby schedules add reports.py:report --cron '0 9 * * mon-fri' --timezone Europe/Berlin
+  layby schedules add reports.py:report --cron '*/5 * * * *' --overlap skip --replace
+  layby schedules add report --cron '0 9 * * *' --url http://127.0.0.1:8001
+                                                 by the name its workers know"""
+)
+@click.argument("target", metavar="MODULE:FLOW", shell_complete=complete_files)
+@click.option("--cron", required=True, help="Five fields: minute hour day month weekday.")
+@click.option("--id", "schedule_id", help="Its id.  [default: the workflow's name]")
+@click.option("--timezone", default="UTC", show_default=True, help="The clock that counts.")
+@click.option(
+    "--context",
+    "given",
+    multiple=True,
+    help="What runs begin with: KEY=VALUE (JSON, or else text), a JSON object, or @FILE.",
+)
+@click.option("--catch-up", is_flag=True, help="Every missed occurrence counts, not the last only.")
+@click.option("--deadline", type=DURATION, help="How long after its occurrence a run may take.")
+@click.option(
+    "--overlap",
+    type=click.Choice(list(OVERLAPS)),
+    default="allow",
+    show_default=True,
+    help="What to do while an earlier run has not ended.",
+)
+@click.option("--group", default="default", show_default=True, help="Workers that share the runs.")
+@click.option("--replace", is_flag=True, help="Take the place of a different one of the same id.")
+@reaching
+@as_json
+def add(
+    place: Place,
+    target: str,
+    cron: str,
+    schedule_id: str | None,
+    timezone: str,
+    given: tuple[str, ...],
+    deadline: int | None,
+    overlap: str,
+    group: str,
+    *,
+    catch_up: bool,
+    replace: bool,
+    as_json: bool,
+) -> None:
+    """Start runs of a workflow by a rule; with --replace, change how.
+
+    MODULE is a file or an importable module, FLOW a workflow in it. The same again changes nothing.
+    Over a URL, FLOW alone may be given: the name that the workers know.
+    """
+    with redirect_stdout(sys.stderr):
+        flow = find_flow(target) if place.url is None else find_flow_or_name(target)
+
+    async def work(client: Client) -> Schedule:
+        directory = _directory(client, place, group)
+        command = command_for(
+            flow if isinstance(flow, Workflow) else await directory.find(flow),
+            cron,
+            group,
+            schedule_id=schedule_id,
+            context=read_context(given) if given else None,
+            timezone=timezone,
+            catch_up=catch_up,
+            deadline=None if deadline is None else deadline / 1000,
+            overlap=OVERLAPS[overlap],
+            replace=replace,
+        )
+        reply = await client.send(command)
+        if reply.status in (400, 409):
+            raise error_for(reply.status, str(reply.data))  # it names the schedule itself
+        schedule = expect(reply, ScheduleData, f"schedule '{command.id}'").schedule
+        await directory.warn_if_nobody_works(command.name)
+        return schedule
+
+    _print_schedule(place, ask(place, work), as_json=as_json)
+
+
+@click.command(epilog="Example:  layby schedules pause nightly")
+@click.argument("schedule_id", metavar="ID")
+@reaching
+@as_json
+def pause(place: Place, schedule_id: str, *, as_json: bool) -> None:
+    """Start no runs until it is unpaused.
+
+    What passes meanwhile is never caught up. Runs that were started, or queued, continue.
+    """
+    schedule = _changed(place, PauseSchedule(id=schedule_id), schedule_id)
+    if as_json:
+        showing.print_json({"schedule": record_views.schedule_json(schedule)})
+    else:
+        showing.print_line(f"{schedule_id} is paused")
+
+
+@click.command(epilog="Example:  layby schedules unpause nightly")
+@click.argument("schedule_id", metavar="ID")
+@reaching
+@as_json
+def unpause(place: Place, schedule_id: str, *, as_json: bool) -> None:
+    """Go on with the next occurrence of a paused schedule."""
+    schedule = _changed(place, UnpauseSchedule(id=schedule_id), schedule_id)
+    if as_json:
+        showing.print_json({"schedule": record_views.schedule_json(schedule)})
+    else:
+        coming = showing.coming(schedule.next_run_at, now_at(place))
+        showing.print_line(f"{schedule_id} is not paused; its next run comes {coming}")
+
+
+@click.command("start-now", epilog="Example:  layby schedules start-now nightly")
+@click.argument("schedule_id", metavar="ID")
+@reaching
+@as_json
+def start_now(place: Place, schedule_id: str, *, as_json: bool) -> None:
+    """Start a run at once.
+
+    Even beside another one, and even if the schedule is paused.
+    """
+    at, key = now_at(place), uuid.uuid4().hex[:8]
+
+    async def work(client: Client) -> str:
+        command = StartScheduled(id=schedule_id, at=at, key=key)
+        reply = await told(client, command, schedule_id)
+        started = expect(reply, RunData, f"schedule '{schedule_id}'").promise
+        schedule = (await client.send(GetSchedule(id=schedule_id))).data
+        if isinstance(schedule, ScheduleData) and schedule.schedule.flow is not None:
+            directory = _directory(client, place, group_of(schedule.schedule))
+            await directory.warn_if_nobody_works(schedule.schedule.flow)
+        return short_id(started.id)
+
+    run_id = ask(place, work)
+    if as_json:
+        showing.print_json({"run": run_id})
+    else:
+        showing.print_line(f"{schedule_id}: run {run_id} is started")
+
+
+def show_schedule(place: Place, command: Command, schedule_id: str, *, as_json: bool) -> None:
+    """Send the command and show the schedule it is answered with."""
+    _print_schedule(place, _changed(place, command, schedule_id), as_json=as_json)
+
+
+async def told(client: Client, command: Command, schedule_id: str) -> Reply:
+    """The reply to a command about a schedule that must exist."""
+    reply = await client.send(command)
+    if reply.status == 404:
+        known = (await client.send(SearchSchedules(limit=1_000))).data
+        ids = [each.id for each in known.schedules] if isinstance(known, SchedulePage) else []
+        hint = close_match(schedule_id, ids) or ": look with `layby schedules`"
+        raise NotFound(f"there is no schedule '{schedule_id}'{hint}")
+    cron = command.cron if isinstance(command, CreateSchedule) else ""
+    expect(reply, object, f"schedule '{schedule_id}'", cron)
+    return reply
+
+
+def _changed(place: Place, command: Command, schedule_id: str) -> Schedule:
+    reply = ask(place, lambda client: told(client, command, schedule_id))
+    return expect(reply, ScheduleData, f"schedule '{schedule_id}'").schedule
+
+
+def _print_schedule(place: Place, schedule: Schedule, *, as_json: bool) -> None:
+    if as_json:
+        showing.print_json({"schedule": record_views.schedule_json(schedule)})
+    else:
+        showing.print_fields(record_views.schedule_fields(schedule, now_at(place)))
+
+
+def _directory(client: Client, place: Place, group: str) -> FlowDirectory:
+    return FlowDirectory(client.send, place.address, group, SystemClock().elapsed)
