@@ -69,6 +69,13 @@ class StoreBusy(StoreUnavailable):
     """Another program has held a lock on the file for longer than we wait."""
 
 
+class StoreGone(StoreUnavailable):
+    """The file was deleted, replaced or overwritten while it was in use.
+
+    The batch that noticed may be in the file that was taken away; nothing is written after it.
+    """
+
+
 class StoreOwned(StoreError):
     """Another process owns this file."""
 

@@ -253,7 +253,10 @@ class HttpClient:
             self._first.heard()
             self._outage.over()
         self._first.failed("it cannot serve now")
-        return unanswered, StoreUnavailable(f"the server at {self.transport.url} cannot serve now")
+        why = next((f": {reply.data}" for reply in replies if reply.status == 503), "")
+        return unanswered, StoreUnavailable(
+            f"the server at {self.transport.url} cannot serve now{why}"
+        )
 
     async def _exchange(self, batch: Sequence[PendingRequest]) -> list[Reply]:
         alone = len(batch) == 1
