@@ -40,6 +40,8 @@ from layby.errors import EngineStopped, StoreBusy, StoreError, StoreGone
 from layby.store.api import Store
 
 logger = logging.getLogger(__name__)
+failures = logging.getLogger(f"{__name__}.failures")
+"""What shows failures itself can silence these lines, and no others."""
 
 RETRY_MS: Final[Millis] = 1_000
 """How long to wait before ticks are tried again after a failure."""
@@ -356,7 +358,7 @@ class Engine:
             self.commits += 1
         for task_id in changes.given_up:
             message = lost_message(task_id, changes.tasks[task_id].crashes)
-            logger.error("%s failed: %s: %s", task_id, WORKER_LOST, message)
+            failures.error("%s failed: %s: %s", task_id, WORKER_LOST, message)
 
     def _answers_now(
         self, batch: Sequence[Item], replies: Sequence[Reply], now: Millis
