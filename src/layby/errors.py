@@ -218,6 +218,9 @@ class RunCancelled(LaybyError):
 class TaskTimeout(LaybyError):
     """The task held its slot for longer than its `timeout`; parked time does not count."""
 
+    traceback: str = ""
+    """Where a body in a process of its own stood; of others, Python has the traceback."""
+
 
 class DeferTimeout(LaybyError):
     """What the task waited for did not come in time."""
