@@ -6,7 +6,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -222,6 +224,46 @@ def test_checkpoints_and_other_readers_are_not_strangers(store: SqliteStore, fil
     other.close()
     fill(store, "more")
     assert len(read(file)) == 403
+
+
+@pytest.mark.parametrize("mode", ["PASSIVE", "RESTART", "TRUNCATE"])
+def test_checkpoints_of_another_program_may_come_at_any_moment(
+    store: SqliteStore, file: Path, mode: str
+) -> None:
+    """Also while we look: one that is under way writes several times."""
+    stop = Event()
+
+    def checkpoint() -> None:
+        with closing(sqlite3.connect(file, timeout=0.1)) as other:
+            while not stop.is_set():
+                with suppress(sqlite3.OperationalError):  # locked: we are writing
+                    other.execute(f"PRAGMA wal_checkpoint({mode})")
+
+    thread = Thread(target=checkpoint)
+    thread.start()
+    try:
+        for number in range(5):
+            fill(store, f"{number}-")
+    finally:
+        stop.set()
+        thread.join()
+    assert len(read(file)) == 1001
+
+
+def test_a_restarted_log_does_not_explain_a_write(store: SqliteStore, file: Path) -> None:
+    """The first commit after a checkpoint starts the log again, and writes nothing to the file."""
+    fill(store)
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    store._own_file.look()
+
+    def commit() -> None:
+        with store.transaction():
+            store._connection.execute("UPDATE store_time SET at = at + 1")
+            overwritten(file)
+
+    with pytest.raises(StoreGone):
+        commit()
 
 
 def test_a_new_time_alone_is_not_a_loss(store: SqliteStore, file: Path) -> None:

@@ -10,7 +10,7 @@ import mmap
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from layby.errors import StoreGone
 
@@ -18,12 +18,29 @@ Identity = tuple[int, int]
 """Device and inode: the same file under whatever name."""
 _INDEX_BYTES: Final = 136
 """As far as the part of the -shm file that SQLite documents for everybody."""
-
-
 Written = tuple[int, int]
 """When something was last written to the database, and its size."""
-Checkpoint = tuple[bytes, bytes]
-"""Changes before SQLite writes to the database, and when it starts the log again."""
+_NONE: Final = bytes(4)
+
+
+class _Index(NamedTuple):
+    """See "WAL-Index Header" and "Checkpoint Information" in SQLite's documented walformat."""
+
+    frames: bytes
+    """In the log; none right after a checkpoint that has emptied it."""
+    salt: bytes
+    """Changes whenever the log is started again."""
+    copied: bytes
+    """Frames that a checkpoint has copied into the database; none in a log that was restarted."""
+    attempted: bytes
+    """Set before a checkpoint writes; `copied` follows when it is done."""
+
+    def explains_writing_since(self, before: "_Index", *, after_commit: bool) -> bool:
+        """A checkpoint writes several times. That a commit restarts the log writes nothing."""
+        if self.copied != self.attempted:
+            return True  # one is under way
+        is_own_restart = after_commit and self.attempted == _NONE and self.frames != _NONE
+        return self[1:] != before[1:] and not is_own_restart
 
 
 def identity(path: Path) -> Identity | None:
@@ -55,21 +72,31 @@ class OwnFile:
             "SELECT rootpage FROM sqlite_master WHERE name = 'store_time'"
         ).fetchone()
         self._samples = (0, (root - 1) * self._page)
-        self._remember(_written(os.fstat(file)), self._checkpoint())
         self.is_overwritten = False
+        self._last_index = self._read_index()
+        self._remember(_written(os.fstat(file)))
 
-    def look(self) -> None:
-        """Raise if what was committed, or would be, is not in the file under the path."""
+    def look(self, *, after_commit: bool = False) -> None:
+        """Raise if what was committed, or would be, is not in the file under the path.
+
+        Before a transaction has written anything, whatever has happened to the log was done by
+        somebody else who uses SQLite.
+        """
+        index = self._read_index()  # first: one that is too old explains more later, not less
+        written = _written(self.look_at_path())
+        if written != self._written:
+            self._judge(written, after_commit=after_commit)
+        self._last_index = index
+
+    def look_at_path(self) -> os.stat_result:
+        """Raise if another file is there, or none. Any thread may ask."""
         try:
             found = os.stat(self._path)  # noqa: PTH116 - at each commit: Path.stat is slower
         except OSError as error:
             raise self._gone(f"the file is gone from there ({error.strerror})") from None
         if (found.st_dev, found.st_ino) != self._identity:
             raise self._gone("another file is in its place")
-        written, checkpoint = _written(found), self._checkpoint()
-        if written != self._written:
-            self._judge(written, checkpoint)
-        self._last_checkpoint = checkpoint
+        return found
 
     def look_beside(self) -> None:
         """Raise if the log, which holds the latest commits, or its index is not there."""
@@ -86,29 +113,30 @@ class OwnFile:
         self._index.close()
         os.close(self._index_file)
 
-    def _judge(self, written: Written, checkpoint: Checkpoint) -> None:
+    def _judge(self, written: Written, *, after_commit: bool) -> None:
         """Something was written: by SQLite, or nothing that differs (`touch`), or by a stranger.
 
         Every commit stores the time, so an older copy of this very store differs in that page.
         """
-        if checkpoint == self._last_checkpoint and (
+        is_explained = not self.is_overwritten and self._read_index().explains_writing_since(
+            self._last_index, after_commit=after_commit
+        )
+        self.is_overwritten = not is_explained and (
             written[1] != self._written[1] or self._read_samples() != self._sampled
-        ):
-            self.is_overwritten = True
+        )
         if self.is_overwritten:
             raise self._gone("another program has written to the file, or cut it short")
-        self._remember(written, checkpoint)
+        self._remember(written)
 
-    def _remember(self, written: Written, checkpoint: Checkpoint) -> None:
-        self._written, self._last_checkpoint = written, checkpoint
-        self._sampled = self._read_samples()
+    def _remember(self, written: Written) -> None:
+        self._written, self._sampled = written, self._read_samples()
 
     def _read_samples(self) -> tuple[bytes, ...]:
         return tuple(os.pread(self._file, self._page, start) for start in self._samples)
 
-    def _checkpoint(self) -> Checkpoint:
-        """See "WAL-Index Header" and "WAL-Index Checkpoint Information" in SQLite's walformat."""
-        return self._index[32:40], self._index[128:132]
+    def _read_index(self) -> _Index:
+        index = self._index
+        return _Index(index[16:20], index[32:40], index[96:100], index[128:132])
 
     def _gone(self, what: str) -> StoreGone:
         name = Path(self._path).name

@@ -49,12 +49,12 @@ class SqliteStore(SqlStore):
         self._is_open = True
 
     def _begin(self) -> None:
-        self._look()
         super()._begin()
+        self._look()
 
     def _commit(self) -> None:
         super()._commit()
-        self._look()
+        self._look(after_commit=True)
         self._own_file.look_beside()
 
     def close(self) -> None:
@@ -72,9 +72,9 @@ class SqliteStore(SqlStore):
         self._own_file.close()
         self._ownership.release(is_clean=is_ours)
 
-    def _look(self) -> None:
+    def _look(self, *, after_commit: bool = False) -> None:
         try:
-            self._own_file.look()
+            self._own_file.look(after_commit=after_commit)
         except StoreGone:
             if self._own_file.is_overwritten:
                 self._ownership.disown_log()
