@@ -69,6 +69,13 @@ class StoreBusy(StoreUnavailable):
     """Another program has held a lock on the file for longer than we wait."""
 
 
+class StoreGone(StoreUnavailable):
+    """The file was deleted, replaced or overwritten while it was in use.
+
+    The batch that noticed may be in the file that was taken away; nothing is written after it.
+    """
+
+
 class StoreOwned(StoreError):
     """Another process owns this file."""
 
@@ -210,6 +217,9 @@ class RunCancelled(LaybyError):
 
 class TaskTimeout(LaybyError):
     """The task held its slot for longer than its `timeout`; parked time does not count."""
+
+    traceback: str = ""
+    """Where a body in a process of its own stood; of others, Python has the traceback."""
 
 
 class DeferTimeout(LaybyError):

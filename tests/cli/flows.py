@@ -1,5 +1,6 @@
 """Workflows that the tests of `layby run` are given by name."""
 
+import os
 from pathlib import Path
 from typing import TypedDict
 
@@ -58,3 +59,11 @@ class Numbers(TypedDict):
 declared = Workflow("declared", tasks=[double], context=Numbers)
 cleaned = Workflow("cleaned", tasks=[ask, clean])
 cleaned_slowly = Workflow("cleaned_slowly", tasks=[ask, clean_slowly])
+
+
+@task
+def dies(context):
+    os._exit(3)
+
+
+deadly = Workflow("deadly", tasks=[dies])

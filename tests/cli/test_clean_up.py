@@ -85,6 +85,21 @@ def test_why_says_nothing_of_it_when_all_is_clean(cancelled: Desk):
     assert "cleaned up" not in typed("why", "o-7").lines[0]
 
 
+def test_why_of_a_run_that_failed_says_that_it_is_cleaned_up(order: Desk):
+    """It has not ended yet; what failed is not left out, and its clean-up is not just a wait."""
+    order.do(r.settle("run/o-7:charge", "rejected"))
+    sentence = typed("why", "o-7").lines[0]
+    assert sentence.startswith(
+        "run 'o-7' is being cleaned up after a failure, since task 'charge' is settled: rejected"
+    )
+    assert "; task 'compensate' of run 'o-7'" in sentence
+
+
+def test_why_of_a_run_that_went_well_has_no_failure_to_tell(order: Desk):
+    order.do(r.settle("run/o-7:charge"))
+    assert "failure" not in typed("why", "o-7").lines[0]
+
+
 def test_the_tree_shows_who_cleans_up(cancelled: Desk):
     lines = typed("tree", "o-7").lines
     assert lines[0] == "run/o-7  Cancelled  order; cleaning up"

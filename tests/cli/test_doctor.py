@@ -20,6 +20,7 @@ from layby.core.commands import (
     Take,
 )
 from layby.core.invariants import INVARIANTS, check
+from layby.core.lives import NodeAgain, RerunRun
 from layby.core.model import NEVER
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
@@ -173,6 +174,7 @@ BREAKS = {
     "refusals_are_of_nodes": (
         """UPDATE promises SET task_refused = '["other",[],null]' WHERE id = 't6'"""
     ),
+    "named_life_exists": "UPDATE promises SET task_lives = 2 WHERE id = 'run/r'",
     "one_living_holder_per_pid": (
         'INSERT INTO holders (pid, incarnation, "group", embedded, ttl, expires_at, standing, held,'
         " names) SELECT pid, '2', \"group\", embedded, ttl, expires_at, standing, 0, names"
@@ -185,6 +187,17 @@ BREAKS = {
 }
 IMPOSSIBLE = {"orphan_tasks"}
 """A task is part of its promise's row here, so it cannot lose it."""
+
+
+def test_a_run_that_was_run_again_is_sound(file, monkeypatch):
+    """Its latest life may be on another page."""
+    monkeypatch.setattr(pages, "PAGE", 1)
+    engine = Engine(SqliteStore(file, Settings(), next_after), SystemClock())
+    engine.start_inline()
+    engine.call(SettlePromise(id="run/r", state="rejected"))
+    assert engine.call(RerunRun(id="run/r", life=2, nodes=(NodeAgain("a"),))).is_ok
+    engine.stop()
+    assert doctor(file)[0] == 0
 
 
 def test_every_invariant_is_broken_once():

@@ -5,8 +5,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 
@@ -353,3 +355,16 @@ def test_an_existing_run_needs_no_context(folder, name):
     again = typed(*run)
     assert (again.code, again.out) == (0, first.out)
     assert "context" not in again.err
+
+
+def test_a_task_that_kept_killing_its_worker_is_told_once(folder):
+    """By the view; the engine's line in the log would stand in the middle of it."""
+    command = [sys.executable, "-m", "layby.cli", "run", f"{FLOWS}:deadly", "--id", "r"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 3
+    with closing(sqlite3.connect(folder / "layby.db")) as file, file:
+        file.execute("UPDATE promises SET task_crashes = 4 WHERE id = 'run/r:dies'")
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "dies: Failed" in ended.stderr
+    assert "WorkerLost" in ended.stderr
+    assert "run/r:dies failed: WorkerLost" not in ended.stderr

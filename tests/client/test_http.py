@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from layby.client import http, transport
+from layby.client import http, outage, transport
 from layby.client.http import HttpClient
 from layby.core import commands as c
 from layby.core import queries as q
@@ -513,6 +513,43 @@ def test_an_answer_that_does_not_come_is_asked_for_again():
         assert stage.kinds() == ["promise.create"] * 2
 
     on_stage(scene, answer_within=0.2)
+
+
+def test_a_server_that_hangs_is_told_of_before_it_is_given_up(monkeypatch, caplog):
+    """As soon as one that refuses connections; nobody waits for the end of the first try."""
+    monkeypatch.setattr(outage, "OUTAGE_TOLD_AFTER_S", 0.05)
+
+    async def scene(stage: Stage) -> None:
+        await stage.ok(r.promise("x"))
+        stage.meddler.trouble("promise.create", "hang")
+        asked = asyncio.ensure_future(stage.client.send(r.promise("y")))
+        while not caplog.messages:  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.01)
+        assert not asked.done()
+        assert stage.kinds() == ["promise.create"]
+        assert caplog.messages == [
+            f"the server at {stage.meddler.url} has not answered for 0.05 s; waiting"
+        ]
+        asked.cancel()
+
+    with caplog.at_level("WARNING", "layby.client.outage"):
+        on_stage(scene)
+
+
+def test_a_request_that_waits_at_the_server_is_not_an_outage(monkeypatch, caplog):
+    monkeypatch.setattr(outage, "OUTAGE_TOLD_AFTER_S", 0.01)
+
+    async def scene(stage: Stage) -> None:
+        await stage.ok(r.promise("x"))
+        watching = asyncio.ensure_future(stage.client.send(c.WatchPromise(id="x")))
+        await asyncio.sleep(0.1)
+        monkeypatch.undo()
+        await stage.ok(r.settle("x"))
+        await watching
+
+    with caplog.at_level("WARNING", "layby.client.outage"):
+        on_stage(scene)
+    assert caplog.messages == []
 
 
 def test_a_server_that_never_answers_is_asked_twice():

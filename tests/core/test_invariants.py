@@ -35,6 +35,10 @@ ACQUIRED = {"state": "acquired", "pid": "p", "ttl": 5, "ready_at": None, "waitin
 IDLE = {"wake_at": None, "ready_at": None, "waiting_since": None}
 
 
+def root(key: str, **changed: object) -> Task:
+    return task(key, kind="root", state="fulfilled", **IDLE | changed)
+
+
 def state(*rows: object) -> State:
     found = State()
     for row in rows:
@@ -132,6 +136,14 @@ BROKEN: dict[str, tuple[object, ...]] = {
         promise("x"),
         task("x", kind="node", name="f", refused='["f",[]]'),
     ),
+    "named_life_exists": (settled("run/x"), root("run/x", lives=2)),
+    "named_life_exists ": (
+        settled("run/x"),
+        task("run/x", state="fulfilled", lives=2, **IDLE),
+        settled("run/x:life/2"),
+        root("run/x:life/2"),
+    ),
+    "named_life_exists  ": (settled("run/x"), root("run/x", lives=1)),
     "tries_are_claims_that_began": (promise("x"), task("x", tries=1)),
     "tries_are_claims_that_began ": (promise("x"), task("x", version=1, ahead=True)),
     "one_living_holder_per_pid": tuple(
@@ -185,6 +197,12 @@ GOOD = (
     promise("k"),
     task("k", pid="p", holder="1", wake_at=NEVER, ready_at=None),
     schedule(last_run_at=0),
+    settled("run/a"),
+    root("run/a", lives=3),
+    settled("run/a:life/2"),
+    root("run/a:life/2", lives=3),
+    settled("run/a:life/3"),
+    root("run/a:life/3"),
 )
 
 

@@ -1,6 +1,7 @@
 """Bodies for processes: found by name in the child."""
 
 import os
+import signal
 from pathlib import Path
 from threading import Event
 
@@ -21,6 +22,13 @@ def halves(context):
 @task(process=True, timeout=2)
 def never_ends(context):
     Path(context["path"]).write_text(str(os.getpid()))
+    Event().wait(600)
+
+
+@task(process=True, timeout=2)
+def deaf(context):
+    """It has a use of its own for the signal that asks where it is."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     Event().wait(600)
 
 

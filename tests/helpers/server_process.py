@@ -52,6 +52,10 @@ class ServerProcess:
             self._has_said.wait_for(self._has_begun, PATIENCE_S)
         assert self.is_up.is_set(), self.said
 
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         self._end(self._process.kill)
 

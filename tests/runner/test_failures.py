@@ -220,6 +220,31 @@ def test_a_body_in_a_process_of_its_own_shows_where():
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_timeout_in_a_process_of_its_own_shows_where(tmp_path, silent):
+    """As far as the process can tell: without layby's own frames, or a sentence that says so."""
+
+    async def main() -> None:
+        async with Runner("memory:", slots=1) as runner:
+            flow = flow_of(process_bodies.deaf if silent else process_bodies.never_ends)
+            with pytest.raises(RunFailed) as raised:
+                await runner.execute(flow, {"path": str(tmp_path / "pid")})
+            (failed,) = raised.value.errors.values()
+            assert failed.type == "TaskTimeout"
+            if silent:
+                assert failed.traceback == "(its process did not tell where it stood)"
+                return
+            first, second, code, *_, last = failed.traceback.splitlines()
+            assert last.endswith(f"TaskTimeout: {failed.message}")
+            assert first == "Traceback (most recent call last):"
+            assert second.startswith(f'  File "{process_bodies.__file__}", line ')
+            assert second.endswith(" in never_ends")
+            assert code == "    Event().wait(600)"
+            assert "src/layby" not in failed.traceback
+
+    asyncio.run(main())
+
+
 def test_a_broken_rule_shows_where():
     def rule(outcomes, context):
         return no_money()

@@ -61,6 +61,12 @@ def test_every_kind_has_json_schemas(kind: str) -> None:
         (q.GetRun(id="a"), {"rows": [
             {"promise": PROMISE, "task": TASK | {"deadlines": 1}}
         ]}, "object"),
+        (q.GetRun(id="a"), {"rows": [
+            {"promise": PROMISE, "task": TASK | {"refused": {"f": 1}}}
+        ]}, "array"),
+        (q.GetRun(id="a"), {"rows": [
+            {"promise": PROMISE, "task": TASK | {"refused": ["f", [1]]}}
+        ]}, "str"),
         (c.FenceTask(id="a", version=1, inner=None), {"preload": []}, "action"),
         (c.FenceTask(id="a", version=1, inner=None), {
             "action": {"kind": "no.such", "head": {"corrId": "0", "status": 200}, "data": {}},

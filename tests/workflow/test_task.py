@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import layby
+from layby import BlockingHandle, TaskHandle
 from layby.errors import WorkflowError
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.task import task
@@ -194,3 +196,33 @@ def test_a_rule_is_a_name_or_a_function():
 
     assert task(rule=rule)(plain).rule is rule
     assert task(rule="all_done")(plain).rule == "all_done"
+
+
+async def waits_in_a_thread(context, handle: BlockingHandle): ...
+async def waits_in_a_thread_by_name(context, task_handle: "layby.BlockingHandle"): ...
+def waits_on_the_loop(context, handle: TaskHandle): ...
+def waits_on_the_loop_by_name(context, handle: "TaskHandle"): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (waits_in_a_thread, "is an async def and gets a TaskHandle.*write handle: TaskHandle"),
+        (waits_in_a_thread_by_name, "'task_handle' is declared as a BlockingHandle"),
+        (waits_on_the_loop, "is a plain def and gets a BlockingHandle.*handle: BlockingHandle"),
+        (waits_on_the_loop_by_name, "'handle' is declared as a TaskHandle"),
+    ],
+)
+def test_a_handle_of_the_other_form_is_refused(function, why):
+    """It would fail at its first wait, far from the declaration."""
+    with pytest.raises(WorkflowError, match=why):
+        task(function)
+
+
+async def takes_its_handle(context, handle: TaskHandle): ...
+def takes_its_blocking_handle(context, handle: "BlockingHandle"): ...
+
+
+@pytest.mark.parametrize("function", [takes_its_handle, takes_its_blocking_handle])
+def test_a_handle_of_its_own_form_may_be_declared(function):
+    assert task(function).handle_name == "handle"

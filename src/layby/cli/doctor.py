@@ -24,6 +24,7 @@ from layby.core.model import Millis
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
+from layby.store.ownership import misled_owner
 from layby.store.pages import PageReader
 
 
@@ -36,13 +37,20 @@ class FileReport(Struct, frozen=True):
     """How many were found beyond those listed."""
     store_time_ahead: Millis = 0
     """How far ahead of this machine's clock, in milliseconds."""
+    misled_owner: str | None = None
+    """A process that owns this path, and holds another file than the one examined."""
 
     @property
     def is_sound(self) -> bool:
-        return not self.violations
+        return not self.violations and self.misled_owner is None
 
     @property
     def verdict(self) -> str:
+        if self.misled_owner is not None:
+            return (
+                f"{self.misled_owner} uses a file that was here before, and refuses all writes: "
+                "put that one back, or stop that process"
+            )
         if self.is_sound:
             return f"ok, {self.invariants} invariants hold"
         found = len(self.violations) + self.more_violations
@@ -129,6 +137,11 @@ def examine(file: Path, limit: int, progress: Progress | None = None) -> FileRep
     if not file.is_file():
         there = "is a folder" if file.is_dir() else "is not a regular file"
         what = there if file.exists() else "does not exist"
+        if (owner := misled_owner(file)) is not None:
+            raise StoreUnavailable(
+                f"{file} {what}, but {owner} uses the file that was there: put it back, or stop "
+                "that process"
+            )
         raise UsageError(f"{file} {what}: give the path of a layby database")
     reader = PageReader(file, Settings(), next_after)
     try:
@@ -146,7 +159,8 @@ def examine(file: Path, limit: int, progress: Progress | None = None) -> FileRep
     finally:
         reader.close()
     ahead = max(0, stored - wall)
-    return FileReport(str(file), inspection.counts, len(INVARIANTS), listed, more, ahead)
+    counts, owner = inspection.counts, misled_owner(file)
+    return FileReport(str(file), counts, len(INVARIANTS), listed, more, ahead, owner)
 
 
 def show(report: FileReport, console: Console) -> None:
@@ -161,7 +175,7 @@ def show(report: FileReport, console: Console) -> None:
         console.print(f"{where}: {escape(violation.what)}")
     if report.more_violations:
         console.print(f"... and {report.more_violations:,} more (--limit 0 lists all)")
-    console.print(f"[{'green' if report.is_sound else 'bold red'}]{report.verdict}[/]")
+    console.print(f"[{'green' if report.is_sound else 'bold red'}]{escape(report.verdict)}[/]")
 
 
 def _lines(counts: Counts) -> Iterator[tuple[str, int, str]]:

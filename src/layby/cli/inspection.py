@@ -93,7 +93,9 @@ class Inspection:
             self.counts.promises.update(promise.state for promise in promises.values())
             self.counts.tasks.update(task.state for task in tasks.values())
             waits = self._reader.waits_of(tasks)
-            state = self._near({wait.awaited for wait in waits}, promises, tasks)
+            lives = {task.latest_life_id for task in tasks.values()}
+            named = {wait.awaited for wait in waits} | {each for each in lives if each is not None}
+            state = self._near(named, promises, tasks)
             view = StateView(state, self._now)
             for wait in waits:
                 view.waits_of[wait.awaiter].append(wait)

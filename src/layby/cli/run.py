@@ -41,6 +41,7 @@ from layby.cli.options import (
 )
 from layby.cli.user_code import complete_files, find_flow, find_flow_or_name
 from layby.client.interface import Client
+from layby.engine import engine
 from layby.errors import LaybyError, RunCancelled, RunFailed, UsageError
 from layby.runner.run import Run
 from layby.runner.runner import Runner
@@ -140,7 +141,8 @@ def run(
     )
     seconds = None if deadline is None else deadline / 1000
     # The view shows failures itself; without a handler Python would print them once more.
-    logging.getLogger(reporting.__name__).addHandler(logging.NullHandler())
+    for told in (logging.getLogger(reporting.__name__), engine.failures):
+        told.addHandler(logging.NullHandler())
     view = _RunView(showing.new_console(stderr=True), place, quiet=as_json)
     closer = _LoopCloser()
     try:

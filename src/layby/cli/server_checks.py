@@ -133,7 +133,7 @@ class _ServerProbe:
         reply = await self._send(GetPromise(id="layby/doctor"))
         if reply.status in (200, 404):
             return Check("access", "ok", "speaks the protocol and allows reading")
-        remedy = ": give --token, or set LAYBY_TOKEN" if reply.status == 401 else ""
+        remedy = ": give --token, or set LAYBY_TOKEN" if reply.status == 401 else f": {reply.data}"
         return Check("access", "wrong", f"refuses reading with {reply.status}{remedy}")
 
     async def clock(self) -> Check:

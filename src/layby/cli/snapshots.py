@@ -14,11 +14,12 @@ UNSEEN: Final = (
     invariants.ready_only_while_pending,
     invariants.tries_are_claims_that_began,
     invariants.waiting_since_while_waiting,
+    invariants.named_life_exists,
     invariants.one_living_holder_per_pid,
     invariants.held_count_is_true,
     invariants.schedule_runs_forward,
 )
-"""They need what a snapshot leaves out: holders, schedules and internal counts."""
+"""They need what a snapshot leaves out: holders, schedules, lives and internal counts."""
 SEEN: Final = tuple(each for each in INVARIANTS if each not in UNSEEN)
 
 

@@ -11,7 +11,7 @@ arrived, `lost_replies` reads the store to find out whether that copy succeeded.
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import takewhile
 from typing import Final
@@ -203,7 +203,8 @@ class HttpClient:
         unanswered, pauses, silent_since = batch, _pauses(self._retry_for()), now()
         while True:
             began = now()
-            unanswered, failure = await self._try(unanswered)
+            with self._watched(batch[0].request, began - silent_since):
+                unanswered, failure = await self._try(unanswered)
             if not unanswered:
                 return
             if _server_wait_ms(batch[0].request) and now() > began + 1:
@@ -216,6 +217,12 @@ class HttpClient:
             if self._first.is_heard:
                 self._outage.lasts(failure, now() - silent_since)
             await self._pause(self._first.bounded(pause))
+
+    def _watched(self, request: Command | Query, silent_for: float) -> AbstractContextManager[None]:
+        """Requests that wait on the server may take long; before the first answer, others tell."""
+        if _server_wait_ms(request) or not self._first.is_heard:
+            return nullcontext()
+        return self._outage.watch(silent_for)
 
     def _patient_for(self, request: Command | Query) -> float:
         """How long one answer may take. A connection may have died unnoticed, so a command without
@@ -253,7 +260,10 @@ class HttpClient:
             self._first.heard()
             self._outage.over()
         self._first.failed("it cannot serve now")
-        return unanswered, StoreUnavailable(f"the server at {self.transport.url} cannot serve now")
+        why = next((f": {reply.data}" for reply in replies if reply.status == 503), "")
+        return unanswered, StoreUnavailable(
+            f"the server at {self.transport.url} cannot serve now{why}"
+        )
 
     async def _exchange(self, batch: Sequence[PendingRequest]) -> list[Reply]:
         alone = len(batch) == 1

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from math import inf
 from typing import Final
 
@@ -20,11 +22,27 @@ class Outage:
 
     def lasts(self, failure: Exception, seconds: float) -> None:
         """A request has not been answered for so long, and is about to be sent again."""
+        if seconds >= OUTAGE_TOLD_AFTER_S:
+            self._tell(f"{failure}; trying again")
+
+    @contextmanager
+    def watch(self, silent_for: float) -> Generator[None]:
+        """Around a try: a server that accepts requests and then hangs is told of as soon."""
+        after = max(0.0, OUTAGE_TOLD_AFTER_S - silent_for)
+        timer = asyncio.get_running_loop().call_later(after, self._hangs, silent_for + after)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _hangs(self, seconds: float) -> None:
+        self._tell(f"the server at {self._url} has not answered for {seconds:g} s; waiting")
+
+    def _tell(self, what: str) -> None:
         now = asyncio.get_running_loop().time()
-        if seconds < OUTAGE_TOLD_AFTER_S or now - self._told_at < OUTAGE_TOLD_EVERY_S:
-            return
-        self._told_at = now
-        logger.warning("%s; trying again", failure)
+        if now - self._told_at >= OUTAGE_TOLD_EVERY_S:
+            self._told_at = now
+            logger.warning("%s", what)
 
     def over(self) -> None:
         if self._told_at > -inf:

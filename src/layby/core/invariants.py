@@ -266,6 +266,17 @@ def refusals_are_of_nodes(view: StateView) -> Violations:
             yield f"task {task.id} has refusals {task.refused}"
 
 
+def named_life_exists(view: StateView) -> Violations:
+    """A run that was run again is found by the number of its latest life."""
+    for task in view.state.tasks.values():
+        life = task.latest_life_id
+        if life is None:
+            continue
+        root = view.state.tasks.get(life)
+        if not task.is_root or life == task.id or root is None or not root.is_root:
+            yield f"task {task.id} has had {task.lives} lives, but {life} is not the root of one"
+
+
 # --- holders, messages, schedules --------------------------------------------------------
 
 
@@ -347,6 +358,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     tries_are_claims_that_began,
     waiting_since_while_waiting,
     refusals_are_of_nodes,
+    named_life_exists,
     one_living_holder_per_pid,
     held_count_is_true,
     execute_is_current,

@@ -178,6 +178,11 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     """
 
     @property
+    def latest_life_id(self) -> str | None:
+        """The root that `lives` names."""
+        return None if self.lives is None else life_id(root_of(self.id), self.lives)
+
+    @property
     def resumes_text(self) -> str:
         """As it is stored."""
         return json.encode(self.resumes).decode() if self.resumes else "[]"

@@ -36,10 +36,12 @@ from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
-from layby.errors import EngineStopped, StoreBusy, StoreError
+from layby.errors import EngineStopped, StoreBusy, StoreError, StoreGone
 from layby.store.api import Store
 
 logger = logging.getLogger(__name__)
+failures = logging.getLogger(f"{__name__}.failures")
+"""What shows failures itself can silence these lines, and no others."""
 
 RETRY_MS: Final[Millis] = 1_000
 """How long to wait before ticks are tried again after a failure."""
@@ -195,6 +197,8 @@ class Engine:
             self._tick_if_due()
         except StoreError as failure:  # every second while a disk is full: no traceback
             logger.warning("the writer continues after a failure: %s", failure)
+            if isinstance(failure, StoreGone):
+                self._give_up_waiting(failure)
             self._pause()
         except Exception:
             logger.exception("the writer continues after a failure")
@@ -203,6 +207,10 @@ class Engine:
     def _pause(self) -> None:
         """Something is wrong: do not spin."""
         self._earliest = self._advance() + RETRY_MS
+
+    def _give_up_waiting(self, failure: StoreGone) -> None:
+        """What they wait for may never come; whoever wants to wait on asks again."""
+        answer([(item, failure) for item in self._watches.all()])
 
     def _next_items(self) -> list[Item]:
         """Requests to retry and all that queued; waits for one, but not past the next deadline."""
@@ -318,9 +326,12 @@ class Engine:
         """The batch was rolled back; steps are pure, so each is replayed alone.
 
         One bad command, or a full disk, does not stop those that can be served. A lock is
-        waited for once: no command of this batch would fare better alone.
+        waited for once, and a file that is gone is gone for all: no command of this batch would
+        fare better alone.
         """
-        if len(batch) == 1 or isinstance(failure, StoreBusy):
+        if isinstance(failure, StoreGone):
+            self._give_up_waiting(failure)
+        if len(batch) == 1 or isinstance(failure, StoreBusy | StoreGone):
             answer([(item, _answer_to(item.request, failure)) for item in batch])
             return
         for item in batch:
@@ -347,7 +358,7 @@ class Engine:
             self.commits += 1
         for task_id in changes.given_up:
             message = lost_message(task_id, changes.tasks[task_id].crashes)
-            logger.error("%s failed: %s: %s", task_id, WORKER_LOST, message)
+            failures.error("%s failed: %s: %s", task_id, WORKER_LOST, message)
 
     def _answers_now(
         self, batch: Sequence[Item], replies: Sequence[Reply], now: Millis

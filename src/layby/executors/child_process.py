@@ -4,6 +4,7 @@ The child ends when its pipe is closed, when it is killed, or when its parent is
 middle of a task: a thread of the child waits for the parent to end and then exits the process.
 """
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -12,11 +13,17 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
-from typing import Any
+from typing import Any, Final
 
 from layby.executors.executor_config import StartMethod
 from layby.executors.task_records import text_of
 
+CAN_TELL: Final = hasattr(faulthandler, "register")
+"""Not on Windows."""
+STACK_WITHIN_S: Final = 0.2
+"""Meanwhile nobody can cancel another task; only a child that is stopped or deaf takes so long."""
+STACK_PAUSE_S: Final = 0.02
+"""It is written in parts, and nothing says which is the last."""
 Answer = tuple[bool, Any, str]
 """ok, payload, error: what a child sends back for each task."""
 
@@ -31,9 +38,11 @@ class ChildProcess:
     def __init__(self, start_method: StartMethod) -> None:
         context = _context(start_method)
         self._connection, child_end = context.Pipe()
-        self._process = context.Process(target=_serve, args=(child_end,), daemon=True)
+        self._stacks, stacks_end = context.Pipe(duplex=False)
+        self._process = context.Process(target=_serve, args=(child_end, stacks_end), daemon=True)
         self._process.start()
         child_end.close()  # the child has its own; with ours open we would not see it die
+        stacks_end.close()
 
     def wait_until_ready(self) -> None:
         """Starting an interpreter takes time, which should not count against the first task."""
@@ -48,12 +57,28 @@ class ChildProcess:
             raise self._died() from error
         return self._receive(timeout)
 
+    def stack(self) -> str:
+        """Where its task stands, as `faulthandler` writes it; empty if it does not say so soon."""
+        pid, written = self._process.pid, b""
+        if not CAN_TELL or pid is None:
+            return ""
+        try:
+            os.kill(pid, signal.SIGUSR2)
+            within = STACK_WITHIN_S
+            while self._stacks.poll(within) and (part := os.read(self._stacks.fileno(), 65536)):
+                written += part
+                within = STACK_PAUSE_S
+        except OSError:  # it has ended
+            return ""
+        return written.decode(errors="replace")
+
     def kill(self) -> None:
         self._process.kill()
 
     def close(self, timeout: float = 1.0) -> None:
         """Let an idle child exit, and kill one that does not."""
         self._connection.close()
+        self._stacks.close()
         self._process.join(timeout)
         if self._process.is_alive():
             self._process.kill()
@@ -79,8 +104,10 @@ def _context(start_method: StartMethod) -> SpawnContext | ForkServerContext:
     return multiprocessing.get_context("forkserver")
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, stacks: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
+    if CAN_TELL:  # works while C code runs and holds the interpreter's lock
+        faulthandler.register(signal.SIGUSR2, file=stacks.fileno(), all_threads=False)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection.send((True, None, ""))  # ready
     while True:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from layby.client.http import PATIENCE_S
-from layby.errors import LaybyError, StoreOwned
+from layby.errors import LaybyError, StoreGone, StoreOwned
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.remote import RemoteLink
+from layby.store.own_file import identity
 from layby.store.ownership import is_owned_by_server, is_served, socket_of
 from layby.worker.worker import Worker
 
@@ -31,6 +32,7 @@ class SharedFileLink(RemoteLink):
     def __init__(self, file: Path, open_file: Callable[[], EmbeddedLink]) -> None:
         super().__init__(f"unix:{socket_of(file)}", None, PATIENCE_S)
         self._file = file
+        self._identity = identity(file)
         self._open_file = open_file
         self._owned_link: EmbeddedLink | None = None
         self._waiting: asyncio.Task[None] | None = None
@@ -68,7 +70,10 @@ class SharedFileLink(RemoteLink):
                 self._try_to_take_over()
 
     def _try_to_take_over(self) -> None:
+        """Only of the file that was shared: another one, or a new one, knows none of its runs."""
         try:
+            if identity(self._file) != self._identity:
+                raise StoreGone("it was deleted or replaced; put the original back")
             self._owned_link = self._open_file()
         except StoreOwned:
             return  # the owner still has it, or another process was faster

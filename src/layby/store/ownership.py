@@ -1,7 +1,7 @@
 """One process owns a database file; the lock dies with it, and that is how its work is freed.
 
-The lock is a record lock on FILE.lock. Such locks belong to the process, so a second opening
-inside the same process is refused by a list of our own.
+The locks are record locks on FILE.lock and on a byte of the file itself. Such locks belong to the
+process, so a second opening inside the same process is refused by a list of our own.
 """
 
 import fcntl
@@ -14,15 +14,23 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from layby.errors import StoreOpenHere, StoreOwned, StoreUnavailable
+from layby.errors import StoreOpenHere, StoreOwned, StoreUnavailable, StoreUnreadable
+from layby.store.own_file import Identity, identity, log_of
 
-_owned_here: set[Path] = set()
+_owned_here: set[Path | Identity | None] = set()
+"""Lock files, and what they are for: a hard link has a lock file of its own."""
 
 
 MAX_SOCKET_PATH = 100
 """The systems we run on allow 104 bytes or a few more."""
+
+
+_LOCKED_BYTE: Final = 1 << 62
+"""Of the database: far from the bytes that SQLite locks."""
+_BELONGING: Final = ("database", "log")
+"""The part of a signature that says which log is whose."""
 
 
 class Ownership:
@@ -30,38 +38,99 @@ class Ownership:
 
     def __init__(self, database: Path, *, is_server: bool = False) -> None:
         """A server that is gone is expected back: nobody else takes the file in the meantime."""
-        real = database.resolve()  # two paths to one file count as one
-        self._path = real.with_name(real.name + ".lock")
-        if self._path in _owned_here:
+        self._real = database.resolve()  # two paths to one file count as one
+        self._path = self._real.with_name(self._real.name + ".lock")
+        self._is_server = is_server
+        if {self._path, identity(self._real)} & _owned_here:
             raise StoreOpenHere(f"{database} is already open in this process: use that one")
-        self._file = _opened(self._path, database)
+        self._file = _opened(self._path, 0o600, f"cannot write {self._path.name} beside {database}")
+        self.database = -1
+        """The database itself, open until `release`."""
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = _read_owner(self._path)
-            os.close(self._file)
-            raise StoreOwned(_owned_by(database, owner)) from None
-        _owned_here.add(self._path)
+            self._lock(database)
+            self._refuse_foreign_log(database)
+        except BaseException:
+            self._close()
+            raise
+        self._owned = {self._path, identity(self._real)}
+        _owned_here.update(self._owned)
         self._is_held = True
-        with suppress(OSError):  # on a full disk the lock still holds, without naming its owner
-            self._sign(is_server=is_server)
+        self._sign()
 
-    def release(self) -> None:
-        if self._is_held:
-            self._is_held = False
-            _owned_here.discard(self._path)
-            os.ftruncate(self._file, 0)
-            os.close(self._file)
+    def confirm(self) -> None:
+        """SQLite has opened the database, which dropped our lock on it; it does so only then."""
+        self._lock_database()
+        self._sign()
 
-    def _sign(self, *, is_server: bool) -> None:
-        signature = {
+    def _sign(self) -> None:
+        """Say who owns it; on a full disk the lock still holds, without naming its owner.
+
+        A log that is left behind by a crash belongs to this database, and to no other.
+        """
+        self._signature: dict[str, Any] = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "command": " ".join(sys.argv)[:200],
-            "is_server": is_server,
+            "is_server": self._is_server,
+            "database": identity(self._real),
+            "log": identity(log_of(self._real)),
         }
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, json.dumps(signature).encode(), 0)
+        self._write_signature()
+
+    def disown_log(self) -> None:
+        """The database was overwritten: nobody may add the log that is left to it."""
+        if self._signature["database"] is not None:
+            self._signature["database"] = None
+            self._write_signature()
+
+    def release(self, *, is_clean: bool = True) -> None:
+        """`is_clean`: no log is left behind that might belong to another file."""
+        if self._is_held:
+            self._is_held = False
+            _owned_here.difference_update(self._owned)
+            self._signature = {} if is_clean else {k: self._signature[k] for k in _BELONGING}
+            self._write_signature()
+            self._close()
+
+    def _lock(self, database: Path) -> None:
+        """The lock on FILE.lock names its owner; that on the database holds under every name."""
+        if not _is_locked_by_us(self._file):
+            raise StoreOwned(_owned_by(database, _read_signature(self._file)))
+        self.database = _opened(self._real, 0o644, f"{database}: the file cannot be opened")
+        self._lock_database()
+
+    def _lock_database(self) -> None:
+        if not _is_locked_by_us(self.database, _LOCKED_BYTE):
+            raise StoreOwned(
+                f"{self._real} is in use by another process, through another name of the same file "
+                f"(a hard link) or although {self._path.name} was removed: stop that process "
+                "first, or use another file"
+            )
+
+    def _refuse_foreign_log(self, database: Path) -> None:
+        """SQLite would add it to whatever database is there now, and damage it."""
+        signed = _read_signature(self._file)
+        log = log_of(self._real)
+        if os.fstat(self.database).st_size == 0 or signed.get("log") is None:
+            return  # SQLite itself drops the log of an empty database
+        is_same_log = identity(log) == tuple(signed["log"])
+        if is_same_log and identity(self._real) != tuple(signed.get("database") or ()):
+            raise StoreUnreadable(
+                f"{database} was replaced while it was in use, and {log.name} belongs to the file "
+                f"that was here before: put that one back, or remove {log.name} and "
+                f"{self._real.name}-shm to use this one"
+            )
+
+    def _write_signature(self) -> None:
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            if self._signature:
+                os.pwrite(self._file, json.dumps(self._signature).encode(), 0)
+
+    def _close(self) -> None:
+        os.close(self._file)
+        if self.database >= 0:
+            os.close(self.database)
 
 
 def socket_of(database: Path) -> Path:
@@ -97,25 +166,70 @@ def is_owned_by_server(database: Path) -> bool:
     return bool(_read_owner(path).get("is_server"))
 
 
-def _opened(path: Path, database: Path) -> int:
+def misled_owner(database: Path) -> str | None:
+    """The living process that owns this path, and holds another file than the one that is there."""
+    path = database.resolve().with_name(database.resolve().name + ".lock")
+    if path in _owned_here:
+        return None
+    signed = _read_owner(path)
+    if "database" not in signed or signed.get("host") != socket.gethostname():
+        return None
+    holds = tuple(signed["database"] or ())
+    return _who(signed) if _is_alive(signed["pid"]) and holds != identity(database) else None
+
+
+def _is_alive(pid: int) -> bool:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+def _opened(path: Path, mode: int, what: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     except OSError as error:
-        what = f"cannot write {path.name} beside {database} ({error.strerror})"
         remedy = "check that the folder exists and is writable"
-        raise StoreUnavailable(f"{what}: {remedy}") from error
+        raise StoreUnavailable(f"{what} ({error.strerror}): {remedy}") from error
+
+
+def _is_locked_by_us(file: int, start: int = 0) -> bool:
+    length = 1 if start else 0  # 0: all of it
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+    except OSError:
+        return False
+    return True
 
 
 def _read_owner(path: Path) -> Mapping[str, Any]:
+    """Not of a lock that this process holds: closing the file would release it."""
     try:
-        owner: Mapping[str, Any] = json.loads(path.read_text() or "{}")
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return {}
+    try:
+        return _read_signature(file)
+    finally:
+        os.close(file)
+
+
+def _read_signature(file: int) -> Mapping[str, Any]:
+    try:
+        signature: Mapping[str, Any] = json.loads(os.pread(file, 4096, 0) or b"{}")
     except (OSError, ValueError):
         return {}
-    return owner
+    return signature
 
 
 def _owned_by(database: Path, owner: Mapping[str, Any]) -> str:
+    return f"{database} is in use by {_who(owner)}: stop that process first, or use another file"
+
+
+def _who(owner: Mapping[str, Any]) -> str:
     pid, host = owner.get("pid", "unknown"), owner.get("host", "unknown host")
     command = owner.get("command", "")
-    who = f"process {pid} on {host}" + (f" ({command})" if command else "")
-    return f"{database} is in use by {who}: stop that process first, or use another file"
+    return f"process {pid} on {host}" + (f" ({command})" if command else "")

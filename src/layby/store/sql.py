@@ -122,9 +122,9 @@ class SqlStore:
     @contextmanager
     def transaction(self) -> Generator[None]:
         try:
-            self._connection.execute(self._sql.dialect.begin)
+            self._begin()
             yield
-            self._connection.execute("COMMIT")
+            self._commit()
         except sqlite3.Error as error:
             self._roll_back()
             raise explained(error, self._name) from error
@@ -135,6 +135,12 @@ class SqlStore:
         except BaseException:
             self._roll_back()
             raise
+
+    def _begin(self) -> None:
+        self._connection.execute(self._sql.dialect.begin)
+
+    def _commit(self) -> None:
+        self._connection.execute("COMMIT")
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:

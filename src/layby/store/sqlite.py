@@ -3,16 +3,17 @@
 import os
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from layby.core.model import Millis
 from layby.core.settings import Calendar, Settings
-from layby.errors import StoreUnreadable
+from layby.errors import StoreGone, StoreUnreadable
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
 from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
+from layby.store.own_file import OwnFile
 from layby.store.ownership import Ownership
 from layby.store.sql import SqlStore
 
@@ -36,17 +37,48 @@ class SqliteStore(SqlStore):
     ) -> None:
         """`busy_ms`: how long to wait for another program that has locked the file."""
         self.path = Path(path)
-        self._ownership = Ownership(self.path, is_server=is_server)
-        try:
+        with ExitStack() as undo:
+            self._ownership = Ownership(self.path, is_server=is_server)
+            undo.callback(self._ownership.release)
             connection = _connect(self.path, durability, busy_ms)
+            undo.callback(connection.close)
             super().__init__(connection, _DIALECT, settings, calendar, str(self.path))
-        except BaseException:
-            self._ownership.release()
-            raise
+            self._ownership.confirm()
+            self._own_file = OwnFile(self.path, self._ownership.database, connection)
+            undo.pop_all()
+        self._is_open = True
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._look()
+
+    def _commit(self) -> None:
+        super()._commit()
+        self._look(after_commit=True)
+        self._own_file.look_beside()
 
     def close(self) -> None:
+        """Nothing is written to a file that is somebody else's by now."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            self._look()
+            is_ours = True
+        except StoreGone:
+            is_ours = False
+            self._connection.interrupt()  # SQLite would copy its log into the file
         super().close()
-        self._ownership.release()
+        self._own_file.close()
+        self._ownership.release(is_clean=is_ours)
+
+    def _look(self, *, after_commit: bool = False) -> None:
+        try:
+            self._own_file.look(after_commit=after_commit)
+        except StoreGone:
+            if self._own_file.is_overwritten:
+                self._ownership.disown_log()
+            raise
 
 
 class SqliteReader(SqlStore):

@@ -15,7 +15,7 @@ import msgspec
 
 from layby.core import values
 from layby.core.commands import Value
-from layby.errors import ContextError, ProcessFailed
+from layby.errors import ContextError, ProcessFailed, TaskTimeout
 from layby.wire.stack_text import stack_text
 
 MAX_MESSAGE_CHARS: Final = 4_000
@@ -114,7 +114,8 @@ def describe(error: BaseException) -> ErrorText:
     if isinstance(error, ProcessFailed) and error.type:
         return ErrorText(error.type, error.message, {STACK: error.traceback})
     name, message = _clean(type(error).__name__), _clean(_message_of(error))
-    return ErrorText(name, message, {STACK: _clean(stack_text(error))})
+    told = error.traceback if isinstance(error, TaskTimeout) else ""
+    return ErrorText(name, message, {STACK: _clean(told or stack_text(error))})
 
 
 def named_error_value(name: str, message: str, **details: Any) -> Value:

@@ -12,6 +12,7 @@ from msgspec.json import Decoder
 from msgspec.structs import asdict, replace
 
 from layby.core import birth, snapshot
+from layby.core.codes import Refusals
 from layby.core.fields import Tags
 from layby.core.model import (
     Holder,
@@ -33,6 +34,7 @@ from layby.errors import WireError
 
 Pair = tuple[Promise, Task | None]
 _deadlines, _awaited = Decoder(dict[str, int]), Decoder(dict[str, str])
+_refusals = Decoder(Refusals)
 Json = Raw | UnsetType
 """Encoded already, or absent."""
 
@@ -212,7 +214,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             tries=self.version if self.tries is None else self.tries,
             ahead=self.ahead,
             deadlines=_checked(self.deadlines, _deadlines),
-            refused=_text(self.refused),
+            refused=_checked(self.refused, _refusals),
             pin=self.pin,
             awaited=_checked(self.awaited, _awaited),
             lives=self.lives,

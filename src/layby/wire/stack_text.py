@@ -37,6 +37,14 @@ def stack_text(error: BaseException) -> str:
     return bounded("".join(told.format()).rstrip())
 
 
+def place_text(frames: Iterable[traceback.FrameSummary], error: BaseException) -> str:
+    """As if `error` had been raised in the last frame; empty if none of them is the user's."""
+    stack = traceback.StackSummary.from_list(_frames_of_users(frames))
+    last = "".join(traceback.format_exception_only(error))
+    told = ["Traceback (most recent call last):\n", *stack.format(), last]
+    return bounded("".join(told).rstrip()) if stack else ""
+
+
 def bounded(text: str) -> str:
     """Both ends: the beginning says how it was called, the end what was raised.
 

@@ -17,10 +17,11 @@ from layby.worker.attempt import Attempt
 from layby.worker.blocking_handle import BlockingHandle
 from layby.worker.body_driver import BodyDriver, ExitRequested
 from layby.worker.child_body import Raised, run_in_child
+from layby.worker.child_stack import EndedInChild
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
 from layby.worker.shared_slot import SharedSlot, Slot
-from layby.worker.thread_call import ThreadPlace
+from layby.worker.thread_call import ThreadPlace, in_own_thread
 from layby.worker.wheel import Wheel
 
 
@@ -137,9 +138,9 @@ class BodyRunner:
         async with self._process_permits:
             await attempt.hold_lease()
             attempt.has_begun = True
-            return await self._in_own_process(attempt.loaded.body(None))
+            return await self._in_own_process(attempt, attempt.loaded.body(None))
 
-    async def _in_own_process(self, call: Callable[[], Any]) -> Any:
+    async def _in_own_process(self, attempt: Attempt, call: Callable[[], Any]) -> Any:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
 
@@ -152,8 +153,10 @@ class BodyRunner:
             try:
                 return await done
             except asyncio.CancelledError:
+                is_late = attempt.reason == "timeout"
+                stack = await _stack_in_child(executor, submission.task_id) if is_late else ""
                 executor.cancel(submission.task_id)
-                raise
+                raise EndedInChild(stack) from None
 
     def _process_executor(self) -> ProcessTaskExecutor:
         """Bodies that find every process busy wait for one, and keep their slots."""
@@ -164,6 +167,14 @@ class BodyRunner:
             )
             self._processes = ProcessTaskExecutor(config, keep_completions=False)
         return self._processes
+
+
+async def _stack_in_child(executor: ProcessTaskExecutor, task_id: int) -> str:
+    """Asked in a thread: the process may be slow to answer."""
+    told: list[str] = []
+    asking = in_own_thread(lambda: told.append(executor.stack(task_id)))
+    await _wait_for_end(asyncio.ensure_future(asking))
+    return told[0] if told else ""
 
 
 async def _raise(error: BaseException) -> None:

@@ -10,6 +10,7 @@ from layby.errors import ContextError, ProcessFailed, ReplayMismatch, TaskTimeou
 from layby.wire.json_values import error_text
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback
+from layby.worker.child_stack import EndedInChild, traceback_text
 
 
 class Completed(Struct, frozen=True):
@@ -77,4 +78,6 @@ def timeout_error(attempt: Attempt) -> TaskTimeout:
     error = TaskTimeout(
         f"{attempt.id} held its slot longer than its timeout of {attempt.loaded.timeout:g} s"
     )
+    if isinstance(attempt.error, EndedInChild):
+        error.traceback = traceback_text(attempt.error.stack, error)
     return error.with_traceback(attempt.error and attempt.error.__traceback__)

@@ -53,7 +53,10 @@ class Reason(Struct, frozen=True, kw_only=True):
     traceback: str = ""
     """Where it failed, if it did; or its last try, if there will be another."""
     failed: tuple[str, ...] = ()
-    """Of a failed run: the promises of the tasks that failed, or may have when it was too late."""
+    """Of a failed run: the promises of the tasks that failed, or may have when it was too late.
+
+    Of a run of which only the clean-up is left: of all other tasks, any of which may have failed.
+    """
     since: Millis | None = None
     deadline: Millis | None = None
     """When the wait ends by itself, one way or another."""
@@ -110,6 +113,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         otherwise=_otherwise(about, waiting),
         awaited=tuple(each.id for each, _ in about.awaited) if waiting.has_awaited else (),
         traceback=_last_stack(about) if waiting.form == "backoff" else "",
+        failed=_before_clean_up(about),
     )
 
 
@@ -507,6 +511,19 @@ def _error(text: str | None) -> str:
 def _last_stack(about: Explanation) -> str:
     """Of the try that failed last."""
     return json_values.read_error(_task(about).error).stack
+
+
+def _before_clean_up(about: Explanation) -> tuple[str, ...]:
+    """All tasks but those that clean up, if a run waits only for these."""
+    root, cleanups = about.promise, plan.cleanups_of(about.promise)
+    if not cleanups or not about.awaited or about.more_awaited:
+        return ()
+    run_id, life = plan.run_id_of(root.id), plan.life_of(root.id)
+    cleaning = {plan.node_id(run_id, each, life) for each in cleanups}
+    if any(each.id not in cleaning for each, _ in about.awaited):
+        return ()
+    others = (each for each in plan.task_ids_of(root) if each not in cleanups)
+    return tuple(plan.node_id(run_id, each, life) for each in others)
 
 
 def _failed_ids(root: Promise) -> tuple[str, ...]:

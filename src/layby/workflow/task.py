@@ -269,7 +269,28 @@ def _handle_name(function: Callable[..., Any], task_id: str) -> str | None:
         raise WorkflowError(f"task '{task_id}' takes both handle and task_handle: keep one")
     for parameter in parameters[1:]:
         _refuse_parameter(parameter, task_id)
+        if parameter.name in HANDLE_NAMES:
+            _check_handle_type(parameter, function, task_id)
     return handles[0] if handles else None
+
+
+def _check_handle_type(
+    parameter: inspect.Parameter, function: Callable[..., Any], task_id: str
+) -> None:
+    """By name: the annotation may be a string, of something that is only imported for checkers."""
+    annotation = parameter.annotation
+    named = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    named = named.rpartition(".")[2]
+    form, handle, other = (
+        ("an async def", "TaskHandle", "BlockingHandle")
+        if is_async(function)
+        else ("a plain def", "BlockingHandle", "TaskHandle")
+    )
+    if named == other:
+        raise WorkflowError(
+            f"task '{task_id}' is {form} and gets a {handle}, but its parameter "
+            f"'{parameter.name}' is declared as a {other}: write {parameter.name}: {handle}"
+        )
 
 
 def _signature(function: Callable[..., Any], task_id: str) -> inspect.Signature:

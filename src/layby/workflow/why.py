@@ -43,6 +43,8 @@ class Why(Struct, frozen=True):
     """Not everything was looked at: there may be more causes."""
     failures: tuple[Reason, ...] = ()
     """What failed, with tracebacks: the cause itself, or the tasks of a run that failed."""
+    failed: tuple[Reason, ...] = ()
+    """Tasks that failed in a run that has not ended, because it is being cleaned up."""
 
     @property
     def cause(self) -> Reason:
@@ -64,14 +66,21 @@ async def find_why(ask: Ask, promise_id: str, now: Millis) -> Why | None:
     if promise_id not in reasons:
         return None
     why = replace(why_of(_still_open(reasons), promise_id), is_cut=bool(waiting))
-    return replace(why, failures=await _failures(ask, why.cause, now))
+    failed = await _failed(ask, why, now)
+    # A run keeps no tracebacks of its own: each stands once, with its task.
+    failures = tuple(each for each in (why.cause, *failed) if each.traceback)
+    is_over = why.chain[0].kind == "settled"
+    return replace(why, failures=failures, failed=() if is_over else failed)
 
 
-async def _failures(ask: Ask, cause: Reason, now: Millis) -> tuple[Reason, ...]:
-    """A run keeps no tracebacks of its own: each stands once, with its task."""
-    asked = [await ask(each) for each in cause.failed[:ENOUGH]]
-    found = [cause, *(reason_of(about, now) for about in asked if about is not None)]
-    return tuple(each for each in found if each.traceback)
+async def _failed(ask: Ask, why: Why, now: Millis) -> tuple[Reason, ...]:
+    """The tasks that failed in the run it is about: in the cause, or in one being cleaned up."""
+    asked = [await ask(each) for each in (why.cause.failed or why.chain[0].failed)[:ENOUGH]]
+    return tuple(
+        reason_of(about, now)
+        for about in asked
+        if about is not None and about.promise.state in ("rejected", "rejected_timedout")
+    )
 
 
 def _still_open(reasons: Mapping[str, Reason]) -> Mapping[str, Reason]:
@@ -102,7 +111,7 @@ def told(why: Why, now: Millis) -> str:
     cause = why.cause
     aside = f"; {cause.aside}" if cause.aside and len(why.chain) == 1 else ""
     return (
-        f"{_path(why.chain)} {cause.sentence}{_how_long(cause, now)}{_limit(cause, now)}"
+        f"{_run_path(why)} {cause.sentence}{_how_long(cause, now)}{_limit(cause, now)}"
         f"{aside}{_who(cause)}{_beside(why)}"
     )
 
@@ -156,6 +165,16 @@ def _closing(last: Reason, first: Reason) -> Reason:
 
 def _order(cause: Reason) -> tuple[int, Millis, str]:
     return _URGENCY.get(cause.kind, 0), cause.since or 0, cause.id
+
+
+def _run_path(why: Why) -> str:
+    """A run ends after those that clean up, whatever has failed before."""
+    if not why.failed or len(why.chain) == 1:
+        return _path(why.chain)
+    run, first, more = why.chain[0], why.failed[0], len(why.failed) - 1
+    beside = f" (and {more} more failed)" if more else ""
+    why_so = f"since {first.subject_beside(run.id)} {first.sentence}{beside}"
+    return f"{run.subject} is being cleaned up after a failure, {why_so}; {_path(why.chain[1:])}"
 
 
 def _path(chain: Sequence[Reason]) -> str:

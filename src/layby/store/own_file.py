@@ -1,0 +1,163 @@
+"""Whether the file under the path is still the one that was opened, and only SQLite wrote to it.
+
+A commit succeeds in a file that somebody has deleted, replaced or overwritten, and nobody who opens
+the path later finds it. So the owner looks before each transaction, and after it, before any answer
+leaves: inode, size and time of the last write. Those of the database change when SQLite copies its
+log into it (a checkpoint), and never otherwise.
+"""
+
+import mmap
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from layby.errors import StoreGone
+
+Identity = tuple[int, int]
+"""Device and inode: the same file under whatever name."""
+_INDEX_BYTES: Final = 136
+"""As far as the part of the -shm file that SQLite documents for everybody."""
+Written = tuple[int, int]
+"""When something was last written to the database, and its size."""
+_NONE: Final = bytes(4)
+
+
+class _Index(NamedTuple):
+    """See "WAL-Index Header" and "Checkpoint Information" in SQLite's documented walformat."""
+
+    frames: bytes
+    """In the log; none right after a checkpoint that has emptied it."""
+    salt: bytes
+    """Changes whenever the log is started again."""
+    copied: bytes
+    """Frames that a checkpoint has copied into the database; none in a log that was restarted."""
+    attempted: bytes
+    """Set before a checkpoint writes; `copied` follows when it is done."""
+
+    def explains_writing_since(self, before: "_Index", *, after_commit: bool) -> bool:
+        """A checkpoint writes several times. That a commit restarts the log writes nothing."""
+        if self.copied != self.attempted:
+            return True  # one is under way
+        is_own_restart = after_commit and self.attempted == _NONE and self.frames != _NONE
+        return self[1:] != before[1:] and not is_own_restart
+
+
+def identity(path: Path) -> Identity | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def log_of(database: Path) -> Path:
+    return database.with_name(f"{database.name}-wal")
+
+
+class OwnFile:
+    """`file` is open as long as the connection, since closing one ends the locks of all."""
+
+    def __init__(self, path: Path, file: int, connection: sqlite3.Connection) -> None:
+        self._path = str(path.absolute())  # not resolved: links may be re-pointed
+        real = path.resolve()
+        self._file = file
+        self._identity = _identity(os.fstat(file))
+        index = real.with_name(f"{real.name}-shm")
+        self._beside = {str(each): _identity(each.stat()) for each in (log_of(real), index)}
+        self._index_file = os.open(index, os.O_RDONLY | os.O_CLOEXEC)
+        self._index = mmap.mmap(self._index_file, _INDEX_BYTES, prot=mmap.PROT_READ)
+        self._page = connection.execute("PRAGMA page_size").fetchone()[0]
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'store_time'"
+        ).fetchone()
+        self._samples = (0, (root - 1) * self._page)
+        self.is_overwritten = False
+        self._last_index = self._read_index()
+        self._remember(_written(os.fstat(file)))
+
+    def look(self, *, after_commit: bool = False) -> None:
+        """Raise if what was committed, or would be, is not in the file under the path.
+
+        Before a transaction has written anything, whatever has happened to the log was done by
+        somebody else who uses SQLite.
+        """
+        index = self._read_index()  # first: one that is too old explains more later, not less
+        written = _written(self.look_at_path())
+        if written != self._written:
+            self._judge(written, after_commit=after_commit)
+        self._last_index = index
+
+    def look_at_path(self) -> os.stat_result:
+        """Raise if another file is there, or none. Any thread may ask."""
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 - at each commit: Path.stat is slower
+        except OSError as error:
+            raise self._gone(f"the file is gone from there ({error.strerror})") from None
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise self._gone("another file is in its place")
+        return found
+
+    def look_beside(self) -> None:
+        """Raise if the log, which holds the latest commits, or its index is not there."""
+        for name, known in self._beside.items():
+            try:
+                found = os.stat(name)  # noqa: PTH116 - at each commit: Path.stat is slower
+            except OSError:
+                raise self._lost_beside(name) from None
+            if (found.st_dev, found.st_ino) != known:
+                raise self._lost_beside(name)
+
+    def close(self) -> None:
+        """After the connection."""
+        self._index.close()
+        os.close(self._index_file)
+
+    def _judge(self, written: Written, *, after_commit: bool) -> None:
+        """Something was written: by SQLite, or nothing that differs (`touch`), or by a stranger.
+
+        Every commit stores the time, so an older copy of this very store differs in that page.
+        """
+        is_explained = not self.is_overwritten and self._read_index().explains_writing_since(
+            self._last_index, after_commit=after_commit
+        )
+        self.is_overwritten = not is_explained and (
+            written[1] != self._written[1] or self._read_samples() != self._sampled
+        )
+        if self.is_overwritten:
+            raise self._gone("another program has written to the file, or cut it short")
+        self._remember(written)
+
+    def _remember(self, written: Written) -> None:
+        self._written, self._sampled = written, self._read_samples()
+
+    def _read_samples(self) -> tuple[bytes, ...]:
+        return tuple(os.pread(self._file, self._page, start) for start in self._samples)
+
+    def _read_index(self) -> _Index:
+        index = self._index
+        return _Index(index[16:20], index[32:40], index[96:100], index[128:132])
+
+    def _gone(self, what: str) -> StoreGone:
+        name = Path(self._path).name
+        back = "" if self.is_overwritten else "put the original back, or "
+        remedy = (
+            f"{back}stop this process, remove {name}-wal and {name}-shm, and start it again with "
+            f"the file you want"
+        )
+        return StoreGone(f"{self._path}: {what}; nothing is written until that is mended: {remedy}")
+
+    def _lost_beside(self, name: str) -> StoreGone:
+        return StoreGone(
+            f"{self._path}: {Path(name).name} was removed or replaced while it was in use; nothing "
+            "is written until that is mended: stop this process with SIGTERM or by closing its "
+            "Runner, which saves what was acknowledged in the file, and start it again"
+        )
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return found.st_dev, found.st_ino
+
+
+def _written(found: os.stat_result) -> Written:
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,371 @@
+"""A store pulled from under its owner: nothing is acknowledged that is not under the path."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from layby.core.commands import CreatePromise
+from layby.core.model import NEVER
+from layby.core.settings import Settings
+from layby.engine.batch import apply
+from layby.engine.calendar import next_after
+from layby.errors import StoreGone, StoreOpenHere, StoreOwned, StoreUnreadable
+from layby.store.sqlite import SqliteReader, SqliteStore
+
+SECOND_OWNER = """
+import sys
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
+from layby.errors import StoreOwned
+from layby.store.sqlite import SqliteStore
+try:
+    SqliteStore(sys.argv[1], Settings(), next_after).close()
+except StoreOwned as refused:
+    print(refused)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data" / "a.db"
+
+
+@pytest.fixture
+def store(file: Path) -> Iterator[SqliteStore]:
+    opened = on(file)
+    write(opened, "first")
+    yield opened
+    opened.close()
+
+
+def on(file: Path) -> SqliteStore:
+    return SqliteStore(file, Settings(), next_after, durability="normal")
+
+
+def write(store: SqliteStore, *ids: str, size: int = 0) -> None:
+    """Each in a transaction of its own, and at a time of its own, as the engine writes."""
+    for promise_id in ids:
+        create = CreatePromise(id=promise_id, timeout_at=NEVER, tags={"x": "y" * size})
+        now = store.store_time() + 1
+        with store.transaction():
+            apply(store, [(create, now)], now, (), now)
+
+
+def fill(store: SqliteStore, name: str = "fill") -> None:
+    """Until SQLite has copied its log into the database, more than once."""
+    write(store, *(f"{name}{number}" for number in range(200)), size=60_000)
+
+
+def read(file: Path) -> set[str]:
+    reader = SqliteReader(file, Settings(), next_after)
+    try:
+        with reader.transaction():
+            return set(reader.dump().promises)
+    finally:
+        reader.close()
+
+
+def second_owner(file: Path) -> str:
+    """What another process is told; nothing if it may have the file."""
+    command = [sys.executable, "-c", SECOND_OWNER, str(file)]
+    return subprocess.run(command, check=True, text=True, capture_output=True).stdout
+
+
+# --- how it may happen -----------------------------------------------------------------------
+
+
+def unlinked(file: Path) -> None:
+    file.unlink()
+
+
+def moved_away(file: Path) -> None:
+    file.rename(file.with_name("b.db"))
+
+
+def replaced(file: Path) -> None:
+    other = file.with_name("other.db")
+    on(other).close()
+    other.replace(file)
+
+
+def folder_moved(file: Path) -> None:
+    file.parent.rename(file.parent.with_name("elsewhere"))
+
+
+def truncated(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def cut_short(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def overwritten(file: Path) -> None:
+    """As `cp other.db a.db` does it: the inode stays."""
+    other = file.with_name("other.db")
+    filled = on(other)
+    fill(filled)
+    filled.close()
+    file.write_bytes(other.read_bytes())
+
+
+def log_removed(file: Path) -> None:
+    file.with_name("a.db-wal").unlink()
+
+
+def log_moved(file: Path) -> None:
+    file.with_name("a.db-wal").rename(file.with_name("b.db-wal"))
+
+
+def index_removed(file: Path) -> None:
+    file.with_name("a.db-shm").unlink()
+
+
+WAYS: dict[Callable[[Path], None], str] = {
+    unlinked: "gone from there",
+    moved_away: "gone from there",
+    replaced: "another file is in its place",
+    folder_moved: "gone from there",
+    truncated: "another program has written to the file",
+    cut_short: "another program has written to the file",
+    overwritten: "another program has written to the file",
+    log_removed: "a.db-wal was removed or replaced",
+    log_moved: "a.db-wal was removed or replaced",
+    index_removed: "a.db-shm was removed or replaced",
+}
+
+
+@pytest.mark.parametrize("happens", WAYS)
+def test_nothing_is_acknowledged_into_nowhere(
+    store: SqliteStore, file: Path, happens: Callable[[Path], None]
+) -> None:
+    """Writes and reads are refused with a sentence: which file, what happened, what to do."""
+    fill(store)
+    happens(file)
+    for _ in range(2):
+        with pytest.raises(StoreGone) as refused:
+            write(store, "lost")
+        assert str(file) in str(refused.value)
+        assert WAYS[happens] in str(refused.value)
+        assert "stop this process" in str(refused.value)
+        with pytest.raises(StoreGone), store.transaction():
+            store.living_pids()
+
+
+@pytest.mark.parametrize("happens", WAYS)
+def test_it_is_noticed_in_the_middle_of_a_transaction(
+    store: SqliteStore, file: Path, happens: Callable[[Path], None]
+) -> None:
+    """A commit that succeeds where nobody will look for it is not acknowledged."""
+    fill(store)
+    with pytest.raises(StoreGone, match=WAYS[happens]), store.transaction():
+        happens(file)
+
+
+def test_a_link_that_points_elsewhere_is_another_file(tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    for name in ("a.db", "b.db"):
+        on(tmp_path / name).close()
+    link.symlink_to(tmp_path / "a.db")
+    store = on(link)
+    write(store, "first")
+    link.unlink()
+    link.symlink_to(tmp_path / "b.db")
+    with pytest.raises(StoreGone, match=r"link\.db: another file is in its place"):
+        write(store, "lost")
+    store.close()
+    assert read(tmp_path / "a.db") == {"first"}
+
+
+def test_an_older_copy_of_the_same_store_is_noticed(store: SqliteStore, file: Path) -> None:
+    """Though inode, size and first page may be as they were."""
+    fill(store)
+    copy = file.with_name("copy.db")
+    shutil.copyfile(file, copy)
+    fill(store, "more")
+    size = file.stat().st_size
+    with file.open("r+b") as opened:
+        opened.write(copy.read_bytes())
+        opened.truncate(size)
+    with pytest.raises(StoreGone, match="another program has written"):
+        write(store, "lost")
+
+
+# --- what is not a loss ----------------------------------------------------------------------
+
+
+def test_what_comes_back_is_served_again(store: SqliteStore, file: Path) -> None:
+    """A folder that was moved and moved back: nothing has to be restarted, nothing was lost."""
+    folder_moved(file)
+    with pytest.raises(StoreGone):
+        write(store, "refused")
+    file.parent.with_name("elsewhere").rename(file.parent)
+    write(store, "second")
+    assert read(file) == {"first", "second"}
+
+
+def test_checkpoints_and_other_readers_are_not_strangers(store: SqliteStore, file: Path) -> None:
+    """SQLite writes to the file itself, asked to by us or by another program."""
+    fill(store)
+    with sqlite3.connect(file) as other:
+        assert other.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0] == 0
+        write(store, "a")
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+        write(store, "b")
+    other.close()
+    fill(store, "more")
+    assert len(read(file)) == 403
+
+
+@pytest.mark.parametrize("mode", ["PASSIVE", "RESTART", "TRUNCATE"])
+def test_checkpoints_of_another_program_may_come_at_any_moment(
+    store: SqliteStore, file: Path, mode: str
+) -> None:
+    """Also while we look: one that is under way writes several times."""
+    stop = Event()
+
+    def checkpoint() -> None:
+        with closing(sqlite3.connect(file, timeout=0.1)) as other:
+            while not stop.is_set():
+                with suppress(sqlite3.OperationalError):  # locked: we are writing
+                    other.execute(f"PRAGMA wal_checkpoint({mode})")
+
+    thread = Thread(target=checkpoint)
+    thread.start()
+    try:
+        for number in range(5):
+            fill(store, f"{number}-")
+    finally:
+        stop.set()
+        thread.join()
+    assert len(read(file)) == 1001
+
+
+def test_a_restarted_log_does_not_explain_a_write(store: SqliteStore, file: Path) -> None:
+    """The first commit after a checkpoint starts the log again, and writes nothing to the file."""
+    fill(store)
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    store._own_file.look()
+
+    def commit() -> None:
+        with store.transaction():
+            store._connection.execute("UPDATE store_time SET at = at + 1")
+            overwritten(file)
+
+    with pytest.raises(StoreGone):
+        commit()
+
+
+def test_a_new_time_alone_is_not_a_loss(store: SqliteStore, file: Path) -> None:
+    """`touch` changes nothing, nor does a file system that is late with its times."""
+    fill(store)
+    os.utime(file)
+    write(store, "second")
+    file.chmod(0o600)
+    os.link(file, file.with_name("kept.db"))
+    write(store, "third")
+
+
+# --- how it ends -----------------------------------------------------------------------------
+
+
+def test_a_file_that_was_overwritten_is_left_as_it_is(store: SqliteStore, file: Path) -> None:
+    """The log belongs to another content: neither we nor the next owner add it to the file."""
+    fill(store)
+    overwritten(file)
+    with pytest.raises(StoreGone):
+        write(store, "lost")
+    as_put = file.read_bytes()
+    store.close()
+    assert file.read_bytes() == as_put
+    with pytest.raises(StoreUnreadable, match=r"remove a\.db-wal and a\.db-shm to use this one"):
+        on(file)
+    for name in ("a.db-wal", "a.db-shm"):
+        file.with_name(name).unlink()
+    on(file).close()
+    assert "fill199" in read(file)
+
+
+def test_a_file_in_its_place_is_left_as_it_is(store: SqliteStore, file: Path) -> None:
+    """The same when it was noticed only at the end; and the original finds its log again."""
+    original = file.with_name("original.db")
+    os.link(file, original)
+    replaced(file)
+    as_put = file.read_bytes()
+    store.close()
+    assert file.read_bytes() == as_put
+    with pytest.raises(StoreUnreadable, match="put that one back"):
+        on(file)
+    original.replace(file)
+    on(file).close()
+    assert read(file) == {"first"}
+
+
+def test_a_log_that_was_removed_is_saved_at_the_end(store: SqliteStore, file: Path) -> None:
+    """Everything acknowledged is in the file after an orderly end."""
+    write(store, "second")
+    log_removed(file)
+    with pytest.raises(StoreGone):
+        write(store, "unknown")
+    store.close()
+    assert read(file) >= {"first", "second"}
+
+
+def test_a_file_that_was_deleted_can_be_begun_anew(store: SqliteStore, file: Path) -> None:
+    unlinked(file)
+    store.close()
+    on(file).close()
+    assert read(file) == set()
+
+
+def test_a_copy_of_the_whole_folder_keeps_its_log(store: SqliteStore, file: Path) -> None:
+    """A crashed owner's folder may be copied to another disk: all inodes differ there."""
+    write(store, "second")
+    copy = file.parent.with_name("copy")
+    shutil.copytree(file.parent, copy)
+    on(copy / "a.db").close()
+    assert read(copy / "a.db") == {"first", "second"}
+
+
+# --- second owners ---------------------------------------------------------------------------
+
+
+def test_a_second_owner_through_a_hard_link_is_refused(store: SqliteStore, file: Path) -> None:
+    """It has a lock file and a log of its own: it would damage the database."""
+    link = file.with_name("link.db")
+    os.link(file, link)
+    assert "through another name of the same file" in second_owner(link)
+    with pytest.raises(StoreOpenHere, match="already open in this process"):
+        on(link)
+    write(store, "second")
+    assert "through another name of the same file" in second_owner(link)
+    store.close()
+    assert second_owner(link) == ""
+
+
+def test_a_second_owner_after_the_lock_file_was_removed_is_refused(
+    store: SqliteStore, file: Path
+) -> None:
+    file.with_name("a.db.lock").unlink()
+    assert "although a.db.lock was removed" in second_owner(file)
+    store.close()
+    assert second_owner(file) == ""
+
+
+def test_readers_in_the_same_process_do_not_loosen_the_lock(store: SqliteStore, file: Path) -> None:
+    """Record locks end when a process closes the file anywhere; SQLite puts off its closes."""
+    file.with_name("a.db.lock").unlink()
+    assert read(file) == {"first"}
+    with pytest.raises(StoreOwned):
+        on(file)
+    assert "stop that process" in second_owner(file)
