@@ -227,7 +227,6 @@ def _say(text: bytes, connection: socket.socket) -> None:
 @contextmanager
 def odd_port(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     """Somebody who listens there and is not a layby server; the URL."""
-
     threads: list[threading.Thread] = []
 
     def serve() -> None:
