@@ -69,6 +69,12 @@ class StoreBusy(StoreUnavailable):
     """Another program has held a lock on the file for longer than we wait."""
 
 
+class ReadRefused(StoreError, UsageError):
+    """A read that would hold too much, or has lasted too long: ask for less, or page by page."""
+
+    statuses = ()
+
+
 class StoreOwned(StoreError):
     """Another process owns this file."""
 

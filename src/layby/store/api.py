@@ -1,4 +1,4 @@
-"""What the engine asks of a store. Synchronous, owned by one thread."""
+"""What the engine asks of a store. Synchronous; a store, or a reader, is owned by one thread."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -11,7 +11,29 @@ from layby.core.rows import Rows
 from layby.core.ticks import Tick
 
 
-class Store(Reader, Protocol):
+class StoreReader(Protocol):
+    """Reads beside the writer, by a connection of its own. Used by one thread at a time.
+
+    A snapshot holds everything that was committed before it began, and nothing that is committed
+    later. It never waits for a write, and no write waits for it. What is read within it is
+    bounded: see `page_bounds`.
+    """
+
+    def snapshot(self, seconds: float) -> AbstractContextManager[Reader]:
+        """A snapshot that begins now; after so many seconds, whatever it reads raises ReadRefused.
+
+        The limit is there because a database keeps what a snapshot may still read.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    def open_reader(self) -> StoreReader:
+        """May be called from any thread, as often as there are threads that read."""
+        ...
+
     def transaction(self) -> AbstractContextManager[None]:
         """All or nothing; an exception inside rolls back."""
         ...

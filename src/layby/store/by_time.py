@@ -1,12 +1,12 @@
 """Lists ordered by time, as keyset pages: what has waited longest, which runs are newest.
 
 The store reads ranges of an index; core decides what really matches. A page looks at a bounded
-number of rows, so that a rare match in a large store does not hold up the writer: it may come
-back short, with a cursor to continue from.
+number of rows: with a rare match in a large store it may come back short, with a cursor to
+continue from.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from layby.core.birth import SCHEDULE
@@ -26,18 +26,17 @@ from layby.core.search import (
     projected,
 )
 from layby.core.waits import waits_since
-from layby.store import indexed_tags
-from layby.store.neighbours import Neighbours, Pair, explained
+from layby.store import indexed_tags, page_bounds
+from layby.store.neighbours import Neighbours, explained
+from layby.store.page_bounds import CHUNK, PARAMS, WHOLE, Fill, Pair, next_chunk, weight
 from layby.store.statements import LAST
 
 T = TypeVar("T")
 Read = Callable[[str, Sequence[object], int], list[Pair]]
-"""Reads pairs by a FROM/WHERE text, its arguments and a limit."""
+"""Reads lean pairs by a FROM/WHERE text, its arguments and a limit."""
 Next = Callable[[TimedKey, Millis, int], list[Pair]]
 """The next rows after a key, up to an instant (from it, in descending lists) and a limit."""
 
-LOOKED_AT: Final = 5_000
-"""Rows that one page looks at, at most."""
 LISTED: Final = 3
 """How many awaited and awaiting ids an entry of a list carries."""
 EXPLAINED: Final = 100
@@ -86,8 +85,11 @@ def waiting(rows_after: Next, look: Neighbours, query: ListWaiting, now: Millis)
     )
 
 
-def explanation(look: Neighbours, query: ExplainPromise, now: Millis) -> Explanation | None:
-    rows = _projected(look.pairs([query.id]), now)
+def explanation(
+    look: Neighbours, fill: Fill, query: ExplainPromise, now: Millis
+) -> Explanation | None:
+    """With its own param and value; of what is around it, only what is short."""
+    rows = _projected(fill(look.pairs([query.id]), WHOLE), now)
     return explained(look, rows, EXPLAINED, now)[0] if rows else None
 
 
@@ -138,20 +140,19 @@ def _key(promise: Promise, task: Task | None) -> TimedKey:
 # --- runs --------------------------------------------------------------------------------
 
 
-def newest_runs(rows_before: Next, query: ListRuns, now: Millis) -> RowPage:
+def newest_runs(rows_before: Next, fill: Fill, query: ListRuns, now: Millis) -> RowPage:
     def matching(rows: Sequence[Pair]) -> Iterable[Pair]:
         return (row for row in _projected(rows, now) if matches_run(query, *row))
 
-    return RowPage(
-        *_page(
-            query,
-            (FAR, LAST),
-            read=lambda key, limit: rows_before(key, 0, limit),
-            key_of=_birth,
-            matching=matching,
-            key_of_match=_birth,
-        )
+    found = _page(
+        query,
+        (FAR, LAST),
+        read=lambda key, limit: rows_before(key, 0, limit),
+        key_of=_birth,
+        matching=matching,
+        key_of_match=_birth,
     )
+    return RowPage(*page_bounds.filled(found, partial(fill, shown=PARAMS), _birth_cursor))
 
 
 def newest_by_index(read: Read, schedule: str | None) -> Next:
@@ -175,6 +176,10 @@ def _birth(row: Pair) -> TimedKey:
     return row[0].created_at, row[0].id
 
 
+def _birth_cursor(row: Pair) -> str:
+    return timed_cursor(_birth(row))
+
+
 # --- both --------------------------------------------------------------------------------
 
 
@@ -190,22 +195,20 @@ def _page(
     """What matches after the cursor, chunk by chunk, and where to continue."""
     key = timed_key(query.cursor or "") or start
     found: list[T] = []
-    for chunk in _chunks(query.limit):
+    chunk = min(max(query.limit, 100) + 1, CHUNK)
+    looked_at = size = 0
+    while looked_at < page_bounds.LOOKED_AT:
         rows = read(key, chunk)
-        found += matching(rows)
-        if len(found) > query.limit:
-            page = found[: query.limit]
-            return page, timed_cursor(key_of_match(page[-1]))
+        for each in matching(rows):
+            if len(found) == query.limit or size >= page_bounds.PAGE_BYTES:
+                return found, timed_cursor(key_of_match(found[-1]))
+            found.append(each)
+            size += weight(each)
         if len(rows) < chunk:
             return found, None
-        key = key_of(rows[-1])
+        looked_at += chunk
+        key, chunk = key_of(rows[-1]), next_chunk(rows)
     return found, timed_cursor(key)
-
-
-def _chunks(limit: int) -> Iterator[int]:
-    """How many rows to read at a time: enough for the page and one more, and not too few."""
-    size = max(limit, 100) + 1
-    return repeat(size, -(-LOOKED_AT // size))
 
 
 def _projected(rows: Sequence[Pair], now: Millis) -> list[Pair]:

@@ -15,6 +15,7 @@ from layby.store.failures import explained
 from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
 from layby.store.ownership import Ownership
 from layby.store.sql import SqlStore
+from layby.store.sqlite_snapshots import SqliteSnapshots, TimedConnection
 
 Durability = Literal["full", "normal"]
 OLDEST_SQLITE: Final = (3, 38, 0)
@@ -43,6 +44,11 @@ class SqliteStore(SqlStore):
         except BaseException:
             self._ownership.release()
             raise
+
+    def open_reader(self) -> SqliteSnapshots:
+        connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)
+        assert isinstance(connection, TimedConnection)
+        return SqliteSnapshots(connection, self._sql, self._name)
 
     def close(self) -> None:
         super().close()
@@ -79,9 +85,12 @@ def missing_migrations(path: Path | str) -> list[Migration]:
 
 
 def _connect_readonly(
-    path: Path, refuse: Callable[[sqlite3.Connection], object] = refuse_outdated
+    path: Path,
+    refuse: Callable[[sqlite3.Connection], object] = refuse_outdated,
+    **options: Any,
 ) -> sqlite3.Connection:
-    with _opened(path, f"{path.resolve().as_uri()}?{_read_mode(path)}", uri=True) as connection:
+    database = f"{path.resolve().as_uri()}?{_read_mode(path)}"
+    with _opened(path, database, uri=True, **options) as connection:
         if "layby_migrations" not in _tables(connection):
             raise StoreUnreadable("this is not a layby database: give another path")
         refuse(connection)
