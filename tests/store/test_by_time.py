@@ -333,7 +333,7 @@ def test_a_cursor_that_is_none_is_refused(query, cursor) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_internal_promises_are_not_even_looked_at(backend, monkeypatch) -> None:
     """Nobody may wait for them, and no sweep ever takes them out of the way."""
-    monkeypatch.setattr(page_bounds, "LOOKED_AT", 1)
+    monkeypatch.setattr(page_bounds, "LOOKED_AT", 2)
     with World(backend, settings=Settings.strict()) as world:
         world.batch([(r.promise(f"x{number}", NOW), 0) for number in range(200)])
         world.clock.advance(NOW)

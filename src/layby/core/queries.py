@@ -42,7 +42,7 @@ TimedKey = tuple[Millis, str]
 """Where a list ordered by time continues: an instant, and an id at that instant."""
 
 
-SNAPSHOT_BYTES: Final = 32 * 2**20
+SNAPSHOT_BYTES: Final = 16 * 2**20
 """What `debug.snap` answers at most: its answer has no pages."""
 
 

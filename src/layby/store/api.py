@@ -29,14 +29,8 @@ class StoreReader(Protocol):
     def close(self) -> None: ...
 
 
-class Store(Protocol):
-    def open_reader(self) -> StoreReader:
-        """May be called from any thread, as often as there are threads that read."""
-        ...
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing; an exception inside rolls back."""
-        ...
+class BatchStore(Protocol):
+    """What a batch of commands asks."""
 
     def load(self, footprint: Footprint, now: Millis) -> Rows:
         """The rows a batch declares plus one hop; a constant number of statements."""
@@ -44,6 +38,16 @@ class Store(Protocol):
 
     def save(self, changes: Changes, now: Millis = 0) -> None:
         """Write them, and how far store time has come: it never goes back."""
+        ...
+
+
+class Store(BatchStore, Protocol):
+    def open_reader(self) -> StoreReader:
+        """May be called from any thread, as often as there are threads that read."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """All or nothing; an exception inside rolls back."""
         ...
 
     def store_time(self) -> Millis:

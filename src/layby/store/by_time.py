@@ -5,8 +5,7 @@ number of rows: with a rare match in a large store it may come back short, with 
 continue from.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from layby.core.birth import SCHEDULE
@@ -26,9 +25,9 @@ from layby.core.search import (
     projected,
 )
 from layby.core.waits import waits_since
-from layby.store import indexed_tags, page_bounds
+from layby.store import indexed_tags
 from layby.store.neighbours import Neighbours, explained
-from layby.store.page_bounds import CHUNK, PARAMS, WHOLE, Fill, Pair, next_chunk, weight
+from layby.store.page_bounds import FIRST, PARAMS, WHOLE, Fill, Pair, filled, next_chunk, page
 from layby.store.statements import LAST
 
 T = TypeVar("T")
@@ -69,20 +68,12 @@ NEWEST_OF_SCHEDULE: Final = f"""
 def waiting(rows_after: Next, look: Neighbours, query: ListWaiting, now: Millis) -> WaitingPage:
     until = FAR if query.until is None else query.until
 
-    def matching(rows: Sequence[Pair]) -> Iterable[Explanation]:
+    def show(rows: list[Pair]) -> Iterable[Explanation]:
         shown = [row for row in _projected(rows, now) if matches_waiting(query, *row, now)]
         return (each for each in explained(look, shown, LISTED, now) if _is_awaited(each))
 
-    return WaitingPage(
-        *_page(
-            query,
-            (-1, ""),
-            read=lambda key, limit: rows_after(key, until, limit),
-            key_of=lambda row: _key(*row),
-            matching=matching,
-            key_of_match=lambda entry: _key(entry.promise, entry.task),
-        )
-    )
+    rows = _rows(query, (-1, ""), lambda key, limit: rows_after(key, until, limit), _key)
+    return WaitingPage(*page(rows, query.limit, show, _cursor(_key), _cursor(_entry_key)))
 
 
 def explanation(
@@ -108,13 +99,13 @@ def waiting_of(rows: Sequence[Pair]) -> Next:
 
     def rows_after(key: TimedKey, until: Millis, limit: int) -> list[Pair]:
         listed = in_order([row for row in rows if _can_wait(*row)])
-        return [row for row in listed if key < _key(*row) and _key(*row)[0] <= until][:limit]
+        return [row for row in listed if key < _key(row) and _key(row)[0] <= until][:limit]
 
     return rows_after
 
 
 def in_order(rows: Sequence[Pair]) -> list[Pair]:
-    return sorted(rows, key=lambda row: _key(*row))
+    return sorted(rows, key=_key)
 
 
 def _can_wait(promise: Promise, task: Task | None) -> bool:
@@ -133,26 +124,24 @@ def _is_awaited(entry: Explanation) -> bool:
     return entry.task is not None or entry.listeners > 0
 
 
-def _key(promise: Promise, task: Task | None) -> TimedKey:
-    return waits_since(promise, task), promise.id
+def _key(row: Pair) -> TimedKey:
+    return waits_since(*row), row[0].id
+
+
+def _entry_key(entry: Explanation) -> TimedKey:
+    return _key((entry.promise, entry.task))
 
 
 # --- runs --------------------------------------------------------------------------------
 
 
 def newest_runs(rows_before: Next, fill: Fill, query: ListRuns, now: Millis) -> RowPage:
-    def matching(rows: Sequence[Pair]) -> Iterable[Pair]:
-        return (row for row in _projected(rows, now) if matches_run(query, *row))
+    def show(rows: list[Pair]) -> Iterable[Pair]:
+        matching = [row for row in _projected(rows, now) if matches_run(query, *row)]
+        return filled(fill, matching, PARAMS)
 
-    found = _page(
-        query,
-        (FAR, LAST),
-        read=lambda key, limit: rows_before(key, 0, limit),
-        key_of=_birth,
-        matching=matching,
-        key_of_match=_birth,
-    )
-    return RowPage(*page_bounds.filled(found, partial(fill, shown=PARAMS), _birth_cursor))
+    rows = _rows(query, (FAR, LAST), lambda key, limit: rows_before(key, 0, limit), _birth)
+    return RowPage(*page(rows, query.limit, show, _cursor(_birth), _cursor(_birth)))
 
 
 def newest_by_index(read: Read, schedule: str | None) -> Next:
@@ -176,39 +165,27 @@ def _birth(row: Pair) -> TimedKey:
     return row[0].created_at, row[0].id
 
 
-def _birth_cursor(row: Pair) -> str:
-    return timed_cursor(_birth(row))
-
-
 # --- both --------------------------------------------------------------------------------
 
 
-def _page(
+def _rows(
     query: ListWaiting | ListRuns,
     start: TimedKey,
-    *,
     read: Callable[[TimedKey, int], list[Pair]],
     key_of: Callable[[Pair], TimedKey],
-    matching: Callable[[Sequence[Pair]], Iterable[T]],
-    key_of_match: Callable[[T], TimedKey],
-) -> tuple[list[T], str | None]:
-    """What matches after the cursor, chunk by chunk, and where to continue."""
+) -> Iterator[Pair]:
+    """Those after the cursor, read as they are needed."""
     key = timed_key(query.cursor or "") or start
-    found: list[T] = []
-    chunk = min(max(query.limit, 100) + 1, CHUNK)
-    looked_at = size = 0
-    while looked_at < page_bounds.LOOKED_AT:
-        rows = read(key, chunk)
-        for each in matching(rows):
-            if len(found) == query.limit or size >= page_bounds.PAGE_BYTES:
-                return found, timed_cursor(key_of_match(found[-1]))
-            found.append(each)
-            size += weight(each)
+    chunk = min(query.limit + 1, FIRST)
+    while rows := read(key, chunk):
+        yield from rows
         if len(rows) < chunk:
-            return found, None
-        looked_at += chunk
+            return
         key, chunk = key_of(rows[-1]), next_chunk(rows)
-    return found, timed_cursor(key)
+
+
+def _cursor(key_of: Callable[[T], TimedKey]) -> Callable[[T], str]:
+    return lambda row: timed_cursor(key_of(row))
 
 
 def _projected(rows: Sequence[Pair], now: Millis) -> list[Pair]:

@@ -1,7 +1,6 @@
 """Pages of lists in id order, made of whatever rows a store has found for them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 from layby.core.flows import FindFlow
 from layby.core.model import Holder, Millis, PublishedFlow, Schedule, Task
@@ -22,7 +21,7 @@ from layby.core.search import (
     matches_task,
     projected,
 )
-from layby.store.page_bounds import PARAMS, WHOLE, Fill, Pair, Shown, filled, gathered, id_of
+from layby.store.page_bounds import PARAMS, WHOLE, Fill, Pair, Shown, filled, id_of, page
 
 Rows = Iterable[Pair]
 """Lean rows as stored, in id order, after the cursor of the query."""
@@ -31,9 +30,11 @@ GROUPS_TOLD = 10
 
 
 def promises(rows: Rows, fill: Fill, query: SearchPromises, now: Millis) -> PromisePage:
-    found = _matching(rows, query.limit, lambda row: matches_promise(query, *row), now)
-    shown, cursor = _filled(found, fill, WHOLE)
-    return PromisePage([promise for promise, _ in shown], cursor)
+    def matches(row: Pair) -> bool:
+        return matches_promise(query, *row)
+
+    found, cursor = _page(rows, query.limit, matches, now, fill, WHOLE)
+    return PromisePage([promise for promise, _ in found], cursor)
 
 
 def tasks(rows: Rows, query: SearchTasks, now: Millis) -> TaskPage:
@@ -41,25 +42,28 @@ def tasks(rows: Rows, query: SearchTasks, now: Millis) -> TaskPage:
         promise, task = row
         return task is not None and matches_task(query, promise, task)
 
-    found, cursor = _matching(rows, query.limit, matches, now)
+    found, cursor = _page(rows, query.limit, matches, now)
     return TaskPage(_tasks(found), cursor)
 
 
 def held(rows: Rows, query: ListHeld) -> TaskPage:
-    found, cursor = gathered(rows, query.limit, id_of, lambda row: row[1] is not None)
+    """As they are stored: whoever holds them must hand them back, whatever has become of them."""
+    found, cursor = page(rows, query.limit, list, id_of, id_of)
     return TaskPage(_tasks(found), cursor)
 
 
 def records(rows: Rows, fill: Fill, query: GetRun | GetRecords, now: Millis) -> RowPage:
     """Of a run or a task: whoever reads them goes on with what their values say."""
-    found = _matching(rows, query.limit, lambda _: True, now)
-    return RowPage(*_filled(found, fill, WHOLE))
+    return RowPage(*_page(rows, query.limit, lambda _: True, now, fill, WHOLE))
 
 
 def runs(rows: Rows, fill: Fill, query: ListRuns, now: Millis) -> RowPage:
     """With their params, which say how many tasks they have; their results are read one by one."""
-    found = _matching(rows, query.limit, lambda row: matches_run(query, *row), now)
-    return RowPage(*_filled(found, fill, PARAMS))
+
+    def matches(row: Pair) -> bool:
+        return matches_run(query, *row)
+
+    return RowPage(*_page(rows, query.limit, matches, now, fill, PARAMS))
 
 
 def schedules(
@@ -67,8 +71,14 @@ def schedules(
     fill: Callable[[Sequence[Schedule]], list[Schedule]],
     query: SearchSchedules,
 ) -> SchedulePage:
-    found = gathered(rows, query.limit, _schedule_id, lambda each: matches_schedule(query, each))
-    return SchedulePage(*filled(found, fill, _schedule_id))
+    def show(some: list[Schedule]) -> Iterator[Schedule]:
+        left = [each for each in some if matches_schedule(query, each)]
+        while left:
+            whole = fill(left)
+            yield from whole
+            left = left[len(whole) :]
+
+    return SchedulePage(*page(rows, query.limit, show, _schedule_id, _schedule_id))
 
 
 def flow(
@@ -87,18 +97,21 @@ def flow(
     )
 
 
-def _matching(
-    rows: Rows, limit: int, matches: Callable[[Pair], bool], now: Millis
+def _page(
+    rows: Rows,
+    limit: int,
+    matches: Callable[[Pair], bool],
+    now: Millis,
+    fill: Fill | None = None,
+    shown: Shown = WHOLE,
 ) -> tuple[list[Pair], str | None]:
-    """As they read at `now`."""
-    shown: Iterator[Pair] = (projected(*row, now) for row in rows)
-    return gathered(shown, limit, id_of, matches)
+    """What matches as it reads at `now`; lean, unless it is to be filled."""
 
+    def show(some: list[Pair]) -> Iterable[Pair]:
+        matching = [row for row in (projected(*row, now) for row in some) if matches(row)]
+        return matching if fill is None else filled(fill, matching, shown)
 
-def _filled(
-    found: tuple[list[Pair], str | None], fill: Fill, shown: Shown
-) -> tuple[list[Pair], str | None]:
-    return filled(found, partial(fill, shown=shown), id_of)
+    return page(rows, limit, show, id_of, id_of)
 
 
 def _tasks(rows: Sequence[Pair]) -> list[Task]:

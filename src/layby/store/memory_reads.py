@@ -1,6 +1,7 @@
 """Lists, counts and snapshots from a whole state; where SQL has indexes, they scan."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -108,10 +109,11 @@ class MemoryReads:
     def dump(self, most: int = FAR) -> State:
         if most < FAR:
             room = Room(most)
-            for name in State.__struct_fields__:
-                rows = getattr(self._state, name)
-                for row in rows.values() if isinstance(rows, dict) else rows:
-                    room.take(weight(row))
+            state = self._state
+            by_key = (state.promises, state.tasks, state.waits, state.messages, state.holders)
+            more = (state.schedules, state.flows)
+            for row in chain(state.listeners, *(each.values() for each in (*by_key, *more))):
+                room.take(weight(row))
         return self._state
 
     def _after(self, cursor: str | None) -> Iterator[Pair]:

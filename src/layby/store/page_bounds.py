@@ -1,11 +1,13 @@
 """How much one page of a list may look at and hold, whatever the rows are like.
 
 Rows are found without their params and values (*lean*), and those are fetched only for rows that
-are shown, until their bytes reach the bound. So a page may be short, and still have a cursor.
+are shown, until their bytes reach the bound. So a page may be short, even empty, and still have a
+cursor.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -14,12 +16,14 @@ from layby.core.model import EMPTY, Promise, Task
 from layby.errors import ReadRefused
 
 Pair = tuple[Promise, Task | None]
+R = TypeVar("R")
 T = TypeVar("T")
 
-PAGE_BYTES: Final = 4 * 2**20
-"""A page ends with the row that reaches this: once for params and values, once for the rest."""
+PAGE_BYTES: Final = 2**20
+"""A page ends with the row that reaches this."""
 LOOKED_AT: Final = 5_000
 """Rows that one page looks at, at most: a rare match in a large store comes in another one."""
+FIRST: Final = 16
 CHUNK: Final = 200
 """Rows that are read at a time, at most: a thread that decodes them lets others run in between."""
 
@@ -37,8 +41,11 @@ LEAN: Final = Shown()
 PARAMS: Final = Shown(param=True)
 WHOLE: Final = Shown(param=True, value=True)
 
-Fill = Callable[[Sequence[Pair], Shown], list[Pair]]
-"""The first of these rows, with what is shown of them; as many as a page may hold."""
+
+class Fill(Protocol):
+    def __call__(self, rows: Sequence[Pair], shown: Shown) -> list[Pair]:
+        """The first of these rows, with what is shown of them; as many as a page may hold."""
+        ...
 
 
 class Room:
@@ -46,43 +53,56 @@ class Room:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.left = most
+        self._left = most
 
     def take(self, size: int) -> None:
-        self.left -= size
-        self.check(is_cut=self.left < 0)
-
-    def check(self, *, is_cut: bool) -> None:
-        if is_cut:
+        self._left -= size
+        if self._left < 0:
             raise ReadRefused(f"It holds more than {self._most >> 20} MB: read it page by page")
 
 
-def gathered(
-    rows: Iterable[T], limit: int, key_of: Callable[[T], str], matches: Callable[[T], bool]
+def page(
+    rows: Iterable[R],
+    limit: int,
+    show: Callable[[list[R]], Iterable[T]],
+    key_of: Callable[[R], str],
+    key_of_shown: Callable[[T], str],
 ) -> tuple[list[T], str | None]:
-    """What matches, until the page is full; and the key to continue after, if there may be more."""
-    found: list[T] = []
-    size = 0
-    for looked_at, row in enumerate(rows, 1):
-        if matches(row):
-            if len(found) == limit or size >= PAGE_BYTES:
-                return found, key_of(found[-1])
-            found.append(row)
-            size += weight(row)
-        if looked_at == LOOKED_AT:
-            return found, key_of(row)
-    return found, None
+    """What is shown of these rows until the page is full, and where to continue if there is more.
+
+    `show` is given a few rows at a time, and what it makes of them is taken one by one.
+    """
+    rows, found, size, cursor = iter(rows), list[T](), 0, None
+    for portion in portions(limit):
+        some = list(islice(rows, portion))
+        for each in show(some):
+            if len(found) == limit:
+                return found, key_of_shown(found[-1])
+            found.append(each)
+            size += weight(each)
+            if size >= PAGE_BYTES:
+                return found, key_of_shown(each)
+        if len(some) < portion:
+            return found, None
+        cursor = key_of(some[-1])
+    return found, cursor
 
 
-def filled(
-    found: tuple[list[T], str | None],
-    fill: Callable[[list[T]], list[T]],
-    key_of: Callable[[T], str],
-) -> tuple[list[T], str | None]:
-    """The page that was gathered, cut where its params and values become too large."""
-    rows, cursor = found
-    whole = fill(rows)
-    return whole, key_of(whole[-1]) if len(whole) < len(rows) else cursor
+def portions(limit: int) -> Iterator[int]:
+    """How many rows to look at next: few at first, since they may be enough, or large."""
+    portion, left = min(limit + 1, FIRST), LOOKED_AT
+    while left > 0:
+        yield (portion := min(portion, left))
+        left -= portion
+        portion = min(2 * portion, CHUNK)
+
+
+def filled(fill: Fill, rows: Sequence[Pair], shown: Shown) -> Iterator[Pair]:
+    """All of them, with what is shown; not fetched before it is needed."""
+    while rows:
+        some = fill(rows, shown)
+        yield from some
+        rows = rows[len(some) :]
 
 
 def fitting(sizes: Iterable[int]) -> int:
@@ -98,13 +118,16 @@ def fitting(sizes: Iterable[int]) -> int:
 
 def next_chunk(rows: Sequence[object]) -> int:
     """How many rows to read next, if they are about as large as these."""
-    average = weight(rows) // max(len(rows), 1)
-    return max(1, min(CHUNK, PAGE_BYTES // max(average, 1)))
+    average = len(_encode(rows)) // max(len(rows), 1)
+    return max(1, min(CHUNK, 2 * len(rows), PAGE_BYTES // max(average, 1)))
 
 
 def weight(row: object) -> int:
     """Its bytes, roughly as an answer shows them."""
-    return len(_encode(row))
+    if not isinstance(row, tuple):
+        return len(_encode(row))
+    pair = cast("Pair", row)
+    return len(_encode(lean(pair))) + size_of(pair[0].param) + size_of(pair[0].value)
 
 
 def size_of(text: str) -> int:

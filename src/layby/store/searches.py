@@ -8,7 +8,7 @@ from layby.core.commands import Tags
 from layby.core.model import NEVER, Millis
 from layby.core.queries import GetRecords, GetRun, ListHeld, ListRuns, Search
 from layby.store import indexed_tags
-from layby.store.page_bounds import CHUNK, Pair, id_of, next_chunk
+from layby.store.page_bounds import FIRST, Pair, id_of, next_chunk
 from layby.store.statements import LAST
 
 Condition = tuple[str, tuple[object, ...]]
@@ -48,7 +48,7 @@ def _walk(
     read: Read, sources: Sequence[Sequence[Condition]], cursor: str | None, limit: int
 ) -> Iterator[Pair]:
     """Every row of any source, once, in id order; read as it is needed."""
-    ranges = [_range(read, each, cursor or "", min(limit + 1, CHUNK)) for each in sources]
+    ranges = [_range(read, each, cursor or "", min(limit + 1, FIRST)) for each in sources]
     last = ""
     for row in merge(*ranges, key=id_of):
         if row[0].id > last:

@@ -71,8 +71,14 @@ _cells = msgspec.json.Decoder(list[tuple[str, ...]])
 
 
 @cache
-def _decoder(sort: type[T]) -> "msgspec.json.Decoder[T]":
+def _decoder_of(sort: Any) -> "msgspec.json.Decoder[Any]":
     return msgspec.json.Decoder(sort)
+
+
+def _key_of(table: Table, row: Any) -> list[Any]:
+    """Of a row, or of the promise of a pair."""
+    first = row[0] if table is PROMISES else row
+    return [getattr(first, name) for name in table.key]
 
 
 class SqlReads:
@@ -182,10 +188,12 @@ class SqlReads:
     def _whole_pairs(self, room: Room) -> Iterator[list[Pair]]:
         statement = self._sql.next_rows(PROMISES, self._sql.lean_pair)
         for pairs in self._pages(PROMISES, list[Pair], statement, room):
-            whole = self._fill(pairs, page_bounds.WHOLE, room.left)
-            room.take(sum(size_of(each.param) + size_of(each.value) for each, _ in whole))
-            room.check(is_cut=len(whole) < len(pairs))
-            yield whole
+            left = pairs
+            while left:
+                whole = self._fill(left, page_bounds.WHOLE)
+                room.take(sum(size_of(each.param) + size_of(each.value) for each, _ in whole))
+                yield whole
+                left = left[len(whole) :]
 
     def _everything(self, table: Table, row: type[T], room: Room) -> list[T]:
         statement = self._sql.next_rows(table)
@@ -197,17 +205,15 @@ class SqlReads:
         """All rows in the order of their key, a few at a time."""
         key: Sequence[Any] = [""] * len(table.key)
         chunk = CHUNK
-        decoder = _decoder(sort)
+        decoder = _decoder_of(sort)
         while True:
             text = self._connection.execute(statement, (*key, chunk)).fetchone()[0]
             room.take(len(text))
-            rows = decoder.decode(text)
+            rows: list[T] = decoder.decode(text)
             yield rows
             if len(rows) < chunk:
                 return
-            last: Any = rows[-1]
-            struct = last[0] if isinstance(last, tuple) else last
-            key, chunk = [getattr(struct, name) for name in table.key], next_chunk(rows)
+            key, chunk = _key_of(table, rows[-1]), next_chunk(rows)
 
     # --- rows ----------------------------------------------------------------------------
 
@@ -218,9 +224,9 @@ class SqlReads:
         """
         return self._one(statement, _pairs, *arguments, limit)
 
-    def _fill(self, rows: Sequence[Pair], shown: Shown, most: int | None = None) -> list[Pair]:
+    def _fill(self, rows: Sequence[Pair], shown: Shown) -> list[Pair]:
         columns = tuple(name for name, is_shown in shown._asdict().items() if is_shown)
-        found = self._texts_of("promises", columns, [promise.id for promise, _ in rows], most)
+        found = self._texts_of("promises", columns, [promise.id for promise, _ in rows])
         return [
             (replace(promise, **dict(zip(columns, texts, strict=True))), task)
             for (promise, task), texts in zip(rows, found, strict=False)
@@ -242,13 +248,10 @@ class SqlReads:
         ]
 
     def _texts_of(
-        self, table: str, columns: tuple[str, ...], ids: Sequence[str], most: int | None = None
+        self, table: str, columns: tuple[str, ...], ids: Sequence[str]
     ) -> list[tuple[str, ...]]:
         """These columns of the first of these rows, as many as a page may hold."""
-        given = {
-            "ids": encode(ids).decode(),
-            "most": page_bounds.PAGE_BYTES if most is None else most,
-        }
+        given = {"ids": encode(ids).decode(), "most": page_bounds.PAGE_BYTES}
         text = self._connection.execute(self._sql.filled(table, columns), given).fetchone()[0]
         return _cells.decode(text)
 

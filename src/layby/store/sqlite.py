@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from layby.core.model import Millis
 from layby.core.settings import Calendar, Settings
 from layby.errors import StoreUnreadable
+from layby.store import wal_breaks
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
 from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
@@ -37,6 +38,7 @@ class SqliteStore(SqlStore):
     ) -> None:
         """`busy_ms`: how long to wait for another program that has locked the file."""
         self.path = Path(path)
+        self._breaks = wal_breaks.of_file(self.path)
         self._ownership = Ownership(self.path, is_server=is_server)
         try:
             connection = _connect(self.path, durability, busy_ms)
@@ -48,7 +50,7 @@ class SqliteStore(SqlStore):
     def open_reader(self) -> SqliteSnapshots:
         connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)
         assert isinstance(connection, TimedConnection)
-        return SqliteSnapshots(connection, self._sql, self._name)
+        return SqliteSnapshots(connection, self._sql, self._name, self._breaks)
 
     def close(self) -> None:
         super().close()
@@ -73,6 +75,7 @@ def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Con
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {durability}")
         connection.execute("PRAGMA cache_size = -12288")
+        connection.execute(f"PRAGMA journal_size_limit = {wal_breaks.KEPT_BYTES}")
         migrate(connection, _DIALECT)
         return connection
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from layby.errors import ReadRefused
 from layby.store.sql_reads import SqlReads
 from layby.store.statements import Statements
+from layby.store.wal_breaks import WalBreaks
 
 STEPS: Final = 100_000
 """Steps of SQLite's machine between two looks at the clock: some milliseconds."""
@@ -48,17 +49,25 @@ class TimedConnection(sqlite3.Connection):
 class SqliteSnapshots(SqlReads):
     """See `api.StoreReader`."""
 
-    def __init__(self, connection: TimedConnection, sql: Statements, name: str) -> None:
+    def __init__(
+        self, connection: TimedConnection, sql: Statements, name: str, breaks: WalBreaks
+    ) -> None:
         super().__init__(connection, sql, name)
         self._timed = connection
+        self._breaks = breaks
 
     @contextmanager
     def snapshot(self, seconds: float) -> Generator["SqliteSnapshots"]:
+        with self._breaks.snapshot(), self._timed_snapshot(seconds):
+            yield self
+
+    @contextmanager
+    def _timed_snapshot(self, seconds: float) -> Generator[None]:
         self._timed.begin(seconds)
         try:
             with self._within("BEGIN"):
                 self._connection.execute(self._sql.store_time)  # the first read takes the snapshot
-                yield self
+                yield
         except Exception as error:
             if self._timed.end():
                 raise ReadRefused(f"It took longer than {seconds:g} s: ask for less") from error
