@@ -92,7 +92,7 @@ class Engine:
         self._again: deque[Item] = deque()
         self._takes = WaitingTakes()
         self._watches = Watches()
-        self._reads = Reads(store.open_reader, self._look_at, _answer_to)
+        self._reads = Reads(store, self._look_at, _answer_to)
         self._offered = OfferMessages()
         self._given = 0
         self._served = 0

@@ -15,7 +15,7 @@ from layby.core.kinds import Query
 from layby.engine.items import Answer, Item, answer
 from layby.engine.read_turns import THREADS, ReadTurns
 from layby.errors import EngineStopped
-from layby.store.api import StoreReader
+from layby.store.api import Store, StoreReader
 
 READ_S: Final = 10.0
 """How long a snapshot lasts at most: the log of the database grows until it ends."""
@@ -29,10 +29,8 @@ Explain = Callable[[Command | Query, Exception], Answer]
 class Reads:
     """Reads at once, on the thread of its caller, until it is started."""
 
-    def __init__(
-        self, open_reader: Callable[[], StoreReader], look: Look, explain: Explain
-    ) -> None:
-        self._new_desk = partial(_ReadDesk, open_reader, look, explain)
+    def __init__(self, store: Store, look: Look, explain: Explain) -> None:
+        self._new_desk = partial(_ReadDesk, store, look, explain)
         self._turns = ReadTurns()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -102,10 +100,8 @@ class Reads:
 class _ReadDesk:
     """One thread's connection: opened for the first read, and again after a failure."""
 
-    def __init__(
-        self, open_reader: Callable[[], StoreReader], look: Look, explain: Explain
-    ) -> None:
-        self._open_reader = open_reader
+    def __init__(self, store: Store, look: Look, explain: Explain) -> None:
+        self._store = store
         self._look = look
         self._explain = explain
         self._reader: StoreReader | None = None
@@ -115,7 +111,7 @@ class _ReadDesk:
             return EngineStopped("nobody waits for this answer any more")
         try:
             if self._reader is None:
-                self._reader = self._open_reader()
+                self._reader = self._store.open_reader()
             return self._look(self._reader, item)
         except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
             self.close()
