@@ -1,7 +1,7 @@
 """Reads beside the writer: they hold up no write and no quick read, and see what came before."""
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,7 +11,7 @@ from layby.core import queries
 from layby.core.kinds import Query, Sender
 from layby.core.queries import ExplainPromise, Reader, SearchPromises, SnapDebug
 from layby.core.replies import OK, Reply
-from layby.engine import engine
+from layby.engine import engine, reads
 from layby.engine.items import Item
 from layby.engine.read_turns import THREADS
 from layby.errors import EngineStopped, StoreUnavailable
@@ -83,15 +83,15 @@ def test_long_reads_leave_room_for_quick_ones(backend) -> None:
     """As many as there are threads, from as many callers: a read by id is answered meanwhile."""
     with World(backend, threaded=True) as world:
         world.ok(r.promise("x"))
-        reads = [held() for _ in range(THREADS)]
-        futures = [ask(world, each, caller) for caller, each in enumerate(reads)]
+        long = [held() for _ in range(THREADS)]
+        futures = [ask(world, each, caller) for caller, each in enumerate(long)]
         try:
-            assert all(each.begun.wait(PATIENCE_S) for each in reads[: THREADS - 1])
+            assert all(each.begun.wait(PATIENCE_S) for each in long[: THREADS - 1])
             found = ask(world, ExplainPromise(id="x"), "another").result(PATIENCE_S)
             assert found.data.promise.id == "x"
-            assert not reads[-1].begun.is_set()
+            assert not long[-1].begun.is_set()
         finally:
-            for each in reads:
+            for each in long:
                 each.let_go.set()
         assert [each.result(PATIENCE_S) for each in futures] == [OK] * THREADS
 
@@ -99,14 +99,14 @@ def test_long_reads_leave_room_for_quick_ones(backend) -> None:
 def test_one_caller_does_not_hold_up_another() -> None:
     """It has one long read at a time, whatever it asks for; the next caller's begins beside it."""
     with World("sqlite", threaded=True) as world:
-        reads = [held(), held(), held()]
-        futures = [ask(world, each, "greedy") for each in reads]
+        greedy = [held(), held(), held()]
+        futures = [ask(world, each, "greedy") for each in greedy]
         try:
-            assert reads[0].begun.wait(PATIENCE_S)
+            assert greedy[0].begun.wait(PATIENCE_S)
             assert ask(world, SearchPromises(), "modest").result(PATIENCE_S).is_ok
-            assert not reads[1].begun.is_set()
+            assert not greedy[1].begun.is_set()
         finally:
-            for each in reads:
+            for each in greedy:
                 each.let_go.set()
         assert [each.result(PATIENCE_S) for each in futures] == [OK] * 3
 
@@ -171,11 +171,11 @@ class Unopenable(Wrapped):
 
     opened = 0
 
-    def open_reader(self) -> StoreReader:
+    def open_reader(self, give_way: Callable[[], None]) -> StoreReader:
         self.opened += 1
         if self.opened == 1:
             raise StoreUnavailable("the file cannot be opened")
-        reader = self.inner.open_reader()
+        reader = self.inner.open_reader(give_way)
         if self.opened == 2:
             reader.close()
         return reader
@@ -197,3 +197,30 @@ def test_after_a_failure_another_connection_is_opened(threaded: bool) -> None:
         assert world.send(SearchPromises()).is_ok
         assert world.send(SearchPromises()).is_ok
         assert store[0].opened == 3
+
+
+def test_a_read_gives_way_after_each_statement() -> None:
+    """Before it goes on in Python, so that the writer has the interpreter first."""
+    gave_way: list[str] = []
+    with World("sqlite") as world:
+        for number in range(5):
+            world.ok(r.promise(f"p{number}"))
+        reader = world.store.open_reader(lambda: gave_way.append("once"))
+        with reader.snapshot(PATIENCE_S) as seen:
+            begun = len(gave_way)
+            assert len(seen.search_promises(SearchPromises(), 0).promises) == 5
+        reader.close()
+    assert len(gave_way) - begun >= 2
+
+
+def test_a_read_waits_while_the_writer_is_at_work(monkeypatch) -> None:
+    """And goes on when that has finished its batch."""
+    monkeypatch.setattr(reads, "GIVE_WAY_S", PATIENCE_S)
+    with World("sqlite") as world:
+        beside = world.engine._reads
+        thread = threading.Thread(target=beside._give_way)
+        with beside.giving_way():
+            thread.start()
+            assert thread.is_alive()
+        thread.join(PATIENCE_S / 2)
+        assert not thread.is_alive()

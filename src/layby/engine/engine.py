@@ -193,9 +193,10 @@ class Engine:
         items = self._next_items()
         self._look()
         try:
-            if items:
-                self._process(items)
-            self._tick_if_due()
+            with self._reads.giving_way():
+                if items:
+                    self._process(items)
+                self._tick_if_due()
         except StoreError as failure:  # every second while a disk is full: no traceback
             logger.warning("the writer continues after a failure: %s", failure)
             self._pause()

@@ -6,7 +6,8 @@ answered yet; it may also see what came later.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -17,6 +18,8 @@ from layby.engine.read_turns import THREADS, ReadTurns
 from layby.errors import EngineStopped
 from layby.store.api import Store, StoreReader
 
+GIVE_WAY_S: Final = 0.02
+"""How long a read waits for the writer to finish a batch, before it goes on all the same."""
 READ_S: Final = 10.0
 """How long a snapshot lasts at most: the log of the database grows until it ends."""
 
@@ -30,7 +33,10 @@ class Reads:
     """Reads at once, on the thread of its caller, until it is started."""
 
     def __init__(self, store: Store, look: Look, explain: Explain) -> None:
-        self._new_desk = partial(_ReadDesk, store, look, explain)
+        self._writer_rests = threading.Event()
+        self._writer_rests.set()
+        self._new_desk = partial(_ReadDesk, self._open_reader, look, explain)
+        self._store = store
         self._turns = ReadTurns()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -42,6 +48,21 @@ class Reads:
     def start(self) -> None:
         """Threads are started as they are needed."""
         self._is_started = True
+
+    @contextmanager
+    def giving_way(self) -> Generator[None]:
+        """While the writer is at work: whoever reads lets it have the interpreter."""
+        self._writer_rests.clear()
+        try:
+            yield
+        finally:
+            self._writer_rests.set()
+
+    def _open_reader(self) -> StoreReader:
+        return self._store.open_reader(self._give_way)
+
+    def _give_way(self) -> None:
+        self._writer_rests.wait(GIVE_WAY_S)
 
     def put(self, item: Item) -> None:
         if not self._is_started:
@@ -100,8 +121,10 @@ class Reads:
 class _ReadDesk:
     """One thread's connection: opened for the first read, and again after a failure."""
 
-    def __init__(self, store: Store, look: Look, explain: Explain) -> None:
-        self._store = store
+    def __init__(
+        self, open_reader: Callable[[], StoreReader], look: Look, explain: Explain
+    ) -> None:
+        self._open_reader = open_reader
         self._look = look
         self._explain = explain
         self._reader: StoreReader | None = None
@@ -111,7 +134,7 @@ class _ReadDesk:
             return EngineStopped("nobody waits for this answer any more")
         try:
             if self._reader is None:
-                self._reader = self._store.open_reader()
+                self._reader = self._open_reader()
             return self._look(self._reader, item)
         except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
             self.close()

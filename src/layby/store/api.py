@@ -1,5 +1,6 @@
 """What the engine asks of a store. Synchronous; a store, or a reader, is owned by one thread."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -42,8 +43,12 @@ class BatchStore(Protocol):
 
 
 class Store(BatchStore, Protocol):
-    def open_reader(self) -> StoreReader:
-        """May be called from any thread, as often as there are threads that read."""
+    def open_reader(self, give_way: Callable[[], None], /) -> StoreReader:
+        """May be called from any thread, as often as there are threads that read.
+
+        The reader calls `give_way` after each statement, before it goes on in Python: threads of
+        one interpreter take turns, and the writer comes first.
+        """
         ...
 
     def transaction(self) -> AbstractContextManager[None]:

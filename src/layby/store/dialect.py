@@ -52,7 +52,7 @@ class Dialect(Protocol):
         ...
 
     def filled(self, table: str, columns: tuple[str, ...]) -> str:
-        """A scalar query: these texts of the rows with the `ids`, in that order, as a JSON array.
+        """These texts of the rows with the `ids`, in that order; not as JSON: they may be large.
 
         It ends with the row that brings their bytes to `most`, and loads none after it.
         """
@@ -149,7 +149,7 @@ class SqliteDialect:
                 WHERE page.size < :most
                     AND r.id = json_extract(:ids, '$[' || (page.at + 1) || ']')
             )
-            SELECT json_group_array(json_array({names})) FROM page WHERE at >= 0
+            SELECT {names} FROM page WHERE at >= 0
         """
 
     def _cell(self, column: Column, table: str) -> str:

@@ -1,6 +1,6 @@
 """The store in dictionaries: for tests, simulation and throw-away runs. Nothing is on disk."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from heapq import merge
@@ -319,7 +319,7 @@ class MemoryStore:
         }
         return [m for place, m in sorted(wanted.items()) if place > offer.after][: offer.limit]
 
-    def open_reader(self) -> "MemoryReader":
+    def open_reader(self, _: Callable[[], None]) -> "MemoryReader":
         return MemoryReader(self)
 
     def dump(self) -> State:

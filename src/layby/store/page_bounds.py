@@ -24,7 +24,7 @@ PAGE_BYTES: Final = 2**20
 LOOKED_AT: Final = 5_000
 """Rows that one page looks at, at most: a rare match in a large store comes in another one."""
 FIRST: Final = 16
-CHUNK: Final = 200
+CHUNK: Final = 64
 """Rows that are read at a time, at most: a thread that decodes them lets others run in between."""
 
 _encode = msgspec.json.Encoder().encode

@@ -67,7 +67,6 @@ _pairs = msgspec.json.Decoder(list[Pair])
 _schedules = msgspec.json.Decoder(list[Schedule])
 _flows = msgspec.json.Decoder(list[PublishedFlow])
 _texts = msgspec.json.Decoder(list[str])
-_cells = msgspec.json.Decoder(list[tuple[str, ...]])
 
 
 @cache
@@ -252,8 +251,7 @@ class SqlReads:
     ) -> list[tuple[str, ...]]:
         """These columns of the first of these rows, as many as a page may hold."""
         given = {"ids": encode(ids).decode(), "most": page_bounds.PAGE_BYTES}
-        text = self._connection.execute(self._sql.filled(table, columns), given).fetchone()[0]
-        return _cells.decode(text)
+        return self._connection.execute(self._sql.filled(table, columns), given).fetchall()
 
     def _one(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
         return decoder.decode(self._connection.execute(statement, arguments).fetchone()[0])

@@ -47,9 +47,10 @@ class SqliteStore(SqlStore):
             self._ownership.release()
             raise
 
-    def open_reader(self) -> SqliteSnapshots:
+    def open_reader(self, give_way: Callable[[], None]) -> SqliteSnapshots:
         connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)
         assert isinstance(connection, TimedConnection)
+        connection.give_way = give_way
         return SqliteSnapshots(connection, self._sql, self._name, self._breaks)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Reads of a SQLite file beside its writer: in WAL mode neither waits for the other."""
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
@@ -23,6 +23,7 @@ class TimedConnection(sqlite3.Connection):
         super().__init__(*given, **named)
         self._until = inf
         self._is_over = False
+        self.give_way: Callable[[], None] = lambda: None
         self.set_progress_handler(self._look, STEPS)
 
     def begin(self, seconds: float) -> None:
@@ -36,7 +37,9 @@ class TimedConnection(sqlite3.Connection):
     def execute(self, *given: Any) -> sqlite3.Cursor:
         if self._look():
             raise sqlite3.OperationalError("interrupted")
-        return super().execute(*given)
+        found = super().execute(*given)
+        self.give_way()
+        return found
 
     def _look(self) -> bool:
         """Says so only once: a transaction that was ended must still be rolled back."""
