@@ -68,12 +68,12 @@ def test_without_writes_a_break_ends_by_itself(monkeypatch) -> None:
         assert breaks._bound == WAL_BYTES
 
 
-def test_the_log_of_a_file_that_is_always_read_stays_short(monkeypatch) -> None:
-    """Two that read in a loop, and twenty times as much written as the log may hold."""
+def test_the_log_of_a_file_that_is_always_read_begins_anew(monkeypatch) -> None:
+    """Two read in a loop while one writes: once the log is too long, it becomes short again."""
     monkeypatch.setattr(wal_breaks, "WAL_BYTES", 200_000)
     monkeypatch.setattr(wal_breaks, "KEPT_BYTES", 100_000)
     monkeypatch.setattr(wal_breaks, "BREAK_S", PATIENCE_S)
-    is_over, longest = threading.Event(), 0
+    is_over, sizes = threading.Event(), [0]
     with World("sqlite", threaded=True) as world:
         store = world.store
         assert isinstance(store, SqliteStore)
@@ -90,12 +90,14 @@ def test_the_log_of_a_file_that_is_always_read_stays_short(monkeypatch) -> None:
         for thread in threads:
             thread.start()
         try:
-            for at in range(400):
+            for at in range(2_000):
                 data = Value(data="x" * 10_000)
                 world.ok(c.CreatePromise(id=f"p{at}", timeout_at=9**9, param=data, tags={}))
-                longest = max(longest, store._breaks._size())
+                sizes.append(store._breaks._size())
+                if 200_000 < sizes[-2] > sizes[-1]:
+                    break
         finally:
             is_over.set()
             for thread in threads:
                 thread.join()
-    assert longest < 1_500_000
+    assert max(sizes) <= 200_000 or sizes[-1] < max(sizes)
