@@ -76,6 +76,12 @@ class StoreGone(StoreUnavailable):
     """
 
 
+class ReadRefused(StoreError, UsageError):
+    """A read that would hold too much, or has lasted too long: ask for less, or page by page."""
+
+    statuses = ()
+
+
 class StoreOwned(StoreError):
     """Another process owns this file."""
 

@@ -9,7 +9,7 @@ the engine accepts what they send, so that everything else is still served in be
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Final
 
@@ -57,11 +57,16 @@ class LocalClient:
         self._post(item)
         return item
 
-    def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
-        """Requests keep the order of the calls; `now` sets the time, for debugging and tests."""
+    def ask(
+        self, request: Command | Query, now: Millis | None = None, caller: Hashable = None
+    ) -> "asyncio.Future[Reply]":
+        """Requests keep the order of the calls; `now` sets the time, for debugging and tests.
+
+        `caller`: for whom, if this client serves several; reads of one do not hold up others'.
+        """
         future: asyncio.Future[Reply] = self._loop.create_future()
-        item = Item(request, self._sink, future, now)
-        if isinstance(request, Take | WatchPromise):
+        item = Item(request, self._sink, future, now, caller)
+        if isinstance(request, Take | WatchPromise | Query):
             future.add_done_callback(partial(_abandon, item))
         self._post(item)
         return future

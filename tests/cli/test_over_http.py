@@ -13,6 +13,13 @@ from typing import Any
 import pytest
 
 from layby.clock import SystemClock
+from layby.core.commands import CreatePromise
+from layby.core.model import NEVER
+from layby.core.settings import Settings
+from layby.core.values import Value
+from layby.engine.calendar import next_after
+from layby.engine.engine import Engine
+from layby.store.sqlite import SqliteStore
 from tests.cli.test_schedules import NIGHTLY
 from tests.helpers.command_line import typed
 from tests.helpers.server_process import Peer, ServerProcess
@@ -171,6 +178,21 @@ def test_a_server_that_is_well(server):
         "sound": "ok",
     }
     assert "invariants over a snapshot hold" in said.out
+
+
+def test_a_server_too_large_for_a_snapshot(tmp_path):
+    """Debug is on nevertheless; what is in it is searched, page by page."""
+    engine = Engine(SqliteStore(tmp_path / "server.db", Settings(), next_after), SystemClock())
+    engine.start_inline()
+    for key in "abcde":
+        large = Value(data="x" * 4 * 10**6)
+        assert engine.call(CreatePromise(id=key, timeout_at=NEVER, param=large, tags={})).is_ok
+    engine.stop()
+    with ServerProcess(tmp_path, "--debug") as server:
+        said = typed("doctor", "--url", url_of(server))
+        assert said.code == 0, said
+        assert checks(said)["debug"] == "note"
+        assert "invariants that can be checked by requests hold" in said.out
 
 
 def test_the_doctor_as_json(server):

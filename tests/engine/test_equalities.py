@@ -128,13 +128,13 @@ def cut(script: Script, sizes: Sequence[int], *, mixed: bool) -> Generator[list[
     A take that asks for little is shown just enough rows for one instant, as the engine's own
     clock gives it; only requests that bring their own times can mix instants in a batch. After
     a take that may be handed something ahead there is a cut: what it gets depends on the takes
-    that come after it in the same batch, and is meant to.
+    that come after it in the same batch, and is meant to. After a query too: it may see them.
     """
     at, turn = 0, cycle(sizes)
     while at < len(script):
         size = next(turn)
         piece = script[at : at + size]
-        ahead = next((i for i, (each, _) in enumerate(piece) if may_run_ahead(each)), size)
+        ahead = next((i for i, (each, _) in enumerate(piece) if may_see_later(each)), size)
         piece = piece[: ahead + 1]
         at += len(piece)
         if mixed:
@@ -143,7 +143,9 @@ def cut(script: Script, sizes: Sequence[int], *, mixed: bool) -> Generator[list[
             yield from (list(same) for _, same in groupby(piece, key=itemgetter(1)))
 
 
-def may_run_ahead(request: object) -> bool:
+def may_see_later(request: object) -> bool:
+    if isinstance(request, Query):
+        return True
     take = getattr(request, "take", request)
     return isinstance(take, Take) and take.ahead > 0 and take.before is None
 

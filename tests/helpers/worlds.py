@@ -3,8 +3,11 @@
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import copy
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, Protocol, Self, cast
 
 import msgspec
@@ -24,7 +27,7 @@ from layby.store.api import Store
 from layby.store.dialect import SqliteDialect
 from layby.store.memory import MemoryStore
 from layby.store.migrate import migrate
-from layby.store.sql import SqlStore
+from layby.store.sqlite import SqliteStore
 from layby.wire.decode import VERSION, Batch, decode
 from layby.wire.encode import encode
 from tests.helpers.clocks import ManualClock
@@ -35,14 +38,34 @@ Timed = tuple[Command | Query, Millis]
 
 
 def new_store(backend: Backend, settings: Settings | None = None) -> Store:
-    """An empty store; SQLite lives in memory, where it is quick and leaves nothing behind."""
+    """An empty store; that on SQLite is a file, since readers need connections of their own."""
     settings = settings or Settings()
     if backend == "memory":
         return MemoryStore(settings, next_after)
-    dialect = SqliteDialect()
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    migrate(connection, dialect)
-    return SqlStore(connection, dialect, settings, next_after)
+    return ThrowAwayStore(settings)
+
+
+class ThrowAwayStore(SqliteStore):
+    """A file that is deleted with the store, and never flushed to disk."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._folder = TemporaryDirectory(prefix="layby-test-", ignore_cleanup_errors=True)
+        file = Path(self._folder.name, "a.db")
+        file.write_bytes(_migrated())
+        super().__init__(file, settings, next_after)
+        self._connection.execute("PRAGMA synchronous = OFF")
+
+    def close(self) -> None:
+        super().close()
+        self._folder.cleanup()
+
+
+@cache
+def _migrated() -> bytes:
+    """An empty database, so that not every test has to migrate one."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, SqliteDialect())
+        return connection.serialize()
 
 
 class Answered(Protocol):

@@ -348,7 +348,7 @@ class Sick:
         self.is_sick = False
 
     def __getattr__(self, name: str) -> Any:
-        if self.is_sick and name in ("load", "transaction", "messages"):
+        if self.is_sick and name in ("load", "transaction", "messages", "open_reader"):
             raise StoreUnavailable("the disk is gone: look for it")
         return getattr(self._store, name)
 

@@ -17,7 +17,7 @@ from layby.core.model import FAR
 from layby.core.replies import Explanation
 from layby.core.settings import Settings
 from layby.core.waits import waiting_of, waits_since
-from layby.store import by_time
+from layby.store import by_time, page_bounds
 from layby.store.sql import SqlStore
 from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, Timed, World, new_store
@@ -308,9 +308,9 @@ def test_tasks_behind_others_of_their_run_are_not_listed() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_rare_kind_does_not_hold_up_the_writer(backend, monkeypatch) -> None:
+def test_a_page_looks_at_so_many_rows(backend, monkeypatch) -> None:
     """A page looks at so many rows and no more; it says that there is more behind them."""
-    monkeypatch.setattr(by_time, "LOOKED_AT", 101)
+    monkeypatch.setattr(page_bounds, "LOOKED_AT", 101)
     with World(backend) as world:
         world.batch([(r.target(f"x{number:03}"), number) for number in range(150)])
         world.clock.advance(NOW)
@@ -333,7 +333,7 @@ def test_a_cursor_that_is_none_is_refused(query, cursor) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_internal_promises_are_not_even_looked_at(backend, monkeypatch) -> None:
     """Nobody may wait for them, and no sweep ever takes them out of the way."""
-    monkeypatch.setattr(by_time, "LOOKED_AT", 1)
+    monkeypatch.setattr(page_bounds, "LOOKED_AT", 2)
     with World(backend, settings=Settings.strict()) as world:
         world.batch([(r.promise(f"x{number}", NOW), 0) for number in range(200)])
         world.clock.advance(NOW)

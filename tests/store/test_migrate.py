@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from layby.core.commands import (
     AcquireTask,
@@ -179,7 +180,7 @@ def test_a_file_from_before_takes_schedules_of_runs(old):
     assert isinstance(made, ScheduleData)
     assert isinstance(found, SchedulePage)
     assert [each.id for each in found.schedules] == ["nightly", "s"]
-    assert found.schedules[0] == made.schedule
+    assert found.schedules[0] == replace(made.schedule, nodes="[]")  # which no list shows
     applied = rows(old, "SELECT version FROM layby_migrations ORDER BY version")
     assert [version for (version,) in applied] == [each.version for each in known()]
 

@@ -260,13 +260,13 @@ def _plans(store: SqlStore, query: q.Search | q.ListRuns) -> list[str]:
         found.append("\n".join(row[3] for row in plan))
         return []
 
-    if isinstance(query, q.SearchTasks):
-        searches.tasks(explain, query, NOW)
-    elif isinstance(query, q.ListRuns) and query.newest_first:
-        by_time.newest_runs(by_time.newest_by_index(explain, query.schedule), query, NOW)
+    if isinstance(query, q.ListRuns) and query.newest_first:
+        rows_before = by_time.newest_by_index(explain, query.schedule)
+        by_time.newest_runs(rows_before, store._fill, query, NOW)
     elif isinstance(query, q.ListRuns):
-        searches.runs(explain, query, NOW)
+        list(searches.roots(explain, query))
     else:
-        assert isinstance(query, q.SearchPromises)
-        searches.promises(explain, query, NOW)
+        assert isinstance(query, q.SearchPromises | q.SearchTasks)
+        column = "state" if isinstance(query, q.SearchPromises) else "task_state"
+        list(searches.searched(explain, query, column, query.state, NOW))
     return found

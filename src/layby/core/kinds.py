@@ -89,6 +89,9 @@ class Command(BaseRequest, frozen=True):
 class Query(BaseRequest, frozen=True):
     """A read that is not by id; it changes nothing and never enters `step`."""
 
+    is_quick: ClassVar[bool] = False
+    """Whether it looks only at what belongs to an id that it names: it need not wait for others."""
+
     def read(self, reader: "Reader", now: Millis, /) -> Reply:
         raise NotImplementedError(type(self).__name__)
 

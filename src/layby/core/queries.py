@@ -1,6 +1,6 @@
 """Reads that are not by id, and what controls the engine or the delivery."""
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import msgspec
 from msgspec import Struct, field
@@ -16,7 +16,7 @@ from layby.core.kinds import (
     Sender,
     declare,
 )
-from layby.core.model import Millis, PromiseState, TaskState
+from layby.core.model import FAR, Millis, PromiseState, TaskState
 from layby.core.promises import NOT_FOUND
 from layby.core.replies import (
     OK,
@@ -42,8 +42,16 @@ TimedKey = tuple[Millis, str]
 """Where a list ordered by time continues: an instant, and an id at that instant."""
 
 
+SNAPSHOT_BYTES: Final = 16 * 2**20
+"""What `debug.snap` answers at most: its answer has no pages."""
+
+
 class Reader(Protocol):
-    """What queries ask of a store."""
+    """What queries ask of a store.
+
+    Every page is bounded in bytes and in the rows it looks at: it may be short, even empty, and
+    still have a cursor. Params and values are read only where an answer shows them.
+    """
 
     def search_promises(self, query: "SearchPromises", now: Millis) -> PromisePage: ...
 
@@ -67,7 +75,9 @@ class Reader(Protocol):
 
     def stats(self, now: Millis) -> "StatsData": ...
 
-    def dump(self) -> State: ...
+    def dump(self, most: int = FAR) -> State:
+        """Everything; refused if that is more than so many bytes."""
+        ...
 
 
 class ControlledEngine(Protocol):
@@ -129,6 +139,7 @@ class SearchTasks(Search, frozen=True):
 class RowsQuery(Query, frozen=True):
     """A promise and what belongs to it, with their tasks."""
 
+    is_quick = True
     what: ClassVar[str]
     id: str
     limit: Int64 = 1000
@@ -209,6 +220,7 @@ class ListWaiting(Query, frozen=True):
 class ExplainPromise(Query, frozen=True):
     """Everything the store knows about why this promise has not settled."""
 
+    is_quick = True
     id: str
 
     def problems(self) -> Problems:
@@ -238,6 +250,8 @@ class SearchSchedules(Query, frozen=True):
 class GetNow(Query, frozen=True):
     """Store time, for whoever sends absolute times: the clock of its own machine may be wrong."""
 
+    is_quick = True
+
     def named_ids(self) -> Ids:
         return ()
 
@@ -249,6 +263,7 @@ class GetNow(Query, frozen=True):
 class ListHeld(Query, frozen=True):
     """What a holder holds, by id: for a worker whose own count disagrees."""
 
+    is_quick = True
     pid: str
     incarnation: str
     limit: Int64 = 1000
@@ -343,7 +358,7 @@ class SnapDebug(Query, frozen=True):
     """The whole state."""
 
     def read(self, reader: Reader, now: Millis, /) -> Reply:
-        return ok(snapshot.at(reader.dump(), now))
+        return ok(snapshot.at(reader.dump(SNAPSHOT_BYTES), now))
 
 
 @declare("tick.offer_messages", sender=Sender.INTERNAL, answer=object)

@@ -11,7 +11,7 @@ from layby.core.queue import Offer
 from layby.core.replies import Reply, refuse
 from layby.core.rows import Rows
 from layby.core.step import step
-from layby.store.api import Store
+from layby.store.api import BatchStore
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ Timed = tuple[Command, Millis]
 
 
 def apply(
-    store: Store,
+    store: BatchStore,
     commands: Sequence[Timed],
     now: Millis,
     waiting: Sequence[Offer] = (),

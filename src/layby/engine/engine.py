@@ -34,10 +34,11 @@ from layby.engine.batch import Timed, apply
 from layby.engine.items import Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
+from layby.engine.reads import READ_S, Reads
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
-from layby.errors import EngineStopped, StoreBusy, StoreError, StoreGone
-from layby.store.api import Store
+from layby.errors import EngineStopped, ReadRefused, StoreBusy, StoreError, StoreGone
+from layby.store.api import Store, StoreReader
 
 logger = logging.getLogger(__name__)
 failures = logging.getLogger(f"{__name__}.failures")
@@ -93,6 +94,7 @@ class Engine:
         self._again: deque[Item] = deque()
         self._takes = WaitingTakes()
         self._watches = Watches()
+        self._reads = Reads(store, self._look_at, _answer_to)
         self._offered = OfferMessages()
         self._given = 0
         self._served = 0
@@ -104,6 +106,7 @@ class Engine:
     def start(self) -> None:
         """Run the writer as a thread."""
         self._open()
+        self._reads.start()
         self._service = Service("layby-writer", self._loop, lambda: self._queue.put(()))
         self._service.start()
 
@@ -192,9 +195,10 @@ class Engine:
         items = self._next_items()
         self._look()
         try:
-            if items:
-                self._process(items)
-            self._tick_if_due()
+            with self._reads.giving_way():
+                if items:
+                    self._process(items)
+                self._tick_if_due()
         except StoreError as failure:  # every second while a disk is full: no traceback
             logger.warning("the writer continues after a failure: %s", failure)
             if isinstance(failure, StoreGone):
@@ -279,31 +283,35 @@ class Engine:
         self._is_closed = True
         _refuse(*self._takes.all(), *self._watches.all(), *self._drain_again())
         _refuse(*self._drain_queue())
+        self._reads.stop()
         self._store.close()
 
     # --- batches -------------------------------------------------------------------------
 
     def _process(self, items: Sequence[Item]) -> None:
-        """Commands in batches; a query runs alone, so that it sees what came before it."""
+        """Commands in batches; queries begin when what came before them has been committed."""
         batch: list[Item] = []
+        queries: list[Item] = []
         for item in items:
             if isinstance(item.request, Command):
                 batch.append(item)
+            elif isinstance(item.request, EngineControl) or not batch:
+                self._run(batch, queries)
+                batch, queries = [], []
+                self._ask(item)
             else:
-                self._run(batch)
-                batch = []
-                answer([(item, self._ask(item.request, item.now))])
-                self._served += 1
+                queries.append(item)
             if len(batch) >= self._config.max_batch:
-                self._run(batch)
-                batch = []
-        self._run(batch)
+                self._run(batch, queries)
+                batch, queries = [], []
+        self._run(batch, queries)
 
-    def _run(self, batch: Sequence[Item]) -> None:
-        if not batch:
-            return
-        self._serve(batch)
-        self._served += len(batch)
+    def _run(self, batch: Sequence[Item], queries: Sequence[Item]) -> None:
+        if batch:
+            self._serve(batch)
+            self._served += len(batch)
+        for query in queries:
+            self._ask(query)
 
     def _serve(self, batch: Sequence[Item]) -> None:
         now = self._advance()
@@ -464,23 +472,36 @@ class Engine:
 
     # --- queries and the debug surface ---------------------------------------------------
 
-    def _ask(self, query: Query, now: Millis | None) -> Answer:
+    def _ask(self, item: Item) -> None:
+        """A control is carried out now, between two batches; a query is read beside them."""
+        self._served += 1
+        query = item.request
+        assert isinstance(query, Query)
         wrong = validate.problems(query)
         if wrong is not None:
-            return refuse(400, wrong)
-        try:
-            if query.sender is Sender.DEBUGGER and not self._config.debug:
-                return DEBUG_IS_OFF
-            if isinstance(query, EngineControl):
-                return query.control(self)
-            return self._read(query, now)
-        except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
-            return _answer_to(query, failure)
+            answer([(item, refuse(400, wrong))])
+        elif query.sender is Sender.DEBUGGER and not self._config.debug:
+            answer([(item, DEBUG_IS_OFF)])
+        elif isinstance(query, EngineControl):
+            answer([(item, self._control(query))])
+        else:
+            self._reads.put(item)
 
-    def _read(self, query: Query, now: Millis | None) -> Reply:
-        at = self._advance() if now is None else now
-        with self._store.transaction():
-            reply = query.read(self._store, at)
+    def _control(self, control: EngineControl) -> Answer:
+        try:
+            return control.control(self)
+        except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
+            return _answer_to(control, failure)
+
+    def _look_at(self, reader: StoreReader, item: Item) -> Answer:
+        """On any thread. It is as late as what it sees, so nothing in it was written later."""
+        assert isinstance(item.request, Query)
+        try:
+            with reader.snapshot(READ_S) as seen:
+                at = max(self.clock.now(), self._last_now) if item.now is None else item.now
+                reply = item.request.read(seen, at)
+        except ReadRefused as refused:
+            return refuse(413, str(refused))
         if isinstance(reply.data, StatsData):
             return ok(replace(reply.data, store_time_ahead=self.clock.ahead()))
         return reply

@@ -1,7 +1,7 @@
 """A request on its way through the engine, and where its answer goes."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from layby.core.commands import Command
@@ -13,19 +13,26 @@ logger = logging.getLogger(__name__)
 
 Answer = Reply | BaseException
 Sink = Callable[[Sequence[tuple["Item", Answer]]], None]
-"""Receives the answers of one batch, after commit, on the writer's thread: must not block."""
+"""Receives answers on the thread of the writer or of a reader: must not block."""
 
 
 class Item:
     """`token` belongs to the sender (usually a future); the engine does not look at it."""
 
-    __slots__ = ("is_abandoned", "now", "request", "sink", "token", "until")
+    __slots__ = ("caller", "is_abandoned", "now", "request", "sink", "token", "until")
 
     def __init__(
-        self, request: Command | Query, sink: Sink, token: Any = None, now: Millis | None = None
+        self,
+        request: Command | Query,
+        sink: Sink,
+        token: Any = None,
+        now: Millis | None = None,
+        caller: Hashable = None,
     ) -> None:
         self.request = request
         self.sink = sink
+        self.caller: Hashable = sink if caller is None else caller
+        """Whose turn it is when reads wait for theirs."""
         self.token = token
         self.now = now
         self.until: Millis | None = None

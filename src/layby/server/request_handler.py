@@ -104,7 +104,7 @@ class RequestHandler:
         if body.asks is not None and body.asks.embedded:
             return NOT_EMBEDDED
         now = request.debug_time if self._debug else None
-        return self._client.ask(self._gate.bounded(who, body), now)
+        return self._client.ask(self._gate.bounded(who, body), now, caller=who)
 
     async def _wait_for_answer(
         self, asked: "asyncio.Future[Reply]", disconnected: Disconnected, who: Identity

@@ -1,5 +1,6 @@
-"""What the engine asks of a store. Synchronous, owned by one thread."""
+"""What the engine asks of a store. Synchronous; a store, or a reader, is owned by one thread."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -11,10 +12,26 @@ from layby.core.rows import Rows
 from layby.core.ticks import Tick
 
 
-class Store(Reader, Protocol):
-    def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing; an exception inside rolls back."""
+class StoreReader(Protocol):
+    """Reads beside the writer, by a connection of its own. Used by one thread at a time.
+
+    A snapshot holds everything that was committed before it began, and nothing that is committed
+    later. It never waits for a write, and no write waits for it. What is read within it is
+    bounded: see `page_bounds`.
+    """
+
+    def snapshot(self, seconds: float) -> AbstractContextManager[Reader]:
+        """A snapshot that begins now; after so many seconds, whatever it reads raises ReadRefused.
+
+        The limit is there because a database keeps what a snapshot may still read.
+        """
         ...
+
+    def close(self) -> None: ...
+
+
+class BatchStore(Protocol):
+    """What a batch of commands asks."""
 
     def load(self, footprint: Footprint, now: Millis) -> Rows:
         """The rows a batch declares plus one hop; a constant number of statements."""
@@ -22,6 +39,20 @@ class Store(Reader, Protocol):
 
     def save(self, changes: Changes, now: Millis = 0) -> None:
         """Write them, and how far store time has come: it never goes back."""
+        ...
+
+
+class Store(BatchStore, Protocol):
+    def open_reader(self, give_way: Callable[[], None], /) -> StoreReader:
+        """May be called from any thread, as often as there are threads that read.
+
+        The reader calls `give_way` after each statement, before it goes on in Python: threads of
+        one interpreter take turns, and the writer comes first.
+        """
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """All or nothing; an exception inside rolls back."""
         ...
 
     def store_time(self) -> Millis:

@@ -1,12 +1,11 @@
 """Lists ordered by time, as keyset pages: what has waited longest, which runs are newest.
 
 The store reads ranges of an index; core decides what really matches. A page looks at a bounded
-number of rows, so that a rare match in a large store does not hold up the writer: it may come
-back short, with a cursor to continue from.
+number of rows: with a rare match in a large store it may come back short, with a cursor to
+continue from.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
 from typing import Final, TypeVar
 
 from layby.core.birth import SCHEDULE
@@ -27,17 +26,16 @@ from layby.core.search import (
 )
 from layby.core.waits import waits_since
 from layby.store import indexed_tags
-from layby.store.neighbours import Neighbours, Pair, explained
+from layby.store.neighbours import Neighbours, explained
+from layby.store.page_bounds import FIRST, PARAMS, WHOLE, Fill, Pair, filled, next_chunk, page
 from layby.store.statements import LAST
 
 T = TypeVar("T")
 Read = Callable[[str, Sequence[object], int], list[Pair]]
-"""Reads pairs by a FROM/WHERE text, its arguments and a limit."""
+"""Reads lean pairs by a FROM/WHERE text, its arguments and a limit."""
 Next = Callable[[TimedKey, Millis, int], list[Pair]]
 """The next rows after a key, up to an instant (from it, in descending lists) and a limit."""
 
-LOOKED_AT: Final = 5_000
-"""Rows that one page looks at, at most."""
 LISTED: Final = 3
 """How many awaited and awaiting ids an entry of a list carries."""
 EXPLAINED: Final = 100
@@ -70,24 +68,19 @@ NEWEST_OF_SCHEDULE: Final = f"""
 def waiting(rows_after: Next, look: Neighbours, query: ListWaiting, now: Millis) -> WaitingPage:
     until = FAR if query.until is None else query.until
 
-    def matching(rows: Sequence[Pair]) -> Iterable[Explanation]:
+    def show(rows: list[Pair]) -> Iterable[Explanation]:
         shown = [row for row in _projected(rows, now) if matches_waiting(query, *row, now)]
         return (each for each in explained(look, shown, LISTED, now) if _is_awaited(each))
 
-    return WaitingPage(
-        *_page(
-            query,
-            (-1, ""),
-            read=lambda key, limit: rows_after(key, until, limit),
-            key_of=lambda row: _key(*row),
-            matching=matching,
-            key_of_match=lambda entry: _key(entry.promise, entry.task),
-        )
-    )
+    rows = _rows(query, (-1, ""), lambda key, limit: rows_after(key, until, limit), _key)
+    return WaitingPage(*page(rows, query.limit, show, _cursor(_key), _cursor(_entry_key)))
 
 
-def explanation(look: Neighbours, query: ExplainPromise, now: Millis) -> Explanation | None:
-    rows = _projected(look.pairs([query.id]), now)
+def explanation(
+    look: Neighbours, fill: Fill, query: ExplainPromise, now: Millis
+) -> Explanation | None:
+    """With its own param and value; of what is around it, only what is short."""
+    rows = _projected(fill(look.pairs([query.id]), WHOLE), now)
     return explained(look, rows, EXPLAINED, now)[0] if rows else None
 
 
@@ -106,13 +99,13 @@ def waiting_of(rows: Sequence[Pair]) -> Next:
 
     def rows_after(key: TimedKey, until: Millis, limit: int) -> list[Pair]:
         listed = in_order([row for row in rows if _can_wait(*row)])
-        return [row for row in listed if key < _key(*row) and _key(*row)[0] <= until][:limit]
+        return [row for row in listed if key < _key(row) and _key(row)[0] <= until][:limit]
 
     return rows_after
 
 
 def in_order(rows: Sequence[Pair]) -> list[Pair]:
-    return sorted(rows, key=lambda row: _key(*row))
+    return sorted(rows, key=_key)
 
 
 def _can_wait(promise: Promise, task: Task | None) -> bool:
@@ -131,27 +124,24 @@ def _is_awaited(entry: Explanation) -> bool:
     return entry.task is not None or entry.listeners > 0
 
 
-def _key(promise: Promise, task: Task | None) -> TimedKey:
-    return waits_since(promise, task), promise.id
+def _key(row: Pair) -> TimedKey:
+    return waits_since(*row), row[0].id
+
+
+def _entry_key(entry: Explanation) -> TimedKey:
+    return _key((entry.promise, entry.task))
 
 
 # --- runs --------------------------------------------------------------------------------
 
 
-def newest_runs(rows_before: Next, query: ListRuns, now: Millis) -> RowPage:
-    def matching(rows: Sequence[Pair]) -> Iterable[Pair]:
-        return (row for row in _projected(rows, now) if matches_run(query, *row))
+def newest_runs(rows_before: Next, fill: Fill, query: ListRuns, now: Millis) -> RowPage:
+    def show(rows: list[Pair]) -> Iterable[Pair]:
+        matching = [row for row in _projected(rows, now) if matches_run(query, *row)]
+        return filled(fill, matching, PARAMS)
 
-    return RowPage(
-        *_page(
-            query,
-            (FAR, LAST),
-            read=lambda key, limit: rows_before(key, 0, limit),
-            key_of=_birth,
-            matching=matching,
-            key_of_match=_birth,
-        )
-    )
+    rows = _rows(query, (FAR, LAST), lambda key, limit: rows_before(key, 0, limit), _birth)
+    return RowPage(*page(rows, query.limit, show, _cursor(_birth), _cursor(_birth)))
 
 
 def newest_by_index(read: Read, schedule: str | None) -> Next:
@@ -178,34 +168,24 @@ def _birth(row: Pair) -> TimedKey:
 # --- both --------------------------------------------------------------------------------
 
 
-def _page(
+def _rows(
     query: ListWaiting | ListRuns,
     start: TimedKey,
-    *,
     read: Callable[[TimedKey, int], list[Pair]],
     key_of: Callable[[Pair], TimedKey],
-    matching: Callable[[Sequence[Pair]], Iterable[T]],
-    key_of_match: Callable[[T], TimedKey],
-) -> tuple[list[T], str | None]:
-    """What matches after the cursor, chunk by chunk, and where to continue."""
+) -> Iterator[Pair]:
+    """Those after the cursor, read as they are needed."""
     key = timed_key(query.cursor or "") or start
-    found: list[T] = []
-    for chunk in _chunks(query.limit):
-        rows = read(key, chunk)
-        found += matching(rows)
-        if len(found) > query.limit:
-            page = found[: query.limit]
-            return page, timed_cursor(key_of_match(page[-1]))
+    chunk = min(query.limit + 1, FIRST)
+    while rows := read(key, chunk):
+        yield from rows
         if len(rows) < chunk:
-            return found, None
-        key = key_of(rows[-1])
-    return found, timed_cursor(key)
+            return
+        key, chunk = key_of(rows[-1]), next_chunk(rows)
 
 
-def _chunks(limit: int) -> Iterator[int]:
-    """How many rows to read at a time: enough for the page and one more, and not too few."""
-    size = max(limit, 100) + 1
-    return repeat(size, -(-LOOKED_AT // size))
+def _cursor(key_of: Callable[[T], TimedKey]) -> Callable[[T], str]:
+    return lambda row: timed_cursor(key_of(row))
 
 
 def _projected(rows: Sequence[Pair], now: Millis) -> list[Pair]:

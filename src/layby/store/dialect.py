@@ -51,6 +51,13 @@ class Dialect(Protocol):
         """A scalar query: all rows of `source` as one JSON array."""
         ...
 
+    def filled(self, table: str, columns: tuple[str, ...]) -> str:
+        """These texts of the rows with the `ids`, in that order; not as JSON: they may be large.
+
+        It ends with the row that brings their bytes to `most`, and loads none after it.
+        """
+        ...
+
 
 _LIVING = """
     task_state = 'pending' AND task_group = :group
@@ -128,6 +135,22 @@ class SqliteDialect:
 
     def packed_all(self, packed: str, source: str) -> str:
         return f"SELECT json_group_array({packed}) FROM {source}"
+
+    def filled(self, table: str, columns: tuple[str, ...]) -> str:
+        names = ", ".join(columns)
+        nothing = ", ".join("NULL" for _ in columns)
+        cells = ", ".join(f"r.{name}" for name in columns)
+        size = " + ".join(f"length(CAST(r.{name} AS BLOB))" for name in columns)
+        return f"""
+            WITH RECURSIVE page(at, size, {names}) AS (
+                SELECT -1, 0, {nothing}
+                UNION ALL
+                SELECT page.at + 1, page.size + {size}, {cells} FROM page CROSS JOIN {table} AS r
+                WHERE page.size < :most
+                    AND r.id = json_extract(:ids, '$[' || (page.at + 1) || ']')
+            )
+            SELECT {names} FROM page WHERE at >= 0
+        """
 
     def _cell(self, column: Column, table: str) -> str:
         name = f"{table}.{quoted(column.name)}"

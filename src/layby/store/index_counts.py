@@ -7,7 +7,8 @@ from typing import Final
 from layby.core.model import FAR, Millis
 from layby.core.state import State
 from layby.core.stats import COUNTED, LIVING, LONGEST, StatsData, oldest_waits
-from layby.store.by_time import WAITING, Pair, Read, in_order
+from layby.store.by_time import WAITING, Read, in_order
+from layby.store.page_bounds import Pair
 
 
 def _bounded(source: str) -> str:

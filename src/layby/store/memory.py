@@ -1,19 +1,19 @@
 """The store in dictionaries: for tests, simulation and throw-away runs. Nothing is on disk."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from heapq import merge
 from itertools import islice
+from threading import Lock
 from typing import TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.codes import fits, read_refusals
 from layby.core.due import due
-from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
@@ -24,52 +24,32 @@ from layby.core.model import (
     Message,
     MessageKey,
     Millis,
-    Promise,
     Schedule,
-    Task,
     TaskState,
     is_run_of,
 )
 from layby.core.queries import (
-    ExplainPromise,
-    GetRecords,
-    GetRun,
-    ListHeld,
-    ListRuns,
-    ListWaiting,
     OfferMessages,
-    SearchPromises,
-    SearchSchedules,
-    SearchTasks,
 )
 from layby.core.queue import Entry, Queue, Ready, TakeKey
-from layby.core.replies import (
-    Explanation,
-    FlowData,
-    PromisePage,
-    RowPage,
-    SchedulePage,
-    TaskPage,
-    WaitingPage,
-)
 from layby.core.rows import Rows
-from layby.core.search import matches_promise, matches_run, matches_task, projected
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
-from layby.core.stats import StatsData
 from layby.core.ticks import Tick
-from layby.store import by_time, index_counts, searches
 from layby.store.memory_indexes import Indexes, InOrder, first, until
-from layby.store.neighbours import MemoryNeighbours
+from layby.store.memory_reads import MemoryReads
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class MemoryStore:
-    """Lists scan the whole state where SQL has indexes; what commands need is indexed here too."""
+    """What commands need is indexed; lists are read from copies (`memory_reads`)."""
 
     def __init__(self, settings: Settings, calendar: Calendar) -> None:
+        self._lock = Lock()
+        """Between the writer and whoever copies what it writes."""
+        self._copy: State | None = None
         self.state = State()
         self._time: Millis = 0
         self._settings = settings
@@ -81,8 +61,10 @@ class MemoryStore:
 
     @state.setter
     def state(self, state: State) -> None:
-        self._state = state
-        self._indexes = Indexes(state)
+        with self._lock:
+            self._copy = None
+            self._state = state
+            self._indexes = Indexes(state)
 
     def transaction(self) -> AbstractContextManager[None]:
         """`save` is the only write and cannot fail half-way: there is nothing to roll back."""
@@ -201,6 +183,11 @@ class MemoryStore:
 
     def save(self, changes: Changes, now: Millis = 0) -> None:
         self._time = max(self._time, now)
+        with self._lock:
+            self._copy = None
+            self._save(changes)
+
+    def _save(self, changes: Changes) -> None:
         state, indexes = self.state, self._indexes
         for key, promise in changes.promises.items():
             indexes.move_promise(state.promises.get(key), promise)
@@ -322,67 +309,7 @@ class MemoryStore:
     def living_pids(self) -> tuple[str, ...]:
         return tuple(holder.pid for holder in self.state.holders.values() if holder.is_alive)
 
-    # --- reads that are not by id --------------------------------------------------------
-
-    def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage:
-        rows = self._projected(query.cursor, now)
-        matching = (p for p, task in rows if matches_promise(query, p, task))
-        return PromisePage(*searches.page(matching, query.limit))
-
-    def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage:
-        rows = self._projected(query.cursor, now)
-        tasks = (t for p, t in rows if t is not None and matches_task(query, p, t))
-        return TaskPage(*searches.page(tasks, query.limit))
-
-    def search_schedules(self, query: SearchSchedules) -> SchedulePage:
-        return searches.schedules(list(self.state.schedules.values()), query)
-
-    def find_flow(self, query: FindFlow) -> FlowData:
-        flows = self.state.flows
-        key = (query.group, query.name)
-        groups = sorted(group for group, name in flows if name == query.name)
-        names = sorted(name for group, name in flows if group == query.group)
-        return searches.flow(
-            query,
-            [flows[key]] if key in flows else [],
-            groups[: searches.GROUPS_TOLD],
-            names[: query.names],
-            list(self.state.holders.values()),
-        )
-
-    def get_run(self, query: GetRun, now: Millis) -> RowPage:
-        rows = (row for row in self._projected(query.cursor, now) if row[0].root == query.id)
-        return RowPage(*searches.page_of_rows(rows, query.limit))
-
-    def get_records(self, query: GetRecords, now: Millis) -> RowPage:
-        below = f"{query.id}."
-        rows = (
-            row
-            for row in self._projected(query.cursor, now)
-            if row[0].id == query.id or row[0].id.startswith(below)
-        )
-        return RowPage(*searches.page_of_rows(rows, query.limit))
-
-    def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
-        if query.newest_first:
-            return by_time.newest_runs(by_time.newest_of(self._rows()), query, now)
-        rows = (row for row in self._projected(query.cursor, now) if matches_run(query, *row))
-        return RowPage(*searches.page_of_rows(rows, query.limit))
-
-    def list_held(self, query: ListHeld) -> TaskPage:
-        ids = self._held_ids((query.pid, query.incarnation))
-        tasks = (self.state.tasks[key] for key in ids if key > (query.cursor or ""))
-        return TaskPage(*searches.page(tasks, query.limit))
-
-    def list_waiting(self, query: ListWaiting, now: Millis) -> WaitingPage:
-        rows_after = by_time.waiting_of(self._rows())
-        return by_time.waiting(rows_after, MemoryNeighbours(self.state), query, now)
-
-    def explain(self, query: ExplainPromise, now: Millis) -> Explanation | None:
-        return by_time.explanation(MemoryNeighbours(self.state), query, now)
-
-    def stats(self, now: Millis) -> StatsData:
-        return index_counts.of_state(self.state, now)
+    # --- the rest ------------------------------------------------------------------------
 
     def messages(self, offer: OfferMessages) -> list[Message]:
         wanted = {
@@ -392,9 +319,18 @@ class MemoryStore:
         }
         return [m for place, m in sorted(wanted.items()) if place > offer.after][: offer.limit]
 
+    def open_reader(self, _: Callable[[], None]) -> "MemoryReader":
+        return MemoryReader(self)
+
     def dump(self) -> State:
-        """A copy that later writes do not reach: rows are frozen, the dictionaries are not."""
-        return State(*(copy(getattr(self.state, name)) for name in State.__struct_fields__))
+        """A copy that later writes do not reach: rows are frozen, the dictionaries are not.
+
+        May be called from any thread; the same copy is given to all until something is written.
+        """
+        with self._lock:
+            if self._copy is None:
+                self._copy = State(*(copy(each) for each in astuple(self._state)))
+            return self._copy
 
     def clear(self) -> None:
         self.state = State()
@@ -402,14 +338,21 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _rows(self) -> list[tuple[Promise, Task | None]]:
-        tasks = self.state.tasks
-        return [(promise, tasks.get(key)) for key, promise in self.state.promises.items()]
 
-    def _projected(self, cursor: str | None, now: Millis) -> Iterator[tuple[Promise, Task | None]]:
-        for promise_id, promise in sorted(self.state.promises.items()):
-            if promise_id > (cursor or ""):
-                yield projected(promise, self.state.tasks.get(promise_id), now)
+class MemoryReader:
+    """See `api.StoreReader`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    @contextmanager
+    def snapshot(self, seconds: float) -> Generator[MemoryReads]:
+        """No database keeps anything for it, so it may take its time."""
+        del seconds
+        yield MemoryReads(self._store.dump())
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _first(keyed: Iterable[tuple[Millis | None, str]], limit: int) -> tuple[str, ...]:

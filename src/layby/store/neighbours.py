@@ -18,11 +18,11 @@ from layby.core.replies import Explanation
 from layby.core.search import projected
 from layby.core.state import State
 from layby.core.waits import awaited_in_memory
+from layby.store.page_bounds import Pair, lean
 from layby.store.statements import LAST, Statements
 from layby.store.tables import HOLDERS, WAITS, encode
 
 T = TypeVar("T")
-Pair = tuple[Promise, Task | None]
 
 _pairs = msgspec.json.Decoder(list[Pair])
 _waits = msgspec.json.Decoder(list[Wait])
@@ -41,7 +41,9 @@ class Neighbours(Protocol):
         """How many; without our own workers, which listen for tasks that wait by themselves."""
         ...
 
-    def pairs(self, ids: Sequence[str]) -> list[Pair]: ...
+    def pairs(self, ids: Sequence[str]) -> list[Pair]:
+        """Lean ones."""
+        ...
 
     def holders(self, pids: Sequence[str]) -> list[Holder]:
         """Those with these pids, and all living ones."""
@@ -138,7 +140,7 @@ class SqlNeighbours:
         return dict(self._one(statement, _counted, _packed(awaited), OWN_INBOXES))
 
     def pairs(self, ids: Sequence[str]) -> list[Pair]:
-        return self._one(self._sql.pairs, _pairs, _packed(ids)) if ids else []
+        return self._one(self._sql.lean_pairs, _pairs, _packed(ids)) if ids else []
 
     def holders(self, pids: Sequence[str]) -> list[Holder]:
         packed = self._sql.dialect.packed(HOLDERS.columns, "holders")
@@ -184,7 +186,7 @@ class MemoryNeighbours:
 
     def pairs(self, ids: Sequence[str]) -> list[Pair]:
         promises, tasks = self._state.promises, self._state.tasks
-        return [(promises[key], tasks.get(key)) for key in ids if key in promises]
+        return [lean((promises[key], tasks.get(key))) for key in ids if key in promises]
 
     def holders(self, pids: Sequence[str]) -> list[Holder]:
         found = (h for _, h in sorted(self._state.holders.items()))

@@ -5,13 +5,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from layby.core.model import Promise, Task, Wait
+from layby.core.model import Task, Wait
+from layby.store.page_bounds import Pair
 from layby.store.sqlite import SqliteReader
 from layby.store.tables import HOLDERS, LISTENERS, MESSAGES, SCHEDULES, WAITS
 
 T = TypeVar("T")
 Row = TypeVar("Row", bound=msgspec.Struct)
-Pair = tuple[Promise, Task | None]
 
 PAGE: Final = 5_000
 _TABLE_OF: Final = {each.row: each for each in (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES)}
@@ -76,9 +76,7 @@ class PageReader(SqliteReader):
         return self._decoded(self._sql.dialect.packed_all(packed, source), list[row], given)
 
     def _pairs(self, where: str, *given: object) -> list[Pair]:
-        lean = self._sql.pair
-        for column, instead in (("param", "'{}'"), ("value", "'{}'"), ("task_error", "NULL")):
-            lean = lean.replace(f'promises."{column}"', instead)
+        lean = self._sql.lean_pair.replace('promises."task_error"', "NULL")
         source = f"(SELECT * FROM promises WHERE {where}) AS promises"
         return self._decoded(self._sql.dialect.packed_all(lean, source), list[Pair], given)
 

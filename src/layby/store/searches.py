@@ -1,162 +1,68 @@
-"""Searches as keyset pages. SQL narrows through an index; core decides what really matches."""
+"""Searches by ranges of an index, in id order. Core decides what of it really matches."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
 
 from layby.core.birth import NAME, SCHEDULE
 from layby.core.commands import Tags
-from layby.core.flows import FindFlow
-from layby.core.model import (
-    NEVER,
-    Holder,
-    Millis,
-    Promise,
-    PublishedFlow,
-    Schedule,
-    Task,
-)
-from layby.core.queries import (
-    GetRecords,
-    GetRun,
-    ListHeld,
-    ListRuns,
-    Search,
-    SearchPromises,
-    SearchSchedules,
-    SearchTasks,
-)
-from layby.core.replies import (
-    FlowData,
-    PromisePage,
-    RowPage,
-    SchedulePage,
-    TaskPage,
-)
-from layby.core.search import (
-    matches_promise,
-    matches_run,
-    matches_schedule,
-    matches_task,
-    projected,
-)
+from layby.core.model import NEVER, Millis
+from layby.core.queries import GetRecords, GetRun, ListHeld, ListRuns, Search
 from layby.store import indexed_tags
+from layby.store.page_bounds import FIRST, Pair, id_of, next_chunk
 from layby.store.statements import LAST
 
-Pair = tuple[Promise, Task | None]
 Condition = tuple[str, tuple[object, ...]]
 Read = Callable[[str, Sequence[object], int], list[Pair]]
-"""Reads pairs by a FROM/WHERE text, its arguments and a limit."""
-
-T = TypeVar("T", Promise, Task, Schedule)
-
-GROUPS_TOLD = 10
+"""Reads lean pairs by a FROM/WHERE text, its arguments and a limit."""
 
 
-def promises(read: Read, query: SearchPromises, now: Millis) -> PromisePage:
-    matching = (
-        promise
-        for promise, task in _projected(read, query, "state", query.state, now)
-        if matches_promise(query, promise, task)
-    )
-    return PromisePage(*page(matching, query.limit))
-
-
-def tasks(read: Read, query: SearchTasks, now: Millis) -> TaskPage:
-    matching = (
-        task
-        for promise, task in _projected(read, query, "task_state", query.state, now)
-        if task is not None and matches_task(query, promise, task)
-    )
-    return TaskPage(*page(matching, query.limit))
-
-
-def flow(
-    query: FindFlow,
-    found: Sequence[PublishedFlow],
-    groups: Sequence[str],
-    names: Sequence[str],
-    holders: Iterable[Holder],
-) -> FlowData:
-    able = (each for each in holders if each.is_alive and each.group == query.group)
-    return FlowData(
-        layout=found[0].layout if found else None,
-        able_workers=sum(query.name in each.names for each in able),
-        groups=[each for each in groups if each != query.group],
-        names=names,
-    )
-
-
-def schedules(everything: Sequence[Schedule], query: SearchSchedules) -> SchedulePage:
-    matching = (
-        schedule
-        for schedule in sorted(everything, key=lambda each: each.id)
-        if schedule.id > (query.cursor or "") and matches_schedule(query, schedule)
-    )
-    return SchedulePage(*page(matching, query.limit))
-
-
-def run(read: Read, query: GetRun, now: Millis) -> RowPage:
-    rows = _walk(read, _below(query.id, []), query.cursor or "", query.limit + 1)
-    return RowPage(*page_of_rows((projected(*row, now) for row in rows), query.limit))
-
-
-def records(read: Read, query: GetRecords, now: Millis) -> RowPage:
-    itself: Condition = ("promises.id = ?", (query.id,))
-    below: Condition = ("promises.id >= ? AND promises.id < ?", (f"{query.id}.", f"{query.id}/"))
-    rows = _walk(read, [[itself], [below]], query.cursor or "", query.limit + 1)
-    return RowPage(*page_of_rows((projected(*row, now) for row in rows), query.limit))
-
-
-def runs(read: Read, query: ListRuns, now: Millis) -> RowPage:
-    roots: Condition = ("task_kind = 'root'", ())
-    source = roots if query.schedule is None else _tagged(SCHEDULE, query.schedule)
-    rows = _walk(read, [[source]], query.cursor or "", query.limit + 1)
-    matching = (row for row in (projected(*row, now) for row in rows) if matches_run(query, *row))
-    return RowPage(*page_of_rows(matching, query.limit))
-
-
-def held(read: Read, query: ListHeld) -> TaskPage:
-    condition = ("task_holder = ? AND task_pid = ?", (query.incarnation, query.pid))
-    pairs = _walk(read, [[condition]], query.cursor or "", query.limit + 1)
-    return TaskPage(*page((task for _, task in pairs if task is not None), query.limit))
-
-
-def page(matching: Iterator[T], limit: int) -> tuple[list[T], str | None]:
-    """The first `limit` rows, and the last one's id when there are more."""
-    found = list(islice(matching, limit + 1))
-    more = len(found) > limit
-    return found[:limit], found[limit - 1].id if more else None
-
-
-def page_of_rows(matching: Iterator[Pair], limit: int) -> tuple[list[Pair], str | None]:
-    found = list(islice(matching, limit + 1))
-    more = len(found) > limit
-    return found[:limit], found[limit - 1][0].id if more else None
-
-
-def _projected(
+def searched(
     read: Read, query: Search, column: str, state: str | None, now: Millis
 ) -> Iterator[Pair]:
-    """Candidates in id order, as they read at `now`."""
-    sources = _sources(query, column, state, now)
-    for promise, task in _walk(read, sources, query.cursor or "", query.limit + 1):
-        yield projected(promise, task, now)
+    """What may match; `state` is that of the given column."""
+    return _walk(read, _sources(query, column, state, now), query.cursor, query.limit)
+
+
+def of_run(read: Read, query: GetRun) -> Iterator[Pair]:
+    return _walk(read, _below(query.id, []), query.cursor, query.limit)
+
+
+def of_task(read: Read, query: GetRecords) -> Iterator[Pair]:
+    itself: Condition = ("promises.id = ?", (query.id,))
+    below: Condition = ("promises.id >= ? AND promises.id < ?", (f"{query.id}.", f"{query.id}/"))
+    return _walk(read, [[itself], [below]], query.cursor, query.limit)
+
+
+def roots(read: Read, query: ListRuns) -> Iterator[Pair]:
+    every: Condition = ("task_kind = 'root'", ())
+    source = every if query.schedule is None else _tagged(SCHEDULE, query.schedule)
+    return _walk(read, [[source]], query.cursor, query.limit)
+
+
+def held(read: Read, query: ListHeld) -> Iterator[Pair]:
+    condition = ("task_holder = ? AND task_pid = ?", (query.incarnation, query.pid))
+    return _walk(read, [[condition]], query.cursor, query.limit)
 
 
 def _walk(
-    read: Read, sources: Sequence[Sequence[Condition]], cursor: str, chunk: int
+    read: Read, sources: Sequence[Sequence[Condition]], cursor: str | None, limit: int
 ) -> Iterator[Pair]:
-    """Every row of any source, once, in id order, a chunk at a time."""
+    """Every row of any source, once, in id order; read as it is needed."""
+    ranges = [_range(read, each, cursor or "", min(limit + 1, FIRST)) for each in sources]
+    last = ""
+    for row in merge(*ranges, key=id_of):
+        if row[0].id > last:
+            yield row
+            last = row[0].id
+
+
+def _range(read: Read, conditions: Sequence[Condition], cursor: str, chunk: int) -> Iterator[Pair]:
     while True:
-        merged: dict[str, Pair] = {}
-        for conditions in sources:
-            merged |= {pair[0].id: pair for pair in _read(read, conditions, cursor, chunk)}
-        ids = sorted(merged)[:chunk]
-        yield from (merged[key] for key in ids)
-        if len(ids) < chunk:
+        rows = _read(read, conditions, cursor, chunk)
+        yield from rows
+        if len(rows) < chunk:
             return
-        cursor = ids[-1]
+        cursor, chunk = rows[-1][0].id, next_chunk(rows)
 
 
 def _read(read: Read, conditions: Sequence[Condition], cursor: str, chunk: int) -> list[Pair]:

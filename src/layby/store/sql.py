@@ -1,10 +1,10 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -12,7 +12,6 @@ from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.codes import read_refusals
 from layby.core.due import due
-from layby.core.flows import FindFlow
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
@@ -22,46 +21,23 @@ from layby.core.model import (
     Listener,
     Message,
     Millis,
-    Promise,
     PublishedFlow,
     Schedule,
-    Task,
     TaskState,
     Wait,
     run_ids_between,
 )
 from layby.core.queries import (
-    ExplainPromise,
-    GetRecords,
-    GetRun,
-    ListHeld,
-    ListRuns,
-    ListWaiting,
     OfferMessages,
-    SearchPromises,
-    SearchSchedules,
-    SearchTasks,
 )
 from layby.core.queue import Queue, Ready
-from layby.core.replies import (
-    Explanation,
-    FlowData,
-    PromisePage,
-    RowPage,
-    SchedulePage,
-    TaskPage,
-    WaitingPage,
-)
 from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
-from layby.core.state import State
-from layby.core.stats import StatsData
 from layby.core.ticks import Tick
-from layby.errors import StoreUnreadable
-from layby.store import by_time, index_counts, indexed_tags, searches
+from layby.store import indexed_tags
 from layby.store.dialect import WIDE, Dialect
-from layby.store.failures import explained
-from layby.store.neighbours import SqlNeighbours
+from layby.store.page_bounds import Pair
+from layby.store.sql_reads import SqlReads
 from layby.store.statements import Statements
 from layby.store.tables import (
     FLOWS,
@@ -77,9 +53,6 @@ from layby.store.tables import (
     encode,
     getter,
 )
-
-T = TypeVar("T")
-Pair = tuple[Promise, Task | None]
 
 _pairs = msgspec.json.Decoder(list[Pair])
 _waits = msgspec.json.Decoder(list[Wait])
@@ -102,7 +75,9 @@ FRONT = 8
 """How many more ready tasks than needed are read, in case some are not for this worker."""
 
 
-class SqlStore:
+class SqlStore(SqlReads):
+    """What the writer asks of a database; who only looks at a file reads lists by it too."""
+
     def __init__(
         self,
         connection: sqlite3.Connection,
@@ -112,39 +87,12 @@ class SqlStore:
         name: str = "",
     ) -> None:
         """`name` is what failures call this store: its path."""
-        self._name = name
-        self._connection = connection
+        super().__init__(connection, Statements(dialect), name)
         self._settings = settings
         self._calendar = calendar
-        self._sql = Statements(dialect)
-        self._neighbours = SqlNeighbours(connection, self._sql)
 
-    @contextmanager
-    def transaction(self) -> Generator[None]:
-        try:
-            self._begin()
-            yield
-            self._commit()
-        except sqlite3.Error as error:
-            self._roll_back()
-            raise explained(error, self._name) from error
-        except msgspec.DecodeError as error:
-            self._roll_back()
-            why = f"{self._name}: it holds a row that layby never writes ({error})"
-            raise StoreUnreadable(f"{why}: repair that row or restore a backup") from error
-        except BaseException:
-            self._roll_back()
-            raise
-
-    def _begin(self) -> None:
-        self._connection.execute(self._sql.dialect.begin)
-
-    def _commit(self) -> None:
-        self._connection.execute("COMMIT")
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+    def transaction(self) -> AbstractContextManager[None]:
+        return self._within(self._sql.dialect.begin)
 
     # --- load ----------------------------------------------------------------------------
 
@@ -404,98 +352,16 @@ class SqlStore:
     def living_pids(self) -> tuple[str, ...]:
         return tuple(self._one(self._sql.living_pids, _texts))
 
-    # --- reads that are not by id --------------------------------------------------------
-
-    def search_promises(self, query: SearchPromises, now: Millis) -> PromisePage:
-        return searches.promises(self._read_pairs, query, now)
-
-    def search_tasks(self, query: SearchTasks, now: Millis) -> TaskPage:
-        return searches.tasks(self._read_pairs, query, now)
-
-    def search_schedules(self, query: SearchSchedules) -> SchedulePage:
-        everything = self._one(self._sql.everything(SCHEDULES), _schedules)
-        return searches.schedules(everything, query)
-
-    def find_flow(self, query: FindFlow) -> FlowData:
-        sql = self._sql
-        return searches.flow(
-            query,
-            self._one(sql.flow, _flows, query.group, query.name),
-            self._one(sql.flow_groups, _texts, query.name, searches.GROUPS_TOLD),
-            self._one(sql.flow_names, _texts, query.group, query.names),
-            self._neighbours.holders(()),
-        )
-
-    def get_run(self, query: GetRun, now: Millis) -> RowPage:
-        return searches.run(self._read_pairs, query, now)
-
-    def get_records(self, query: GetRecords, now: Millis) -> RowPage:
-        return searches.records(self._read_pairs, query, now)
-
-    def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
-        if query.newest_first:
-            rows_before = by_time.newest_by_index(self._read_pairs, query.schedule)
-            return by_time.newest_runs(rows_before, query, now)
-        return searches.runs(self._read_pairs, query, now)
-
-    def list_held(self, query: ListHeld) -> TaskPage:
-        return searches.held(self._read_pairs, query)
-
-    def list_waiting(self, query: ListWaiting, now: Millis) -> WaitingPage:
-        rows_after = by_time.waiting_by_index(self._read_pairs)
-        return by_time.waiting(rows_after, self._neighbours, query, now)
-
-    def explain(self, query: ExplainPromise, now: Millis) -> Explanation | None:
-        return by_time.explanation(self._neighbours, query, now)
-
-    def stats(self, now: Millis) -> StatsData:
-        counts = self._connection.execute(
-            index_counts.COUNTS, {"most": index_counts.COUNTED}
-        ).fetchone()
-        return index_counts.by_index(counts, self._read_pairs, now)
+    # --- the rest ------------------------------------------------------------------------
 
     def messages(self, offer: OfferMessages) -> list[Message]:
         after = max(offer.after, (offer.start, "", ""))  # with two bounds it reads all between
         return self._one(self._sql.outbox, _messages, *after, offer.end, offer.limit)
 
-    def dump(self) -> State:
-        sql = self._sql
-        pairs = self._one(f"SELECT json_group_array({sql.pair}) FROM promises", _pairs)
-        waits = self._one(sql.everything(WAITS), _waits)
-        holders = self._one(sql.everything(HOLDERS), _holders)
-        messages = self._one(sql.everything(MESSAGES), _messages)
-        every_schedule = self._one(sql.everything(SCHEDULES), _schedules)
-        return State(
-            promises={promise.id: promise for promise, _ in pairs},
-            tasks={task.id: task for _, task in pairs if task is not None},
-            waits={(wait.awaited, wait.awaiter): wait for wait in waits},
-            listeners=set(self._one(sql.everything(LISTENERS), _listeners)),
-            messages={message.key: message for message in messages},
-            holders={(holder.pid, holder.incarnation): holder for holder in holders},
-            schedules={schedule.id: schedule for schedule in every_schedule},
-            flows={
-                (each.group, each.name): each for each in self._one(sql.everything(FLOWS), _flows)
-            },
-        )
-
     def clear(self) -> None:
         with self.transaction():
             for table in ("promises", "tags", *(t.name for t in _SIDE_TABLES)):
                 self._connection.execute(f"DELETE FROM {table}")
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _read_pairs(self, source: str, arguments: Sequence[object], limit: int) -> list[Pair]:
-        statement = f"""
-            SELECT json_group_array(json(pair)) FROM (
-                SELECT {self._sql.pair} AS pair FROM {source} LIMIT ?)
-        """
-        text = self._connection.execute(statement, (*arguments, limit)).fetchone()[0]
-        return _pairs.decode(text)
-
-    def _one(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
-        return decoder.decode(self._connection.execute(statement, arguments).fetchone()[0])
 
 
 _SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS)

@@ -10,12 +10,14 @@ from typing import Any, Final, Literal
 from layby.core.model import Millis
 from layby.core.settings import Calendar, Settings
 from layby.errors import StoreGone, StoreUnreadable
+from layby.store import wal_breaks
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
 from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
 from layby.store.own_file import OwnFile
 from layby.store.ownership import Ownership
 from layby.store.sql import SqlStore
+from layby.store.sqlite_snapshots import SqliteSnapshots, TimedConnection
 
 Durability = Literal["full", "normal"]
 OLDEST_SQLITE: Final = (3, 38, 0)
@@ -37,6 +39,7 @@ class SqliteStore(SqlStore):
     ) -> None:
         """`busy_ms`: how long to wait for another program that has locked the file."""
         self.path = Path(path)
+        self._breaks = wal_breaks.of_file(self.path)
         with ExitStack() as undo:
             self._ownership = Ownership(self.path, is_server=is_server)
             undo.callback(self._ownership.release)
@@ -48,14 +51,22 @@ class SqliteStore(SqlStore):
             undo.pop_all()
         self._is_open = True
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _begin(self, statement: str) -> None:
+        super()._begin(statement)
         self._look()
 
     def _commit(self) -> None:
         super()._commit()
         self._look(after_commit=True)
         self._own_file.look_beside()
+
+    def open_reader(self, give_way: Callable[[], None]) -> SqliteSnapshots:
+        connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)
+        assert isinstance(connection, TimedConnection)
+        connection.give_way = give_way
+        look = self._own_file.look_at_path
+        look()
+        return SqliteSnapshots(connection, self._sql, self._name, self._breaks, look)
 
     def close(self) -> None:
         """Nothing is written to a file that is somebody else's by now."""
@@ -99,6 +110,7 @@ def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Con
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {durability}")
         connection.execute("PRAGMA cache_size = -12288")
+        connection.execute(f"PRAGMA journal_size_limit = {wal_breaks.KEPT_BYTES}")
         migrate(connection, _DIALECT)
         return connection
 
@@ -111,9 +123,12 @@ def missing_migrations(path: Path | str) -> list[Migration]:
 
 
 def _connect_readonly(
-    path: Path, refuse: Callable[[sqlite3.Connection], object] = refuse_outdated
+    path: Path,
+    refuse: Callable[[sqlite3.Connection], object] = refuse_outdated,
+    **options: Any,
 ) -> sqlite3.Connection:
-    with _opened(path, f"{path.resolve().as_uri()}?{_read_mode(path)}", uri=True) as connection:
+    database = f"{path.resolve().as_uri()}?{_read_mode(path)}"
+    with _opened(path, database, uri=True, **options) as connection:
         if "layby_migrations" not in _tables(connection):
             raise StoreUnreadable("this is not a layby database: give another path")
         refuse(connection)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from layby.core.birth import SCHEDULE
-from layby.core.model import NEVER
+from layby.core.model import EMPTY, NEVER
 from layby.store.dialect import Dialect, quoted
 from layby.store.tables import (
     FLOWS,
@@ -32,6 +32,7 @@ class Statements:
         self.dialect = dialect
         promise = dialect.packed(PROMISES.columns, "promises")
         self.pair = f"json_array({promise}, {self._task()})"
+        self.lean_pair = without(self.pair, "promises", param=EMPTY, value=EMPTY)
         self._prepare_loads(dialect.any_of)
         self._prepare_writes(dialect.any_of)
         self._prepare_time()
@@ -40,6 +41,8 @@ class Statements:
         """What a batch declares, and the few reads that are not by id."""
         self.load = self._load()
         self.pairs = self._all(self.pair, f"promises WHERE id IN {any_of}")
+        self.lean_pairs = self._all(self.lean_pair, f"promises WHERE id IN {any_of}")
+        self.filled = cache(self.dialect.filled)
         self.ids_of_branches = f"""
             SELECT json_group_array(json_array(branch, id)) FROM (
                 SELECT branch, id FROM promises
@@ -154,8 +157,12 @@ class Statements:
         self.store_time = "SELECT at FROM store_time"
         self.put_store_time = "UPDATE store_time SET at = ? WHERE at < ?"
 
-    def everything(self, table: Table) -> str:
-        return self._all(self.dialect.packed(table.columns, table.name), table.name)
+    def next_rows(self, table: Table, packed: str = "") -> str:
+        """The first rows after a key, by key, up to a limit."""
+        key = ", ".join(map(quoted, table.key))
+        after = f"({key}) > ({', '.join('?' * len(table.key))}) ORDER BY {key} LIMIT ?"
+        packed = packed or self.dialect.packed(table.columns, table.name)
+        return self._all(packed, f"(SELECT * FROM {table.name} WHERE {after}) AS {table.name}")
 
     def _task(self) -> str:
         packed = self.dialect.packed(TASKS.columns, "promises")
@@ -223,6 +230,13 @@ class Statements:
         return (
             f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {self.dialect.rows(key)})"
         )
+
+
+def without(packed: str, table: str, **instead: str) -> str:
+    """The same expression, with constants in place of these columns."""
+    for column, constant in instead.items():
+        packed = packed.replace(f"{table}.{quoted(column)}", f"'{constant}'")
+    return packed
 
 
 def _excluded(names: Sequence[str]) -> str:

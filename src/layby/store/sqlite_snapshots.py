@@ -1,0 +1,89 @@
+"""Reads of a SQLite file beside its writer: in WAL mode neither waits for the other."""
+
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from math import inf
+from time import monotonic
+from typing import Any, Final
+
+from layby.errors import ReadRefused
+from layby.store.sql_reads import SqlReads
+from layby.store.statements import Statements
+from layby.store.wal_breaks import WalBreaks
+
+STEPS: Final = 100_000
+"""Steps of SQLite's machine between two looks at the clock: some milliseconds."""
+
+
+class TimedConnection(sqlite3.Connection):
+    """Ends what it is asked when its time is over: between two statements, and within one."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._until = inf
+        self._is_over = False
+        self.give_way: Callable[[], None] = lambda: None
+        self.set_progress_handler(self._look, STEPS)
+
+    def begin(self, seconds: float) -> None:
+        self._until, self._is_over = monotonic() + seconds, False
+
+    def end(self) -> bool:
+        """Whether the time was over before the end."""
+        self._until = inf
+        return self._is_over
+
+    def execute(self, *given: Any) -> sqlite3.Cursor:
+        if self._look():
+            raise sqlite3.OperationalError("interrupted")
+        found = super().execute(*given)
+        self.give_way()
+        return found
+
+    def _look(self) -> bool:
+        """Says so only once: a transaction that was ended must still be rolled back."""
+        if monotonic() < self._until:
+            return False
+        self._until, self._is_over = inf, True
+        return True
+
+
+class SqliteSnapshots(SqlReads):
+    """See `api.StoreReader`. `look` raises if the file that was opened is not there any more."""
+
+    def __init__(
+        self,
+        connection: TimedConnection,
+        sql: Statements,
+        name: str,
+        breaks: WalBreaks,
+        look: Callable[[], object],
+    ) -> None:
+        super().__init__(connection, sql, name)
+        self._timed = connection
+        self._breaks = breaks
+        self._look = look
+
+    @contextmanager
+    def snapshot(self, seconds: float) -> Generator["SqliteSnapshots"]:
+        with self._breaks.snapshot(), self._timed_snapshot(seconds):
+            yield self
+
+    def _commit(self) -> None:
+        super()._commit()
+        self._look()
+
+    @contextmanager
+    def _timed_snapshot(self, seconds: float) -> Generator[None]:
+        self._timed.begin(seconds)
+        try:
+            with self._within("BEGIN"):
+                self._connection.execute(self._sql.store_time)  # the first read takes the snapshot
+                yield
+        except Exception as error:
+            if self._timed.end():
+                raise ReadRefused(f"It took longer than {seconds:g} s: ask for less") from error
+            raise
+        finally:
+            self._timed.end()
