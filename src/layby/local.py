@@ -20,7 +20,7 @@ from layby.core.model import Millis
 from layby.core.queries import Query
 from layby.core.replies import Reply
 from layby.engine.engine import Engine
-from layby.engine.items import Answer, Item
+from layby.engine.items import Allowance, Answer, Item
 
 Answers = Sequence[tuple[Item, Answer]]
 
@@ -57,10 +57,18 @@ class LocalClient:
         self._post(item)
         return item
 
-    def ask(self, request: Command | Query, now: Millis | None = None) -> "asyncio.Future[Reply]":
-        """Requests keep the order of the calls; `now` sets the time, for debugging and tests."""
+    def ask(
+        self,
+        request: Command | Query,
+        now: Millis | None = None,
+        allowance: Allowance | None = None,
+    ) -> "asyncio.Future[Reply]":
+        """Requests keep the order of the calls; `now` sets the time, for debugging and tests.
+
+        Requests that share an `allowance` may be answered with NOT_BEGUN.
+        """
         future: asyncio.Future[Reply] = self._loop.create_future()
-        item = Item(request, self._sink, future, now)
+        item = Item(request, self._sink, future, now, allowance)
         if isinstance(request, Take | WatchPromise):
             future.add_done_callback(partial(_abandon, item))
         self._post(item)

@@ -67,7 +67,7 @@ def handles_claim(command: type[FencedCommand]) -> Callable[[ClaimHandler], Clai
     return attached
 
 
-@declare("task.get", sender=Sender.CLIENT, answer=TaskData, unqueues=False)
+@declare("task.get", sender=Sender.CLIENT, answer=TaskData, reads=True)
 class GetTask(TaskCommand, frozen=True):
     """The task as it stands."""
 

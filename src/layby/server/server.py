@@ -141,7 +141,7 @@ class Server:
             gate=gate,
             count=self._count,
             metrics=self._metrics.scrape,
-            limits=Limits(read_timeout=http.read_timeout, max_connections=http.max_connections),
+            limits=Limits(http.read_timeout, http.write_timeout, http.max_connections),
             debug=self.config.debug,
         )
 

@@ -40,6 +40,10 @@ class Statements:
         """What a batch declares, and the few reads that are not by id."""
         self.load = self._load()
         self.pairs = self._all(self.pair, f"promises WHERE id IN {any_of}")
+        self.weights = f"""
+            SELECT coalesce({self.dialect.size}(p.param) + {self.dialect.size}(p.value), 0)
+            FROM {self.dialect.texts} LEFT JOIN promises AS p ON p.id = r.value
+        """
         self.ids_of_branches = f"""
             SELECT json_group_array(json_array(branch, id)) FROM (
                 SELECT branch, id FROM promises
