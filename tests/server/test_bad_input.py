@@ -492,3 +492,26 @@ def test_deep_batches_are_refused(line: Line) -> None:
         inner = ask("layby.batch", {"requests": [inner]})
     [reply] = batch(line, inner).json["data"]["replies"]
     assert reply["head"]["status"] == 400
+
+
+# --- more values than anybody needs ----------------------------------------------------------
+
+MANY = {
+    "a batch of nothing": ("layby.batch", '{"requests":[' + "{}," * 400_000 + "{}]}"),
+    "tags": ("promise.create", '{"tags":{' + '"a":"",' * 400_000 + '"a":""}}'),
+    "numbers": ("promise.get", '{"id":[' + "1," * 400_000 + "1]}"),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_millions_of_values_are_not_read(line: Line, name: str) -> None:
+    """Reading them takes longer than others want to wait."""
+    kind, data = MANY[name]
+    head = '{"corrId":"c","version":"2026-04-01"}'
+    answer = line.post(f'{{"kind":"{kind}","head":{head},"data":{data}}}'.encode())
+    refused(answer, "Invalid request envelope: it has more than 300,000 values: send less at once")
+
+
+def test_commas_in_a_text_are_not_values(line: Line) -> None:
+    data = {"id": "commas", "timeoutAt": 1, "param": {"data": ",[{" * 400_000}}
+    assert line.ask("promise.create", data).status == 200

@@ -10,7 +10,7 @@ import logging
 import socket
 import struct
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
@@ -85,7 +85,7 @@ class AnswersUnderWay:
                     return
 
     @contextmanager
-    def _holding(self, transport: asyncio.Transport, size: int) -> Iterator[None]:
+    def _holding(self, transport: asyncio.Transport, size: int) -> Generator[None]:
         self._held[transport] = size
         self._room -= size
         while self._room < 0 and len(self._held) > 1:

@@ -19,7 +19,7 @@ from layby.local import LocalClient
 from layby.server.answers_under_way import JSON, AnswersUnderWay, Send, hang_up, set_option, start
 from layby.server.auth import Gate, Identity, bearer
 from layby.server.cross_origin import ORIGIN_REFUSED, is_cross_origin
-from layby.server.poll_stream import PollConnection
+from layby.server.poll_stream import PollConnection, StreamRoom
 from layby.server.request_bodies import BodyReader, header
 from layby.server.request_handler import Peer, RequestHandler
 from layby.wire.ask import INCARNATION
@@ -69,6 +69,7 @@ class Application:
         self._settings = settings
         self._body_reader = BodyReader(settings.max_body)
         self._answers = AnswersUnderWay()
+        self._room = StreamRoom()
         self._metrics = metrics
         self._draining = asyncio.Event()
         self.url = ""
@@ -143,7 +144,7 @@ class Application:
             await _respond(send, who.status, str(who.data).encode(), TEXT)
             return
         poll = PollConnection(
-            group, receiver_id, self._router, self.url, self._settings.poll_buffer
+            group, receiver_id, self._router, self.url, self._settings.poll_buffer, self._room
         )
         self.polls.add(poll)
         scope["state"]["become_stream"]()

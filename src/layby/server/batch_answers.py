@@ -27,6 +27,8 @@ SLICE_BYTES: Final = 2**18
 """And about this much of them, so that reading them does not take long either."""
 LOADED_CHARS: Final = 2**20
 """A slice ends after the request that brings what was loaded for it above this."""
+HESITATION_S: Final = 0.002
+"""Much less than a large batch takes; and most who hang up on one do so within this time."""
 READ_BYTES: Final = 8 * 2**20
 """When the answers of a batch have this size, its reads are no longer served."""
 ASK_ALONE: Final = refuse(
@@ -75,12 +77,18 @@ class BatchAnswers:
             self._is_small = False
             answers = await self._answer_slice()
         else:
+            await self._hesitate()
             async with self._turn():
-                await asyncio.sleep(0)  # others first; and a peer that hung up is noticed
+                await asyncio.sleep(0)  # others first
                 if self._is_gone():
                     return None
                 answers = await self._answer_slice()
         return self._encoder.piece(answers, is_last=self.is_done)
+
+    async def _hesitate(self) -> None:
+        """Once, before a large batch begins: who hangs up at once is not worked for."""
+        if not self._answered_bytes:
+            await asyncio.sleep(HESITATION_S)
 
     async def _answer_slice(self) -> list[bytes]:
         allowance = Allowance(LOADED_CHARS)

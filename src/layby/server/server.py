@@ -155,6 +155,7 @@ class Server:
             on_delivered=lambda each: self.engine.forget([each.key]),
             on_dropped=lambda each: self.engine.forget([each.key]),
             count=self._metrics.delivery,
+            prefix_of=None if self._gate.is_open else self._gate.prefixes.of,
         )
 
     def _push_config(self) -> PushConfig:

@@ -17,6 +17,8 @@ VERSION: Final = "2026-04-01"
 MAX_BATCH: Final = 1_000
 MAX_LENIENT: Final = 50_000
 """Most values in a request that is read leniently: nobody else is served in the meantime."""
+MAX_VALUES: Final = 300_000
+"""Most values in any request, for the same reason: a body may hold millions of them."""
 _FENCED: Final[dict[str, type[CreatePromise | SettlePromise]]] = {
     "promise.create": CreatePromise,
     "promise.settle": SettlePromise,
@@ -108,6 +110,9 @@ _decoders: dict[type[Any], "msgspec.json.Decoder[Any]"] = {
 
 
 def decode(body: bytes) -> Request:
+    if len(body) > MAX_VALUES and body.count(b",") > MAX_VALUES and _value_count(body) > MAX_VALUES:
+        why = f"it has more than {MAX_VALUES:,} values: send less at once, or as one text"
+        return _unreadable(b"", ValueError(why))
     try:
         envelope = _envelopes.decode(body)
     except MALFORMED as error:
