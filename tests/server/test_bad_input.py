@@ -509,7 +509,8 @@ def test_millions_of_values_are_not_read(line: Line, name: str) -> None:
     kind, data = MANY[name]
     head = '{"corrId":"c","version":"2026-04-01"}'
     answer = line.post(f'{{"kind":"{kind}","head":{head},"data":{data}}}'.encode())
-    refused(answer, "Invalid request envelope: it has more than 300,000 values: send less at once")
+    why = "Invalid request: it has more than 300,000 values: send less at once"
+    refused(answer, why, kind, "c")
 
 
 def test_commas_in_a_text_are_not_values(line: Line) -> None:

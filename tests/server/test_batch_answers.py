@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from layby.core.replies import Empty, Reply, ok
 from layby.engine.items import NOT_BEGUN, Allowance
-from layby.server.batch_answers import ASK_ALONE, READ_BYTES, SLICE, BatchAnswers, Service
+from layby.server.batch_answers import ASK_ALONE, READ_BYTES, SLICE, BatchAnswers, Serving
 from layby.wire.decode import Request
 from layby.wire.encode import encode
 from tests.helpers.raw_http import envelope
@@ -32,7 +32,7 @@ class Served:
         self._allowance: Allowance | None = None
 
     def batch(self, requests: list[bytes]) -> BatchAnswers:
-        service = Service(self._ask, self._wait, self._encode)
+        service = Serving(self._ask, self._wait, self._encode)
         raws = [Raw(each) for each in requests]
         return BatchAnswers("c", raws, service, self._turn, lambda: self.is_gone)
 

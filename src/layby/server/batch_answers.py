@@ -38,7 +38,7 @@ ASK_ALONE: Final = refuse(
 )
 
 
-class Service(NamedTuple):
+class Serving(NamedTuple):
     """How one request of a batch is served."""
 
     ask: Callable[[Request, Allowance], "asyncio.Future[Reply] | Reply"]
@@ -54,7 +54,7 @@ class BatchAnswers:
         self,
         corr_id: str,
         requests: Sequence[Raw],
-        service: Service,
+        service: Serving,
         turn: Callable[[], AbstractAsyncContextManager[None]],
         is_gone: Callable[[], bool],
     ) -> None:

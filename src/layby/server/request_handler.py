@@ -15,7 +15,7 @@ from layby.engine.items import Allowance
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
-from layby.server.batch_answers import LOADED_CHARS, BatchAnswers, Service
+from layby.server.batch_answers import LOADED_CHARS, BatchAnswers, Serving
 from layby.server.rate_limited_log import RateLimitedLog
 from layby.server.turns import Turns
 from layby.wire.decode import KINDS, Batch, Request, decode
@@ -80,7 +80,7 @@ class RequestHandler:
     def _answer_batch(self, outer: Request, batch: Batch, who: Identity, peer: Peer) -> HttpAnswer:
         """The requests of a slice are submitted in one turn of the loop, so they share a commit."""
         encode_each = partial(self._encoded, perf_counter())
-        service = Service(partial(self._ask_in_batch, who), self._reply, encode_each)
+        service = Serving(partial(self._ask_in_batch, who), self._reply, encode_each)
         turn = partial(self._turns.turn, who.subject)
         parts = BatchAnswers(outer.corr_id, batch.requests, service, turn, peer.is_gone)
         return HttpAnswer(200, parts)
