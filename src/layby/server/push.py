@@ -75,7 +75,7 @@ class Pusher:
         self._resend_after = resend_after
         self._poster = Poster(config, self._connected, lookup)
         self._queue = PushQueue(config.concurrency, by_prefix=prefix_of is not None)
-        self._prefix_of = prefix_of or (lambda _: "")
+        self._prefix_of: Callable[[str], str] = prefix_of or (lambda _: "")
         self._pending: dict[MessageKey, PendingPush] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._logged: set[tuple[str, str]] = set()
