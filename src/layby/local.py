@@ -20,7 +20,7 @@ from layby.core.model import Millis
 from layby.core.queries import Query
 from layby.core.replies import Reply
 from layby.engine.engine import Engine
-from layby.engine.items import Answer, Item
+from layby.engine.items import Allowance, Answer, Item
 
 Answers = Sequence[tuple[Item, Answer]]
 
@@ -58,14 +58,19 @@ class LocalClient:
         return item
 
     def ask(
-        self, request: Command | Query, now: Millis | None = None, caller: Hashable = None
+        self,
+        request: Command | Query,
+        now: Millis | None = None,
+        caller: Hashable = None,
+        allowance: Allowance | None = None,
     ) -> "asyncio.Future[Reply]":
         """Requests keep the order of the calls; `now` sets the time, for debugging and tests.
 
         `caller`: for whom, if this client serves several; reads of one do not hold up others'.
+        Requests that share an `allowance` may be answered with NOT_BEGUN.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
-        item = Item(request, self._sink, future, now, caller)
+        item = Item(request, self._sink, future, now, caller, allowance)
         if isinstance(request, Take | WatchPromise | Query):
             future.add_done_callback(partial(_abandon, item))
         self._post(item)

@@ -194,6 +194,23 @@ def test_a_batch_too_large_for_the_server_is_taken_apart():
     on_stage(scene, {"server.max_body": 100_000})
 
 
+def test_reads_that_an_answer_has_no_room_for_are_asked_again():
+    """In a batch of what is left, until all are read; nobody hears of it."""
+    value = c.Value(data="x" * 3_000_000)
+
+    async def scene(stage: Stage) -> None:
+        for n in range(8):
+            await stage.client.send(c.CreatePromise(id=f"x{n}", timeout_at=NEVER, param=value))
+        stage.meddler.batches.clear()
+        sends = [stage.client.send(c.GetPromise(id=f"x{n}")) for n in range(8)]
+        replies: list[Any] = await asyncio.gather(*sends, stage.client.send(r.settle("x0")))
+        assert [each.data.promise.id for each in replies] == [*(f"x{n}" for n in range(8)), "x0"]
+        assert stage.meddler.batches[0] == 9
+        assert 2 <= len(stage.meddler.batches) <= 4
+
+    on_stage(scene)
+
+
 def test_one_refusal_of_a_batch_does_not_touch_its_neighbours():
     """Each gets its own answer."""
 

@@ -291,7 +291,13 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
 
 async def _message(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
-    return head + await reader.readexactly(_length(head))
+    if b"transfer-encoding: chunked" not in head.lower():
+        return head + await reader.readexactly(_length(head))
+    pieces = [head]
+    while pieces[-1] != b"0\r\n\r\n":
+        size = await reader.readuntil(b"\r\n")
+        pieces.append(size + await reader.readexactly(int(size, 16) + 2))
+    return b"".join(pieces)
 
 
 def _length(head: bytes) -> int:

@@ -10,7 +10,14 @@ import pytest
 from layby.core.model import Message, Promise
 from layby.delivery.routing import Router
 from layby.engine.outbox import Outgoing
-from layby.server.poll_stream import MAX_CHARS, PIECE_BYTES, PING, PollConnection
+from layby.server.poll_stream import (
+    LITTLE_CHARS,
+    MAX_CHARS,
+    PIECE_BYTES,
+    PING,
+    PollConnection,
+    StreamRoom,
+)
 from tests.delivery.test_routing import Outbox, execute, new_router, settled, unblock
 from tests.helpers.push_receivers import Seen, on_loop
 
@@ -29,8 +36,9 @@ class Reader:
         ping_every: float = FOREVER,
         patience: float = FOREVER,
         slowly: Callable[[], Awaitable[None]] | None = None,
+        room: StreamRoom | None = None,
     ) -> None:
-        self.poll = PollConnection("g", name, router, "http://here", buffer)
+        self.poll = PollConnection("g", name, router, "http://here", buffer, room)
         self.chunks = Seen()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -54,10 +62,10 @@ class Reader:
         return await self.stream
 
 
-def large(number: int, chars: int) -> Outgoing:
+def large(number: int, chars: int, to: str = "a") -> Outgoing:
     value = f'{{"data":"{"x" * chars}"}}'
     promise = Promise(f"p{number}", "p", value, "{}", 9, 0, state="resolved", settled_at=1)
-    return Outgoing(Message(promise.id, "unblock", "poll://uni@g/a"), promise)
+    return Outgoing(Message(promise.id, "unblock", f"poll://uni@g/{to}"), promise)
 
 
 def work(number: int, address: str = "poll://any@g") -> Outgoing:
@@ -244,3 +252,58 @@ def test_a_stream_that_is_cancelled_leaves_its_messages(message: Outgoing) -> No
         await following.end()
 
     scene()
+
+
+# --- all streams together --------------------------------------------------------------------
+
+
+@on_loop
+async def test_streams_that_do_not_read_have_only_so_much_room_together() -> None:
+    """Each may hold a little, whatever the others hold; and all of it is given back."""
+    router, room = new_router(Outbox()), StreamRoom(3 * PIECE_BYTES)
+    stuck = [Reader(router, name, room=room) for name in "ab"]
+    for each in stuck:
+        each.gate.clear()
+    await settled()
+    for number in range(3):
+        router.committed([large(number, PIECE_BYTES, "a")], [])
+        await settled()
+    assert room.left <= 0
+    assert not stuck[0].poll.has_room
+    router.committed([large(8, 2 * LITTLE_CHARS, "b")], [])
+    await settled()
+    assert not stuck[1].poll.has_room
+    other = Reader(router, "c", room=room)
+    await settled()
+    router.committed([large(9, PIECE_BYTES, "c")], [])
+    await settled()
+    assert other.told == ["p9"]
+    assert await other.end()
+    stuck[0].gate.set()
+    await settled()
+    assert stuck[0].told == ["p0", "p1", "p2"]
+    assert stuck[1].poll.has_room
+    stuck[1].poll.close()
+    assert room.left == 3 * PIECE_BYTES
+    for each in stuck:
+        each.gate.set()
+        await each.end()
+
+
+@on_loop
+async def test_what_was_withdrawn_takes_no_room() -> None:
+    router, room = new_router(Outbox()), StreamRoom(10 * PIECE_BYTES)
+    reader = Reader(router, room=room)
+    reader.gate.clear()
+    await settled()
+    outgoing = [large(number, PIECE_BYTES) for number in range(4)]
+    router.committed(outgoing[:1], [])
+    await settled()
+    router.committed(outgoing[1:], [])
+    await settled()
+    router.committed([], [each.key for each in outgoing[1:]])
+    reader.gate.set()
+    await settled()
+    assert reader.told == ["p0"]
+    assert room.left == 10 * PIECE_BYTES
+    await reader.end()

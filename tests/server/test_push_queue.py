@@ -13,16 +13,17 @@ from layby.server.push_queue import PendingPush, PushQueue
 class Line:
     """Turns, with parcels that are easily made and told apart."""
 
-    def __init__(self, concurrency):
-        self.queue = PushQueue(concurrency)
+    def __init__(self, concurrency, *, by_prefix=False):
+        self.queue = PushQueue(concurrency, by_prefix=by_prefix)
         self.made = 0
 
-    def add(self, origin, count=1):
+    def add(self, origin, count=1, prefix=""):
         added = []
         for _ in range(count):
             self.made += 1
             message = Message(f"p{self.made}", "execute", f"http://{origin}/")
-            pending = PendingPush(self.queue.host(origin), URL(message.address), message, None)
+            host = self.queue.host(origin, prefix)
+            pending = PendingPush(host, URL(message.address), message, None)
             self.queue.add(pending)
             added.append(pending)
         return added
@@ -160,11 +161,12 @@ def test_a_host_is_forgotten_with_its_last_message():
     pendings = line.add("a", 2)
     for pending in line.take_all():
         line.queue.finish(pending)
-    assert list(line.queue._hosts) == ["a"]
+    assert list(line.queue._hosts) == [("", "a")]
     pendings.clear()
     del pending
     gc.collect()
-    assert (list(line.queue._hosts), list(line.queue._ready_hosts)) == ([], [])
+    assert (list(line.queue._hosts), list(line.queue._ready)) == ([], [])
+    assert list(line.queue._shares) == []
 
 
 HOSTS = st.sampled_from("abcdef")
@@ -211,3 +213,56 @@ def test_nothing_is_lost_and_the_room_is_never_exceeded(concurrency, steps):
             line.queue.end_back_off(host)
         under_way = line.take_all()
     assert left == set(keep)
+
+
+# --- prefixes ------------------------------------------------------------------------------------
+
+
+def test_a_prefix_with_many_hosts_that_hang_leaves_room_for_another():
+    """Its owner may name as many as they like: three quarters of the capacity are the most."""
+    line = Line(256, by_prefix=True)
+    for number in range(300):
+        line.add(f"hangs-{number}", 10, prefix="greedy.")
+    assert len(line.take_all()) == 192
+    others = line.add("other", 3, prefix="modest.")
+    assert line.take_all() == others
+    (third,) = line.add("third", prefix="late.")
+    assert line.take_all() == [third]
+
+
+def test_prefixes_take_turns_however_many_hosts_they_name():
+    line = Line(8, by_prefix=True)
+    for number in range(20):
+        line.add(f"many-{number}", 5, prefix="greedy.")
+    line.add("one", 20, prefix="modest.")
+    prefixes = [pending.host.share.prefix for pending in line.take_all()]
+    assert prefixes == ["greedy.", "modest."] * 3
+
+
+def test_prefixes_share_a_host_without_waiting_for_each_other():
+    line = Line(8, by_prefix=True)
+    line.add("a", 100, prefix="greedy.")
+    line.take_all()
+    (other,) = line.add("a", prefix="modest.")
+    assert line.take_all() == [other]
+
+
+@given(
+    st.integers(4, 64),
+    st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 5), st.integers(1, 40)), max_size=20),
+)
+def test_who_has_nothing_under_way_is_served_while_any_of_three_hang(concurrency, added):
+    """Whatever hangs, up to two other prefixes find room."""
+    line = Line(concurrency, by_prefix=True)
+    for prefix, host, count in added:
+        line.add(f"{prefix}{host}", count, prefix=prefix)
+        if prefix != "z":
+            line.take_all()
+    under_way = dict.fromkeys("xyz", 0)
+    for share in line.queue._shares.values():
+        under_way[share.prefix] = share.under_way
+    assert sum(under_way.values()) <= concurrency
+    if concurrency >= 16 and not under_way["z"]:
+        (mine,) = line.add("mine", prefix="z")
+        line.take_all()
+        assert mine.host.share.under_way > 0

@@ -44,6 +44,8 @@ BATCH: Final = 500
 BATCH_BYTES: Final = 1_000_000
 CLOSING_S: Final = 1.0
 """How long `close` lets the queue be sent."""
+NO_ROOM: Final = 429
+"""The status of a read for which the answer to its batch had no room: nothing has happened."""
 DAY_MS: Final = 86_400_000
 NOT_UNICODE: Final = refuse(400, "Invalid request: a text in it is not valid Unicode")
 
@@ -241,31 +243,43 @@ class HttpClient:
         self, batch: Sequence[PendingRequest]
     ) -> tuple[Sequence[PendingRequest], LaybyError]:
         """Returns the requests that have no answer yet, and why."""
-        try:
-            replies = await self._exchange(batch)
-        except Unreachable as failure:
-            self._first.failed(failure.why)
-            for pending in batch:
-                pending.may_have_arrived |= failure.may_have_arrived
-            return batch, failure
-        if len(batch) > 1 and all(reply.status == 413 for reply in replies):
-            for pending in batch:
-                await self._deliver([pending])
-            return (), _stopped()
+        busy: list[PendingRequest] = []
+        why = ""
+        while batch:
+            try:
+                replies = await self._exchange(batch)
+            except Unreachable as failure:
+                self._first.failed(failure.why)
+                for pending in batch:
+                    pending.may_have_arrived |= failure.may_have_arrived
+                return [*busy, *batch], failure
+            if len(batch) > 1 and all(reply.status == 413 for reply in replies):
+                for pending in batch:
+                    await self._deliver([pending])
+                break
+            busy += [
+                each for each, reply in zip(batch, replies, strict=True) if reply.status == 503
+            ]
+            why = next((f": {reply.data}" for reply in replies if reply.status == 503), why)
+            batch = await self._conclude_all(batch, replies)
+        if busy:
+            self._first.failed("it cannot serve now")
+        return busy, StoreUnavailable(f"the server at {self.transport.url} cannot serve now{why}")
+
+    async def _conclude_all(
+        self, batch: Sequence[PendingRequest], replies: Sequence[Reply]
+    ) -> list[PendingRequest]:
+        """Returns those to ask again at once: fewer, since the first one is always served."""
+        again: list[PendingRequest] = []
         for pending, reply in zip(batch, replies, strict=True):
-            if reply.status != 503:
+            if reply.status == NO_ROOM and pending is not batch[0]:
+                again.append(pending)
+            elif reply.status != 503:
                 await self._conclude(pending, reply)
-        unanswered = [
-            each for each, reply in zip(batch, replies, strict=True) if reply.status == 503
-        ]
-        if len(unanswered) < len(batch):
+        if any(reply.status != 503 for reply in replies):
             self._first.heard()
             self._outage.over()
-        self._first.failed("it cannot serve now")
-        why = next((f": {reply.data}" for reply in replies if reply.status == 503), "")
-        return unanswered, StoreUnavailable(
-            f"the server at {self.transport.url} cannot serve now{why}"
-        )
+        return again
 
     async def _exchange(self, batch: Sequence[PendingRequest]) -> list[Reply]:
         alone = len(batch) == 1

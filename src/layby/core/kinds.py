@@ -71,6 +71,8 @@ class Command(BaseRequest, frozen=True):
 
     unqueues: ClassVar[bool]
     """Whether it may remove ready tasks it names from the queue, other than by a take."""
+    reads: ClassVar[bool]
+    """Whether it only reads: who is not answered can ask again, and nothing has happened."""
     handler: ClassVar[Handler] = _no_handler
 
     def footprint(self, into: Footprint) -> None:
@@ -131,7 +133,7 @@ _declared: Final[dict[str, type[BaseRequest]]] = {}
 
 
 def declare(
-    kind: str, *, sender: Sender, answer: type[Any], unqueues: bool = True
+    kind: str, *, sender: Sender, answer: type[Any], unqueues: bool = True, reads: bool = False
 ) -> Callable[[type[AnyRequest]], type[AnyRequest]]:
     """Declare a kind. There is no default for the sender: nothing is public by omission."""
 
@@ -143,7 +145,7 @@ def declare(
         request.kind, request.sender, request.answer = kind, sender, answer
         _declared[kind] = request
         if issubclass(request, Command):
-            request.unqueues = unqueues
+            request.unqueues, request.reads = unqueues and not reads, reads
         return request
 
     return declared

@@ -214,7 +214,7 @@ def _still_running(d: Draft, source_id: str) -> Iterator[Awaited]:
         yield source_id, "end"
 
 
-@declare("layby.run.watch", sender=Sender.CLIENT, answer=RunWatchData, unqueues=False)
+@declare("layby.run.watch", sender=Sender.CLIENT, answer=RunWatchData, reads=True)
 class WatchRun(WatchPromise, frozen=True):
     """Read the first root of a run, and how many lives the run has had.
 

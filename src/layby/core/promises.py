@@ -29,12 +29,12 @@ class PromiseCommand(ById, frozen=True):
         return validate.identifier(self.id, "Promise ID")
 
 
-@declare("promise.get", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
+@declare("promise.get", sender=Sender.CLIENT, answer=PromiseData, reads=True)
 class GetPromise(PromiseCommand, frozen=True):
     """The promise as it stands."""
 
 
-@declare("layby.promise.watch", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
+@declare("layby.promise.watch", sender=Sender.CLIENT, answer=PromiseData, reads=True)
 class WatchPromise(PromiseCommand, frozen=True):
     """Read the promise; the engine holds the answer back until it is settled."""
 

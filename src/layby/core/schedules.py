@@ -41,7 +41,7 @@ class ScheduleCommand(Command, frozen=True):
         return validate.identifier(self.id, "Schedule ID")
 
 
-@declare("schedule.get", sender=Sender.CLIENT, answer=ScheduleData)
+@declare("schedule.get", sender=Sender.CLIENT, answer=ScheduleData, reads=True)
 class GetSchedule(ScheduleCommand, frozen=True):
     """The schedule as it stands."""
 

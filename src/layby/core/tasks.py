@@ -4,13 +4,13 @@ Handlers have their guards in protocol order (404, 409, 422), then a straight pa
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from layby.core import birth, promises, strict, validate, waits
 from layby.core.draft import Draft
-from layby.core.fields import Int64, Unread
+from layby.core.fields import MAX_CLAIMS, MAX_WAITS, Int64, Unread
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import Millis, Promise, Task, later
@@ -67,7 +67,7 @@ def handles_claim(command: type[FencedCommand]) -> Callable[[ClaimHandler], Clai
     return attached
 
 
-@declare("task.get", sender=Sender.CLIENT, answer=TaskData, unqueues=False)
+@declare("task.get", sender=Sender.CLIENT, answer=TaskData, reads=True)
 class GetTask(TaskCommand, frozen=True):
     """The task as it stands."""
 
@@ -215,7 +215,7 @@ class SuspendAction(Struct, frozen=True):
 class SuspendTask(FencedCommand, frozen=True):
     """Wait for the first of these promises; status 300 when one is settled already."""
 
-    actions: list[SuspendAction]
+    actions: Annotated[list[SuspendAction], Meta(max_length=MAX_WAITS)]
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
@@ -232,6 +232,7 @@ class SuspendTask(FencedCommand, frozen=True):
         yield from super().problems()
         if not self.actions:
             yield "Actions array cannot be empty"
+        yield from validate.count(len(self.actions), MAX_WAITS, "actions")
         for action in self.actions:
             yield from validate.identifier(action.data.awaited, "Awaited promise ID")
             if action.data.awaiter != self.id:
@@ -320,7 +321,7 @@ class HeartbeatTasks(Command, frozen=True):
     """Renew the leases of these tasks, or of all that the process has."""
 
     pid: str
-    tasks: list[TaskVersion]
+    tasks: Annotated[list[TaskVersion], Meta(max_length=MAX_CLAIMS)]
 
     def footprint(self, into: Footprint) -> None:
         into.ids.update(task.id for task in self.tasks)
@@ -333,8 +334,7 @@ class HeartbeatTasks(Command, frozen=True):
 
     def problems(self) -> Problems:
         yield from validate.identifier(self.pid, "Process ID")
-        for task in self.tasks:
-            yield from validate.fence(task.id, task.version)
+        yield from validate.claims(self.tasks)
 
 
 @handles(HeartbeatTasks)

@@ -31,9 +31,10 @@ from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Timed, apply
-from layby.engine.items import Answer, Item, answer
+from layby.engine.items import NOT_BEGUN, Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
+from layby.engine.portions import portions
 from layby.engine.reads import READ_S, Reads
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
@@ -307,9 +308,11 @@ class Engine:
         self._run(batch, queries)
 
     def _run(self, batch: Sequence[Item], queries: Sequence[Item]) -> None:
-        if batch:
-            self._serve(batch)
-            self._served += len(batch)
+        for portion in portions(self._store, batch):
+            answer([(item, NOT_BEGUN) for item in portion.put_off])
+            if portion.begun:
+                self._serve(portion.begun)
+        self._served += len(batch)
         for query in queries:
             self._ask(query)
 

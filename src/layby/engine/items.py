@@ -2,24 +2,47 @@
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from layby.core.commands import Command
 from layby.core.model import Millis
 from layby.core.queries import Query
-from layby.core.replies import Reply
+from layby.core.replies import Reply, refuse
 
 logger = logging.getLogger(__name__)
+
+NOT_BEGUN: Final = refuse(503, "Nothing was done: ask again")
+"""The answer to a request for which its allowance had no room."""
 
 Answer = Reply | BaseException
 Sink = Callable[[Sequence[tuple["Item", Answer]]], None]
 """Receives answers on the thread of the writer or of a reader: must not block."""
 
 
+class Allowance:
+    """How much one caller may have loaded for several requests, in characters.
+
+    The first is always served. Once the allowance is spent the others are not begun, none of
+    them, so that their order is kept; they are answered with NOT_BEGUN.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, chars: int) -> None:
+        self.left = chars
+
+    def admits(self, chars: int) -> bool:
+        """Whether a request may begin whose rows have this size."""
+        if self.left <= 0:
+            return False
+        self.left -= chars
+        return True
+
+
 class Item:
     """`token` belongs to the sender (usually a future); the engine does not look at it."""
 
-    __slots__ = ("caller", "is_abandoned", "now", "request", "sink", "token", "until")
+    __slots__ = ("allowance", "caller", "is_abandoned", "now", "request", "sink", "token", "until")
 
     def __init__(
         self,
@@ -28,6 +51,7 @@ class Item:
         token: Any = None,
         now: Millis | None = None,
         caller: Hashable = None,
+        allowance: Allowance | None = None,
     ) -> None:
         self.request = request
         self.sink = sink
@@ -35,6 +59,7 @@ class Item:
         """Whose turn it is when reads wait for theirs."""
         self.token = token
         self.now = now
+        self.allowance = allowance
         self.until: Millis | None = None
         """How long a take waits at most; set when it first finds nothing."""
         self.is_abandoned = False

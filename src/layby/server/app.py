@@ -3,10 +3,7 @@
 import asyncio
 import logging
 import socket
-import struct
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -19,11 +16,12 @@ from layby.core.replies import Reply, refuse
 from layby.delivery.routing import Router
 from layby.errors import LaybyError
 from layby.local import LocalClient
+from layby.server.answers_under_way import JSON, AnswersUnderWay, Send, hang_up, set_option, start
 from layby.server.auth import Gate, Identity, bearer
 from layby.server.cross_origin import ORIGIN_REFUSED, is_cross_origin
-from layby.server.poll_stream import PollConnection
+from layby.server.poll_stream import PollConnection, StreamRoom
 from layby.server.request_bodies import BodyReader, header
-from layby.server.request_handler import RequestHandler
+from layby.server.request_handler import Peer, RequestHandler
 from layby.wire.ask import INCARNATION
 from layby.wire.encode import encode
 
@@ -31,10 +29,8 @@ logger = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-JSON: Final = b"application/json"
-STREAM: Final = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
+STREAM: Final = b"text/event-stream"
 TEXT: Final = b"text/plain; charset=utf-8"
 UNREAD_BYTES: Final = 65_536
 LEGACY: Final = ("promises", "schedules", "tasks")
@@ -72,6 +68,8 @@ class Application:
         self._gate = gate
         self._settings = settings
         self._body_reader = BodyReader(settings.max_body)
+        self._answers = AnswersUnderWay()
+        self._room = StreamRoom()
         self._metrics = metrics
         self._draining = asyncio.Event()
         self.url = ""
@@ -116,8 +114,15 @@ class Application:
             await _respond(send, body.status, encode("unknown", "0", body), JSON, *more)
             return
         token = bearer(header(scope, b"authorization"))
-        answer = await self._handler.answer(body, token, lambda: self._disconnected(receive))
-        await _respond_in_pieces(send, answer.status, iter(answer.body))
+        transport: asyncio.Transport = scope["state"]["transport"]
+        peer = Peer(lambda: self._disconnected(receive), transport.is_closing)
+        status, parts = await self._handler.answer(body, token, peer)
+        if isinstance(parts, bytes):
+            await self._answers.send(send, transport, status, parts)
+        else:
+            await self._answers.send_parts(send, transport, status, parts)
+        if transport.is_closing():
+            await _hung_up(receive)  # not before: the answer would count as forgotten
 
     async def _disconnected(self, receive: Receive) -> None:
         """Returns when the peer has disconnected, or the server is draining."""
@@ -139,9 +144,10 @@ class Application:
             await _respond(send, who.status, str(who.data).encode(), TEXT)
             return
         poll = PollConnection(
-            group, receiver_id, self._router, self.url, self._settings.poll_buffer
+            group, receiver_id, self._router, self.url, self._settings.poll_buffer, self._room
         )
         self.polls.add(poll)
+        scope["state"]["become_stream"]()
         hung_up = asyncio.ensure_future(_hung_up(receive))
         hung_up.add_done_callback(lambda _: poll.close())
         stay = asyncio.get_running_loop().call_later(self._gate.seconds_left(who), poll.close)
@@ -161,13 +167,13 @@ class Application:
     ) -> None:
         settings = self._settings
         # Otherwise the kernel buffers megabytes for a reader that does not read, unnoticed.
-        _set_option(transport, socket.SO_SNDBUF, UNREAD_BYTES)
-        await send(_start(200, *STREAM))
+        set_option(transport, socket.SO_SNDBUF, UNREAD_BYTES)
+        await send(start(200, (b"cache-control", b"no-cache"), content_type=STREAM))
         write = _writer(send, transport)
         if await poll.stream(write, settings.ping_every, settings.poll_patience):
             await send({"type": "http.response.body", "body": b""})
         else:
-            _hang_up(transport)
+            hang_up(transport)
             await hung_up
 
     def _refused_origin(self, scope: Scope) -> Reply | None:
@@ -244,17 +250,6 @@ async def _hung_up(receive: Receive) -> None:
         pass
 
 
-def _hang_up(transport: asyncio.Transport) -> None:
-    """Abort: closing would wait for a reader that does not read, here and in the kernel."""
-    _set_option(transport, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
-
-
-def _set_option(transport: asyncio.Transport, option: int, value: int | bytes) -> None:
-    with suppress(OSError, ValueError):  # the connection is gone, so it does not matter
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, value)
-
-
 def _writer(send: Send, transport: asyncio.BaseTransport) -> Callable[[bytes], Awaitable[None]]:
     """Raises ConnectionError if the connection is closed, where ASGI would stay silent."""
 
@@ -266,30 +261,14 @@ def _writer(send: Send, transport: asyncio.BaseTransport) -> Callable[[bytes], A
     return write
 
 
-def _start(status: int, *headers: tuple[bytes, bytes]) -> MutableMapping[str, Any]:
-    return {"type": "http.response.start", "status": status, "headers": headers}
-
-
 async def _respond_error(send: Send, status: int, why: str, allow: str = "") -> None:
     more = ((b"allow", allow.encode()),) if allow else ()
     await _respond(send, status, msgspec.json.encode({"error": why}), JSON, *more)
 
 
-async def _respond_in_pieces(send: Send, status: int, pieces: Iterator[bytes]) -> None:
-    """One by one, as fast as the peer reads; most answers have a single piece."""
-    first, second = next(pieces), next(pieces, None)
-    if second is None:
-        await _respond(send, status, first)
-        return
-    await send(_start(status, (b"content-type", JSON)))
-    for piece in chain((first, second), pieces):
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
 async def _respond(
     send: Send, status: int, body: bytes, content_type: bytes = JSON, *more: tuple[bytes, bytes]
 ) -> None:
-    length = b"%d" % len(body)
-    await send(_start(status, (b"content-type", content_type), (b"content-length", length), *more))
+    length = (b"content-length", b"%d" % len(body))
+    await send(start(status, length, *more, content_type=content_type))
     await send({"type": "http.response.body", "body": body})

@@ -20,6 +20,7 @@ from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
 from layby.server import auth_config, reach
 from layby.server.auth_config import ApiKey, AuthConfig, digest_of
+from layby.server.known_prefixes import KnownPrefixes
 
 if TYPE_CHECKING:
     from layby.server.tokens import TokenVerifier
@@ -61,6 +62,10 @@ class Gate:
         self._keys = [(key.digest, _of_key(key)) for key in config.api_keys]
         self._verifier = None if config.public_key is None else _verifier(config)
         self._remembered = _Remembered()
+        self.prefixes = KnownPrefixes()
+        """The prefixes of the tokens that were used."""
+        for _, who in self._keys:
+            self.prefixes.note(who.prefix)
 
     def identify(self, token: str | None) -> Identity | Reply:
         if self.is_open:
@@ -112,6 +117,7 @@ class Gate:
         if claims is None:
             return None
         who = replace(_of_claims(claims.by_name), expires_at=claims.expires_at)
+        self.prefixes.note(who.prefix)
         self._remembered.add(digest, who)
         return who
 

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from layby.core.replies import refuse
+from layby.server.answers_under_way import hang_up
 from layby.server.request_handler import SHUTTING_DOWN
 from layby.wire.encode import encode
 
@@ -37,6 +38,8 @@ MAX_UNANSWERED: Final = 100
 """Requests one connection may have without an answer: each costs more memory than its bytes."""
 USER_TIMEOUT_MS: Final = 30_000
 """How long the kernel waits for a vanished peer to acknowledge data."""
+UNSENT_BYTES: Final = 262_144
+"""How much the kernel may keep for one reader: it would keep megabytes, and tell us nothing."""
 RESERVED_FILES: Final = 100
 """For the store, pushes, logs, and connections that are refused with 503."""
 _UPGRADE_HEADERS: Final = (b"connection", b"upgrade", b"http2-settings")
@@ -45,6 +48,8 @@ _UPGRADE_HEADERS: Final = (b"connection", b"upgrade", b"http2-settings")
 class Limits(Struct, frozen=True):
     read_timeout: float = 30.0
     """Seconds a request may take to arrive, from its first byte or the start of the connection."""
+    write_timeout: float = 30.0
+    """Seconds a reader may take nothing of its answer."""
     max_connections: int = 20_000
 
 
@@ -112,17 +117,21 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         """Since the request began, or since the last piece of its body."""
         self._is_in_head = False
+        self._stuck_since: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        self._is_stream = False
         self._under_way: deque[RequestResponseCycle] = deque()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        _set_keepalive(transport.get_extra_info("socket"))
+        _set_options(transport.get_extra_info("socket"))
         if len(self.connections) > self._limits.max_connections:
             self.app = _too_many_connections
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
+        self._expect_no_reader()
         super().connection_lost(exc)
         for each in self._unanswered():  # including those with another request behind them
             each.disconnected = True
@@ -143,6 +152,46 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_bytes > MAX_HEAD_BYTES and self._deadline is not None:
             self._end_slow_request(431, f"The headers take more than {MAX_HEAD_BYTES} bytes")
 
+    # --- readers -------------------------------------------------------------------------
+
+    def become_stream(self) -> None:
+        """From now on somebody else looks after its reader."""
+        self._is_stream = True
+        self._expect_no_reader()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self._is_stream:
+            self._expect_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._expect_no_reader()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closing alone would wait for a reader of what is left."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            hang_up(self.transport)
+
+    def _expect_reader(self) -> None:
+        self._expect_no_reader()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._stuck_since = self.loop.call_later(self._limits.write_timeout, self._on_silence)
+
+    def _expect_no_reader(self) -> None:
+        if self._stuck_since is not None:
+            self._stuck_since.cancel()
+            self._stuck_since = None
+
+    def _on_silence(self) -> None:
+        """Slow is not stuck: only who takes nothing is disconnected."""
+        if self.transport.get_write_buffer_size() < self._unsent:
+            self._expect_reader()
+        else:
+            logger.debug("a connection took nothing of its answer for too long")
+            hang_up(self.transport)
+
     # --- the parser ----------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
@@ -162,7 +211,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             if len(self._unanswered()) >= MAX_UNANSWERED:
                 raise _TooManyRequests(f"more than {MAX_UNANSWERED} requests before their answers")
-            self.scope.setdefault("state", {})["transport"] = self.transport
+            state = self.scope.setdefault("state", {})
+            state["transport"], state["become_stream"] = self.transport, self.become_stream
             super().on_headers_complete()
             self._under_way.append(self.cycle)
 
@@ -278,12 +328,13 @@ def _private_socket(path: Path) -> socket.socket:
     return listening
 
 
-def _set_keepalive(connection: socket.socket | None) -> None:
-    """Let the kernel notice peers that vanished."""
+def _set_options(connection: socket.socket | None) -> None:
+    """Let the kernel notice peers that vanished, and keep little for those that do not read."""
     if connection is None or connection.family == socket.AF_UNIX:
         return
     options: Iterable[tuple[int, str, int]] = (
         (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.SOL_SOCKET, "SO_SNDBUF", UNSENT_BYTES),
         (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
         (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 15),
         (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),

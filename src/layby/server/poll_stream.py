@@ -16,19 +16,39 @@ PIECE_BYTES: Final = 65_536
 """About how much is written at once: the rest waits here, not in a slow reader's socket."""
 MAX_CHARS: Final = 8 * 2**20
 """A connection queues no more than this, however few messages that is."""
+ROOM_CHARS: Final = 128 * 2**20
+"""All of them together queue no more than this, apart from the little each may have anyway."""
+LITTLE_CHARS: Final = 16_384
+
+
+class StreamRoom:
+    """What may wait in all streams together; those that read are not affected by others."""
+
+    def __init__(self, chars: int = ROOM_CHARS) -> None:
+        self.left = chars
 
 
 class PollConnection:
     """A `Receiver` that sends in order; while a slow reader keeps it full, it gets no more."""
 
-    def __init__(self, group: str, receiver_id: str, router: Router, url: str, buffer: int) -> None:
+    def __init__(
+        self,
+        group: str,
+        receiver_id: str,
+        router: Router,
+        url: str,
+        buffer: int,
+        room: StreamRoom | None = None,
+    ) -> None:
         self.group = group
         self.id = receiver_id
         self._router = router
         self._url = url
         self._buffer = buffer
         self._queue: deque[Outgoing] = deque()
-        self._queued_chars = 0
+        self._room = room or StreamRoom()
+        self._chars = 0
+        """In the queue, or about to be written."""
         self._rung = asyncio.Event()
         self._writing: asyncio.Timeout | None = None
         self._was_full = False
@@ -36,13 +56,14 @@ class PollConnection:
 
     @property
     def has_room(self) -> bool:
-        is_full = len(self._queue) >= self._buffer or self._queued_chars >= MAX_CHARS
+        allowed = MAX_CHARS if self._room.left > 0 else LITTLE_CHARS
+        is_full = len(self._queue) >= self._buffer or self._chars >= allowed
         self._was_full = self._was_full or is_full
         return not is_full and not self.is_closed
 
     def receive(self, outgoing: Outgoing) -> None:
         self._queue.append(outgoing)
-        self._queued_chars += _size(outgoing)
+        self._count(_size(outgoing))
         self._rung.set()
 
     def close(self) -> None:
@@ -50,6 +71,7 @@ class PollConnection:
         if not self.is_closed:
             self.is_closed = True
             self._router.disconnect(self)
+            self._count(-self._chars)
             self._rung.set()
             if self._writing is not None and not self._writing.expired():
                 self._writing.reschedule(0)  # end the write that is waiting
@@ -79,17 +101,24 @@ class PollConnection:
         self._rung.clear()
 
     async def _tell(self, write: Write, patience: float) -> None:
-        leaving = [each for each in self._queue if self._router.is_current(each, self)]
+        queued = list(self._queue)
+        leaving = [each for each in queued if self._router.is_current(each, self)]
         self._queue.clear()
-        self._queued_chars = 0
+        self._count(sum(map(_size, leaving)) - sum(map(_size, queued)))
         if not leaving and not self.is_closed:
             await self._write(write, PING, patience)
         for piece in _pieces(leaving):
             await self._write(write, b"".join(map(self._event, piece)), patience)
+            self._count(-sum(map(_size, piece)))
             self._router.arrived(piece)
         if self._was_full and not self.is_closed:
             self._was_full = False
             self._router.made_room(self)
+
+    def _count(self, chars: int) -> None:
+        """So many more, or fewer, wait here; nothing once it is closed."""
+        before, self._chars = self._chars, 0 if self.is_closed else self._chars + chars
+        self._room.left += before - self._chars
 
     async def _write(self, write: Write, chunk: bytes, patience: float) -> None:
         try:

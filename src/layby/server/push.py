@@ -46,7 +46,8 @@ class Pusher:
 
     `on_delivered`: the answer was 2xx. `on_dropped`: the message can never be delivered. `load`
     returns an unblock that had to wait, with its promise, or None if that is gone. `count` is
-    called for every try.
+    called for every try. `prefix_of` finds the prefix of a token that
+    covers an id, where there are tokens.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Pusher:
         pause: Callable[[int], float] = pause_after,
         lookup: Lookup = look_up,
         resend_after: float = RESEND_AFTER,
+        prefix_of: Callable[[str], str] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._is_enabled = config.enabled
@@ -72,7 +74,8 @@ class Pusher:
         self._pause = pause
         self._resend_after = resend_after
         self._poster = Poster(config, self._connected, lookup)
-        self._queue = PushQueue(config.concurrency)
+        self._queue = PushQueue(config.concurrency, by_prefix=prefix_of is not None)
+        self._prefix_of: Callable[[str], str] = prefix_of or (lambda _: "")
         self._pending: dict[MessageKey, PendingPush] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._logged: set[tuple[str, str]] = set()
@@ -136,7 +139,7 @@ class Pusher:
             return None
         try:
             url = URL(outgoing.message.address)
-            host = self._queue.host(str(url.origin()))
+            host = self._queue.host(str(url.origin()), self._prefix_of(outgoing.message.id))
         except (ValueError, IndexError):  # yarl fails on misplaced brackets
             self._log_once("its address", "dropped, since that is not a URL", outgoing.message)
             return None

@@ -141,7 +141,7 @@ class Server:
             gate=gate,
             count=self._count,
             metrics=self._metrics.scrape,
-            limits=Limits(read_timeout=http.read_timeout, max_connections=http.max_connections),
+            limits=Limits(http.read_timeout, http.write_timeout, http.max_connections),
             debug=self.config.debug,
         )
 
@@ -155,6 +155,7 @@ class Server:
             on_delivered=lambda each: self.engine.forget([each.key]),
             on_dropped=lambda each: self.engine.forget([each.key]),
             count=self._metrics.delivery,
+            prefix_of=None if self._gate.is_open else self._gate.prefixes.of,
         )
 
     def _push_config(self) -> PushConfig:

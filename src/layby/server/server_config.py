@@ -85,6 +85,13 @@ class HttpConfig(Struct, frozen=True, kw_only=True):
     read_timeout: Annotated[
         float, Setting(DurationValue(100), "How long a request may take to arrive whole")
     ] = 30.0
+    write_timeout: Annotated[
+        float,
+        Setting(
+            DurationValue(100),
+            "A reader that takes nothing of an answer for this long is disconnected",
+        ),
+    ] = 30.0
     shutdown_timeout: Annotated[
         float,
         Setting(DurationValue(0), "How long requests under way may take to end after SIGTERM"),

@@ -1,6 +1,6 @@
 """What the engine asks of a store. Synchronous; a store, or a reader, is owned by one thread."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -35,6 +35,13 @@ class BatchStore(Protocol):
 
     def load(self, footprint: Footprint, now: Millis) -> Rows:
         """The rows a batch declares plus one hop; a constant number of statements."""
+        ...
+
+    def weigh(self, ids: Sequence[str], most: int) -> list[int]:
+        """The size of each one's param and value, in characters or bytes: 0 if it is unknown.
+
+        In this order; ends with the one that brings the sum above `most`.
+        """
         ...
 
     def save(self, changes: Changes, now: Millis = 0) -> None:

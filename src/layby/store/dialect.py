@@ -6,6 +6,7 @@ promises are bound cell by cell, up to `WIDE` rows a statement, since taking JSO
 costs more than binding.
 """
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -24,6 +25,10 @@ class Dialect(Protocol):
 
     any_of: str
     """A subquery for the ids (or other texts) in one parameter."""
+    size: str
+    """The function that gives the length of a text, in characters or bytes, whichever is quick."""
+    texts: str
+    """The same as a FROM item `r` with the column `value`, in order."""
     front: str
     """The oldest ready nodes and roots of a group, each up to a limit, as two JSON arrays; and
     whether there are tasks that some code has refused.
@@ -94,6 +99,8 @@ class SqliteDialect:
     begin = "BEGIN IMMEDIATE"
     keyed = "WITHOUT ROWID"
     any_of = "(SELECT value FROM json_each(?))"
+    size = "octet_length" if sqlite3.sqlite_version_info >= (3, 43) else "length"
+    texts = "json_each(?) AS r"
     front = f"""
         SELECT ({_front("node", ":nodes")}), ({_front("root", ":roots")}),
             EXISTS (SELECT 1 FROM promises WHERE {_REFUSED})

@@ -99,6 +99,15 @@ class MemoryStore:
         }
         return rows
 
+    def weigh(self, ids: Sequence[str], most: int) -> list[int]:
+        weights: list[int] = []
+        for promise in map(self.state.promises.get, ids):
+            weights.append(0 if promise is None else len(promise.param) + len(promise.value))
+            most -= weights[-1]
+            if most < 0:
+                break
+        return weights
+
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         limit = self._settings.hop_limit + len(ids)
         rows.known = set(ids)

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from itertools import chain
 from typing import Any
 
@@ -36,6 +36,7 @@ from layby.core.settings import Calendar, Settings
 from layby.core.ticks import Tick
 from layby.store import indexed_tags
 from layby.store.dialect import WIDE, Dialect
+from layby.store.failures import explained
 from layby.store.page_bounds import Pair
 from layby.store.sql_reads import SqlReads
 from layby.store.statements import Statements
@@ -121,6 +122,20 @@ class SqlStore(SqlReads):
         if rows.more_waits and footprint.pairs:
             self._load_existing(rows, footprint)
         return rows
+
+    def weigh(self, ids: Sequence[str], most: int) -> list[int]:
+        """Looks no further than it must: older versions of SQLite read a text to measure it."""
+        weights: list[int] = []
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                for (weight,) in cursor.execute(self._sql.weights, (packed(ids),)):
+                    weights.append(weight)
+                    most -= weight
+                    if most < 0:
+                        break
+        except sqlite3.Error as error:
+            raise explained(error, self._name) from error
+        return weights
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         texts = packed(sorted(ids))

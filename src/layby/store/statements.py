@@ -43,6 +43,10 @@ class Statements:
         self.pairs = self._all(self.pair, f"promises WHERE id IN {any_of}")
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE id IN {any_of}")
         self.filled = cache(self.dialect.filled)
+        self.weights = f"""
+            SELECT coalesce({self.dialect.size}(p.param) + {self.dialect.size}(p.value), 0)
+            FROM {self.dialect.texts} LEFT JOIN promises AS p ON p.id = r.value
+        """
         self.ids_of_branches = f"""
             SELECT json_group_array(json_array(branch, id)) FROM (
                 SELECT branch, id FROM promises

@@ -17,6 +17,8 @@ VERSION: Final = "2026-04-01"
 MAX_BATCH: Final = 1_000
 MAX_LENIENT: Final = 50_000
 """Most values in a request that is read leniently: nobody else is served in the meantime."""
+MAX_VALUES: Final = 300_000
+"""Most values in any request, for the same reason: a body may hold millions of them."""
 _FENCED: Final[dict[str, type[CreatePromise | SettlePromise]]] = {
     "promise.create": CreatePromise,
     "promise.settle": SettlePromise,
@@ -124,6 +126,9 @@ def decode_data(kind: str, data: bytes) -> Command | Query | Batch | Reply:
     request_type = KINDS.get(kind)
     if request_type is None:
         return refuse(400, f"Unknown operation: {kind}")
+    if _has_too_many_values(data):
+        remedy = "send less at once, or as one text"
+        return refuse(400, f"Invalid request: it has more than {MAX_VALUES:,} values: {remedy}")
     try:
         if request_type is FenceTask:
             return _fence(data)
@@ -157,6 +162,11 @@ def _lenient(value: Any) -> Any:
     if isinstance(value, list):
         return [_lenient(each) for each in cast("list[Any]", value)]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _has_too_many_values(data: bytes) -> bool:
+    """Almost always quick: commas are counted first, wherever they are."""
+    return data.count(b",") > MAX_VALUES and _value_count(data) > MAX_VALUES
 
 
 def _value_count(data: bytes) -> int:

@@ -1,7 +1,6 @@
 """Replies and messages as the server sends them."""
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Sequence
 
 import msgspec
 
@@ -11,7 +10,6 @@ from layby.wire.answers import shown
 from layby.wire.decode import VERSION, Batch
 from layby.wire.records import MessageRecord
 
-PIECE_BYTES: Final = 2**20
 _encode = msgspec.json.Encoder().encode
 
 
@@ -20,18 +18,16 @@ def encode(kind: str, corr_id: str, reply: Reply) -> bytes:
     return _encode({"kind": kind, "head": head, "data": shown(reply, corr_id)})
 
 
-def encode_batch(corr_id: str, answers: Iterable[bytes]) -> Iterator[bytes]:
-    """The answer to a batch: one for each request, in order; in pieces when it is large."""
-    head = {"corrId": corr_id, "status": 200, "version": VERSION}
-    piece = bytearray(_encode({"kind": Batch.kind, "head": head})[:-1])
-    separator = b',"data":{"replies":['
-    for answer in answers:
-        piece += separator + answer
-        separator = b","
-        if len(piece) > PIECE_BYTES:
-            yield bytes(piece)
-            piece.clear()
-    yield bytes(piece) + (b"]}}" if separator == b"," else separator + b"]}}")
+class BatchEncoder:
+    """The answer to a batch, made in pieces: one answer for each request, in order."""
+
+    def __init__(self, corr_id: str) -> None:
+        head = {"corrId": corr_id, "status": 200, "version": VERSION}
+        self._before = _encode({"kind": Batch.kind, "head": head})[:-1] + b',"data":{"replies":['
+
+    def piece(self, answers: Sequence[bytes], *, is_last: bool) -> bytes:
+        before, self._before = self._before, b"," if answers else self._before
+        return b"%b%b%b" % (before, b",".join(answers), b"]}}" if is_last else b"")
 
 
 def encode_message(row: Message, about: Promise | None, server_url: str) -> bytes:

@@ -1,0 +1,297 @@
+"""The bars of part 12: small commands beside rude clients, and the memory of their server.
+
+Of each kind of rudeness there are eight clients. They live in a process of their own, so that they
+cost the server nothing but what it does for them.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import reference
+from bars import Bench, Result, percentile
+from bench_server import FAR_AWAY, Wire, answers, create, envelope, free_port
+from bench_worker import commits
+from children import numbers_from
+
+# ruff: noqa: RUF001 - clients look again and again; results show the sign of times
+
+EACH = 8
+LARGE = 4 * 2**20
+LARGES = 24
+QUIET_S = 15.0
+RUDE_S = float(os.environ.get("RUDE_S", "600"))
+"""How long the rude clients are there; `--rude-seconds` of this script sets it too."""
+SETTLED_S = 20.0
+"""After this the memory of the server counts: until then it grows to what it needs."""
+FLAT_MB = 20
+
+
+# --- rude clients --------------------------------------------------------------------------------
+
+
+def ask(kind: str, data: object) -> dict[str, object]:
+    return {"kind": kind, "head": {"corrId": "c", "version": "2026-04-01"}, "data": data}
+
+
+@cache
+def reads(count: int = 1_000) -> bytes:
+    """About 99 KB that ask for 4 GB."""
+    gets = [ask("promise.get", {"id": f"large-{n % LARGES}"}) for n in range(count)]
+    return envelope("layby.batch", {"requests": gets})
+
+
+async def connect(port: int, receive_buffer: int = 0) -> socket.socket:
+    connection = socket.socket()
+    connection.setblocking(False)  # noqa: FBT003 - the socket's own
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+    return connection
+
+
+async def send(connection: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(connection, data)
+
+
+async def until_disconnected(connection: socket.socket, seconds: float = 3600) -> None:
+    """Without reading: only whether the server has reset it."""
+    over = time.monotonic() + seconds
+    while time.monotonic() < over:
+        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            return
+        await asyncio.sleep(0.5)
+
+
+async def hangs_up(port: int, _: int) -> None:
+    """On a batch, at once, ten times a second."""
+    connection = await connect(port)
+    await send(connection, reads())
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    await asyncio.sleep(0.1)
+
+
+async def does_not_read(port: int, _: int) -> None:
+    connection = await connect(port, 4_096)
+    with connection:
+        await send(connection, reads())
+        await until_disconnected(connection)
+
+
+async def dribbles(port: int, number: int) -> None:
+    """One byte a second."""
+    connection = await connect(port)
+    with connection:
+        for byte in create(f"dribbled-{number}"):
+            await send(connection, bytes([byte]))
+            await asyncio.sleep(1)
+
+
+async def lists_large_values(port: int, _: int) -> None:
+    """Twice a second, and reads what it gets."""
+    connection = await connect(port)
+    loop = asyncio.get_running_loop()
+    with connection:
+        data = {"tags": {"large": "yes"}, "limit": 100}
+        await send(connection, envelope("promise.search", data))
+        connection.setblocking(False)  # noqa: FBT003 - the socket's own
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += await loop.sock_recv(connection, 65_536)
+        head, _, body = head.partition(b"\r\n\r\n")
+        left = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]) - len(body)
+        while left > 0:
+            left -= len(await loop.sock_recv(connection, 1 << 20))
+    await asyncio.sleep(0.5)
+
+
+async def listens_and_does_not_read(port: int, number: int) -> None:
+    """A stream to which messages of half a megabyte are sent all the time."""
+    stream, asking = await connect(port, 4_096), await connect(port)
+    with stream, asking:
+        path = f"/poll/rude/{number}"
+        await send(stream, f"GET {path} HTTP/1.1\r\nHost: l\r\n\r\n".encode())
+        value = {"headers": {}, "data": "x" * 2**19}
+        for count in range(10**6):
+            promise_id = f"told-{number}-{count}-{time.time_ns()}"
+            data = {"awaited": promise_id, "address": f"poll://uni@rude/{number}"}
+            for request in (
+                create(promise_id),
+                envelope("promise.register_listener", data),
+                envelope("promise.settle", {"id": promise_id, "state": "resolved", "value": value}),
+            ):
+                await send(asking, request)
+                await asyncio.get_running_loop().sock_recv(asking, 2**21)
+            await asyncio.sleep(5)
+
+
+async def is_half_open(port: int, number: int) -> None:
+    """A request that ends within its body, and then nothing."""
+    connection = await connect(port)
+    with connection:
+        await send(connection, create(f"half-{number}")[:-20])
+        await until_disconnected(connection, 60)
+
+
+RUDE: dict[str, Callable[[int, int], Awaitable[None]]] = {
+    "hangs_up": hangs_up,
+    "does_not_read": does_not_read,
+    "dribbles": dribbles,
+    "lists": lists_large_values,
+    "stream": listens_and_does_not_read,
+    "half_open": is_half_open,
+}
+
+
+async def be_rude(port: int, kinds: list[str]) -> None:
+    async def again_and_again(kind: str, number: int) -> None:
+        while True:
+            with suppress(OSError):
+                await RUDE[kind](port, number)
+            await asyncio.sleep(0.05)
+
+    print("rude", flush=True)
+    await asyncio.gather(*(again_and_again(kind, n) for kind in kinds for n in range(EACH)))
+
+
+# --- everybody else ------------------------------------------------------------------------------
+
+
+def latencies_ms(port: int, seconds: float, name: str) -> list[float]:
+    """Small commands, one after the other, two hundred a second at most."""
+    wire, found = Wire(port), []
+    until = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < until:
+        wire.ask(create(f"{name}-{len(found)}"))
+        found.append((time.perf_counter() - began) * 1000)
+        time.sleep(0.005)
+    wire.close()
+    return found
+
+
+# --- the bench -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[tuple[int, int]]:
+    """The port and the pid of a server that has answered, with large promises in it."""
+    port = free_port()
+    place = ["--db", f"sqlite:{folder / 'layby.db'}", "--port", str(port)]
+    command = [sys.executable, "-m", "layby.cli", "serve", *place, "--log-level", "warning"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        while not answers(port):
+            assert process.poll() is None, "the server has ended"
+            time.sleep(0.05)
+        fill(port)
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def fill(port: int) -> None:
+    wire = Wire(port)
+    for number in range(LARGES):
+        param = {"headers": {}, "data": "x" * (LARGE - 100)}
+        tags = {"large": "yes"}
+        data = {"id": f"large-{number}", "timeoutAt": FAR_AWAY, "param": param, "tags": tags}
+        wire.ask(envelope("promise.create", data))
+    wire.close()
+
+
+def resident_mb(pid: int) -> float:
+    told = Path(f"/proc/{pid}/status").read_text()
+    return int(told.split("VmRSS:")[1].split()[0]) / 1024
+
+
+@contextmanager
+def rude_clients(port: int, kinds: list[str]) -> Iterator[None]:
+    command = [sys.executable, __file__, "rude", str(port), *kinds]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def measured(kinds: list[str], quiet_s: float, rude_s: float) -> Iterator[Result]:
+    with reference.folder() as folder, server(folder) as (port, pid):
+        numbers_from(__file__, "polite", port, 2.0, "warm")
+        quiet = numbers_from(__file__, "polite", port, quiet_s, "quiet")
+        with rude_clients(port, kinds):
+            began = resident_mb(pid)
+            first = numbers_from(__file__, "polite", port, min(SETTLED_S, rude_s / 3), "first")
+            resident: list[float] = []
+            rude: list[float] = []
+            until = time.perf_counter() + rude_s - min(SETTLED_S, rude_s / 3)
+            while time.perf_counter() < until:
+                resident.append(resident_mb(pid))
+                rude += numbers_from(__file__, "polite", port, 5.0, f"rude-{len(resident)}")
+            resident.append(resident_mb(pid))
+    yield compared(kinds, quiet, rude or first)
+    yield flat(kinds, began, resident, rude_s)
+
+
+def compared(kinds: list[str], quiet: list[float], rude: list[float]) -> Result:
+    before, beside = percentile(quiet, 0.99), percentile(rude, 0.99)
+    halves = f"p50 {percentile(quiet, 0.5):.2f} and {percentile(rude, 0.5):.2f} ms"
+    return Result(
+        f"a small command beside {EACH} rude clients of each kind ({', '.join(kinds)})",
+        f"p99 {beside:.2f} ms = {beside / before:.2f} × {before:.2f} ms without them",
+        "≤ 2 ×",
+        beside <= 2 * before,
+        f"{halves}, longest {max(quiet):.0f} and {max(rude):.0f} ms; {commits()}",
+        beside / before,
+        "×",
+    )
+
+
+def flat(kinds: list[str], began: float, resident: list[float], seconds: float) -> Result:
+    grown = max(resident) - resident[0]
+    return Result(
+        f"memory of the server, {seconds:.0f} s of rude clients ({', '.join(kinds)})",
+        f"{grown:.0f} MB more than after the first seconds",
+        f"≤ {FLAT_MB} MB",
+        grown <= FLAT_MB,
+        f"{began:.0f} MB before them, then {resident[0]:.0f} to {max(resident):.0f} MB",
+    )
+
+
+def rude() -> Iterator[Result]:
+    yield from measured(list(RUDE), QUIET_S, RUDE_S)
+
+
+BENCHES: tuple[Bench, ...] = (rude,)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["rude"]:
+        asyncio.run(be_rude(int(sys.argv[2]), sys.argv[3:]))
+    if sys.argv[1:2] == ["polite"]:
+        _, _, port, seconds, name = sys.argv
+        print(*latencies_ms(int(port), float(seconds), name))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", choices=[*RUDE, []], help="all unless given")
+    parser.add_argument("--rude-seconds", type=float, default=RUDE_S)
+    parser.add_argument("--quiet-seconds", type=float, default=QUIET_S)
+    asked = parser.parse_args()
+    for result in measured(asked.kinds or list(RUDE), asked.quiet_seconds, asked.rude_seconds):
+        print(result.line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Answers a batch in slices, each when the answers before it have been read.
+
+A batch of a hundred kilobytes may ask for gigabytes. So a slice has few requests, loads little,
+and its answers leave before the next slice begins. A peer that stops reading, or hangs up, stops
+its batch: what has begun is carried out, the rest is not. Writes always get their own answers;
+reads beyond `READ_BYTES` of answers get ASK_ALONE instead.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import islice
+from typing import Final, NamedTuple
+
+from msgspec import Raw
+
+from layby.core.commands import Command
+from layby.core.replies import Reply, refuse
+from layby.engine.items import NOT_BEGUN, Allowance
+from layby.wire.decode import Request, decode
+from layby.wire.encode import BatchEncoder
+
+SLICE: Final = 64
+"""Requests at most: others wait for the writer only as long as these take."""
+SLICE_BYTES: Final = 2**18
+"""And about this much of them, so that reading them does not take long either."""
+LOADED_CHARS: Final = 2**20
+"""A slice ends after the request that brings what was loaded for it above this."""
+HESITATION_S: Final = 0.002
+"""Much less than a large batch takes; and most who hang up on one do so within this time."""
+READ_BYTES: Final = 8 * 2**20
+"""When the answers of a batch have this size, its reads are no longer served."""
+ASK_ALONE: Final = refuse(
+    429,
+    f"Not read, since the answers of this batch have more than {READ_BYTES} bytes already: "
+    "ask for it again alone, or in another batch",
+)
+
+
+class Serving(NamedTuple):
+    """How one request of a batch is served."""
+
+    ask: Callable[[Request, Allowance], "asyncio.Future[Reply] | Reply"]
+    """Submits it; the answer is known already if it need not be asked."""
+    wait: Callable[["asyncio.Future[Reply]"], Awaitable[Reply]]
+    encode: Callable[[Request, Reply], bytes]
+
+
+class BatchAnswers:
+    """The `Parts` of the answer to a batch: one for each slice."""
+
+    def __init__(
+        self,
+        corr_id: str,
+        requests: Sequence[Raw],
+        service: Serving,
+        turn: Callable[[], AbstractAsyncContextManager[None]],
+        is_gone: Callable[[], bool],
+    ) -> None:
+        """`turn` is the caller's, `is_gone` whether the peer has hung up."""
+        self._rest = deque(bytes(each) for each in requests)
+        self._service = service
+        self._turn = turn
+        self._is_gone = is_gone
+        self._encoder = BatchEncoder(corr_id)
+        self._is_small = len(self._rest) <= SLICE and sum(map(len, self._rest)) <= SLICE_BYTES
+        self._answered_bytes = 0
+
+    @property
+    def is_done(self) -> bool:
+        return not self._rest
+
+    async def next(self) -> bytes | None:
+        """What fits into one slice and comes first needs no turn: it may share a commit."""
+        if self._is_small:
+            self._is_small = False
+            answers = await self._answer_slice()
+        else:
+            await self._hesitate()
+            async with self._turn():
+                await asyncio.sleep(0)  # others first
+                if self._is_gone():
+                    return None
+                answers = await self._answer_slice()
+        return self._encoder.piece(answers, is_last=self.is_done)
+
+    async def _hesitate(self) -> None:
+        """Once, before a large batch begins: who hangs up at once is not worked for."""
+        if not self._answered_bytes:
+            await asyncio.sleep(HESITATION_S)
+
+    async def _answer_slice(self) -> list[bytes]:
+        allowance = Allowance(LOADED_CHARS)
+        requests = [decode(each) for each in self._next_slice()]
+        asked = [self._served(each, allowance) for each in requests]
+        answers: list[bytes] = []
+        for request, each in zip(requests, asked, strict=True):
+            reply = each if isinstance(each, Reply) else await self._service.wait(each)
+            if reply is NOT_BEGUN:
+                break
+            answers.append(self._service.encode(request, reply))
+        for _ in answers:
+            self._rest.popleft()
+        self._answered_bytes += sum(map(len, answers))
+        return answers
+
+    def _next_slice(self) -> list[bytes]:
+        """At least one."""
+        found: list[bytes] = []
+        room = SLICE_BYTES
+        for each in islice(self._rest, SLICE):
+            if found and len(each) > room:
+                break
+            found.append(each)
+            room -= len(each)
+        return found
+
+    def _served(self, request: Request, allowance: Allowance) -> "asyncio.Future[Reply] | Reply":
+        is_read = isinstance(request.body, Command) and request.body.reads
+        if is_read and self._answered_bytes > READ_BYTES:
+            return ASK_ALONE
+        return self._service.ask(request, allowance)

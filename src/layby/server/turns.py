@@ -1,0 +1,62 @@
+"""Who may go on with a large batch: callers take turns, whatever the size of what each asks.
+
+A large batch is carried out in slices, and each slice needs a turn. Only a few have one at once, so
+a small request waits for as many slices at most, however many large batches there are. The next
+turn goes to the caller who has waited longest for one; a caller with a hundred batches waits in
+line a hundred times, but its batches only take turns with each other.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+AT_ONCE: Final = 2
+"""While the writer commits one slice, the next is read."""
+
+
+class Turns:
+    """Use it in one event loop."""
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._free = at_once
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, caller: str) -> AsyncGenerator[None]:
+        await self._wait(caller)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, caller: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.cancelled():
+                self._leave(caller, mine)
+            else:
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        if not self._waiting:
+            self._free += 1
+            return
+        caller, line = self._waiting.popitem(last=False)
+        line.popleft().set_result(None)
+        if line:
+            self._waiting[caller] = line  # behind all others
+
+    def _leave(self, caller: str, mine: "asyncio.Future[None]") -> None:
+        line = self._waiting[caller]
+        line.remove(mine)
+        if not line:
+            del self._waiting[caller]

@@ -1,0 +1,139 @@
+"""What a batch may load: portions by the size of what is stored, in order, none forgotten."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layby.core.commands import Command, CreatePromise, GetPromise, Value
+from layby.core.model import NEVER
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
+from layby.engine.engine import Engine
+from layby.engine.items import NOT_BEGUN, Allowance, Answer, Item
+from layby.engine.portions import portions
+from layby.errors import StoreBusy, StoreError
+from layby.store.memory import MemoryStore
+from layby.store.sqlite import SqliteStore
+from tests.helpers.clocks import ManualClock
+
+SIZES = {"small": 10, "large": 1_000, "none": 0}
+
+
+def filled(store: SqliteStore | MemoryStore) -> Engine:
+    engine = Engine(store, ManualClock())
+    engine.start_inline()
+    for name in ("small", "large"):
+        value = Value(data="x" * SIZES[name])
+        assert engine.call(CreatePromise(id=name, timeout_at=NEVER, param=value)).status == 200
+    return engine
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    if request.param == "memory":
+        return MemoryStore(Settings(), next_after)
+    return SqliteStore(tmp_path / "layby.db", Settings(), next_after)
+
+
+def ignore(_: object) -> None:
+    pass
+
+
+def gets(names: Sequence[str], allowance: Allowance | None) -> list[Item]:
+    return [Item(GetPromise(id=name), ignore, allowance=allowance) for name in names]
+
+
+def test_weights_are_in_order_and_end_where_it_is_too_much(store):
+    filled(store)
+    assert store.weigh([], 100) == []
+    small, none, large = store.weigh(["small", "none", "large", "small"], 900)
+    assert none == 0
+    assert SIZES["small"] < small < 100 < SIZES["large"] < large
+    assert store.weigh(["small", "small"], 10_000) == [small, small]
+
+
+@pytest.mark.parametrize("asked", [["large"] * 5, ["small"] * 5 + ["large"] * 2])
+def test_a_transaction_ends_when_it_has_loaded_enough(store, asked):
+    filled(store)
+    batch = gets(asked, Allowance(10**9))
+    found = list(portions(store, batch, most=1_000))
+    assert [item for each in found for item in each.begun] == batch
+    assert all(not each.put_off for each in found)
+    larges = [
+        sum(getattr(item.request, "id", "") == "large" for item in each.begun) for each in found
+    ]
+    assert larges == [1] * asked.count("large")
+
+
+def test_what_goes_beyond_the_allowance_is_put_off_and_all_that_follows(store):
+    """Even what would fit: the order counts. The first is always begun."""
+    filled(store)
+    mine, others = Allowance(500), Allowance(500)
+    batch = [*gets(["large", "small", "none"], mine), *gets(["small", "none"], others)]
+    found = list(portions(store, batch, most=10**6))
+    assert [item for each in found for item in each.begun] == [batch[0], *batch[3:]]
+    assert [item for each in found for item in each.put_off] == batch[1:3]
+
+
+def test_what_is_put_off_is_answered_and_not_done(store):
+    engine = filled(store)
+    answers: list[tuple[Item, Answer]] = []
+    allowance = Allowance(500)
+    requests: list[Command] = [GetPromise(id="large"), CreatePromise(id="new", timeout_at=NEVER)]
+    engine.submit([Item(each, answers.extend, allowance=allowance) for each in requests])
+    engine.pump()
+    told = {item.request.kind: answer for item, answer in answers}
+    assert told["promise.create"] is NOT_BEGUN
+    assert getattr(told["promise.get"], "status", None) == 200
+    assert engine.call(GetPromise(id="new")).status == 404
+
+
+def test_a_store_that_cannot_weigh_loses_nobody(store, monkeypatch):
+    filled(store)
+
+    def fail(*_: object) -> list[int]:
+        raise StoreBusy("locked")
+
+    monkeypatch.setattr(store, "weigh", fail)
+    batch = gets(["large", "small"], Allowance(5))
+    assert [item for each in portions(store, batch) for item in each.begun] == batch[:2]
+
+
+def test_a_file_that_cannot_be_read_is_told_as_in_a_transaction(tmp_path):
+    store = SqliteStore(tmp_path / "layby.db", Settings(), next_after)
+    store._connection.close()
+    with pytest.raises(StoreError):
+        store.weigh(["a"], 1)
+
+
+def test_requests_of_this_process_are_not_weighed(store, monkeypatch):
+    filled(store)
+    monkeypatch.setattr(store, "weigh", None)
+    batch = gets(["large"] * 3, None)
+    assert [each.begun for each in portions(store, batch, most=10)] == [batch]
+
+
+@given(
+    asked=st.lists(st.tuples(st.sampled_from(sorted(SIZES)), st.integers(0, 3)), max_size=30),
+    room=st.integers(1, 3_000),
+    most=st.integers(1, 3_000),
+)
+def test_every_request_is_begun_or_put_off_once_and_in_order(asked, room, most):
+    """Of each caller a beginning is begun, at least one, and the rest is put off."""
+    store = MemoryStore(Settings(), next_after)
+    filled(store)
+    allowances: list[Allowance | None] = [Allowance(room) for _ in range(3)]
+    allowances.append(None)
+    batch = [gets([name], allowances[caller])[0] for name, caller in asked]
+    found = list(portions(store, batch, most))
+    begun = [item for each in found for item in each.begun]
+    put_off = [item for each in found for item in each.put_off]
+    assert sorted(map(id, begun + put_off)) == sorted(map(id, batch))
+    for allowance in allowances:
+        theirs = [item for item in batch if item.allowance is allowance]
+        first = [item for item in begun if item.allowance is allowance]
+        assert theirs[: len(first)] == first
+        assert bool(first) == bool(theirs)
+        assert allowance is not None or first == theirs
