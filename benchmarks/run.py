@@ -14,6 +14,7 @@ from pathlib import Path
 
 import bench_core
 import bench_graph
+import bench_retention
 import bench_server
 import bench_slots
 import bench_worker
@@ -28,6 +29,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     4: bench_server.BENCHES,
     5: bench_slots.BENCHES,
     6: bench_graph.BENCHES,
+    12: bench_retention.BENCHES,
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 

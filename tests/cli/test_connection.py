@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -206,6 +208,65 @@ def test_a_server_that_says_nothing_is_told_of_and_given_up(tmp_path, monkeypatc
     assert said.code == 2
     assert told == f"layby: waiting for {url}: no answer yet; gives up after 0.3 s"
     assert end.startswith(f"layby: no layby server answers at {url} (no answer in time)")
+
+
+def _drip(connection: socket.socket) -> None:
+    pause = threading.Event()
+    with suppress(OSError), connection:
+        for letter in b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b" " * 99_000:
+            connection.sendall(bytes([letter]))
+            pause.wait(0.02)
+
+
+def _say(text: bytes, connection: socket.socket) -> None:
+    with connection:
+        connection.recv(4096)
+        connection.sendall(text)
+
+
+@contextmanager
+def odd_port(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Somebody who listens there and is not a layby server; the URL."""
+    threads: list[threading.Thread] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                threads.append(threading.Thread(target=answer, args=[connection]))
+                threads[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as listening:
+        threads.append(threading.Thread(target=serve))
+        threads[0].start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+
+
+REDIRECT = b"HTTP/1.1 301 Moved\r\nLocation: https://x.invalid/\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (_drip, "no answer in time"),
+        (partial(_say, b"SSH-2.0-OpenSSH_9\r\n"), "what came back is not HTTP"),
+        (partial(_say, REDIRECT), "HTTP 301 from something that is not a layby server"),
+        (partial(_say, b""), "it hung up"),
+    ],
+    ids=["drips", "other protocol", "redirect", "hangs up"],
+)
+def test_whoever_else_listens_there_is_named_and_given_up(tmp_path, monkeypatch, answer, why):
+    """Even if bytes keep coming: what counts is an answer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("layby.cli.connection.FIRST_ANSWER_S", 0.5)
+    with odd_port(answer) as url:
+        said = typed("runs", "--url", url)
+    assert said.code == 2
+    end = said.err.splitlines()[-1]
+    assert end.startswith(f"layby: no layby server answers at {url} ({why})"), said.err
 
 
 def test_a_command_may_wait_for_a_server(monkeypatch, caplog):

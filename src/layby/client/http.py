@@ -37,6 +37,8 @@ PATIENCE_S: Final = 30.0
 """How long a request is sent again before the caller gets an error."""
 ANSWER_S: Final = 30.0
 """How long one answer may take, on top of the time its request asked to wait."""
+READ_S: Final = 300.0
+"""How long it may then take to arrive: one that drips is given up as well."""
 PAUSES: Final = Pauses(0.02, longest=1.0)
 BATCH: Final = 500
 BATCH_BYTES: Final = 1_000_000
@@ -271,7 +273,9 @@ class HttpClient:
         server_wait_s = max(_server_wait_ms(each.request) for each in batch) / 1000
         self._first.begin()
         within = self._first.bounded(self._patient_for(batch[0].request)) + server_wait_s
-        status, answer = await self.transport.post(body, within, self._first.bounded(CONNECT_S))
+        total = within + READ_S if self._first.is_heard else within
+        connect_within = self._first.bounded(CONNECT_S)
+        status, answer = await self.transport.post(body, within, connect_within, total)
         try:
             return _replies(batch, answer)
         except WireError as error:

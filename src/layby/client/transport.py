@@ -17,6 +17,7 @@ from layby.wire import ask
 
 CONNECT_S: Final = 5.0
 REFUSED: Final = "connection refused"
+CHECK_ADDRESS: Final = "is this its address?"
 KEEP_ALIVE_S: Final = 60.0
 """Shorter than the server's, so that the server never closes an idle connection first."""
 LARGE_BYTES: Final = 1 << 20
@@ -33,8 +34,10 @@ KEEPALIVE_OPTIONS: Final = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KE
 class Unreachable(StoreUnavailable):
     """The server gave no answer. `may_have_arrived`: it may still have received the request."""
 
-    def __init__(self, url: str, why: str, *, may_have_arrived: bool) -> None:
-        super().__init__(f"the server at {url} does not answer ({why}): is it running?")
+    def __init__(
+        self, url: str, why: str, *, may_have_arrived: bool, advice: str = "is it running?"
+    ) -> None:
+        super().__init__(f"the server at {url} does not answer ({why}): {advice}")
         self.why = why
         self.may_have_arrived = may_have_arrived
 
@@ -59,21 +62,27 @@ class Transport:
         self._base = "http://layby" if self._is_socket else url.rstrip("/")
 
     async def post(
-        self, body: bytes, within: float, connect_within: float = CONNECT_S
+        self,
+        body: bytes,
+        within: float,
+        connect_within: float = CONNECT_S,
+        total: float | None = None,
     ) -> tuple[int, bytes]:
-        """The answer's status and body; silence for `within` seconds counts as no answer."""
-        timeout = aiohttp.ClientTimeout(total=None, connect=connect_within, sock_read=within)
+        """The answer's status and body; silence for `within` seconds counts as no answer, and so
+        does one that has not arrived after `total` seconds.
+        """
+        timeout = aiohttp.ClientTimeout(total=total, connect=connect_within, sock_read=within)
         data = body if len(body) <= LARGE_BYTES else io.BytesIO(body)
         try:
             async with self._open_session().post(
-                f"{self._base}/", data=data, timeout=timeout
+                f"{self._base}/", data=data, timeout=timeout, allow_redirects=False
             ) as answer:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from None
         if answer.content_type != "application/json":
             why = f"HTTP {answer.status} from something that is not a layby server"
-            raise Unreachable(self.url, why, may_have_arrived=True)
+            raise Unreachable(self.url, why, may_have_arrived=True, advice=CHECK_ADDRESS)
         return answer.status, content
 
     async def events(self, group: str, pid: str, incarnation: str) -> AsyncGenerator[bytes]:
@@ -125,9 +134,11 @@ class Transport:
         return getproxies().get(parts.scheme)
 
     def _unreachable(self, error: BaseException) -> Unreachable:
-        why = _why(error)
         is_unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-        return Unreachable(self.url, why, may_have_arrived=not is_unsent)
+        if isinstance(error, aiohttp.ClientResponseError):
+            why = "what came back is not HTTP"
+            return Unreachable(self.url, why, may_have_arrived=True, advice=CHECK_ADDRESS)
+        return Unreachable(self.url, _why(error), may_have_arrived=not is_unsent)
 
 
 def check_url(url: str) -> str:
@@ -161,6 +172,8 @@ def _why(error: BaseException) -> str:
             return REFUSED  # of several addresses, one at least
         if cause.errno is not None and not isinstance(cause, ssl.SSLError):
             return os.strerror(cause.errno).lower()
+    elif isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+        return "it hung up"
     return str(error) or type(error).__name__
 
 

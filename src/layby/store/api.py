@@ -12,8 +12,11 @@ from layby.core.ticks import Tick
 
 
 class Store(Reader, Protocol):
-    def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing; an exception inside rolls back."""
+    def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:
+        """All or nothing; an exception inside rolls back.
+
+        `lazily`: it is on disk with the next one that is not; a power cut may take it back.
+        """
         ...
 
     def load(self, footprint: Footprint, now: Millis) -> Rows:
