@@ -15,6 +15,7 @@ from pathlib import Path
 import bench_core
 import bench_graph
 import bench_reads
+import bench_retention
 import bench_rude
 import bench_server
 import bench_slots
@@ -30,7 +31,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     4: bench_server.BENCHES,
     5: bench_slots.BENCHES,
     6: bench_graph.BENCHES,
-    12: (*bench_reads.BENCHES, *bench_rude.BENCHES),
+    12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 

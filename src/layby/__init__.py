@@ -15,6 +15,7 @@ from layby.errors import (
     PromiseRejected,
     PromiseTimedOut,
     ReplayMismatch,
+    ResultExpired,
     RunCancelled,
     RunFailed,
     StoreError,
@@ -27,7 +28,7 @@ from layby.errors import (
     WorkerLost,
     WorkflowError,
 )
-from layby.runner import BlockingRunner, Run, Runner, Schedule, Settlement, run
+from layby.runner import BlockingRunner, Retention, Run, Runner, Schedule, Settlement, run
 from layby.worker.blocking_handle import BlockingHandle
 from layby.worker.handle import TaskHandle, current_handle
 from layby.workflow.context import Context
@@ -55,6 +56,8 @@ __all__ = [
     "PromiseRejected",
     "PromiseTimedOut",
     "ReplayMismatch",
+    "ResultExpired",
+    "Retention",
     "RetryPolicy",
     "Run",
     "RunCancelled",

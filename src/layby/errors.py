@@ -31,6 +31,25 @@ class NotFound(UsageError, LookupError):
     exit_code = 1
 
 
+class ResultExpired(NotFound):
+    """It ended so long ago that it was pruned: its id is known, its result is not."""
+
+    statuses = ()
+
+    def __init__(self, what: str, state: str = "") -> None:
+        super().__init__(what, state)
+        self.what = what
+        self.state = state
+        """How its promise was settled."""
+
+    def __str__(self) -> str:
+        how = f" ({self.state})" if self.state else ""
+        return (
+            f"{self.what} has ended{how} and was pruned, so its result is gone: "
+            "keep it longer (retention), or start it under another id"
+        )
+
+
 class Conflict(UsageError):
     """What is there already does not allow it: another one of that id, or one in another state."""
 

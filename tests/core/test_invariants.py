@@ -92,6 +92,8 @@ BROKEN: dict[str, tuple[object, ...]] = {
     "fulfilled_iff_settled ": (settled("x"), task("x")),
     "settled_has_no_waits": (settled("y", tags="{}"), promise("x"), task("x"), Wait("y", "x")),
     "settled_has_no_listeners": (settled("y", tags="{}"), Listener("y", "poll://any@g")),
+    "expired_is_bare": (promise("x", tags="{}", expired_at=1),),
+    "expired_is_bare ": (settled("x", tags="{}", expired_at=1, value='{"data":"eA=="}'),),
     "internal_is_not_awaited": (
         promise("y", tags="{}", internal=True),
         promise("x"),

@@ -75,9 +75,9 @@ class Flaky(Wrapped):
         self.inner.save(changes, now)
 
     @contextmanager
-    def transaction(self) -> Generator[None]:
+    def transaction(self, *, lazily: bool = False) -> Generator[None]:
         self._saved = False
-        with self._undone(), self.inner.transaction():
+        with self._undone(), self.inner.transaction(lazily=lazily):
             yield
             if self._saved and self.is_armed:
                 self.is_armed = False
@@ -117,9 +117,14 @@ def in_batches(world: World, script: Script, cuts: Sequence[int], *, mixed: bool
     for batch in cut(script, cuts, mixed=mixed):
         flaky = world.store
         if isinstance(flaky, Flaky):
-            flaky.is_armed = len(batch) > 1 and all(isinstance(each, Command) for each, _ in batch)
+            flaky.is_armed = len(batch) > 1 and all(map(shares_a_commit, batch))
         replies += map(kept, world.batch(batch))
     return replies, world.dump()
+
+
+def shares_a_commit(timed: Timed) -> bool:
+    """Then a commit that fails is repeated for each alone; what is alone already is not."""
+    return isinstance(timed[0], Command) and not timed[0].is_alone
 
 
 def cut(script: Script, sizes: Sequence[int], *, mixed: bool) -> Generator[list[Timed]]:

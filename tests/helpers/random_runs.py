@@ -18,6 +18,7 @@ from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.address import inbox_of, target_of
 from layby.core.model import NEVER, life_id
+from layby.core.replies import PruneData
 from layby.core.settings import Settings
 from tests.helpers.worlds import Timed, World
 
@@ -64,38 +65,56 @@ _SHARED_KINDS = (
 )
 _EARLY_KINDS = (*("halt", "resume", "callback") * 2, *("acquire", "suspend", "fence", "task") * 2)
 
+_PRUNING_KINDS = (*("prune",) * 10, *("cancel", "settle", "finish") * 5)
+
 
 @st.composite
 def run_scripts(
-    draw: st.DrawFn, *, early: bool, max_steps: int = 50, settings: Settings = SMALL
+    draw: st.DrawFn,
+    *,
+    early: bool,
+    max_steps: int = 50,
+    settings: Settings = SMALL,
+    prunes: bool = False,
 ) -> Script:
     """Random scripts that Hypothesis can shrink."""
     steps = draw(st.integers(5, max_steps))
-    return write(lambda options: draw(st.sampled_from(options)), steps, settings, early=early)
+    pick = lambda options: draw(st.sampled_from(options))  # noqa: E731 - a name for the line below
+    return write(pick, steps, settings, early=early, prunes=prunes)
 
 
-def seeded_run_script(seed: int, steps: int, *, early: bool, settings: Settings = SMALL) -> Script:
+def seeded_run_script(
+    seed: int, steps: int, *, early: bool, settings: Settings = SMALL, prunes: bool = False
+) -> Script:
     """A long random script that its seed names."""
-    return write(random.Random(seed).choice, steps, settings, early=early)
+    return write(random.Random(seed).choice, steps, settings, early=early, prunes=prunes)
 
 
-def write(pick: Pick, steps: int, settings: Settings, *, early: bool) -> Script:
+def write(
+    pick: Pick, steps: int, settings: Settings, *, early: bool, prunes: bool = False
+) -> Script:
+    """`prunes`: everything ends sooner, and is pruned now and then."""
     with World(settings=settings, chunk=CHUNK) as world:
-        return _Writer(pick, world, early=early, strict=settings.strict_external).write(steps)
+        writer = _Writer(pick, world, early=early, strict=settings.strict_external, prunes=prunes)
+        return writer.write(steps)
 
 
 class _Writer:
     """Writes one script, choosing each step with an eye on where the world stands."""
 
-    def __init__(self, pick: Pick, world: World, *, early: bool, strict: bool) -> None:
+    def __init__(
+        self, pick: Pick, world: World, *, early: bool, strict: bool, prunes: bool
+    ) -> None:
         self._pick = pick
         self._world = world
         self._early = early
         self._kinds = _SHARED_KINDS + (_EARLY_KINDS if early else ())
+        self._kinds += _PRUNING_KINDS if prunes else ()
         self._plain_tags = _STRICT_TAGS if strict else _TAGS
         self._state = world.dump()
         self.now = START
         self.script: Script = []
+        self._left_at = ""
 
     def write(self, steps: int) -> Script:
         self._add(self._start())
@@ -107,7 +126,9 @@ class _Writer:
         return self.script
 
     def _add(self, request: c.Command | q.Query) -> None:
-        self._world.send(request, self.now)
+        reply = self._world.send(request, self.now)
+        if isinstance(reply.data, PruneData):
+            self._left_at = reply.data.cursor or ""
         self._state = self._world.dump()
         self.script.append((request, self.now))
 
@@ -312,6 +333,25 @@ class _Writer:
             by="me",
             reason="enough",
             settlement_id=self._pick(_SETTLEMENT_IDS),
+        )
+
+    def _prune(self) -> c.Prune:
+        lengths = (None, 0, 0, 0, 1_000)
+        return c.Prune(
+            completed=self._pick(lengths),
+            failed=self._pick(lengths),
+            ids=self._pick(lengths),
+            foreign=self._chance(2),
+            dry_run=self._chance(6),
+            limit=self._pick((2, 3, 5, 100)),
+            cursor=self._cursor,
+        )
+
+    @property
+    def _cursor(self) -> str:
+        """Where the last batch ended, or the beginning, or anywhere."""
+        return self._pick(
+            ("", self._left_at, self._left_at, '[4,-1,"",null,0]', '[5,-1,"",null,0]')
         )
 
     # --- protocol kinds that meet the same rows ---

@@ -190,6 +190,14 @@ class History:
             _check_task(self._last.tasks.get(after.id), after)
         self._last = frozen(state)
 
+    def pruned(self, ids: Iterable[str]) -> None:
+        """Of these nothing is expected any more: neither that they exist, nor what they were."""
+        for key in ids:
+            self._last.promises.pop(key, None)
+            self._last.tasks.pop(key, None)
+            self._settled.pop(key, None)
+            self._fulfilled.discard(key)
+
     def answered(self, shown: object) -> None:
         """A response has left: once reported settled or fulfilled, never otherwise again."""
         for record in _records(shown):
@@ -278,6 +286,6 @@ class Wrapped:
         return getattr(self.inner, name)
 
     @contextmanager
-    def transaction(self) -> Generator[None]:
-        with self.inner.transaction():
+    def transaction(self, *, lazily: bool = False) -> Generator[None]:
+        with self.inner.transaction(lazily=lazily):
             yield

@@ -1,6 +1,7 @@
 """The memory store: work grows with what is done, not with what is there."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -113,6 +114,8 @@ def shape(indexes: Indexes) -> dict[str, Any]:
     for name, index in vars(indexes).items():
         if isinstance(index, InOrder):
             found[name] = list(index)
+        elif isinstance(index, Counter):
+            found[name] = dict(index)
         elif isinstance(index, Groups):
             found[name] = {key: list(ids) for key, ids in index._ids.items()}
         else:

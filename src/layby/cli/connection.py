@@ -21,7 +21,7 @@ from layby.client.interface import Client
 from layby.client.transport import REFUSED, Unreachable
 from layby.clock import SystemClock
 from layby.core import validate
-from layby.core.commands import Command, GetPromise, GetSchedule, GetTask
+from layby.core.commands import Command, GetPromise, GetSchedule, GetTask, Prune
 from layby.core.model import Millis
 from layby.core.queries import GetNow, Query
 from layby.core.replies import NowData, Reply, refuse
@@ -146,7 +146,7 @@ class FileClient:
             self._owner = _http_client(f"unix:{socket_of(self._file)}", None, waits=False)
         if self._owner is not None:
             return await self._owner.send(request)
-        if isinstance(request, READS):
+        if isinstance(request, READS) or (isinstance(request, Prune) and request.dry_run):
             return self._look(request)
         return await self._opened().send(request)
 

@@ -26,6 +26,7 @@ from layby.engine.calendar import next_after
 from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
 from layby.store.ownership import misled_owner
 from layby.store.pages import PageReader
+from layby.store.shrinking import FreeSpace
 
 
 class FileReport(Struct, frozen=True):
@@ -39,6 +40,17 @@ class FileReport(Struct, frozen=True):
     """How far ahead of this machine's clock, in milliseconds."""
     misled_owner: str | None = None
     """A process that owns this path, and holds another file than the one examined."""
+    space: FreeSpace | None = None
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about a file that is much larger than it need be."""
+        if self.space is None or self.space.free * 4 < self.space.size:
+            return None
+        free = f"{self.space.free / 2**20:,.1f} of {self.space.size / 2**20:,.1f} MB are free"
+        if self.space.is_given_back:
+            return f"{free}: pruning gives them back bit by bit, `layby prune --compact` at once"
+        return f"{free}, and this file cannot give them back: run `layby prune --compact` once"
 
     @property
     def is_sound(self) -> bool:
@@ -155,12 +167,13 @@ def examine(file: Path, limit: int, progress: Progress | None = None) -> FileRep
             inspection = Inspection(reader, max(wall, stored))
             found = inspection.violations(progress or _no_progress)
             listed = list(islice(found, limit or None))
+            space = reader.free_space()
             more = sum(1 for _ in found)
     finally:
         reader.close()
     ahead = max(0, stored - wall)
     counts, owner = inspection.counts, misled_owner(file)
-    return FileReport(str(file), counts, len(INVARIANTS), listed, more, ahead, owner)
+    return FileReport(str(file), counts, len(INVARIANTS), listed, more, ahead, owner, space)
 
 
 def show(report: FileReport, console: Console) -> None:
@@ -170,6 +183,8 @@ def show(report: FileReport, console: Console) -> None:
         console.print(f"  {name:<10}{count:>12,}{told}")
     if report.store_time_ahead >= server_checks.SKEW_MS:
         console.print(f"[yellow]{server_checks.clock_moved_back(report.store_time_ahead)}[/]")
+    if report.hint is not None:
+        console.print(f"[yellow]{escape(report.hint)}[/]")
     for violation in report.violations:
         where = f"[red]{violation.invariant}[/]"
         console.print(f"{where}: {escape(violation.what)}")

@@ -28,7 +28,7 @@ from layby.core.replies import (
     RunWatchData,
 )
 from layby.core.waits import awaited_in_memory
-from layby.errors import Conflict, LaybyError, NotFound, error_for
+from layby.errors import Conflict, LaybyError, NotFound, ResultExpired, error_for
 from layby.workflow.names import close_match
 from layby.workflow.plan import (
     ROOT_PREFIX,
@@ -146,6 +146,7 @@ async def explained(client: Client, asked: str) -> Explanation:
             if each == asked and await is_ambiguous(client, asked):
                 tell_aside(f"'{asked}' is a run or a task of one too: '{ROOT_PREFIX}{asked}'")
             about = expect(reply, Explanation, asked)
+            _refuse_expired(about.promise)
             latest = await _latest(client, about.promise)
             if latest.id == about.promise.id:
                 return about
@@ -172,7 +173,16 @@ async def run_rows(client: Client, root_id: str) -> list[Row]:
     async def ask(query: GetRun) -> RowPage:
         return expect(await client.send(query), RowPage, root_id)
 
-    return [row async for page in paging.pages(ask, GetRun(id=root_id)) for row in page.rows]
+    rows = [row async for page in paging.pages(ask, GetRun(id=root_id)) for row in page.rows]
+    if rows:
+        _refuse_expired(rows[0][0])
+    return rows
+
+
+def _refuse_expired(promise: Promise) -> None:
+    if promise.is_expired:
+        what = "promise" if parse_root_id(promise.id) is None else "run"
+        raise ResultExpired(f"{what} '{short_id(promise.id)}'", promise.state)
 
 
 async def pages(

@@ -64,6 +64,7 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
     "Operate": (
         LazyCommand("serve", "serve", "Serve many processes and languages over HTTP."),
         LazyCommand("worker", "worker", "Run the tasks of your modules for a server."),
+        LazyCommand("prune", "prune", "Delete runs that ended long enough ago."),
         LazyCommand("migrate", "migrate", "Bring a file to the schema of this version."),
         LazyCommand("completion", "completion", "Let your shell complete commands."),
     ),

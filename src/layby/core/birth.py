@@ -24,6 +24,8 @@ KEEPS = "layby:keeps"
 SCHEDULE = "resonate:schedule"
 AFTER = "layby:after"
 """On the root of a run that was queued: the roots it waits for, as a JSON list."""
+EXPIRED = "layby:expired"
+"""On what is left of a pruned promise: when that was."""
 
 
 def encoded(value: Value | Tags) -> str:
@@ -51,6 +53,12 @@ def delay_of(tags: Tags) -> Millis | None:
 def is_timer(tags: Tags) -> bool:
     """It settles by itself when its time has come, as resolved."""
     return tags.get(TIMER) == "true"
+
+
+def expired_at(tags: Tags) -> Millis | None:
+    """When a promise with these tags was pruned; None when it was not."""
+    text = tags.get(EXPIRED, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(FAR)) else None
 
 
 def is_external(tags: Tags) -> bool:
@@ -115,6 +123,11 @@ def create_suspended(
     assert task is not None
     suspended = msgspec.structs.replace(task.suspended(), waits_left=waits_left)
     d.insert(_promise(promise_id, timeout_at, param, tags, at), suspended)
+
+
+def expired(promise: Promise, at: Millis) -> Promise:
+    """What is left of a promise that is pruned."""
+    return promise.expired(at, encoded({EXPIRED: str(at)}))
 
 
 def placeholder(d: Draft, promise_id: str) -> Promise:

@@ -11,6 +11,7 @@ from layby.core.model import (
     MessageKey,
     Millis,
     Promise,
+    Pruning,
     PublishedFlow,
     Schedule,
     Task,
@@ -45,11 +46,17 @@ class Changes(Struct, eq=False):
     schedules: dict[str, Schedule | None] = {}
     flows: dict[tuple[str, str], PublishedFlow] = {}
     """By group and name."""
+    deleted: dict[str, Promise] = {}
+    """Promises that are pruned, as they were; what stays of one is among the `promises`."""
+    deleted_holders: set[HeldKey] = set()
+    pruning: dict[str, Pruning] = {}
     earliest: Millis = FAR
     """The earliest instant at which any row added here is due to be looked at again."""
 
     def add(self, later: "Changes", now: Millis) -> None:
         """Add what a step has written at `now`, on top of everything already here."""
+        if later.deleted:
+            self._delete(later.deleted)
         if later.promises:
             self._add_promises(later)
         if later.tasks:
@@ -69,8 +76,26 @@ class Changes(Struct, eq=False):
             self.flows.update(later.flows)
         if later.holders:
             self._add_holders(later, now)
+        if later.deleted_holders:
+            self.deleted_holders |= later.deleted_holders
+        if later.pruning:
+            self._add_pruning(later)
         if later.silenced:
             self._silence(later.silenced)
+
+    def _delete(self, deleted: dict[str, Promise]) -> None:
+        """Rows are deleted before others are written, so a promise may be born again after this."""
+        for key, promise in deleted.items():
+            self.deleted.setdefault(key, promise)
+            self.promises.pop(key, None)
+            self.tasks.pop(key, None)
+            self.born.discard(key)
+            self.adopted.discard(key)
+
+    def _add_pruning(self, later: "Changes") -> None:
+        self.pruning.update(later.pruning)
+        for each in later.pruning.values():
+            self._wake_by(each.due_at)
 
     def _silence(self, addresses: list[str]) -> None:
         """Deleted before anything is written, so what this batch wrote to them is dropped here."""
@@ -129,4 +154,7 @@ class Changes(Struct, eq=False):
             or self.schedules
             or self.holders
             or self.flows
+            or self.deleted
+            or self.deleted_holders
+            or self.pruning
         )

@@ -35,6 +35,9 @@ from layby.core.promises import (
     SettlePromise,
     WatchPromise,
 )
+from layby.core.pruning import (
+    Prune,
+)
 from layby.core.run_schedules import (
     CreateRunSchedule,
     PauseSchedule,
@@ -117,6 +120,7 @@ __all__ = [
     "NodeAgain",
     "PauseSchedule",
     "PinRun",
+    "Prune",
     "PublishFlow",
     "RegisterCallback",
     "RegisterListener",

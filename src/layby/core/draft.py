@@ -10,6 +10,7 @@ from layby.core.model import (
     MessageKey,
     Millis,
     Promise,
+    Pruning,
     PublishedFlow,
     Schedule,
     Task,
@@ -105,6 +106,22 @@ class Draft(Changes, kw_only=True):
 
     def put_schedule(self, schedule: Schedule) -> None:
         self.schedules[schedule.id] = schedule
+
+    def delete(self, promise: Promise) -> None:
+        """Its row and its task's; the caller knows that nobody waits for it."""
+        self.deleted[promise.id] = promise
+
+    def expire(self, promise: Promise, left: Promise) -> None:
+        """Only `left` stays of it, in its place."""
+        self.delete(promise)
+        self.adopted.add(left.id)
+        self.promises[left.id] = left
+
+    def delete_holder(self, holder: Holder) -> None:
+        self.deleted_holders.add((holder.pid, holder.incarnation))
+
+    def put_pruning(self, pruning: Pruning) -> None:
+        self.pruning[pruning.id] = pruning
 
     def delete_schedule(self, schedule_id: str) -> None:
         self.schedules[schedule_id] = None

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from layby.core import schedules
-from layby.core.model import Holder, Millis, Schedule, TaskState
-from layby.core.settings import Calendar
+from layby.core.endings import Endings
+from layby.core.model import Holder, Millis, Pruning, Schedule, TaskState
+from layby.core.pruning import FinishPruning, PruneTick
+from layby.core.settings import Calendar, Settings
 from layby.core.ticks import (
     ExpireHolders,
     ExpireLeases,
@@ -21,7 +23,7 @@ TAILS_AT_ONCE: Final = 4
 SCHEDULES_AT_ONCE: Final = 100
 
 
-class OverdueRows(Protocol):
+class OverdueRows(Endings, Protocol):
     """How a store finds them: by index, the earliest first, at most `limit` of each sort."""
 
     def overdue_promises(self, now: Millis, limit: int) -> Sequence[str]: ...
@@ -44,6 +46,14 @@ class OverdueRows(Protocol):
 
     def held_ids(self, holder: Holder, limit: int) -> Sequence[str]: ...
 
+    def overdue_remains(self, now: Millis, limit: int) -> Sequence[str]:
+        """Roots that were pruned, of trees that were too large for one batch."""
+        ...
+
+    def pruning(self) -> Pruning | None:
+        """How far automatic pruning has come; None when it has not begun."""
+        ...
+
 
 def due(
     store: OverdueRows, now: Millis, limit: int, wall: Millis, calendar: Calendar
@@ -62,6 +72,31 @@ def due(
     for gone in store.gone_holders():
         ids = store.held_ids(gone, limit)
         yield FreeTasks(pid=gone.pid, incarnation=gone.incarnation, ids=tuple(ids))
+
+
+def due_last(store: OverdueRows, now: Millis, settings: Settings) -> Iterator[Tick]:
+    """When nothing else is due: pruning has time, and does it in transactions of its own."""
+    yield from _due_pruning(store, now, settings)
+
+
+def next_pruning(store: OverdueRows, settings: Settings) -> Millis | None:
+    """When the next batch is due; None when nothing is pruned without being asked."""
+    if settings.retention is None:
+        return None
+    begun = store.pruning()
+    return 0 if begun is None else begun.due_at
+
+
+def _due_pruning(store: OverdueRows, now: Millis, settings: Settings) -> Iterator[Tick]:
+    rows = settings.prune_rows
+    for root in store.overdue_remains(now, 1):
+        ids = store.ids_below([root], "", rows + 1).get(root, [])
+        yield FinishPruning(id=root, ids=tuple(ids[:rows]), has_more=len(ids) > rows)
+    due_at = next_pruning(store, settings)
+    if settings.retention is not None and due_at is not None and due_at <= now:
+        begun = store.pruning()
+        cursor = "" if begun is None else begun.cursor
+        yield PruneTick(retention=settings.retention, at_once=rows, cursor=cursor)
 
 
 def _due_tasks(overdue: Sequence[tuple[TaskState, str]]) -> Iterator[Tick]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from layby.core.endings import Look
 from layby.core.model import Millis, Schedule
 from layby.core.queue import Offer, TakeKey
 
@@ -43,6 +44,10 @@ class Footprint(Struct):
     """Claims bring the params of their roots: each task of a run is loaded with its root."""
     leaving: int = 0
     """How many rows may leave the queue other than by a take."""
+    look: Look | None = None
+    """What a batch of pruning looks at: the store finds the rows, and loads them lean."""
+    lean: set[str] = field(default_factory=set)
+    """Rows of which params, values and what tasks said are not needed: they are pruned."""
     since: Millis = 0
     """When the first command of the batch happens: nothing past its deadline by then is ready."""
 

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from layby.core.codes import MAX_REFUSALS, read_refusals
-from layby.core.model import NEVER, Millis, Task, Wait
+from layby.core.model import EMPTY, NEVER, Millis, Task, Wait
 from layby.core.state import State
 
 Violations = Iterator[str]
@@ -159,6 +159,17 @@ def settled_has_no_listeners(view: StateView) -> Violations:
     for listener in view.state.listeners:
         if not view.is_pending(listener.awaited):
             yield f"settled promise {listener.awaited} still has listener {listener.address}"
+
+
+def expired_is_bare(view: StateView) -> Violations:
+    """Of a pruned promise only its outcome is left."""
+    for p in view.state.promises.values():
+        if p.expired_at is None:
+            continue
+        if p.is_pending or p.id in view.state.tasks:
+            yield f"promise {p.id} was pruned, but is pending or has a task"
+        if (p.param, p.value, p.branch) != (EMPTY, EMPTY, None):
+            yield f"promise {p.id} was pruned, but has a param, a value or a branch"
 
 
 def internal_is_not_awaited(view: StateView) -> Violations:
@@ -345,6 +356,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     fulfilled_iff_settled,
     settled_has_no_waits,
     settled_has_no_listeners,
+    expired_is_bare,
     internal_is_not_awaited,
     internal_is_plain,
     awaiter_is_alive,

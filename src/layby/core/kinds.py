@@ -73,6 +73,10 @@ class Command(BaseRequest, frozen=True):
     """Whether it may remove ready tasks it names from the queue, other than by a take."""
     reads: ClassVar[bool]
     """Whether it only reads: who is not answered can ask again, and nothing has happened."""
+    is_alone: ClassVar[bool] = False
+    """Whether it gets a transaction of its own, because it finds its rows itself. That need not be
+    on disk at once: what a power cut takes back of it is done again.
+    """
     handler: ClassVar[Handler] = _no_handler
 
     def footprint(self, into: Footprint) -> None:

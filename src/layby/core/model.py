@@ -88,6 +88,8 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
     placeholder: bool = False
     internal: bool = False
     """Nobody may wait for it, so no deadline is enforced: past it, it merely reads as settled."""
+    expired_at: Millis | None = None
+    """When it was pruned: since then its id answers, and nothing else is left of it."""
     state: PromiseState = "pending"
     value: str = EMPTY
     settled_at: Millis | None = None
@@ -119,6 +121,14 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
         self, state: PromiseState, value: str, at: Millis, settlement_id: str | None = None
     ) -> "Promise":
         return replace(self, state=state, value=value, settled_at=at, settlement_id=settlement_id)
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expired_at is not None
+
+    def expired(self, at: Millis, tags: str) -> "Promise":
+        """What is left when it was pruned: how it ended, and no value."""
+        return replace(self, param=EMPTY, value=EMPTY, tags=tags, branch=None, expired_at=at)
 
     def with_tail(self, tail_at: Millis | None) -> "Promise":
         return replace(self, tail_at=tail_at)
@@ -498,8 +508,9 @@ class Holder(Struct, frozen=True, array_like=True, gc=False):
     def leased_until(self, at: Millis) -> "Holder":
         return replace(self, expires_at=at)
 
-    def gone(self, standing: Standing) -> "Holder":
-        return replace(self, standing=standing, expires_at=NEVER)
+    def gone(self, standing: Standing, at: Millis) -> "Holder":
+        """`expires_at` says since when."""
+        return replace(self, standing=standing, expires_at=at)
 
 
 class PublishedFlow(Struct, frozen=True, array_like=True, gc=False):
@@ -592,6 +603,18 @@ def _node_ids(encoded: str) -> tuple[str, ...]:
 
 MOST_OPEN_RUNS: Final = 8
 """So many runs of a schedule, the newest, are looked at when another one may overlap with them."""
+
+
+class Pruning(Struct, frozen=True, array_like=True, gc=False):
+    """How far retention has come: one row, so that several servers prune once."""
+
+    id: str
+    due_at: Millis
+    """When the next batch, or the next pass, is due."""
+    cursor: str = ""
+    """Where the pass under way goes on; empty between passes."""
+
+
 RUN_OF_SCHEDULE: Final = "run/{{.id}}-{{.timestamp}}"
 
 

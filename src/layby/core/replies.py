@@ -134,6 +134,22 @@ class RunWatchData(Struct, frozen=True):
     lives: int = 1
 
 
+class PruneData(Struct, frozen=True):
+    """What a batch has pruned: roots with `rows` rows below them, ids, placeholders, holders.
+
+    `kept`: roots that ended long enough ago, but that somebody waits for or that are not cleaned
+    up. `cursor`: where the next batch goes on; None when the pass is over.
+    """
+
+    roots: int = 0
+    rows: int = 0
+    ids: int = 0
+    placeholders: int = 0
+    holders: int = 0
+    kept: int = 0
+    cursor: str | None = None
+
+
 class HeartbeatData(Struct, frozen=True):
     """`lost`: tasks taken away since the last heartbeat; `agrees`: both sides have the same count.
 

@@ -1,13 +1,14 @@
 """What a batch may see: the rows its footprint names plus one hop, and nothing more."""
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
+from layby.core.endings import Found
 from layby.core.footprint import OutsideFootprint
 from layby.core.model import (
     HeldKey,
@@ -30,9 +31,11 @@ class Rows:
     """Rows loaded for one batch; adding the changes of each step keeps them current within it."""
 
     __slots__ = (
+        "awaited",
         "branches",
         "calendar",
         "forgotten",
+        "found",
         "holders",
         "known",
         "leases_of",
@@ -49,6 +52,7 @@ class Rows:
         "to_come",
         "waiting",
         "waits",
+        "watched",
     )
 
     def __init__(self, settings: Settings, calendar: Calendar) -> None:
@@ -74,6 +78,14 @@ class Rows:
         self.to_come: dict[TakeKey, int] = {}
         """Room in those takes of this batch that have not been served yet."""
         self.waiting: Sequence[Offer] = ()
+        self.found: Found | None = None
+        """What a batch of pruning may prune."""
+        self.awaited: set[str] = set()
+        """Lean rows that a task waits for, an address listens to, or a message is about; a notice
+        to a holder is not: it says no more than that its task is over.
+        """
+        self.watched: Container[str] = ()
+        """Promises that requests which wait in the engine are about."""
 
     def promise(self, promise_id: str) -> Promise | None:
         row = self.promises.get(promise_id)
@@ -97,6 +109,10 @@ class Rows:
 
     def add(self, changes: Changes) -> None:
         """Make the writes of a step visible to the next one of the same batch."""
+        for promise_id, promise in changes.deleted.items():
+            self.delete(promise_id, promise.branch)
+        for pid, incarnation in changes.deleted_holders:
+            self.holders[pid].pop(incarnation, None)
         if changes.promises:
             self.add_promises(changes.promises.values())
         if changes.tasks:
@@ -136,6 +152,12 @@ class Rows:
         for schedule_id, ids in self.open_runs.items():
             if is_run_of(schedule_id, promise_id):
                 ids.add(promise_id)
+
+    def delete(self, promise_id: str, branch: str | None) -> None:
+        self.promises.pop(promise_id, None)
+        self.tasks.pop(promise_id, None)
+        if branch is not None and promise_id in (ids := self.branches.get(branch, [])):
+            ids.remove(promise_id)
 
     def add_tasks(self, tasks: dict[str, Task]) -> None:
         self.tasks.update(tasks)

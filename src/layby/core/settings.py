@@ -1,7 +1,7 @@
 """What the rules get from outside: a few numbers and switches, and a calendar."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -9,6 +9,18 @@ from layby.core.model import Millis
 
 Lineage = Literal["off", "dot", "colon"]
 """How ids show their origin: the text before the first '.' or ':'; off: not at all."""
+
+
+PRUNE_ROWS: Final = 16
+"""Rows that are pruned in one transaction: about as long as a small command of somebody else."""
+
+
+class RetentionPolicy(Struct, frozen=True):
+    """How long ended runs are kept, and then their ids; None: for ever."""
+
+    completed_ms: Millis | None = None
+    failed_ms: Millis | None = None
+    ids_ms: Millis | None = None
 
 
 class Settings(Struct, frozen=True):
@@ -24,6 +36,10 @@ class Settings(Struct, frozen=True):
     """Lineage tags must match their id, and waits must stay within one origin."""
     strict_external: bool = False
     """Nobody may wait for a promise without a target, timer or external tag: it is internal."""
+
+    retention: RetentionPolicy | None = None
+    """What is pruned without being asked; None: nothing."""
+    prune_rows: int = PRUNE_ROWS
 
     @classmethod
     def strict(cls) -> "Settings":

@@ -9,6 +9,7 @@ from layby.core.model import (
     Message,
     MessageKey,
     Promise,
+    Pruning,
     PublishedFlow,
     Schedule,
     Task,
@@ -25,6 +26,7 @@ class State(Struct):
     holders: dict[HeldKey, Holder] = field(default_factory=dict)
     schedules: dict[str, Schedule] = field(default_factory=dict)
     flows: dict[tuple[str, str], PublishedFlow] = field(default_factory=dict)
+    pruning: dict[str, Pruning] = field(default_factory=dict)
 
     def lease_of(self, task: Task) -> int | None:
         """When the claim on an acquired task ends: its own lease, or its holder's."""

@@ -277,9 +277,9 @@ def _registered(d: Draft, c: Take) -> Holder:
         holder = Holder(c.pid, c.incarnation, c.group, c.embedded, c.ttl, expires_at=0)
         alive = [old for old in d.holders_of(c.pid) if old.is_alive]
         if alive and c.prefix:
-            return holder.gone("lost")  # a narrow prefix must not end other people's workers
+            return holder.gone("lost", d.now)  # a narrow prefix must not end other people's workers
         for old in alive:
-            d.put_holder(old.gone("lost"))
+            d.put_holder(old.gone("lost", d.now))
     is_known = holder.knows(c.names, c.codes)
     if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or not is_known):
         holder = holder.renewed(d.now, c.ttl).knowing(c.names, c.codes)

@@ -122,6 +122,9 @@ def create(d: Draft, c: CreateTask) -> Reply:
     if promise is None or birth.is_absent(promise):
         return _create_claimed(d, c, action)
     task = d.task(action.id)
+    if task is None and promise.is_expired:  # it had one
+        target = action.tags[birth.TARGET]
+        return ok(ClaimData(Task(promise.id, target).fulfilled(), promise))
     if task is None:
         return refuse(422, "The promise does not have a resonate:target tag")
     if task.state == "fulfilled":

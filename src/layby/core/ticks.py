@@ -190,7 +190,7 @@ def _expire(d: Draft, holder: Holder, spared_until: Millis) -> None:
 
 
 def _lose(d: Draft, holder: Holder) -> None:
-    d.put_holder(holder.gone("lost"))
+    d.put_holder(holder.gone("lost", d.now))
     d.silence(inbox_of(holder.group, holder.pid))
 
 

@@ -99,7 +99,7 @@ class LeaveWorker(WorkerCommand, frozen=True):
 def leave(d: Draft, c: LeaveWorker) -> Reply:
     holder = d.holder(c.pid, c.incarnation)
     if holder is not None and holder.is_alive:
-        d.put_holder(holder.gone("left"))
+        d.put_holder(holder.gone("left", d.now))
         d.silence(inbox_of(holder.group, holder.pid))
     return OK
 

@@ -1,7 +1,7 @@
 """One transaction: load what the commands declare, step through them in order, save."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from layby.core.changes import Changes
 from layby.core.commands import Command
@@ -24,6 +24,7 @@ def apply(
     now: Millis,
     waiting: Sequence[Offer] = (),
     store_time: Millis = 0,
+    watched: Container[str] = (),
 ) -> tuple[list[Reply], Changes]:
     """Runs inside an open transaction. A command that hits a bug is refused on its own (500).
 
@@ -31,7 +32,7 @@ def apply(
     """
     footprint = declared(commands, now, waiting)
     rows = store.load(footprint, now)
-    rows.to_come, rows.waiting = dict(footprint.takes), waiting
+    rows.to_come, rows.waiting, rows.watched = dict(footprint.takes), waiting, watched
     changes = Changes()
     replies = [_attempt(rows, changes, command, at) for command, at in commands]
     if not changes.is_empty:

@@ -295,7 +295,12 @@ class Engine:
         queries: list[Item] = []
         for item in items:
             if isinstance(item.request, Command):
-                batch.append(item)
+                if item.request.is_alone:
+                    self._run(batch, queries)
+                    self._run([item], ())
+                    batch, queries = [], []
+                else:
+                    batch.append(item)
             elif isinstance(item.request, EngineControl) or not batch:
                 self._run(batch, queries)
                 batch, queries = [], []
@@ -351,9 +356,11 @@ class Engine:
     def _commit(self, commands: Sequence[Timed]) -> tuple[list[Reply], Changes]:
         now = max((at for _, at in commands), default=self._last_now)
         began = perf_counter()
-        with self._store.transaction():
+        with self._store.transaction(lazily=_need_no_disk(commands)):
             offers = self._waiting_offers(commands)
-            replies, changes = apply(self._store, commands, now, offers, self._last_now)
+            replies, changes = apply(
+                self._store, commands, now, offers, self._last_now, self._watches
+            )
         self._committed(changes)
         tell(self._observer, Commit(commands, replies, changes, perf_counter() - began))
         return replies, changes
@@ -431,8 +438,9 @@ class Engine:
         began = perf_counter()
         with self._store.transaction():
             ticks = _heard(self._store.due(now, self._config.chunk, wall), heard_since)
-            timed: list[Timed] = [(tick, now) for tick in ticks]
-            replies, changes = apply(self._store, timed, now, (), self._last_now)
+        timed: list[Timed] = [(tick, now) for tick in ticks]
+        with self._store.transaction(lazily=_need_no_disk(timed)):
+            replies, changes = apply(self._store, timed, now, (), self._last_now, self._watches)
             earliest = self._next_deadline(now, wall)
         self._committed(changes)
         tell(self._observer, Commit(timed, replies, changes, perf_counter() - began))
@@ -554,6 +562,11 @@ def _refuse(*items: Item) -> None:
 
 def _ignore(_: Sequence[tuple[Item, Answer]]) -> None:
     """For requests that the engine sends itself."""
+
+
+def _need_no_disk(commands: Sequence[Timed]) -> bool:
+    """What a power cut may take back: it would be done again."""
+    return bool(commands) and all(command.is_alone for command, _ in commands)
 
 
 def _heard(ticks: Sequence[Tick], since: Millis | None) -> list[Tick]:

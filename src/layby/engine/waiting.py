@@ -103,6 +103,9 @@ class Watches:
     def __len__(self) -> int:
         return sum(len(_items(each)) for each in self._by_id.values())
 
+    def __contains__(self, promise_id: object) -> bool:
+        return promise_id in self._by_id
+
     def add(self, item: Item) -> None:
         request = item.request
         assert isinstance(request, WatchPromise)

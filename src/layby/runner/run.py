@@ -12,7 +12,7 @@ from layby.core.model import Millis, Promise, Task
 from layby.core.queries import ExplainPromise, GetRun
 from layby.core.replies import Explanation, PromiseData, RowPage, RunData, RunWatchData
 from layby.core.waits import waiting_of
-from layby.errors import LaybyError, NotFound, error_for
+from layby.errors import LaybyError, NotFound, ResultExpired, error_for
 from layby.runner.settling import Settlement
 from layby.wire.durations import limit_of, millis_of
 from layby.worker.handle import maybe_handle
@@ -42,7 +42,7 @@ HINT_S = 0.5
 UNKNOWN = " is not known: check the id, or start it first"
 NO_RESULT = "has no result after {within:g} s"
 CLEANING_UP = "is not cleaned up after {within:g} s"
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", PromiseData, RunWatchData)
 
 
 def deadline_ms(deadline: Duration | None) -> Millis:
@@ -196,7 +196,7 @@ class Run:
         handle = maybe_handle()
         if handle is not None and self._runner.runs_here(handle.task_execution_id):
             awaited = node_id or plan.root_id(self.id, await self._known_life(life))
-            return await handle.settled(awaited, within)
+            return self._unexpired(await handle.settled(awaited, within))
         limit = asyncio.timeout(within)
         try:
             async with limit:
@@ -229,6 +229,7 @@ class Run:
     async def _watch(self, command: WatchPromise, kind: type[Answer]) -> Answer:
         reply = await self._runner.send(command)
         if isinstance(reply.data, kind):
+            self._unexpired(reply.data.promise)
             return reply.data
         why = UNKNOWN if reply.status == 404 else f" cannot be watched: {reply.data}"
         raise error_for(reply.status, f"run '{self.id}'{why}")
@@ -274,4 +275,10 @@ class Run:
         found = [row async for page in pages(ask, query) for row in page.rows]
         if not found:
             raise NotFound(f"run '{self.id}'{UNKNOWN}")
+        self._unexpired(found[0][0])
         return found
+
+    def _unexpired(self, promise: Promise) -> Promise:
+        if promise.is_expired:
+            raise ResultExpired(f"run '{self.id}'", promise.state)
+        return promise

@@ -40,7 +40,7 @@ from layby.core.replies import (
     RunWatchData,
     SettlementData,
 )
-from layby.core.settings import Settings
+from layby.core.settings import RetentionPolicy, Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of
 from layby.errors import (
@@ -57,6 +57,7 @@ from layby.runner import schedule as scheduling
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.private_socket import open_or_join
+from layby.runner.retention import Retention, policy_of
 from layby.runner.run import UNKNOWN, Run, deadline_ms
 from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
@@ -126,6 +127,9 @@ class Runner:
 
     `version` names the code of this process, for tasks that other code cannot go on with; by
     default each workflow has a digest of the source files that define its tasks.
+
+    `retention` says how long ended runs are kept; by default nothing is ever deleted. It counts in
+    the process that owns the file; a server has a setting of its own.
     """
 
     def __init__(
@@ -146,10 +150,14 @@ class Runner:
         socket: bool = True,
         grace: Duration | None = None,
         version: str | None = None,
+        retention: Retention | None = None,
     ) -> None:
         self._address = check_address(address)
         self._durability: Durability = _check_durability(durability)
-        self._settings = Settings(max_crashes=whole_number(max_crashes, "max_crashes", 1))
+        self._settings = Settings(
+            max_crashes=whole_number(max_crashes, "max_crashes", 1),
+            retention=_check_retention(retention, self._address),
+        )
         self._switch_interval = switch_interval
         self._token = token
         self._connect_timeout = limit_of(
@@ -312,6 +320,8 @@ class Runner:
         if started.created:
             await self.directory.warn_if_nobody_works(known.name)
             return Run(self, run_id, is_new=True)
+        if started.promise.is_expired:  # it has ended, and what it began with is gone
+            return Run(self, run_id)
         found = plan.read_root_param(started.promise.param)
         self._check_flow(found.flow, known.name, run_id)
         if found.start_id == start_id:  # an earlier copy of this call, whose answer was lost
@@ -556,6 +566,8 @@ class Runner:
         data = (await self.send(GetPromise(id=plan.root_id(run_id)))).data
         if not isinstance(data, PromiseData):
             return False
+        if data.promise.is_expired:
+            return True
         self._check_flow(plan.read_root_param(data.promise.param).flow, flow_name, run_id)
         return True
 
@@ -715,6 +727,22 @@ def _states(state: RunFilter) -> tuple[PromiseState, ...]:
         names = ", ".join(get_args(RunFilter))
         raise UsageError(f"runs cannot be listed by state {state!r}; it is one of {names}")
     return ROOT_STATES[state]
+
+
+def _check_retention(retention: object, address: str) -> RetentionPolicy | None:
+    if retention is None:
+        return None
+    if not isinstance(retention, Retention):
+        raise UsageError(
+            "retention must be a Retention, such as Retention(completed=7 * 86400), "
+            f"got {retention!r}"
+        )
+    if is_url(address):
+        raise UsageError(
+            f"Runner({address!r}): a server has its own retention: set retention.completed, "
+            "retention.failed and retention.ids there"
+        )
+    return policy_of(retention)
 
 
 def _check_durability(durability: Durability) -> Durability:

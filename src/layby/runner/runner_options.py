@@ -2,6 +2,7 @@
 
 from typing import TypedDict
 
+from layby.runner.retention import Retention
 from layby.store.sqlite import Durability
 from layby.workflow.duration_checks import Duration
 
@@ -21,3 +22,4 @@ class RunnerOptions(TypedDict, total=False):
     socket: bool
     grace: Duration | None
     version: str | None
+    retention: Retention | None

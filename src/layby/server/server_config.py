@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.settings import Lineage, Settings
+from layby.core.settings import Lineage, RetentionPolicy, Settings
 from layby.errors import UsageError
 from layby.server import auth_config
 from layby.server.auth_config import ApiKey, AuthConfig
@@ -42,6 +42,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 PushAuth = Literal["none", "bearer"]
 
+LONG: Final = DurationValue(1_000, 3650 * 24 * 3_600_000)
+"""From a second to ten years."""
 ANYWHERE: Final = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, not bound
 
 
@@ -155,6 +157,29 @@ class TasksConfig(Struct, frozen=True, kw_only=True):
     ] = 5
 
 
+class RetentionConfig(Struct, frozen=True, kw_only=True):
+    completed: Annotated[
+        float | None,
+        Setting(LONG, "How long runs are kept after they have completed; by default for ever"),
+    ] = None
+    failed: Annotated[
+        float | None,
+        Setting(LONG, "The same for runs that failed, were cancelled or were late"),
+    ] = None
+    ids: Annotated[
+        float | None,
+        Setting(LONG, "How long the ids of pruned runs answer; by default for ever"),
+    ] = None
+
+    @property
+    def policy(self) -> RetentionPolicy | None:
+        """None when everything is kept."""
+        lengths = (self.completed, self.failed, self.ids)
+        if all(each is None for each in lengths):
+            return None
+        return RetentionPolicy(*(None if each is None else round(each * 1000) for each in lengths))
+
+
 class PollConfig(Struct, frozen=True, kw_only=True):
     max_connections: Annotated[
         int, Setting(Number(1), "Maximum of open `/poll` streams; more get 503")
@@ -249,6 +274,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     auth: AuthConfig = AuthConfig()
     cors: CorsConfig = CorsConfig()
     tasks: TasksConfig = TasksConfig()
+    retention: RetentionConfig = RetentionConfig()
     poll: PollConfig = PollConfig()
     push: PushConfig = PushConfig()
 
@@ -266,6 +292,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         return Settings(
             retry_ms=round(self.tasks.retry_timeout * 1000),
             max_crashes=self.tasks.max_crashes,
+            retention=self.retention.policy,
             strict_lineage=self.lineage,
             strict_external=self.is_external_strict,
         )

@@ -58,8 +58,11 @@ class Store(BatchStore, Protocol):
         """
         ...
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing; an exception inside rolls back."""
+    def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:
+        """All or nothing; an exception inside rolls back.
+
+        `lazily`: it is on disk with the next one that is not; a power cut may take it back.
+        """
         ...
 
     def store_time(self) -> Millis:

@@ -9,6 +9,7 @@ from layby.core.state import State
 from layby.core.stats import COUNTED, LIVING, LONGEST, StatsData, oldest_waits
 from layby.store.by_time import WAITING, Read, in_order
 from layby.store.page_bounds import Pair
+from layby.store.searches import open_tasks
 
 
 def _bounded(source: str) -> str:
@@ -17,7 +18,7 @@ def _bounded(source: str) -> str:
 
 COUNTS: Final = f"""
     SELECT
-        {", ".join(_bounded(f"promises WHERE task_state = '{state}'") for state in LIVING)},
+        {", ".join(_bounded(f"promises WHERE {open_tasks(state)}") for state in LIVING)},
         {_bounded("messages")},
         (SELECT count(*) FROM holders WHERE standing = 'alive'),
         (SELECT COALESCE(sum(held), 0) FROM holders WHERE standing = 'alive'),

@@ -17,7 +17,9 @@ COLUMN_OF: Final = {
 }
 """Tags that have a column: the column's index serves them. Without a target there is no task,
 and so no column for its name: then the name is stored like any other tag."""
-UNINDEXED: Final = frozenset({birth.KIND, birth.PLACEHOLDER, birth.KEEPS, birth.AFTER})
+UNINDEXED: Final = frozenset(
+    {birth.KIND, birth.PLACEHOLDER, birth.KEEPS, birth.AFTER, birth.EXPIRED}
+)
 """Tags that nobody looks up: they are on too many rows to narrow anything, or found by id."""
 LONGEST: Final = 512
 

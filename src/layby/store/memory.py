@@ -4,16 +4,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from threading import Lock
 from typing import TypeVar
 
 from msgspec.structs import astuple, replace
 
+from layby.core import endings
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.codes import fits, read_refusals
-from layby.core.due import due
+from layby.core.due import due, due_last, next_pruning
+from layby.core.endings import Key, Look, is_past
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
@@ -24,10 +26,12 @@ from layby.core.model import (
     Message,
     MessageKey,
     Millis,
+    Pruning,
     Schedule,
     TaskState,
     is_run_of,
 )
+from layby.core.pruning import AUTOMATIC
 from layby.core.queries import (
     OfferMessages,
 )
@@ -66,7 +70,7 @@ class MemoryStore:
             self._state = state
             self._indexes = Indexes(state)
 
-    def transaction(self) -> AbstractContextManager[None]:
+    def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - nothing is on disk
         """`save` is the only write and cannot fail half-way: there is nothing to roll back."""
         return nullcontext()
 
@@ -97,6 +101,8 @@ class MemoryStore:
         rows.standing = {
             pair: self.state.waits[pair] for pair in footprint.pairs if pair in self.state.waits
         }
+        if footprint.look is not None or footprint.lean:
+            self._load_prunable(rows, footprint, now)
         return rows
 
     def weigh(self, ids: Sequence[str], most: int) -> list[int]:
@@ -107,6 +113,24 @@ class MemoryStore:
             if most < 0:
                 break
         return weights
+
+    def _load_prunable(self, rows: Rows, footprint: Footprint, now: Millis) -> None:
+        ids = set(footprint.lean)
+        if (look := footprint.look) is not None:
+            rows.found = found = endings.find(self, look, now)
+            ids |= found.ids(look)
+            for pid in (pid for _, pid in found.keys if look.stage == "holders"):
+                rows.holders[pid] = {h.incarnation: h for h in self._holders_of(pid)}
+        rows.awaited = {key for key in ids if self._is_awaited(key)}
+        self._load_pairs(rows, ids - rows.known)
+
+    def _is_awaited(self, promise_id: str) -> bool:
+        indexes = self._indexes
+        return bool(
+            indexes.awaiters.of(promise_id)
+            or indexes.addresses.of(promise_id)
+            or promise_id in indexes.told
+        )
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         limit = self._settings.hop_limit + len(ids)
@@ -198,8 +222,14 @@ class MemoryStore:
 
     def _save(self, changes: Changes) -> None:
         state, indexes = self.state, self._indexes
+        for key in changes.deleted:
+            self._delete(key)
         for key, promise in changes.promises.items():
             indexes.move_promise(state.promises.get(key), promise)
+            task = state.tasks.get(key)
+            indexes.move_ending(
+                state.promises.get(key), task, promise, changes.tasks.get(key, task)
+            )
         for key, task in changes.tasks.items():
             indexes.move_task(state.tasks.get(key), task)
         state.promises.update(changes.promises)
@@ -216,7 +246,17 @@ class MemoryStore:
             self._put_message(key, message)
         _apply(state.schedules, changes.schedules)
         state.flows.update(changes.flows)
+        state.pruning.update(changes.pruning)
         self._save_holders(changes)
+
+    def _delete(self, promise_id: str) -> None:
+        promise = self.state.promises.pop(promise_id, None)
+        task = self.state.tasks.pop(promise_id, None)
+        if promise is not None:
+            self._indexes.move_promise(promise, None)
+            self._indexes.move_ending(promise, task, None, None)
+        if task is not None:
+            self._indexes.move_task(task, None)
 
     def _save_waits(self, changes: Changes) -> None:
         self.state.waits.update(changes.waits)
@@ -244,8 +284,9 @@ class MemoryStore:
         for address in addresses:
             heard = self._indexes.heard.of(address)
             self._drop_listeners(Listener(awaited, address) for awaited in heard)
-            for key in list(self._indexes.outbox.pop(address, ())):
-                self.state.messages.pop(key, None)
+            for key in list(self._indexes.outbox.get(address, ())):
+                self._put_message(key, None)
+            self._indexes.outbox.pop(address, None)
 
     def _save_holders(self, changes: Changes) -> None:
         holders = self.state.holders
@@ -255,6 +296,8 @@ class MemoryStore:
         for key, by in changes.held.items():
             if key in holders:
                 holders[key] = replace(holders[key], held=holders[key].held + by)
+        for key in changes.deleted_holders:
+            holders.pop(key, None)
 
     # --- time ----------------------------------------------------------------------------
 
@@ -262,13 +305,36 @@ class MemoryStore:
         return self._time
 
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
-        return list(due(self, now, limit, now if wall is None else wall, self._calendar))
+        wall = now if wall is None else wall
+        found = list(due(self, now, limit, wall, self._calendar))
+        return found or list(due_last(self, now, self._settings))
 
     def overdue_promises(self, now: Millis, limit: int) -> tuple[str, ...]:
         return until(self._indexes.timeouts, now, limit)
 
     def overdue_tails(self, now: Millis, limit: int) -> tuple[str, ...]:
         return until(self._indexes.tails, now, limit)
+
+    def overdue_remains(self, now: Millis, limit: int) -> tuple[str, ...]:
+        return until(self._indexes.remains, now, limit)
+
+    def pruning(self) -> Pruning | None:
+        return self.state.pruning.get(AUTOMATIC)
+
+    def ended_keys(self, look: Look, until: Millis, limit: int) -> list[Key]:
+        keys = self._past_holders() if look.stage == "holders" else self._indexes.ended[look.stage]
+        start = (each for each in keys if each > look.after or (look.tree and each == look.after))
+        return list(islice(takewhile(lambda each: each[0] <= until, start), limit))
+
+    def _past_holders(self) -> list[Key]:
+        return sorted((h.expires_at, h.pid) for h in self.state.holders.values() if is_past(h))
+
+    def ids_below(self, roots: Sequence[str], after: str, limit: int) -> dict[str, list[str]]:
+        below = self._indexes.below
+        return {
+            root: list(islice((each for each in below.of(root) if each > after), limit))
+            for root in roots
+        }
 
     def nodes_of(self, root_id: str, limit: int) -> list[str]:
         awaited = self._indexes.awaited.of(root_id)
@@ -303,7 +369,9 @@ class MemoryStore:
 
     def _deadlines(self) -> Iterator[Millis]:
         indexes = self._indexes
-        for index in (indexes.timeouts, indexes.tails, indexes.wakes):
+        if (pruning_at := next_pruning(self, self._settings)) is not None:
+            yield pruning_at
+        for index in (indexes.timeouts, indexes.tails, indexes.remains, indexes.wakes):
             if (soonest := first(index)) is not None:
                 yield soonest
         for holder in self.state.holders.values():

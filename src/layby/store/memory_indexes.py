@@ -1,12 +1,13 @@
 """What the memory store looks up other than by id; updates cost only what they change."""
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import Final, Generic, TypeVar
 
 from layby.core.birth import schedule_of
+from layby.core.endings import Stage, stage_of
 from layby.core.model import (
     NEVER,
     HeldKey,
@@ -107,6 +108,11 @@ class Indexes:
         self.wakes: InOrder[Entry] = InOrder()
         self.timeouts: InOrder[Entry] = InOrder()
         self.tails: InOrder[Entry] = InOrder()
+        self.remains: InOrder[Entry] = InOrder()
+        """Tails of roots that were pruned."""
+        self.ended: defaultdict[Stage, InOrder[Entry]] = defaultdict(InOrder)
+        self.below: Groups[str] = Groups()
+        """Ids of a tree, without that of its root."""
         self.held: Groups[HeldKey] = Groups()
         self.leased: Groups[str] = Groups()
         self.branches: Groups[str] = Groups()
@@ -121,8 +127,11 @@ class Indexes:
         self.heard: Groups[str] = Groups()
         """Promises that an address listens to."""
         self.outbox: dict[str, set[MessageKey]] = {}
+        self.told: Counter[str] = Counter()
+        """How many messages there are about a promise, without notices to holders."""
         for promise in state.promises.values():
             self.move_promise(None, promise)
+            self.move_ending(None, None, promise, state.tasks.get(promise.id))
         for task in state.tasks.values():
             self.move_task(None, task)
         self.add_waits(state.waits.values())
@@ -137,13 +146,30 @@ class Indexes:
             if row.is_armed and row.timeout_at < NEVER:
                 _place(self.timeouts, (row.timeout_at, row.id), is_new=is_new)
             if row.tail_at is not None:
-                _place(self.tails, (row.tail_at, row.id), is_new=is_new)
+                tails = self.remains if row.is_expired else self.tails
+                _place(tails, (row.tail_at, row.id), is_new=is_new)
             if row.branch is not None:
                 _join(self.branches, row.branch, row.id, is_new=is_new)
             if row.is_pending and (schedule := schedule_of(row.tags)) is not None:
                 _join(self.scheduled, schedule, row.id, is_new=is_new)
 
-    def move_task(self, before: Task | None, after: Task) -> None:
+    def move_ending(
+        self,
+        before: Promise | None,
+        task_before: Task | None,
+        after: Promise | None,
+        task_after: Task | None,
+    ) -> None:
+        """Where a pass of pruning finds it."""
+        for row, task, is_new in ((before, task_before, False), (after, task_after, True)):
+            if row is None:
+                continue
+            if row.root != row.id:
+                _join(self.below, row.root, row.id, is_new=is_new)
+            if (stage := stage_of(row, task)) is not None:
+                _place(self.ended[stage[0]], (stage[1], row.id), is_new=is_new)
+
+    def move_task(self, before: Task | None, after: Task | None) -> None:
         for row, is_new in ((before, False), (after, True)):
             if row is None:
                 continue
@@ -181,6 +207,11 @@ class Indexes:
 
     def move_message(self, key: MessageKey, before: Message | None, after: Message | None) -> None:
         """By the address, which is part of the key."""
+        by = (after is not None) - (before is not None)
+        if by and key[1] != "lost":
+            self.told[key[0]] += by
+            if not self.told[key[0]]:
+                del self.told[key[0]]
         if after is not None:
             self.outbox.setdefault(key[2], set()).add(key)
         elif before is not None:

@@ -7,6 +7,7 @@ import msgspec
 
 from layby.core.model import Task, Wait
 from layby.store.page_bounds import Pair
+from layby.store.shrinking import FreeSpace, free_space
 from layby.store.sqlite import SqliteReader
 from layby.store.tables import HOLDERS, LISTENERS, MESSAGES, SCHEDULES, WAITS
 
@@ -24,6 +25,9 @@ class PageReader(SqliteReader):
         """What SQLite itself finds wrong with the file; None when nothing is."""
         found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         return None if found == "ok" else str(found)
+
+    def free_space(self) -> FreeSpace:
+        return free_space(self._connection)
 
     def count_promises(self) -> int:
         return self._connection.execute("SELECT count(*) FROM promises").fetchone()[0]
@@ -76,9 +80,10 @@ class PageReader(SqliteReader):
         return self._decoded(self._sql.dialect.packed_all(packed, source), list[row], given)
 
     def _pairs(self, where: str, *given: object) -> list[Pair]:
-        lean = self._sql.lean_pair.replace('promises."task_error"', "NULL")
         source = f"(SELECT * FROM promises WHERE {where}) AS promises"
-        return self._decoded(self._sql.dialect.packed_all(lean, source), list[Pair], given)
+        return self._decoded(
+            self._sql.dialect.packed_all(self._sql.bare_pair, source), list[Pair], given
+        )
 
     def _decoded(self, statement: str, sort: type[list[T]], given: Sequence[object]) -> list[T]:
         text = self._connection.execute(statement, given).fetchone()[0]

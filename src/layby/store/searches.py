@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 
-from layby.core.birth import NAME, SCHEDULE
+from layby.core.address import group_of
+from layby.core.birth import NAME, SCHEDULE, TARGET
 from layby.core.commands import Tags
-from layby.core.model import NEVER, Millis
+from layby.core.model import NEVER, Millis, PromiseState
 from layby.core.queries import GetRecords, GetRun, ListHeld, ListRuns, Search
 from layby.store import indexed_tags
 from layby.store.page_bounds import FIRST, Pair, id_of, next_chunk
@@ -14,6 +15,13 @@ from layby.store.statements import LAST
 Condition = tuple[str, tuple[object, ...]]
 Read = Callable[[str, Sequence[object], int], list[Pair]]
 """Reads lean pairs by a FROM/WHERE text, its arguments and a limit."""
+
+SETTLED: tuple[PromiseState, ...] = (
+    "rejected",
+    "rejected_canceled",
+    "rejected_timedout",
+    "resolved",
+)
 
 
 def searched(
@@ -90,7 +98,16 @@ def _sources(query: Search, column: str, state: str | None, now: Millis) -> list
         f"settled_at IS NULL AND timeout_at < {NEVER} AND timeout_at <= ?",
         (now,),
     )
-    return [[(f"{column} = ?", (state,))], [overdue]]
+    if (column, state) == ("task_state", "fulfilled"):
+        over: Condition = ("task_state = 'fulfilled'", ())
+        return [*([(f"state = '{each}'", ()), over] for each in SETTLED), [overdue]]
+    found = open_tasks(state) if column == "task_state" else f"state = '{state}'"
+    return [[(found, ())], [overdue]]
+
+
+def open_tasks(state: str) -> str:
+    """By an index without fulfilled ones, which only a condition that says the same can use."""
+    return f"task_state = '{state}' AND task_state <> 'fulfilled'"
 
 
 def _named(query: Search, name: str) -> list[list[Condition]]:
@@ -127,10 +144,20 @@ def _prefix_filter(query: Search) -> Iterator[Condition]:
 
 
 def _column_filters(query: Search) -> Iterator[Condition]:
-    named = {"task_name": query.name, "task_target": query.target, "task_group": query.group}
     for key, column in indexed_tags.COLUMN_OF.items():
-        if key in query.tags:
+        if key in query.tags and key != TARGET:
             yield f"{column} = ?", (query.tags[key],)
-    for column, value in named.items():
+    for target in dict.fromkeys((query.tags.get(TARGET), query.target)):
+        if target is not None:
+            yield _targeted(target)
+    for column, value in {"task_name": query.name, "task_group": query.group}.items():
         if value is not None:
             yield f"{column} = ?", (value,)
+
+
+def _targeted(target: str) -> Condition:
+    """The target of our own tasks follows from their group, which has an index anyway."""
+    group = group_of(target)
+    if group is None:
+        return "task_target = ? AND task_group IS NULL", (target,)
+    return "task_group = ? AND task_target = ?", (group, target)

@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
+from layby.core import endings
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.codes import read_refusals
-from layby.core.due import due
+from layby.core.due import due, due_last, next_pruning
+from layby.core.endings import Key, Look
 from layby.core.footprint import Footprint
 from layby.core.model import (
     FAR,
@@ -21,12 +23,14 @@ from layby.core.model import (
     Listener,
     Message,
     Millis,
+    Pruning,
     PublishedFlow,
     Schedule,
     TaskState,
     Wait,
     run_ids_between,
 )
+from layby.core.pruning import AUTOMATIC
 from layby.core.queries import (
     OfferMessages,
 )
@@ -47,6 +51,7 @@ from layby.store.tables import (
     MESSAGES,
     PROMISE_MOVES,
     PROMISES,
+    PRUNING,
     SCHEDULES,
     TASK_MOVES,
     TASKS,
@@ -61,6 +66,8 @@ _listeners = msgspec.json.Decoder(list[Listener])
 _messages = msgspec.json.Decoder(list[Message])
 _holders = msgspec.json.Decoder(list[Holder])
 _schedules = msgspec.json.Decoder(list[Schedule])
+_pruning = msgspec.json.Decoder(list[Pruning])
+_keys = msgspec.json.Decoder(list[Key])
 _flows = msgspec.json.Decoder(list[PublishedFlow])
 _texts = msgspec.json.Decoder(list[str])
 _keyed = msgspec.json.Decoder(list[tuple[str, str]])
@@ -92,7 +99,7 @@ class SqlStore(SqlReads):
         self._settings = settings
         self._calendar = calendar
 
-    def transaction(self) -> AbstractContextManager[None]:
+    def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - a file's
         return self._within(self._sql.dialect.begin)
 
     # --- load ----------------------------------------------------------------------------
@@ -121,6 +128,8 @@ class SqlStore(SqlReads):
             self._load_pairs(rows, roots)
         if rows.more_waits and footprint.pairs:
             self._load_existing(rows, footprint)
+        if footprint.look is not None or footprint.lean:
+            self._load_prunable(rows, footprint, now)
         return rows
 
     def weigh(self, ids: Sequence[str], most: int) -> list[int]:
@@ -136,6 +145,20 @@ class SqlStore(SqlReads):
         except sqlite3.Error as error:
             raise explained(error, self._name) from error
         return weights
+
+    def _load_prunable(self, rows: Rows, footprint: Footprint, now: Millis) -> None:
+        """Last, so that rows which others need whole are not overwritten with lean ones."""
+        ids = set(footprint.lean)
+        if (look := footprint.look) is not None:
+            rows.found = found = endings.find(self, look, now)
+            ids |= found.ids(look)
+            pids = {pid for _, pid in found.keys if look.stage == "holders"} - rows.holders.keys()
+            self._add_holders(rows, pids)
+        texts = packed(sorted(ids))
+        rows.awaited = set(self._one(self._sql.awaited_ids, _texts, texts, texts, texts))
+        beside = packed(sorted(ids - rows.known))
+        rows.known |= ids
+        _add_pairs(rows, self._one(self._sql.bare_pairs, _pairs, beside))
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         texts = packed(sorted(ids))
@@ -244,9 +267,7 @@ class SqlStore(SqlReads):
         return {task_id for ids in rows.leases_of.values() for task_id in ids}
 
     def _load_holders(self, rows: Rows, footprint: Footprint) -> None:
-        rows.holders = {pid: {} for pid in footprint.pids}
-        for holder in self._one(self._sql.holders, _holders, packed(sorted(footprint.pids))):
-            rows.holders[holder.pid][holder.incarnation] = holder
+        self._add_holders(rows, footprint.pids)
         rows.notices = {pid: [] for pid in footprint.notices}
         inboxes = {
             inbox_of(holder.group, pid): pid
@@ -256,6 +277,11 @@ class SqlStore(SqlReads):
         if inboxes:
             for notice in self._one(self._sql.notices, _messages, packed(sorted(inboxes))):
                 rows.notices[inboxes[notice.address]].append(notice)
+
+    def _add_holders(self, rows: Rows, pids: set[str]) -> None:
+        rows.holders |= {pid: {} for pid in pids}
+        for holder in self._one(self._sql.holders, _holders, packed(sorted(pids))):
+            rows.holders[holder.pid][holder.incarnation] = holder
 
     def _load_schedules(self, rows: Rows, footprint: Footprint) -> None:
         rows.schedules = dict.fromkeys(footprint.schedules)
@@ -274,7 +300,10 @@ class SqlStore(SqlReads):
         sql = self._sql
         self._connection.execute(sql.put_store_time, (now, now))
         new = changes.born | changes.adopted
-        self._write(sql.delete_promises, changes.adopted)
+        self._write(sql.delete_promises, changes.adopted | changes.deleted.keys())
+        self._write(
+            sql.drop_tags, [tag for row in changes.deleted.values() for tag in indexed_tags.of(row)]
+        )
         self._save_new(changes, new)
         self._write_wide(
             sql.move_promises,
@@ -295,6 +324,8 @@ class SqlStore(SqlReads):
         self._write(sql.drop_messages, [k for k, m in changes.messages.items() if m is None])
         self._write(sql.put_holders, changes.holders.values())
         self._write(sql.count_held, [(*key, by) for key, by in changes.held.items() if by])
+        self._write(sql.drop_holders, changes.deleted_holders)
+        self._write(sql.put_pruning, changes.pruning.values())
         self._write(sql.put_flows, changes.flows.values())
         self._write(sql.put_schedules, [s for s in changes.schedules.values() if s is not None])
         self._write(sql.drop_schedules, [k for k, s in changes.schedules.items() if s is None])
@@ -330,7 +361,9 @@ class SqlStore(SqlReads):
         return self._connection.execute(self._sql.store_time).fetchone()[0]
 
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
-        return list(due(self, now, limit, now if wall is None else wall, self._calendar))
+        wall = now if wall is None else wall
+        found = list(due(self, now, limit, wall, self._calendar))
+        return found or list(due_last(self, now, self._settings))
 
     def overdue_promises(self, now: Millis, limit: int) -> list[str]:
         return self._one(self._sql.due_promises, _texts, now, limit)
@@ -356,9 +389,27 @@ class SqlStore(SqlReads):
     def held_ids(self, holder: Holder, limit: int) -> list[str]:
         return self._one(self._sql.held_ids, _texts, holder.incarnation, holder.pid, limit)
 
+    def overdue_remains(self, now: Millis, limit: int) -> list[str]:
+        return self._one(self._sql.due_remains, _texts, now, limit)
+
+    def pruning(self) -> Pruning | None:
+        return next(iter(self._one(self._sql.pruning, _pruning, AUTOMATIC)), None)
+
+    def ended_keys(self, look: Look, until: Millis, limit: int) -> list[Key]:
+        stages = self._sql.stages_after if look.tree is None else self._sql.stages_from
+        return self._one(stages[look.stage], _keys, *look.after, until, limit)
+
+    def ids_below(self, roots: Sequence[str], after: str, limit: int) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        wanted = (packed(roots), after, after, limit - 1)
+        for root, promise_id in sorted(self._one(self._sql.ids_below, _keyed, *wanted)):
+            found.setdefault(root, []).append(promise_id)
+        return found
+
     def earliest(self) -> Millis:
         found: Sequence[int | None] = self._connection.execute(self._sql.earliest).fetchone()
-        return min((each for each in found if each is not None), default=FAR)
+        deadlines = (*found, next_pruning(self, self._settings))
+        return min((each for each in deadlines if each is not None), default=FAR)
 
     def next_occurrence(self) -> Millis:
         found: Millis | None = self._connection.execute(self._sql.next_occurrence).fetchone()[0]
@@ -379,7 +430,7 @@ class SqlStore(SqlReads):
                 self._connection.execute(f"DELETE FROM {table}")
 
 
-_SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS)
+_SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS, PRUNING)
 
 
 def packed(rows: Iterable[Any]) -> str:

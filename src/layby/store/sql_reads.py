@@ -17,6 +17,7 @@ from layby.core.model import (
     Listener,
     Message,
     Millis,
+    Pruning,
     PublishedFlow,
     Schedule,
     Wait,
@@ -55,6 +56,7 @@ from layby.store.tables import (
     LISTENERS,
     MESSAGES,
     PROMISES,
+    PRUNING,
     SCHEDULES,
     WAITS,
     Table,
@@ -188,6 +190,7 @@ class SqlReads:
             holders={(holder.pid, holder.incarnation): holder for holder in holders},
             schedules={each.id: each for each in self._everything(SCHEDULES, Schedule, room)},
             flows={(each.group, each.name): each for each in flows},
+            pruning={each.id: each for each in self._everything(PRUNING, Pruning, room)},
         )
 
     def _whole_pairs(self, room: Room) -> Iterator[list[Pair]]:

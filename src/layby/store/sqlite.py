@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from layby.core.changes import Changes
 from layby.core.model import Millis
 from layby.core.settings import Calendar, Settings
 from layby.errors import StoreGone, StoreUnreadable
@@ -16,6 +17,7 @@ from layby.store.failures import explained
 from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
 from layby.store.own_file import OwnFile
 from layby.store.ownership import Ownership
+from layby.store.shrinking import compact, prepare_shrinking, shrink
 from layby.store.sql import SqlStore
 from layby.store.sqlite_snapshots import SqliteSnapshots, TimedConnection
 
@@ -40,6 +42,7 @@ class SqliteStore(SqlStore):
         """`busy_ms`: how long to wait for another program that has locked the file."""
         self.path = Path(path)
         self._breaks = wal_breaks.of_file(self.path)
+        self._durability = durability
         with ExitStack() as undo:
             self._ownership = Ownership(self.path, is_server=is_server)
             undo.callback(self._ownership.release)
@@ -67,6 +70,32 @@ class SqliteStore(SqlStore):
         look = self._own_file.look_at_path
         look()
         return SqliteSnapshots(connection, self._sql, self._name, self._breaks, look)
+
+    @contextmanager
+    def transaction(self, *, lazily: bool = False) -> Generator[None]:
+        """Without waiting for the disk if `lazily`; the order of commits stays what it was."""
+        if not lazily or self._durability == "normal":
+            with super().transaction():
+                yield
+            return
+        self._connection.execute("PRAGMA synchronous = normal")
+        try:
+            with super().transaction():
+                yield
+        finally:
+            self._connection.execute(f"PRAGMA synchronous = {self._durability}")
+
+    def save(self, changes: Changes, now: Millis = 0) -> None:
+        super().save(changes, now)
+        if changes.deleted:
+            shrink(self._connection)
+
+    def compact(self) -> None:
+        """Write the file anew; needs as much room again beside it, and takes its time."""
+        try:
+            compact(self._connection)
+        except sqlite3.Error as error:
+            raise explained(error, self._name) from error
 
     def close(self) -> None:
         """Nothing is written to a file that is somebody else's by now."""
@@ -107,6 +136,7 @@ def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Con
         )
     with _opened(path, str(path), timeout=busy_ms / 1000, check_same_thread=False) as connection:
         _refuse_other_programs(connection)
+        prepare_shrinking(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {durability}")
         connection.execute("PRAGMA cache_size = -12288")

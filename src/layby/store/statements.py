@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import Final
 
 from layby.core.birth import SCHEDULE
+from layby.core.endings import OF_TREES, RUNS, STAGES, Stage
 from layby.core.model import EMPTY, NEVER
 from layby.store.dialect import Dialect, quoted
 from layby.store.tables import (
@@ -13,6 +15,7 @@ from layby.store.tables import (
     MESSAGES,
     PROMISE_MOVES,
     PROMISES,
+    PRUNING,
     SCHEDULES,
     TASK_MOVES,
     TASKS,
@@ -25,6 +28,24 @@ LAST = "\U0010ffff"
 """Sorts after every id that occurs."""
 
 
+_FOREIGN: Final = f"""
+    COALESCE(task_kind, '') <> 'root' AND expired_at IS NULL
+        AND substr(id, 1, {len(RUNS)}) <> '{RUNS}'
+"""
+_COMPLETED: Final = "substr(state, 1, 3) = 'res'"
+_FAILED: Final = "settled_at IS NOT NULL AND state <> 'resolved'"
+STAGE_INDEXES: Final[dict[Stage, tuple[str, str, str, str]]] = {
+    "completed": ("promises", "settled_at", "id", f"task_kind = 'root' AND {_COMPLETED}"),
+    "failed": ("promises", "settled_at", "id", f"task_kind = 'root' AND {_FAILED}"),
+    "foreign_completed": ("promises", "settled_at", "id", f"{_FOREIGN} AND {_COMPLETED}"),
+    "foreign_failed": ("promises", "settled_at", "id", f"{_FOREIGN} AND {_FAILED}"),
+    "placeholders": ("promises", "created_at", "id", "placeholder = 1 AND settled_at IS NULL"),
+    "ids": ("promises", "expired_at", "id", "expired_at IS NOT NULL"),
+    "holders": ("holders", "expires_at", "pid", "standing <> 'alive' AND held = 0"),
+}
+"""Table, time, id, and what its index holds: as `core.endings.stage_of` says."""
+
+
 class Statements:
     """Each attribute is one statement, or makes one for a given number of rows."""
 
@@ -33,9 +54,11 @@ class Statements:
         promise = dialect.packed(PROMISES.columns, "promises")
         self.pair = f"json_array({promise}, {self._task()})"
         self.lean_pair = without(self.pair, "promises", param=EMPTY, value=EMPTY)
+        self.bare_pair = _without_texts_of_tasks(self.lean_pair)
         self._prepare_loads(dialect.any_of)
         self._prepare_writes(dialect.any_of)
         self._prepare_time()
+        self._prepare_pruning(dialect.any_of)
 
     def _prepare_loads(self, any_of: str) -> None:
         """What a batch declares, and the few reads that are not by id."""
@@ -130,7 +153,9 @@ class Statements:
                 WHERE task_wake_at < {NEVER} AND task_wake_at <= ?
                 ORDER BY task_wake_at LIMIT ?)
         """
-        self.due_tails = self._ids("tail_at IS NOT NULL AND tail_at <= ?", "tail_at")
+        tail = "tail_at IS NOT NULL AND tail_at <= ?"
+        self.due_tails = self._ids(f"{tail} AND expired_at IS NULL", "tail_at")
+        self.due_remains = self._ids(f"{tail} AND expired_at IS NOT NULL", "tail_at")
         self.due_holders = """
             SELECT json_group_array(pid) FROM (
                 SELECT pid FROM holders WHERE standing = 'alive' AND expires_at <= ?
@@ -167,6 +192,41 @@ class Statements:
         after = f"({key}) > ({', '.join('?' * len(table.key))}) ORDER BY {key} LIMIT ?"
         packed = packed or self.dialect.packed(table.columns, table.name)
         return self._all(packed, f"(SELECT * FROM {table.name} WHERE {after}) AS {table.name}")
+
+    def _prepare_pruning(self, any_of: str) -> None:
+        """What a pass finds in each of its stages, and what must be known of it."""
+        self.bare_pairs = self._all(self.bare_pair, f"promises WHERE id IN {any_of}")
+        self.awaited_ids = f"""
+            SELECT json_group_array(id) FROM (
+                SELECT awaited AS id FROM waits WHERE awaited IN {any_of}
+                UNION SELECT awaited FROM listeners WHERE awaited IN {any_of}
+                UNION SELECT id FROM messages WHERE id IN {any_of} AND kind <> 'lost')
+        """
+        self.ids_below = f"""
+            SELECT json_group_array(json_array(r, id)) FROM (
+                SELECT i.value AS r, p.id FROM {any_of} AS i JOIN promises AS p
+                    ON p.root = i.value AND p.root <> p.id AND p.id > ?
+                    AND p.id <= COALESCE(
+                        (SELECT x.id FROM promises AS x
+                            WHERE x.root = i.value AND x.root <> x.id AND x.id > ?
+                            ORDER BY x.id LIMIT 1 OFFSET ?), '{LAST}'))
+        """
+        self.stages_after = {stage: self._stage(stage, ">") for stage in STAGES}
+        self.stages_from = {stage: self._stage(stage, ">=") for stage in OF_TREES}
+        self.pruning = self._select(PRUNING, "id = ?")
+        self.put_pruning = self._upsert(PRUNING)
+        self.drop_tags = self._drop("tags", ("key", "value", "id"))
+        self.drop_holders = self._drop("holders", HOLDERS.key)
+
+    def _stage(self, stage: Stage, follows: str) -> str:
+        """The next keys of an index by time."""
+        table, at, name, where = STAGE_INDEXES[stage]
+        return f"""
+            SELECT json_group_array(json_array(at, name)) FROM (
+                SELECT {at} AS at, {name} AS name FROM {table}
+                WHERE {where} AND ({at}, {name}) {follows} (?, ?) AND {at} <= ?
+                ORDER BY {at}, {name} LIMIT ?)
+        """
 
     def _task(self) -> str:
         packed = self.dialect.packed(TASKS.columns, "promises")
@@ -241,6 +301,13 @@ def without(packed: str, table: str, **instead: str) -> str:
     for column, constant in instead.items():
         packed = packed.replace(f"{table}.{quoted(column)}", f"'{constant}'")
     return packed
+
+
+def _without_texts_of_tasks(pair: str) -> str:
+    """The same expression without what tasks have said: errors, progress and history."""
+    for column in ("task_error", "task_progress", "task_history"):
+        pair = pair.replace(f"promises.{quoted(column)}", "NULL")
+    return pair
 
 
 def _excluded(names: Sequence[str]) -> str:

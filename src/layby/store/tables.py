@@ -12,6 +12,7 @@ from layby.core.model import (
     Listener,
     Message,
     Promise,
+    Pruning,
     PublishedFlow,
     Schedule,
     Task,
@@ -68,6 +69,7 @@ LISTENERS: Final = table("listeners", Listener, key=("awaited", "address"))
 MESSAGES: Final = table("messages", Message, key=("id", "kind", "address"))
 HOLDERS: Final = table("holders", Holder, key=("pid", "incarnation"))
 SCHEDULES: Final = table("schedules", Schedule, key=("id",))
+PRUNING: Final = table("pruning", Pruning, key=("id",))
 FLOWS: Final = table("flows", PublishedFlow, key=("group", "name"))
 
 PROMISE_MOVES: Final = PROMISES.columns[PROMISES.names.index("state") :]

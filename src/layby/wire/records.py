@@ -79,6 +79,7 @@ class PromiseRecord(WireRecord, frozen=True):
             timeout_at=self.timeout_at,
             created_at=self.created_at,
             timer=birth.TIMER in tags and birth.is_timer(_tags.decode(tags)),
+            expired_at=birth.expired_at(_tags.decode(tags)) if birth.EXPIRED in tags else None,
             state=self.state,
             value=bytes(self.value).decode(),
             settled_at=self.settled_at,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from layby.core.model import Promise
-from layby.errors import PromiseCancelled, PromiseRejected, PromiseTimedOut
+from layby.errors import PromiseCancelled, PromiseRejected, PromiseTimedOut, ResultExpired
 from layby.wire.json_values import from_text
 
 _RAISES = {
@@ -14,7 +14,9 @@ _RAISES = {
 
 
 def value_of(promise: Promise) -> Any:
-    """The value of a resolved promise; a rejected one raises."""
+    """The value of a resolved promise; a rejected one raises, and so does a pruned one."""
+    if promise.is_expired:
+        raise ResultExpired(f"promise '{promise.id}'", promise.state)
     value = from_text(promise.value)
     if promise.state == "resolved":
         return value

@@ -1,0 +1,146 @@
+"""`layby prune`: delete what has ended long enough ago, batch by batch."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Final
+
+import click
+from msgspec.structs import asdict, replace
+from rich.progress import Progress, TextColumn
+
+from layby.cli import showing
+from layby.cli.connection import Place, ask
+from layby.cli.expected_replies import expect
+from layby.cli.options import DurationParam, as_json, reaching
+from layby.client.interface import Client
+from layby.core.commands import Prune
+from layby.core.replies import PruneData
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
+from layby.errors import UsageError
+from layby.store.sqlite import SqliteStore
+
+LEAST_PAUSE_S: Final = 0.005
+LENGTH: Final = DurationParam(least=0)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  layby prune --completed 7d --failed 90d --ids 365d
+  layby prune --completed 7d --dry-run           only count
+  layby prune --completed 30d --foreign --url http://127.0.0.1:8001
+  layby prune --compact                          make the file small, once"""
+)
+@click.option("--completed", type=LENGTH, help="Prune runs that completed this long ago.")
+@click.option("--failed", type=LENGTH, help="The same for those that failed or were cancelled.")
+@click.option("--ids", type=LENGTH, help="Forget ids that were pruned this long ago.")
+@click.option("--foreign", is_flag=True, help="Also promises that are not part of a run.")
+@click.option("--dry-run", is_flag=True, help="Only count; delete nothing.")
+@click.option("--compact", is_flag=True, help="Then write the file anew; it must not be in use.")
+@reaching
+@as_json
+def prune(
+    place: Place,
+    completed: int | None,
+    failed: int | None,
+    ids: int | None,
+    *,
+    foreign: bool,
+    dry_run: bool,
+    compact: bool,
+    as_json: bool,
+) -> None:
+    """Delete runs that ended long enough ago, whole: their tasks, records and values.
+
+    What is not named is kept. A run stays while somebody waits for a promise of it, and while its
+    clean-up is not finished. Its id keeps answering that it has ended, until --ids.
+    """
+    lengths = (completed, failed, ids)
+    if all(each is None for each in lengths) and not compact:
+        raise UsageError(
+            "nothing to prune: say how long to keep, for example --completed 7d --failed 90d"
+        )
+    if compact and (place.file is None or dry_run):
+        raise UsageError(
+            "--compact writes a file anew: it needs --db, and does not go with --dry-run"
+        )
+    first = Prune(completed=completed, failed=failed, ids=ids, foreign=foreign, dry_run=dry_run)
+    with _told() as told:
+        total = ask(place, lambda client: _pass(client, first, told))
+    if compact and place.file is not None:
+        _compact(place)
+    if as_json:
+        counts = {name: n for name, n in asdict(total).items() if name != "cursor"}
+        showing.print_json({"dry_run": dry_run, "compacted": compact, **counts})
+        return
+    for line in _lines(total, dry_run=dry_run):
+        showing.print_line(line)
+
+
+async def _pass(client: Client, first: Prune, told: Callable[[PruneData], None]) -> PruneData:
+    """Batch by batch; after each, everybody else has as long as it took."""
+    total, cursor = PruneData(), ""
+    while True:
+        began = perf_counter()
+        reply = await client.send(replace(first, cursor=cursor))
+        done = expect(reply, PruneData, "pruning")
+        total = _sum(total, done)
+        told(total)
+        if done.cursor is None:
+            return total
+        cursor = done.cursor
+        await asyncio.sleep(max(LEAST_PAUSE_S, perf_counter() - began))
+
+
+def _sum(total: PruneData, done: PruneData) -> PruneData:
+    counts = (name for name in PruneData.__struct_fields__ if name != "cursor")
+    return PruneData(**{name: getattr(total, name) + getattr(done, name) for name in counts})
+
+
+def _compact(place: Place) -> None:
+    assert place.file is not None
+    store = SqliteStore(place.file, Settings(), next_after)
+    try:
+        before = place.file.stat().st_size
+        store.compact()
+    finally:
+        store.close()
+    showing.tell_aside(
+        f"{place.file}: {_size(before)} before, {_size(place.file.stat().st_size)} now"
+    )
+
+
+def _lines(total: PruneData, *, dry_run: bool) -> list[str]:
+    verb = "would be pruned" if dry_run else "pruned"
+    told = [f"{_counted(total.roots, 'run')} {verb}, with {_counted(total.rows, 'promise')} below"]
+    others = {"id": total.ids, "placeholder": total.placeholders, "dead worker": total.holders}
+    if any(others.values()):
+        forgotten = ", ".join(_counted(n, what) for what, n in others.items() if n)
+        told.append(f"{forgotten} {'would be forgotten' if dry_run else 'forgotten'}")
+    if total.kept:
+        why = "somebody waits for a promise of it, or it is not cleaned up yet"
+        told.append(f"{_counted(total.kept, 'run')} kept: {why}")
+    return told
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _size(number: int) -> str:
+    return f"{number / 2**20:,.1f} MB"
+
+
+@contextmanager
+def _told() -> Generator[Callable[[PruneData], None]]:
+    """What was done so far, on a terminal; nothing in a pipe."""
+    console = showing.new_console(stderr=True)
+    shown = TextColumn("{task.description}")
+    with Progress(shown, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("pruning")
+        yield lambda total: bar.update(
+            task, description=f"pruning: {_lines(total, dry_run=False)[0]}"
+        )

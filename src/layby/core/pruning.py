@@ -1,0 +1,399 @@
+"""Pruning: what has ended long enough ago is deleted, a bounded batch at a time.
+
+Whole trees go, never a part: a run with all its lives, its tasks and what they recorded. Nothing
+goes that somebody waits for or was not told of yet, and nothing of a run that is being cleaned up.
+Of a tree its root's id stays, with how it ended and without a value, so that starting it again
+still finds it; the id goes later. A tree that is larger than a batch is looked at part by part;
+then its root expires, and the rest is an armed tail like that of a large settlement.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final
+
+import msgspec
+from msgspec import Struct
+
+from layby.core import birth
+from layby.core.address import inbox_of
+from layby.core.draft import Draft
+from layby.core.endings import OF_RUNS, OF_TREES, STAGES, Found, Key, Look, Stage, is_past
+from layby.core.fields import Int64
+from layby.core.footprint import Footprint
+from layby.core.kinds import Command, Problems, Sender, declare, handles
+from layby.core.model import Millis, Promise, Pruning, Task, later, life_id
+from layby.core.replies import OK, Empty, PruneData, Reply, ok
+from layby.core.settings import PRUNE_ROWS, RetentionPolicy
+from layby.core.ticks import IdsTick, Tick
+
+AUTOMATIC: Final = "retention"
+"""The one row that says how far automatic pruning has come."""
+HOLDERS_KEPT_MS: Final[Millis] = 24 * 3_600_000
+"""How long a dead holder is remembered: until then it is told what became of it."""
+PACE_MS: Final[Millis] = 20
+"""The pause between two batches: everybody else has more time than pruning."""
+MOST_ROWS: Final = 5_000
+SHORTEST_PASS_MS: Final[Millis] = 1_000
+LONGEST_PASS_MS: Final[Millis] = 3_600_000
+
+
+class Cursor(Struct, frozen=True, array_like=True):
+    """Where a pass goes on."""
+
+    stage: int = 0
+    at: Millis = -1
+    id: str = ""
+    tree: str | None = None
+    seen: int = 0
+    """Rows of that tree that were looked at."""
+
+    @property
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+_cursor = msgspec.json.Decoder(Cursor).decode
+
+
+def read_cursor(text: str) -> Cursor | None:
+    """None when it is not one."""
+    try:
+        return _cursor(text) if text else Cursor()
+    except msgspec.DecodeError:
+        return None
+
+
+class PruneBatch(Command, frozen=True):
+    """One batch of a pass: what time itself submits, and what a person asks for."""
+
+    is_alone: ClassVar[bool] = True
+
+    cursor: str = ""
+
+    @property
+    def policy(self) -> RetentionPolicy:
+        raise NotImplementedError
+
+    @property
+    def is_foreign(self) -> bool:
+        return False
+
+    @property
+    def rows(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def look(self) -> Look | None:
+        """None when the pass is over."""
+        start = read_cursor(self.cursor) or Cursor()
+        for number, stage in enumerate(STAGES[start.stage :], start.stage):
+            age = _age(self.policy, stage, foreign=self.is_foreign)
+            if age is None:
+                continue
+            at = start if number == start.stage else Cursor()
+            return Look(stage, age, self.rows, (at.at, at.id), at.tree)
+        return None
+
+    def footprint(self, into: Footprint) -> None:
+        into.look = self.look
+
+
+@declare("layby.prune", sender=Sender.ADMIN, answer=PruneData)
+class Prune(PruneBatch, frozen=True):
+    """Delete the next of what has ended long enough ago; the answer says where to go on.
+
+    `completed`, `failed`: how long runs are kept after they have ended so; `ids`: how long the ids
+    of pruned ones answer. What is absent is kept for ever. `foreign`: also promises that are not
+    part of a run. `dry_run`: only count. `limit`: how many rows one batch may delete.
+    """
+
+    completed: Int64 | None = None
+    failed: Int64 | None = None
+    ids: Int64 | None = None
+    foreign: bool = False
+    dry_run: bool = False
+    limit: Int64 = PRUNE_ROWS
+
+    @property
+    def policy(self) -> RetentionPolicy:
+        return RetentionPolicy(self.completed, self.failed, self.ids)
+
+    @property
+    def is_foreign(self) -> bool:
+        return self.foreign
+
+    @property
+    def rows(self) -> int:
+        return self.limit
+
+    def problems(self) -> Problems:
+        for name in ("completed", "failed", "ids"):
+            if (getattr(self, name) or 0) < 0:
+                yield f"{name} must be non-negative"
+        if not 1 <= self.limit <= MOST_ROWS:
+            yield f"limit must be between 1 and {MOST_ROWS}"
+        if read_cursor(self.cursor) is None:
+            yield "cursor must be one that an answer gave"
+
+
+@handles(Prune)
+def prune(d: Draft, c: Prune) -> Reply:
+    return ok(_batch(d, c, dry_run=c.dry_run))
+
+
+@declare("tick.prune", sender=Sender.INTERNAL, answer=Empty)
+class PruneTick(PruneBatch, Tick, frozen=True, kw_only=True):
+    """The next batch of automatic pruning is due."""
+
+    retention: RetentionPolicy
+    at_once: int
+
+    @property
+    def policy(self) -> RetentionPolicy:
+        return self.retention
+
+    @property
+    def rows(self) -> int:
+        return self.at_once
+
+
+@handles(PruneTick)
+def prune_by_time(d: Draft, c: PruneTick) -> Reply:
+    done = _batch(d, c)
+    pause = PACE_MS if done.cursor else _between_passes(c.retention)
+    d.put_pruning(Pruning(AUTOMATIC, later(d.now, pause), done.cursor or ""))
+    return OK
+
+
+@declare("tick.finish_pruning", sender=Sender.INTERNAL, answer=Empty)
+class FinishPruning(IdsTick, frozen=True):
+    """Go on with a tree that was too large for one batch. `has_more`: it has other rows, too."""
+
+    is_alone: ClassVar[bool] = True
+
+    id: str
+    has_more: bool
+
+    def footprint(self, into: Footprint) -> None:
+        into.lean.update((self.id, *self.ids))
+
+
+@handles(FinishPruning)
+def finish_pruning(d: Draft, c: FinishPruning) -> Reply:
+    """What has come to life in the meantime, by whatever means, stays."""
+    root = d.promise(c.id)
+    if root is None or not root.is_expired or root.tail_at is None:
+        return OK
+    over = [row for row in _rows(d, c.ids) if _is_over(d, *row)]
+    for promise, _ in over:
+        d.delete(promise)
+    d.put(root.with_tail(later(d.now, PACE_MS) if over and c.has_more else None))
+    return OK
+
+
+# --- batches -----------------------------------------------------------------------------
+
+
+def _batch(d: Draft, c: PruneBatch, *, dry_run: bool = False) -> PruneData:
+    look, found = c.look, d.rows.found
+    if look is None or found is None:
+        return PruneData()
+    if look.stage in OF_TREES:
+        seen = (read_cursor(c.cursor) or Cursor()).seen if look.tree is not None else 0
+        done, is_blocked = _prune_trees(d, look, found, seen, dry_run=dry_run)
+    else:
+        done, is_blocked = _PRUNES[look.stage](d, look, found, dry_run=dry_run), False
+    return msgspec.structs.replace(done, cursor=_next(c, look, found, is_blocked=is_blocked))
+
+
+def _next(c: PruneBatch, look: Look, found: Found, *, is_blocked: bool) -> str | None:
+    stage = STAGES.index(look.stage)
+    if found.cut is not None and not is_blocked:
+        at, key = found.keys[-1]
+        seen = (read_cursor(c.cursor) or Cursor()).seen if look.tree is not None else 0
+        return Cursor(stage, at, key, found.cut, seen + look.rows).text
+    if found.is_last:
+        after = msgspec.structs.replace(c, cursor=Cursor(stage + 1).text)
+        return None if after.look is None else after.cursor
+    return Cursor(stage, *found.keys[-1]).text
+
+
+def _age(policy: RetentionPolicy, stage: Stage, *, foreign: bool) -> Millis | None:
+    """How long something must have been in a stage; None: nothing in it is pruned."""
+    if stage.startswith("foreign") and not foreign:
+        return None
+    if stage in ("completed", "foreign_completed"):
+        return policy.completed_ms
+    if stage in ("failed", "foreign_failed"):
+        return policy.failed_ms
+    return HOLDERS_KEPT_MS if stage == "holders" else policy.ids_ms
+
+
+def _between_passes(policy: RetentionPolicy) -> Millis:
+    """A tenth of the shortest time that anything is kept, and at most an hour."""
+    lengths = (policy.completed_ms, policy.failed_ms, policy.ids_ms)
+    shortest = min((each for each in lengths if each is not None), default=LONGEST_PASS_MS)
+    return min(max(shortest // 10, SHORTEST_PASS_MS), LONGEST_PASS_MS)
+
+
+# --- trees -------------------------------------------------------------------------------
+
+
+def _prune_trees(
+    d: Draft, look: Look, found: Found, seen: int, *, dry_run: bool
+) -> tuple[PruneData, bool]:
+    """What was pruned; and whether nothing is left to do about a tree larger than a batch.
+
+    `seen`: rows of that tree that were looked at before.
+    """
+    roots = rows = kept = 0
+    for key in found.keys:
+        tree = _Tree(d, look, found, key)
+        if not tree.is_meant:
+            if found.cut is not None:
+                return PruneData(), True
+        elif not tree.is_over:
+            kept += 1
+            if found.cut is not None:
+                return PruneData(kept=1), True
+        elif found.cut is None:
+            roots, rows = roots + 1, rows + seen + tree.size
+            if not dry_run:
+                tree.prune()
+    return PruneData(roots=roots, rows=rows, kept=kept), False
+
+
+class _Tree:
+    """The tree of a candidate, as far as the batch has loaded it."""
+
+    def __init__(self, d: Draft, look: Look, found: Found, key: Key) -> None:
+        self._d, self._look, self._key = d, look, key
+        self._root_id = look.root_of(key[1])
+        self._root = d.rows.promises.get(self._root_id)
+        below = found.trees.get(self._root_id, ())
+        self._below = _rows(d, [each for each in below if each != self._root_id])
+        self._is_rest = look.tree is not None
+        self._is_whole = look.tree is None and found.cut is None
+
+    @property
+    def size(self) -> int:
+        """Rows that go."""
+        return len(self._below) if self._root is not None else 0
+
+    @property
+    def is_meant(self) -> bool:
+        """A tree is pruned once, by the candidate that speaks for it: the root of a run's latest
+        life, the root of a foreign tree, or if it has none, what settled last.
+        """
+        ended = self._d.rows.promises.get(self._key[1])
+        if ended is None or ended.is_expired:
+            return False
+        if self._look.stage in OF_RUNS:
+            return self._key[1] == self._latest_life
+        if any(task is not None and task.is_root for _, task in self._all):
+            return False
+        return self._key[1] == (self._root_id if self._root is not None else self._last_id)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it is open, and nobody waits for any of it."""
+        return all(self._is_past(promise, task) for promise, task in self._all)
+
+    def prune(self) -> None:
+        d = self._d
+        for promise, _ in self._below:
+            if self._root is not None and not self._is_rest:
+                d.delete(promise)
+            elif self._root is None:
+                d.expire(promise, birth.expired(promise.at(d.now), d.now))
+        if self._root is not None:
+            left = birth.expired(self._root.at(d.now), d.now)
+            # The parts of a large tree that were looked at before are still there.
+            d.expire(self._root, left.with_tail(d.now if self._is_rest else None))
+
+    def _is_past(self, promise: Promise, task: Task | None) -> bool:
+        """A promise that a run left open is abandoned with it; a foreign one may be settled yet,
+        and what settled late is kept for as long as what settled in time.
+        """
+        if not _is_over(self._d, promise, task):
+            return False
+        if self._look.stage in OF_RUNS:
+            return True
+        settled_at = promise.at(self._d.now).settled_at
+        return settled_at is not None and settled_at + self._look.age_ms <= self._d.now
+
+    @property
+    def _all(self) -> Iterator[tuple[Promise, Task | None]]:
+        if self._root is not None:
+            yield self._root, self._d.rows.tasks.get(self._root_id)
+        yield from self._below
+
+    @property
+    def _latest_life(self) -> str | None:
+        first = self._d.rows.tasks.get(self._root_id)
+        return None if first is None or not first.is_root else life_id(first.id, first.lives or 1)
+
+    @property
+    def _last_id(self) -> str | None:
+        """Not known of a tree that is larger than a batch: that is kept."""
+        if not self._is_whole:
+            return None
+        settled = ((p.settled_at or 0, p.id) for p, _ in self._below)
+        return max(settled, default=(0, None))[1]
+
+
+def _rows(d: Draft, ids: Sequence[str]) -> list[tuple[Promise, Task | None]]:
+    """As they are stored: what is only due to settle has not been told to those who wait."""
+    found = ((d.rows.promises.get(key), d.rows.tasks.get(key)) for key in ids)
+    return [(promise, task) for promise, task in found if promise is not None]
+
+
+def _is_over(d: Draft, promise: Promise, task: Task | None) -> bool:
+    if promise.id in d.rows.awaited or promise.id in d.rows.watched:
+        return False
+    if promise.tail_at is not None:
+        return False
+    return task is None or (task.state == "fulfilled" and not task.is_kept)
+
+
+# --- what else goes ----------------------------------------------------------------------
+
+
+def _prune_placeholders(d: Draft, look: Look, found: Found, *, dry_run: bool) -> PruneData:
+    over = [row for row in _old(d, look, found) if row.placeholder and row.is_pending]
+    over = [row for row in over if _is_over(d, row, None)]
+    for row in () if dry_run else over:
+        d.delete(row)
+    return PruneData(placeholders=len(over))
+
+
+def _prune_ids(d: Draft, look: Look, found: Found, *, dry_run: bool) -> PruneData:
+    over = [row for row in _old(d, look, found) if row.is_expired and row.tail_at is None]
+    for row in () if dry_run else over:
+        d.delete(row)
+    return PruneData(ids=len(over))
+
+
+def _old(d: Draft, look: Look, found: Found) -> list[Promise]:
+    known = (d.rows.promises.get(key) for at, key in found.keys if at + look.age_ms <= d.now)
+    return [promise for promise in known if promise is not None]
+
+
+def _prune_holders(d: Draft, look: Look, found: Found, *, dry_run: bool) -> PruneData:
+    """With everything that was to be told to them, unless a later incarnation reads it."""
+    count = 0
+    for pid in dict.fromkeys(pid for _, pid in found.keys):
+        every = d.holders_of(pid)
+        past = [each for each in every if is_past(each) and each.expires_at + look.age_ms <= d.now]
+        count += len(past)
+        for holder in () if dry_run else past:
+            d.delete_holder(holder)
+            if not any(each.is_alive for each in every):
+                d.silence(inbox_of(holder.group, holder.pid))
+    return PruneData(holders=count)
+
+
+_PRUNES: Final = {
+    "placeholders": _prune_placeholders,
+    "ids": _prune_ids,
+    "holders": _prune_holders,
+}

@@ -1,0 +1,33 @@
+"""How long ended runs are kept, as users say it."""
+
+from msgspec import Struct
+
+from layby.core.model import Millis
+from layby.core.settings import RetentionPolicy
+from layby.wire.durations import limit_of, millis_of
+from layby.workflow.duration_checks import Duration
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """How long runs are kept after they have ended: `completed` ones, and `failed` ones, which are
+    those that failed, were cancelled or were late. Then their tasks and values are deleted, and
+    their ids are kept for `ids` more: starting one of them again finds it, and asking for its
+    result raises `ResultExpired`. Seconds or a timedelta; None keeps for ever.
+    """
+
+    completed: Duration | None = None
+    failed: Duration | None = None
+    ids: Duration | None = None
+
+    def __post_init__(self) -> None:
+        policy_of(self)
+
+
+def policy_of(retention: Retention) -> RetentionPolicy:
+    names = ("completed", "failed", "ids")
+    return RetentionPolicy(*(_length(retention, name) for name in names))
+
+
+def _length(retention: Retention, name: str) -> Millis | None:
+    seconds = limit_of(getattr(retention, name), f"{name} of a Retention")
+    return None if seconds is None else millis_of(seconds)

@@ -1,0 +1,61 @@
+"""How a SQLite file becomes smaller when rows are deleted, a few pages at a time."""
+
+import sqlite3
+from typing import Final
+
+from msgspec import Struct
+
+INCREMENTAL: Final = 2
+"""`PRAGMA auto_vacuum`: free pages are given back when asked for. Fixed when a file is made."""
+PAGES_AT_ONCE: Final = 64
+"""Given back in one transaction: a quarter of a megabyte."""
+LEAST_SPARE_PAGES: Final = 256
+SPARE_PART: Final = 20
+"""One page in so many stays free: new rows need room, and moving pages for nothing is work."""
+
+
+class FreeSpace(Struct, frozen=True):
+    """The free pages of a file, in bytes; `is_given_back`: whether pruning makes it smaller."""
+
+    size: int
+    free: int
+    is_given_back: bool
+
+
+def prepare_shrinking(connection: sqlite3.Connection) -> None:
+    """Before the first table is made; a file that has tables stays as it is."""
+    connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+    # What is deleted is overwritten where that costs nothing: no page is written for it alone.
+    connection.execute("PRAGMA secure_delete = FAST")
+
+
+def shrink(connection: sqlite3.Connection) -> None:
+    """Within the transaction that has deleted rows; does nothing where pages are not given back."""
+    if _number(connection, "auto_vacuum") != INCREMENTAL:
+        return
+    pages = _number(connection, "page_count")
+    spare = max(LEAST_SPARE_PAGES, pages // SPARE_PART)
+    excess = min(_number(connection, "freelist_count") - spare, PAGES_AT_ONCE)
+    for _ in range(excess):
+        # Of a statement without columns, sqlite3 makes one step: that is one page.
+        connection.execute("PRAGMA incremental_vacuum")
+
+
+def free_space(connection: sqlite3.Connection) -> FreeSpace:
+    page = _number(connection, "page_size")
+    return FreeSpace(
+        size=page * _number(connection, "page_count"),
+        free=page * _number(connection, "freelist_count"),
+        is_given_back=_number(connection, "auto_vacuum") == INCREMENTAL,
+    )
+
+
+def compact(connection: sqlite3.Connection) -> None:
+    """Write the whole file anew, without free pages; from now on it can give pages back."""
+    connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+    connection.execute("VACUUM")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return connection.execute(f"PRAGMA {pragma}").fetchone()[0]

@@ -1,0 +1,77 @@
+"""`layby prune`: what goes, what is told, on a file and through whoever owns it."""
+
+import sqlite3
+
+from layby.core.commands import EnsurePromise, GetPromise
+from layby.store.shrinking import INCREMENTAL
+from tests.cli.test_rerun import failed
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
+
+
+def test_what_has_ended_goes(desk: Desk):
+    """And the counts are told."""
+    failed(desk, "a")
+    failed(desk, "b")
+    desk.do(EnsurePromise(id="idle"))
+    assert typed("prune", "--failed", "0s", "--ids", "1d").lines == [
+        "2 runs pruned, with 4 promises below"
+    ]
+    assert typed("prune", "--failed", "0s", "--ids", "0s").lines == [
+        "0 runs pruned, with 0 promises below",
+        "2 ids, 1 placeholder forgotten",
+    ]
+    assert typed("doctor", "layby.db").code == 0
+
+
+def test_a_dry_run_only_counts(desk: Desk):
+    """Without opening the file for writing."""
+    failed(desk)
+    assert typed("prune", "--failed", "0s", "--dry-run").lines == [
+        "1 run would be pruned, with 2 promises below"
+    ]
+    counted = typed("prune", "--failed", "0s", "--dry-run", "--json").json
+    assert (counted["roots"], counted["rows"], counted["dry_run"]) == (1, 2, True)
+    assert desk.do(GetPromise(id="run/o:first"))[0].promise.state == "resolved"
+
+
+def test_what_is_kept_is_told(desk: Desk):
+    failed(desk)
+    desk.do(r.promise("run/o:first.promise.x"))
+    desk.do(r.claimed("other"))
+    desk.do(r.suspend("other", 1, "run/o:first.promise.x"))
+    said = typed("prune", "--failed", "0s")
+    assert said.lines[1].startswith("1 run kept: somebody waits")
+
+
+def test_other_commands_know_what_was_pruned(desk: Desk):
+    """Nobody is told that such a run was never there."""
+    failed(desk)
+    typed("prune", "--failed", "0s")
+    for command in ("tree", "why", "rerun"):
+        typed(command, "o").complains(1, "run 'o' has ended (rejected) and was pruned")
+    assert typed("runs", "--json").json["runs"] == []
+    assert typed("promises", "get", "run/o").code == 0
+
+
+def test_something_must_be_asked_for(desk: Desk):
+    typed("prune").complains(2, "nothing to prune", "--completed 7d")
+    typed("prune", "--completed", "soon").complains(2, "soon")
+    typed("prune", "--compact", "--url", "http://127.0.0.1:1").complains(2, "--compact")
+
+
+def test_an_old_file_learns_to_shrink(desk: Desk, tmp_path):
+    """A file made before files could shrink is written anew, once."""
+    failed(desk)
+    file = tmp_path / "layby.db"
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.execute("PRAGMA auto_vacuum = NONE")
+    connection.execute("VACUUM")
+    assert connection.execute("PRAGMA auto_vacuum").fetchone() == (0,)
+    connection.close()
+    assert typed("prune", "--compact").code == 0
+    connection = sqlite3.connect(file)
+    assert connection.execute("PRAGMA auto_vacuum").fetchone() == (INCREMENTAL,)
+    connection.close()
+    assert desk.do(GetPromise(id="run/o:first"))[0].promise.state == "resolved"

@@ -1,0 +1,86 @@
+"""Retention of a Runner: what is pruned by itself, and what is left of it."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from layby import NotFound, ResultExpired, Retention, Runner, UsageError, Workflow, task
+from layby.runner.retention import policy_of
+from layby.testing import virtual_test
+
+
+@task
+async def ship(context):
+    context["shipped"] = True
+
+
+FLOW = Workflow("orders", [ship])
+
+
+async def pass_time(minutes: float) -> None:
+    """And retention has its turn: after a tenth of the shortest time, here."""
+    await asyncio.sleep(minutes * 60 + 10)
+
+
+@virtual_test
+async def test_a_run_expires_and_its_id_answers():
+    """It is not new, its result is gone, and it cannot be run again."""
+    retention = Retention(completed=timedelta(minutes=1), failed=600, ids=1_800)
+    async with Runner("memory:", retention=retention) as runner:
+        run = await runner.start(FLOW, {"n": 1}, run_id="o")
+        assert (await run.result())["shipped"]
+        await pass_time(0.5)
+        assert (await run.result())["shipped"]
+        await pass_time(1)
+        again = await runner.start(FLOW, {"n": 2}, run_id="o")
+        assert not again.is_new
+        for asked in (again.result(), again.status(), again.context(), again.cleaned_up()):
+            with pytest.raises(ResultExpired, match="run 'o' has ended"):
+                await asked
+        with pytest.raises(NotFound):
+            await again.rerun()
+        assert await runner.list() == []
+        assert not await again.cancel()
+        await pass_time(35)
+        assert (await runner.start(FLOW, {"n": 3}, run_id="o")).is_new
+
+
+@virtual_test
+async def test_everything_is_kept_unless_said_otherwise():
+    """For ever is the default, and each of the three may be for ever."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(FLOW, {"n": 1}, run_id="o")
+        await run.result()
+        await pass_time(100)
+        assert (await run.result())["shipped"]
+
+
+@virtual_test
+async def test_a_task_that_asks_for_an_expired_result():
+    """Inside a task it is the same error."""
+
+    @task
+    async def look(context):
+        run = await runner.get("o")
+        try:
+            await run.result()
+        except ResultExpired as error:
+            context["told"] = error.state
+
+    async with Runner("memory:", retention=Retention(completed=1)) as runner:
+        await (await runner.start(FLOW, {"n": 1}, run_id="o")).result()
+        await pass_time(1)
+        assert (await runner.execute(Workflow("look", [look]), {}))["told"] == "resolved"
+
+
+def test_what_a_retention_may_be():
+    """Durations like all others; a server has its own."""
+    assert policy_of(Retention(completed=float("inf"))).completed_ms is None
+    for bad in ({"completed": -1}, {"failed": "7d"}, {"ids": True}):
+        with pytest.raises(UsageError, match="of a Retention"):
+            Retention(**bad)
+    with pytest.raises(UsageError, match="must be a Retention"):
+        Runner("memory:", retention=7)
+    with pytest.raises(UsageError, match="a server has its own"):
+        Runner("http://127.0.0.1:8001", retention=Retention(completed=1))
