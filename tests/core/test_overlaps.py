@@ -20,8 +20,15 @@ NODES = (c.Node("a", "f"), c.Node("b", "f"), c.Node("z", "f", ("a", "b")))
 
 
 def every_minute(overlap: str, **changed: Any) -> c.CreateRunSchedule:
-    given = {"id": "s", "cron": "* * * * *", "name": "root", "group": "g", "nodes": NODES}
-    return c.CreateRunSchedule(**given | {"overlap": overlap} | changed)
+    given: dict[str, Any] = {
+        "id": "s",
+        "cron": "* * * * *",
+        "name": "root",
+        "group": "g",
+        "nodes": NODES,
+    }
+    given |= {"overlap": overlap} | changed
+    return c.CreateRunSchedule(**given)
 
 
 def root(minute: int, life: int = 1) -> str:

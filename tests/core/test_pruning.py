@@ -397,8 +397,14 @@ def test_a_large_tree_that_goes_while_it_is_looked_at(world: World) -> None:
 
 
 def test_nonsense_is_refused(world: World) -> None:
-    for bad in ({"cursor": "{"}, {"limit": 0}, {"limit": 10**6}, {"completed": -1}, {"ids": -1}):
-        assert world.send(c.Prune(**bad)).status == 400
+    for bad in (
+        c.Prune(cursor="{"),
+        c.Prune(limit=0),
+        c.Prune(limit=10**6),
+        c.Prune(completed=-1),
+        c.Prune(ids=-1),
+    ):
+        assert world.send(bad).status == 400
 
 
 # --- by time -----------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def save(self: SqlStore, changes: Any, now: int = 0) -> None:
 
 
 @contextmanager
-def committed(self: SqlStore) -> Generator[None]:
-    with transaction(self):
+def committed(self: SqlStore, *, lazily: bool = False) -> Generator[None]:
+    with transaction(self, lazily=lazily):
         yield
     if written == TIMES and WHERE == "after":
         die()

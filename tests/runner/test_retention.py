@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -77,10 +78,11 @@ async def test_a_task_that_asks_for_an_expired_result():
 def test_what_a_retention_may_be():
     """Durations like all others; a server has its own."""
     assert policy_of(Retention(completed=float("inf"))).completed_ms is None
-    for bad in ({"completed": -1}, {"failed": "7d"}, {"ids": True}):
+    wrong: tuple[dict[str, Any], ...] = ({"completed": -1}, {"failed": "7d"}, {"ids": True})
+    for bad in wrong:
         with pytest.raises(UsageError, match="of a Retention"):
             Retention(**bad)
     with pytest.raises(UsageError, match="must be a Retention"):
-        Runner("memory:", retention=7)
+        Runner("memory:", retention=7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="a server has its own"):
         Runner("http://127.0.0.1:8001", retention=Retention(completed=1))

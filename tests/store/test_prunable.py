@@ -8,10 +8,12 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.endings import OF_TREES, STAGES, Look, stage_of
+from layby.core.replies import PruneData
 from layby.core.settings import Settings
 from layby.engine.batch import declared
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
+from layby.store.memory import MemoryStore
 from layby.store.shrinking import LEAST_SPARE_PAGES, free_space
 from layby.store.sql import SqlStore
 from layby.store.sqlite import SqliteStore
@@ -71,6 +73,7 @@ def test_the_indexes_hold_what_core_says(seed: int) -> None:
             for key, promise in state.promises.items():
                 if (found := stage_of(promise, state.tasks.get(key))) is not None:
                     expected[found[0]].append((found[1], key))
+            assert isinstance(store, SqlStore | MemoryStore)
             for stage in STAGES[:-1]:
                 got = store.ended_keys(Look(stage, 0, 1), 2**62, 10_000)
                 assert got == sorted(expected[stage]), stage
@@ -101,12 +104,18 @@ def test_the_file_shrinks(tmp_path: Path) -> None:
     cursor: str | None = ""
     while cursor is not None:
         prune = c.Prune(completed=0, foreign=True, limit=50, cursor=cursor)
-        cursor = engine.call(prune).data.cursor
+        cursor = pruned(engine, prune).cursor
     engine.stop()
     after = sizes(path)
     assert after.size < full.size / 2
     assert after.free // 4096 <= LEAST_SPARE_PAGES + 64
     assert after.is_given_back
+
+
+def pruned(engine: Engine, prune: c.Prune) -> PruneData:
+    data = engine.call(prune).data
+    assert isinstance(data, PruneData)
+    return data
 
 
 def sizes(path: Path):
@@ -124,8 +133,7 @@ def test_an_older_file_keeps_its_pages(tmp_path: Path) -> None:
     engine.start_inline()
     engine.call(r.promise("x"))
     engine.call(r.settle("x"))
-    assert (
-        engine.call(c.Prune(completed=0, foreign=True, cursor='[2,-1,"",null,0]')).data.roots == 1
-    )
+    prune = c.Prune(completed=0, foreign=True, cursor='[2,-1,"",null,0]')
+    assert pruned(engine, prune).roots == 1
     engine.stop()
     assert not sizes(path).is_given_back

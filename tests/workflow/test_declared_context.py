@@ -125,7 +125,18 @@ def test_a_schedule_is_checked_when_it_is_made():
     """Not at three in the morning."""
     flow = Workflow("order", tasks=[ship], context=Order)
     with pytest.raises(ContextError, match=r'context\["number"\] is missing'):
-        plan.schedule(flow, "s", "* * * * *", {}, "default", NEVER, "UTC", catch_up=False)
+        plan.schedule(
+            flow,
+            "s",
+            "* * * * *",
+            {},
+            "default",
+            NEVER,
+            "UTC",
+            catch_up=False,
+            overlap="allow",
+            replace=False,
+        )
 
 
 @pytest.mark.parametrize("kind", [int, dict, Row, "Order", list[int], {"number": int}])
