@@ -234,7 +234,8 @@ def _fill(path: Path, number: int) -> None:
     """Ended runs, each a copy of a real one: what was one, without running them all."""
     asyncio.run(_run_many(path, 100))
     store = SqliteStore(path, Settings(), next_after, "normal")
-    found = [(p, t) for p, t in store._read_pairs("promises ORDER BY id", (), 2)]  # noqa: SLF001 - it is the bench's own file
+    state = store.dump()
+    found = [(state.promises[key], state.tasks.get(key)) for key in sorted(state.promises)[:2]]
     for start in range(0, number, CHUNK):
         changes = Changes()
         for index in range(start, min(start + CHUNK, number)):

@@ -186,7 +186,7 @@ def test_after_a_failure_another_connection_is_opened(threaded: bool) -> None:
     """The caller hears of the failure; the next read is served."""
     store: list[Unopenable] = []
 
-    def wrap(inner):
+    def wrap(inner: Any) -> Any:
         store.append(Unopenable(inner))
         return store[0]
 

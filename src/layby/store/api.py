@@ -9,6 +9,7 @@ from layby.core.footprint import Footprint
 from layby.core.model import Message, Millis
 from layby.core.queries import OfferMessages, Reader
 from layby.core.rows import Rows
+from layby.core.state import State
 from layby.core.ticks import Tick
 
 
@@ -50,6 +51,10 @@ class BatchStore(Protocol):
 
 
 class Store(BatchStore, Protocol):
+    def dump(self) -> State:
+        """Everything, as its owner sees it: for whoever checks it as a whole."""
+        ...
+
     def open_reader(self, give_way: Callable[[], None], /) -> StoreReader:
         """May be called from any thread, as often as there are threads that read.
 
