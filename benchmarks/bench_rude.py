@@ -108,7 +108,7 @@ async def lists_large_values(port: int, _: int) -> None:
         head = b""
         while b"\r\n\r\n" not in head:
             head += await loop.sock_recv(connection, 65_536)
-        top, _, body = head.partition(b"\r\n\r\n")
+        top, __, body = head.partition(b"\r\n\r\n")
         left = int(top.lower().split(b"content-length:")[1].split(b"\r\n")[0]) - len(body)
         while left > 0:
             left -= len(await loop.sock_recv(connection, 1 << 20))
