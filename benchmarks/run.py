@@ -14,6 +14,7 @@ from pathlib import Path
 
 import bench_core
 import bench_graph
+import bench_postgres
 import bench_reads
 import bench_retention
 import bench_rude
@@ -32,6 +33,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     5: bench_slots.BENCHES,
     6: bench_graph.BENCHES,
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
+    13: bench_postgres.BENCHES,
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 

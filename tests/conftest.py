@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.helpers.child_processes import left_behind
+from tests.helpers.postgres import remove_cluster
 from tests.helpers.worlds import BACKENDS, World
 
 # No deadline anywhere: how long an example took says more about the machine than the code.
@@ -50,6 +51,7 @@ def world(request: pytest.FixtureRequest, world_options: dict[str, Any]) -> Iter
 def children_are_reaped() -> Iterator[None]:
     """Fails beside the last test of a process: whoever starts a process ends it and waits."""
     yield
+    remove_cluster()
     assert left_behind() == [], "a test has left processes behind"
 
 

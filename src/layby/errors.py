@@ -84,6 +84,10 @@ class StoreUnavailable(StoreError, Unavailable):
     """The store cannot serve now (full disk, locked, read-only); the same call may work later."""
 
 
+class StoreAway(StoreUnavailable):
+    """The database cannot be reached: it is stopped, restarting, or refuses the connection."""
+
+
 class StoreBusy(StoreUnavailable):
     """Another program has held a lock on the file for longer than we wait."""
 

@@ -48,7 +48,7 @@ def opened(file: Path) -> Engine:
 def change(file: Path, statement: str) -> None:
     connection = sqlite3.connect(file)
     with connection:
-        connection.execute(statement)
+        connection.executescript(statement)
     connection.close()
 
 
@@ -176,6 +176,7 @@ BREAKS = {
     ),
     "named_life_exists": "UPDATE promises SET task_lives = 2 WHERE id = 'run/r'",
     "one_living_holder_per_pid": (
+        "DROP INDEX holders_living; "
         'INSERT INTO holders (pid, incarnation, "group", embedded, ttl, expires_at, standing, held,'
         " names) SELECT pid, '2', \"group\", embedded, ttl, expires_at, standing, 0, names"
         " FROM holders"

@@ -174,6 +174,13 @@ WAYS: dict[str, Callable[[Settings], World]] = {
     "threaded, memory": lambda settings: small("memory", settings, threaded=True),
     "threaded, sqlite": lambda settings: small("sqlite", settings, threaded=True),
 }
+POSTGRES_WAYS: dict[str, Callable[[Settings], World]] = {
+    "batched, postgres": lambda settings: small("postgres", settings),
+    "whole state, postgres": lambda settings: small("postgres", settings, wrap=Widened),
+    "replayed, postgres": lambda settings: small("postgres", settings, wrap=Flaky),
+    "threaded, postgres": lambda settings: small("postgres", settings, threaded=True),
+}
+"""Each step is a transaction of another process there: fewer scripts take as long."""
 
 
 def small(backend: Backend, settings: Settings, **options: Any) -> World:
@@ -187,7 +194,29 @@ def assert_equal_every_way(
         told = one_by_one(world, script)
     with small("sqlite", settings) as world:
         assert_same("one by one, sqlite", script, one_by_one(world, script), told)
-    for name, new_world in WAYS.items():
+    assert_same_in_batches(WAYS, script, cuts, told, mixed=mixed, settings=settings)
+
+
+def assert_equal_on_postgres(
+    script: Script, cuts: Sequence[int], *, mixed: bool = True, settings: Settings = SMALL
+) -> None:
+    with small("memory", settings) as world:
+        told = one_by_one(world, script)
+    with small("postgres", settings) as world:
+        assert_same("one by one, postgres", script, one_by_one(world, script), told)
+    assert_same_in_batches(POSTGRES_WAYS, script, cuts, told, mixed=mixed, settings=settings)
+
+
+def assert_same_in_batches(
+    ways: dict[str, Callable[[Settings], World]],
+    script: Script,
+    cuts: Sequence[int],
+    told: Told,
+    *,
+    mixed: bool,
+    settings: Settings,
+) -> None:
+    for name, new_world in ways.items():
         with new_world(settings) as world:
             assert_same(name, script, in_batches(world, script, cuts, mixed=mixed), told)
 
@@ -219,6 +248,49 @@ def test_long_scripts_are_equal(seed: int, early: bool) -> None:
     chance = random.Random(seed)
     script = seeded_run_script(seed, 120, early=early)
     assert_equal_every_way(script, [chance.randint(1, 20) for _ in range(5)], mixed=early)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
+@given(data=st.data())
+@settings(max_examples=4)
+def test_every_way_on_postgres_is_equal(early: bool, data: st.DataObject) -> None:
+    """The locked load of PostgreSQL shows and writes the same."""
+    script = data.draw(run_scripts(early=early))
+    assert_equal_on_postgres(script, data.draw(sizes), mixed=early)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
+def test_long_scripts_on_postgres_are_equal(seed: int, early: bool) -> None:
+    """The same for long scripts that a seed names."""
+    chance = random.Random(seed)
+    script = seeded_run_script(seed, 120, early=early)
+    assert_equal_on_postgres(script, [chance.randint(1, 20) for _ in range(5)], mixed=early)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_scripts_that_prune_are_equal_on_postgres(seed: int) -> None:
+    """What is pruned is locked before, and gone afterwards, as elsewhere."""
+    script = seeded_run_script(seed, 150, early=True, prunes=True)
+    assert_equal_on_postgres(script, [3, 17, 8])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_long_strict_scripts_on_postgres_are_equal(seed: int) -> None:
+    """The same under the strict profile."""
+    settings = replace(SMALL_STRICT, strict_lineage="colon" if seed % 2 else "off")
+    script = seeded_run_script(seed, 120, early=True, settings=settings)
+    assert_equal_on_postgres(script, [3, 17, 8], settings=settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1_000, 1_050))
+@pytest.mark.parametrize("early", [True, False], ids=["early", "scarce"])
+def test_very_long_scripts_on_postgres_are_equal(seed: int, early: bool) -> None:
+    """A soak of the same."""
+    chance = random.Random(seed)
+    script = seeded_run_script(seed, 300, early=early)
+    assert_equal_on_postgres(script, [chance.randint(1, 40) for _ in range(5)], mixed=early)
 
 
 @pytest.mark.slow
@@ -319,9 +391,19 @@ def test_what_goes_ahead_is_taken_from_nobody_who_has_room(seed: int) -> None:
 def test_protocol_scripts_are_equal(seed: int) -> None:
     """The model's scripts too give one result, however they are cut and wherever they run."""
     chance = random.Random(seed)
+    assert_equal_every_way(protocol_script(seed), [chance.randint(1, 20) for _ in range(5)])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_protocol_scripts_on_postgres_are_equal(seed: int) -> None:
+    """The same on PostgreSQL."""
+    chance = random.Random(seed)
+    assert_equal_on_postgres(protocol_script(seed), [chance.randint(1, 20) for _ in range(5)])
+
+
+def protocol_script(seed: int) -> Script:
     requests = ((decode_data(kind, encoded(data)), now) for kind, data, now in seeded_script(seed))
-    script: Script = [(each, now) for each, now in requests if isinstance(each, Command | Query)]
-    assert_equal_every_way(script, [chance.randint(1, 20) for _ in range(5)])
+    return [(each, now) for each, now in requests if isinstance(each, Command | Query)]
 
 
 def encoded(data: object) -> bytes:

@@ -25,7 +25,7 @@ def pages(world: World, limit: int) -> list[list[str]]:
     page, has_more = OfferMessages(limit=limit), True
     while has_more:
         with world.store.transaction():
-            outgoing, has_more = stored_outbox(world.store, page, world.now)
+            outgoing, has_more = stored_outbox(world.store, page)
         found.append([each.promise.id for each in outgoing if each.promise is not None])
         if outgoing:
             last = outgoing[-1].message

@@ -31,9 +31,11 @@ from layby.store.sqlite import SqliteStore
 from layby.wire.decode import VERSION, Batch, decode
 from layby.wire.encode import encode
 from tests.helpers.clocks import ManualClock
+from tests.helpers.postgres_stores import postgres_store
 
-Backend = Literal["memory", "sqlite"]
+Backend = Literal["memory", "sqlite", "postgres"]
 BACKENDS: tuple[Backend, ...] = ("memory", "sqlite")
+EVERY_BACKEND: tuple[Backend, ...] = (*BACKENDS, "postgres")
 Timed = tuple[Command | Query, Millis]
 
 
@@ -42,6 +44,8 @@ def new_store(backend: Backend, settings: Settings | None = None) -> Store:
     settings = settings or Settings()
     if backend == "memory":
         return MemoryStore(settings, next_after)
+    if backend == "postgres":
+        return postgres_store(settings)
     return ThrowAwayStore(settings)
 
 

@@ -24,7 +24,7 @@ FLOW = flow_of(nothing)
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("postgresql://db/x", "PostgreSQL comes with a later release; use 'sqlite:PATH'"),
+        ("postgresql:x", "write for example 'postgresql://USER@HOST/DATABASE'"),
         ("redis://cache", "unknown scheme"),
         ("sqlite:", "no path; write for example 'sqlite:layby.db'"),
         ("", "no path"),

@@ -20,7 +20,7 @@ from layby.core.waits import waiting_of, waits_since
 from layby.store import by_time, page_bounds
 from layby.store.sql import SqlStore
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, Timed, World, new_store
+from tests.helpers.worlds import EVERY_BACKEND, Timed, World, new_store
 
 NOW = 1_000
 TOLD = '{"kind":"condition","sentence":"until it holds","since":1}'
@@ -168,14 +168,14 @@ def plainly(explanation: Explanation) -> Explanation:
     return replace(explanation, awaited=list(explanation.awaited))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_an_unknown_promise_has_no_explanation(backend) -> None:
     """404, as for every read by id."""
     with World(backend) as world:
         assert world.send(q.ExplainPromise(id="x")).status == 404
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_an_explanation_says_what_a_task_is_suspended_on_and_who_waits_for_it(backend) -> None:
     """Waits in both directions, and how many listen."""
     with World(backend) as world:
@@ -190,7 +190,7 @@ def test_an_explanation_says_what_a_task_is_suspended_on_and_who_waits_for_it(ba
     assert (list(child.awaiters), child.listeners, child.task) == (["parent"], 1, None)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_what_a_body_waits_for_in_memory_is_awaited_too(backend) -> None:
     """There is no row for such a wait: its worker has said for which promise it is."""
     with World(backend) as world:
@@ -204,7 +204,7 @@ def test_what_a_body_waits_for_in_memory_is_awaited_too(backend) -> None:
     assert [promise.id for promise, _ in entry.awaited] == ["event"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_long_lists_are_cut_and_say_so(backend) -> None:
     """A fan-out of thousands must not make an answer of thousands."""
     with World(backend) as world:
@@ -220,7 +220,7 @@ def test_long_lists_are_cut_and_say_so(backend) -> None:
     assert (len(entry.awaited), entry.more_awaited) == (by_time.LISTED, True)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_an_explanation_counts_workers_and_those_with_the_code(backend) -> None:
     """Of the task's group, alive; a worker that learns a name counts from its next take on."""
     with World(backend) as world:
@@ -241,7 +241,7 @@ def test_an_explanation_counts_workers_and_those_with_the_code(backend) -> None:
         assert counts() == (0, 0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_an_explanation_names_the_holder(backend) -> None:
     """Also one that is lost, as long as the task is still its."""
     with World(backend) as world:
@@ -307,7 +307,7 @@ def test_tasks_behind_others_of_their_run_are_not_listed() -> None:
 # --- pages -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_page_looks_at_so_many_rows(backend, monkeypatch) -> None:
     """A page looks at so many rows and no more; it says that there is more behind them."""
     monkeypatch.setattr(page_bounds, "LOOKED_AT", 101)
@@ -330,7 +330,7 @@ def test_a_cursor_that_is_none_is_refused(query, cursor) -> None:
     assert (reply.status, reply.data) == (400, "cursor must be one that an answer gave")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_internal_promises_are_not_even_looked_at(backend, monkeypatch) -> None:
     """Nobody may wait for them, and no sweep ever takes them out of the way."""
     monkeypatch.setattr(page_bounds, "LOOKED_AT", 2)
@@ -343,7 +343,7 @@ def test_internal_promises_are_not_even_looked_at(backend, monkeypatch) -> None:
     assert ([each.promise.id for each in page.entries], page.cursor) == (["open"], None)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_runs_come_newest_first(backend) -> None:
     """Page by page, filtered as by id."""
     with World(backend) as world:
@@ -385,7 +385,7 @@ def test_every_list_reads_a_range_of_its_index(source, arguments, index) -> None
     assert "SCAN" not in told
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_wait_is_listed_once(backend) -> None:
     """As the task that waits, whether it is suspended in the store or parked in any worker."""
     with World(backend) as world:

@@ -6,7 +6,7 @@ from layby.core.commands import CreatePromise
 from layby.core.model import NEVER
 from layby.core.queries import OfferMessages
 from layby.store.sql import SqlStore
-from tests.helpers.worlds import BACKENDS, Backend, World
+from tests.helpers.worlds import EVERY_BACKEND, Backend, World
 
 ADDRESSES = ("poll://any@f", "poll://any@g", "poll://any@g/w", "poll://any@gg", "poll://uni@g/w")
 
@@ -29,7 +29,7 @@ def pages(world: World, start: str, end: str, limit: int) -> list[tuple[str, str
     return found
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 @pytest.mark.parametrize("limit", [1, 3, 4, 100])
 def test_pages_hold_a_range_of_addresses_once(backend: Backend, limit: int) -> None:
     with filled(backend) as world:

@@ -57,7 +57,7 @@ def write(store: SqliteStore, *ids: str, size: int = 0) -> None:
         create = CreatePromise(id=promise_id, timeout_at=NEVER, tags={"x": "y" * size})
         now = store.store_time() + 1
         with store.transaction():
-            apply(store, [(create, now)], now, (), now)
+            apply(store, [(create, now)], now)
 
 
 def fill(store: SqliteStore, name: str = "fill") -> None:

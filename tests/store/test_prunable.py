@@ -47,7 +47,7 @@ def test_what_is_known_of_candidates_is_found_by_index() -> None:
             (sql.ids_below, ("[]", "", "", 9)),
             (sql.lean_pairs, ("[]",)),
             (sql.awaited_ids, ("[]", "[]", "[]")),
-            (sql.drop_tags, ("[]",)),
+            (sql.drop_tags.text, ("[]",)),
             (sql.due_remains, (0, 9)),
         ):
             plan = plan_of(store, statement, given)

@@ -9,7 +9,7 @@ from layby.core import commands as c
 from layby.core.footprint import Footprint
 from layby.core.queue import Entry, TakeKey, is_for
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, Timed, World
+from tests.helpers.worlds import EVERY_BACKEND, Timed, World
 
 NOW = 1_000
 NAMES = ("a", "b", "c")
@@ -52,7 +52,7 @@ def refused(chance: random.Random, key: str, group: str, at: int) -> Iterator[Ti
     yield c.BlockTask(id=key, version=1, code=code, why="", pin=pin, ready_at=ready_at), at
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 @pytest.mark.parametrize("seed", range(5))
 def test_either_store_finds_what_core_says(backend, seed: int) -> None:
     """For every key, oldest first; nothing that is not due, over, or somebody else's."""

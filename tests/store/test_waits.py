@@ -14,7 +14,7 @@ from layby.store.sql import SqlStore
 from layby.workflow.reasons import reason_of
 from layby.workflow.status import NodeRow, task_execution
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World
+from tests.helpers.worlds import EVERY_BACKEND, World
 from tests.store.test_by_time import NOW, prepared
 
 
@@ -37,7 +37,7 @@ def kinds_told(world: World, task_id: str) -> dict[str, str | None]:
     }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_task_that_failed_once_and_waits_for_a_promise_now_is_not_backing_off(backend):
     """The failure is over: what it waits for now is the promise."""
     with World(backend) as world:

@@ -29,6 +29,7 @@ from layby.core.settings import Settings
 from layby.engine.batch import apply
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
+from layby.engine.opening import shown
 from layby.errors import LaybyError, StoreOwned, StoreUnavailable, StoreUnreadable, UsageError
 from layby.local import LocalClient
 from layby.store.ownership import is_served, socket_of
@@ -168,7 +169,7 @@ class FileClient:
         with reader.transaction():
             now = max(SystemClock().now(), reader.store_time())
             if isinstance(request, Command):
-                return apply(reader, [(request, now)], now)[0][0]
+                return apply(reader, [(request, now)], now).replies[0]
             return request.read(reader, now)
 
     def _opened(self) -> LocalClient:
@@ -235,7 +236,7 @@ def _file(db: str) -> Path:
             "--db memory: keeps nothing and is visible to its own process only: name a file"
         )
     if scheme in ("postgres", "postgresql"):
-        raise UsageError(f"--db {db}: PostgreSQL comes with a later release")
+        raise UsageError(f"--db {shown(db)}: commands reach PostgreSQL in a later release")
     path = rest.removeprefix("//") if colon and scheme == "sqlite" else db
     if not path or "://" in path:
         raise UsageError(f"--db {db}: write for example sqlite:{DEFAULT_FILE}")

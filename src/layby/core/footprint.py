@@ -44,12 +44,22 @@ class Footprint(Struct):
     """Claims bring the params of their roots: each task of a run is loaded with its root."""
     leaving: int = 0
     """How many rows may leave the queue other than by a take."""
+    also: set[str] = field(default_factory=set)
+    """Promises that are locked besides: last time it was found that they are needed."""
+    also_pids: set[str] = field(default_factory=set)
+    locks: bool = True
+    """Whether other processes are kept from changing these rows: not if the batch only reads."""
+    may_wait: bool = True
+    """Whether rows that another process is changing are waited for; else they are left out."""
     look: Look | None = None
     """What a batch of pruning looks at: the store finds the rows, and loads them lean."""
     lean: set[str] = field(default_factory=set)
     """Rows of which params, values and what tasks said are not needed: they are pruned."""
     since: Millis = 0
     """When the first command of the batch happens: nothing past its deadline by then is ready."""
+
+    until: Millis = 0
+    """When the last one happens, if that is later than now."""
 
     def expect(self, key: TakeKey, free: int, ahead: int) -> None:
         """A take will look at the queue."""

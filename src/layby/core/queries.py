@@ -374,6 +374,11 @@ class OfferMessages(EngineControl, frozen=True):
     """Address, id and kind of the last message of the previous page."""
     limit: Int64 = 500
 
+    @classmethod
+    def to(cls, address: str, limit: int = 500) -> "OfferMessages":
+        """Those to one address: nothing sorts between it and itself with the least character."""
+        return cls(start=address, end=f"{address}\1", limit=limit)
+
     def problems(self) -> Problems:
         return iter(())
 

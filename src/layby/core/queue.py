@@ -37,10 +37,18 @@ class Queue:
     An entry goes stale when its task moves on: readers must compare it with the row.
     """
 
-    __slots__ = ("end", "entries")
+    __slots__ = ("end", "entries", "is_contended")
 
-    def __init__(self, entries: Iterable[Entry] = (), limit: int | None = None) -> None:
+    def __init__(
+        self,
+        entries: Iterable[Entry] = (),
+        limit: int | None = None,
+        *,
+        is_contended: bool = False,
+    ) -> None:
         """`limit`: how many were asked for; if that many were found, there may be more."""
+        self.is_contended = is_contended
+        """Others are missing, because another process is about to change them."""
         self.entries: list[Entry] = list(entries)
         is_cut = limit is not None and len(self.entries) >= limit
         self.end: Entry | None = self.entries[-1] if is_cut and self.entries else None

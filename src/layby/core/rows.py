@@ -16,6 +16,7 @@ from layby.core.model import (
     Listener,
     Message,
     MessageKey,
+    Millis,
     Promise,
     Schedule,
     Task,
@@ -42,6 +43,7 @@ class Rows:
         "listeners",
         "more_waits",
         "notices",
+        "now",
         "open_runs",
         "promises",
         "ready",
@@ -55,9 +57,11 @@ class Rows:
         "watched",
     )
 
-    def __init__(self, settings: Settings, calendar: Calendar) -> None:
+    def __init__(self, settings: Settings, calendar: Calendar, now: Millis = 0) -> None:
         self.settings = settings
         self.calendar = calendar
+        self.now = now
+        """When they were loaded: commands without a time of their own happen then."""
         self.known: set[str] = set()
         self.promises: dict[str, Promise] = {}
         self.tasks: dict[str, Task] = {}

@@ -23,6 +23,8 @@ MAX_FREE: Final = 100_000
 MAX_AHEAD: Final = 64
 RETRY_REFUSED_MS: Final[Millis] = 100
 """A worker is handed a task that other code has refused at most once in this time."""
+CONTENDED_MS: Final[Millis] = 5
+"""When a take looks again that found tasks which another process was about to change."""
 MAX_ROOT_PARAM: Final = 4_096
 """Characters of a root's param that come with a claim."""
 
@@ -188,7 +190,7 @@ class _Hand:
                 self._give(ready_at, task, promise, ahead=True)
             if ahead == 0 and self.oldest_left is not None:
                 return
-        self.again = self.again or queue.is_cut
+        self._ran_out(queue)
 
     def give_roots(self) -> None:
         room = self._d.settings.roots_per_take
@@ -198,7 +200,14 @@ class _Hand:
                 return
             room -= 1
             self._give(ready_at, task, promise)
-        self.again = self.again or (queue.is_cut and room > 0)
+        if room > 0:
+            self._ran_out(queue)
+
+    def _ran_out(self, queue: Queue) -> None:
+        """There may be more: beyond what was loaded, or soon, when another process is done."""
+        self.again = self.again or queue.is_cut
+        if queue.is_contended:
+            self.look_at = later(self._d.now, CONTENDED_MS)
 
     def _give(self, ready_at: Millis, task: Task, promise: Promise, *, ahead: bool = False) -> None:
         holder = self._holder

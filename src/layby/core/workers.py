@@ -75,7 +75,7 @@ def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     return ok(HeartbeatData(lost, agrees, d.now))
 
 
-@declare("layby.worker.check", sender=Sender.INTERNAL, answer=Empty, unqueues=False)
+@declare("layby.worker.check", sender=Sender.INTERNAL, answer=Empty, unqueues=False, reads=True)
 class CheckHolder(WorkerCommand, frozen=True):
     """Whether this is a living holder of the group; changes nothing."""
 

@@ -75,5 +75,5 @@ class Offering:
 def _addresses_of(receiver: Receiver) -> Iterator[OfferMessages]:
     """The ranges of addresses that reach it; messages to others in a range are not affected."""
     own, group = f"poll://uni@{receiver.group}/{receiver.id}", f"poll://any@{receiver.group}"
-    yield OfferMessages(start=own, end=f"{own}\0", limit=PAGE)
+    yield OfferMessages.to(own, PAGE)
     yield OfferMessages(start=group, end=f"{group}0", limit=PAGE)  # "0" follows "/"

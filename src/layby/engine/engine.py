@@ -7,8 +7,9 @@ Answers leave after the commit, never before.
 """
 
 import logging
+import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
@@ -30,7 +31,15 @@ from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, T
 from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
 from layby.core.values import WORKER_LOST, lost_message
-from layby.engine.batch import Timed, apply
+from layby.engine.batch import Applied, Asked, apply
+from layby.engine.conflicts import Contended, Needed, replayed
+from layby.engine.elsewhere import (
+    ADDRESSES_AT_ONCE,
+    LOOK_MS,
+    WATCHED_AT_ONCE,
+    HearCommit,
+    busy_until,
+)
 from layby.engine.items import NOT_BEGUN, Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
@@ -38,7 +47,15 @@ from layby.engine.portions import portions
 from layby.engine.reads import READ_S, Reads
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
-from layby.errors import EngineStopped, ReadRefused, StoreBusy, StoreError, StoreGone
+from layby.errors import (
+    EngineStopped,
+    ReadRefused,
+    StoreAway,
+    StoreBusy,
+    StoreError,
+    StoreGone,
+)
+from layby.store.announcement import Announcement, announcement_of
 from layby.store.api import Store, StoreReader
 
 logger = logging.getLogger(__name__)
@@ -97,8 +114,15 @@ class Engine:
         self._watches = Watches()
         self._reads = Reads(store, self._look_at, _answer_to)
         self._offered = OfferMessages()
+        self._looked_until = ""
+        """On a shared store: how far the promises that are watched were looked at again."""
+        self._times_stuck = 0
         self._given = 0
         self._served = 0
+        self._pausing = threading.Event()
+        """Never set: waiting for it is a pause."""
+        self.replays = 0
+        """How often a batch was replayed because another process changed the same rows."""
         self.commits = 0
         """Transactions that wrote something: for benchmarks and tests that count them."""
 
@@ -175,12 +199,22 @@ class Engine:
     # --- the loop ------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self.clock.begin_at(self._store.store_time())
+        with self._store.transaction():
+            self.clock.begin_at(self._store.store_time())
         self._heard_since = self._looked_at = self._advance()
-        if pids := self._store.living_pids():
+        if self._store.is_shared:
+            self._store.listen(self._heard_elsewhere)
+        else:
+            self._end_former_holders()
+        self._repair()
+
+    def _end_former_holders(self) -> None:
+        """Nobody else has this store open, so who was embedded in its last owner is gone."""
+        with self._store.transaction():
+            pids = self._store.living_pids()
+        if pids:
             expire = ExpireHolders(pids=pids, opening=True, heard_since=self._heard_since)
             self._commit([(expire, self._last_now)])
-        self._repair()
 
     def _loop(self) -> None:
         assert self._service is not None
@@ -322,14 +356,13 @@ class Engine:
             self._ask(query)
 
     def _serve(self, batch: Sequence[Item]) -> None:
-        now = self._advance()
-        timed: list[Timed] = [
-            (item.request, now if item.now is None else item.now)
-            for item in batch
-            if isinstance(item.request, Command)
-        ]
+        self._advance()
+        commands = [(item.request, item.now) for item in batch if isinstance(item.request, Command)]
         try:
-            replies, changes = self._commit(timed)
+            _, replies, changes, now = self._commit(commands)
+        except Contended as contended:
+            self._run_by_halves(batch, contended)
+            return
         except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
             self._run_one_by_one(batch, failure)
             return
@@ -337,6 +370,15 @@ class Engine:
         answers += self._watches.settled_by(changes)
         self._follow_up(changes)  # messages first: somebody waits for them on another machine
         answer(answers)
+
+    def _run_by_halves(self, batch: Sequence[Item], contended: Contended) -> None:
+        """Other processes change the same rows: a smaller batch meets fewer of them."""
+        if len(batch) == 1:
+            self._answer_failure(batch, contended)
+            return
+        middle = len(batch) // 2
+        self._serve(batch[:middle])
+        self._serve(batch[middle:])
 
     def _run_one_by_one(self, batch: Sequence[Item], failure: Exception) -> None:
         """The batch was rolled back; steps are pure, so each is replayed alone.
@@ -347,25 +389,42 @@ class Engine:
         """
         if isinstance(failure, StoreGone):
             self._give_up_waiting(failure)
-        if len(batch) == 1 or isinstance(failure, StoreBusy | StoreGone):
-            answer([(item, _answer_to(item.request, failure)) for item in batch])
+        if len(batch) == 1 or isinstance(failure, StoreBusy | StoreAway | StoreGone):
+            self._answer_failure(batch, failure)
             return
         for item in batch:
             self._serve([item])
 
-    def _commit(self, commands: Sequence[Timed]) -> tuple[list[Reply], Changes]:
-        now = max((at for _, at in commands), default=self._last_now)
-        began = perf_counter()
-        with self._store.transaction(lazily=_need_no_disk(commands)):
-            offers = self._waiting_offers(commands)
-            replies, changes = apply(
-                self._store, commands, now, offers, self._last_now, self._watches
-            )
-        self._committed(changes)
-        tell(self._observer, Commit(commands, replies, changes, perf_counter() - began))
-        return replies, changes
+    def _answer_failure(self, batch: Sequence[Item], failure: Exception) -> None:
+        """A take that already waits goes on waiting while the store is away."""
+        is_away = isinstance(failure, StoreAway | Contended)
+        waiting = [item for item in batch if is_away and item.until is not None]
+        for item in waiting:
+            replaced = self._takes.add(item, self._last_now)
+            answer([(older, ok(TakeData())) for older in replaced])
+        answer([(x, _answer_to(x.request, failure)) for x in batch if x not in waiting])
 
-    def _waiting_offers(self, commands: Sequence[Timed]) -> Sequence[Offer]:
+    def _commit(self, commands: Sequence[Asked]) -> Applied:
+        began = perf_counter()
+        offers = self._waiting_offers(commands)
+
+        def once(needed: Needed) -> Applied:
+            with self._store.transaction(lazily=_need_no_disk(commands)):
+                return apply(self._store, commands, self._last_now, offers, needed, self._watches)
+
+        applied = self._replayed(once)
+        self._committed(applied.changes)
+        timed, replies, changes, _ = applied
+        tell(self._observer, Commit(timed, replies, changes, perf_counter() - began))
+        return applied
+
+    def _replayed(self, once: Callable[[Needed], Applied]) -> Applied:
+        applied, replays = replayed(once, self._pausing.wait)
+        self.replays += replays
+        self._last_now = max(self._last_now, applied.now)
+        return applied
+
+    def _waiting_offers(self, commands: Sequence[Asked]) -> Sequence[Offer]:
         """Room in waiting takes; only matters to takes that may be handed something ahead."""
         asked = (command.asks for command, _ in commands)
         return self._takes.offers if any(take and take.ahead > 0 for take in asked) else ()
@@ -404,6 +463,8 @@ class Engine:
     def _follow_up(self, changes: Changes) -> None:
         """What a commit sets in motion: waiting takes, and messages."""
         self._again.extend(self._takes.woken_by(changes))
+        if self._store.is_shared:
+            self._store.announce(announcement_of(changes))
         if not changes.messages:
             return
         with _delivering():
@@ -436,21 +497,39 @@ class Engine:
         """By default as a debugger wants it: `now` is wall time too, and no lease is extended."""
         wall = now if wall is None else wall
         began = perf_counter()
-        with self._store.transaction():
-            ticks = _heard(self._store.due(now, self._config.chunk, wall), heard_since)
-        timed: list[Timed] = [(tick, now) for tick in ticks]
-        with self._store.transaction(lazily=_need_no_disk(timed)):
-            replies, changes = apply(self._store, timed, now, (), self._last_now, self._watches)
-            earliest = self._next_deadline(now, wall)
+        ticks: Sequence[Tick] = ()
+        earliest = FAR
+
+        def once(needed: Needed) -> Applied:
+            nonlocal ticks, earliest
+            with self._store.transaction():
+                ticks = _heard(self._store.due(now, self._config.chunk, wall), heard_since)
+            timed = [(tick, now) for tick in ticks]
+            with self._store.transaction(lazily=_need_no_disk(timed)):
+                applied = apply(
+                    self._store, timed, self._last_now, (), needed, self._watches, may_wait=False
+                )
+                earliest = self._next_deadline(now, wall)
+                return applied
+
+        timed, replies, changes, _ = self._replayed(once)
         self._committed(changes)
         tell(self._observer, Commit(timed, replies, changes, perf_counter() - began))
-        # Ticks that change nothing would be found due again at once: a bug must not spin.
         is_stuck = bool(ticks) and changes.is_empty
-        self._earliest = max(earliest, now + RETRY_MS) if is_stuck else earliest
+        self._times_stuck = self._times_stuck + 1 if is_stuck else 0
+        self._earliest = max(earliest, self._stuck_until(now)) if is_stuck else earliest
         self._again.extend(Item(each, _ignore) for each in _one_by_one(ticks, replies))
         answer(list(self._watches.settled_by(changes)))
         self._follow_up(changes)
         return bool(ticks) and not is_stuck
+
+    def _stuck_until(self, now: Millis) -> Millis:
+        """Ticks that change nothing would be found due again at once: a bug must not spin.
+
+        On a shared store another process may be about to do the same.
+        """
+        is_shared = self._store.is_shared
+        return busy_until(now, self._times_stuck - 1) if is_shared else now + RETRY_MS
 
     def _next_deadline(self, now: Millis, wall: Millis) -> Millis:
         """In store time. An occurrence also waits for the wall clock, which may get there later."""
@@ -461,18 +540,21 @@ class Engine:
 
     def _repair(self) -> None:
         """Nothing depends on it: it repairs what a lost wake-up would have left behind."""
-        self._repair_at = self._advance() + self._config.repair_ms
+        is_shared = self._store.is_shared
+        self._repair_at = self._advance() + (LOOK_MS if is_shared else self._config.repair_ms)
         self._watches.drop_abandoned()
         self._takes.drop_abandoned()
         self._again.extend(self._takes.all())
         with self._store.transaction():
             self._earliest = self._next_deadline(self._last_now, self.clock.wall())
+        if is_shared:
+            self._look_at_watched(self._next_watched())
         self._offered = self.offer(self._offered)
 
     def offer(self, page: OfferMessages) -> OfferMessages:
         """Deliver a page of the outbox; the next page, or the first one after the last."""
         with self._store.transaction():
-            outgoing, has_more = stored_outbox(self._store, page, self._last_now)
+            outgoing, has_more = stored_outbox(self._store, page)
         if outgoing and not self._is_paused:
             with _delivering():
                 self._delivery.offered(outgoing)
@@ -480,6 +562,37 @@ class Engine:
             return replace(page, after=OfferMessages().after)
         last = outgoing[-1].message
         return replace(page, after=(last.address, last.id, last.kind))
+
+    # --- other processes -----------------------------------------------------------------
+
+    def _heard_elsewhere(self, announcement: Announcement) -> None:
+        """On the thread of the signals."""
+        self.submit([Item(HearCommit(announcement=announcement), _ignore)])
+
+    def hear(self, announcement: Announcement) -> None:
+        """Another process has committed something that may concern who waits here."""
+        self._again.extend(self._takes.concerned_by(announcement))
+        self._earliest = min(self._earliest, announcement.earliest)
+        if announcement.everything:
+            self._repair_at = 0
+            return
+        self._look_at_watched(self._watches.watched(announcement.settled))
+        for address in sorted(announcement.addresses)[:ADDRESSES_AT_ONCE]:
+            self.offer(OfferMessages.to(address))
+
+    def _next_watched(self) -> list[str]:
+        """All that are watched, or the next portion of very many."""
+        found = self._watches.next_watched(self._looked_until, WATCHED_AT_ONCE)
+        self._looked_until = found[-1] if len(found) == WATCHED_AT_ONCE else ""
+        return found
+
+    def _look_at_watched(self, ids: Sequence[str]) -> None:
+        """Only what is stored as settled counts: past its deadline, somebody is about to do it."""
+        if not ids:
+            return
+        with self._store.transaction():
+            found = self._store.stored_promises(ids)
+        answer(list(self._watches.settled(each for each in found if not each.is_pending)))
 
     # --- queries and the debug surface ---------------------------------------------------
 
@@ -564,7 +677,7 @@ def _ignore(_: Sequence[tuple[Item, Answer]]) -> None:
     """For requests that the engine sends itself."""
 
 
-def _need_no_disk(commands: Sequence[Timed]) -> bool:
+def _need_no_disk(commands: Sequence[Asked]) -> bool:
     """What a power cut may take back: it would be done again."""
     return bool(commands) and all(command.is_alone for command, _ in commands)
 

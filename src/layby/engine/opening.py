@@ -2,19 +2,27 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+from layby.clock import Clock
+from layby.core.model import Millis
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.errors import UsageError
 from layby.store.api import Store
 from layby.store.memory import MemoryStore
+from layby.store.postgres_address import is_postgres, without_password
 from layby.store.sqlite import Durability, SqliteStore
 
-LATER = {
-    "postgresql": "PostgreSQL comes with a later release",
-    "postgres": "PostgreSQL comes with a later release",
-}
+
+@runtime_checkable
+class HasClock(Protocol):
+    """A store that says what time it is, to all processes that share it."""
+
+    def clock_beside(self, elapsed: Callable[[], Millis], /) -> Clock: ...
+
 
 _HOST_AND_PORT = re.compile(r"(?!sqlite:)[^/\\]+:\d{1,5}/?")
 
@@ -30,9 +38,8 @@ def check_address(address: object) -> str:
         raise UsageError(f"Runner({address!r}): an address is a string such as 'sqlite:layby.db'")
     if is_url(address):
         return address
-    scheme = address.partition(":")[0]
-    if scheme in LATER:
-        raise UsageError(f"Runner({address!r}): {LATER[scheme]}; use 'sqlite:PATH' for now")
+    if is_postgres(address):
+        return _check_postgres(address)
     if address == "memory":
         raise UsageError("Runner('memory'): did you mean 'memory:'? For a file write './memory'")
     if _HOST_AND_PORT.fullmatch(address):
@@ -55,6 +62,8 @@ def open_store(
 ) -> Store:
     if address == "memory:":
         return MemoryStore(settings, next_after)
+    if is_postgres(address):
+        return _open_postgres(address, durability, settings)
     path = path_of(address)
     if path.is_dir():
         raise UsageError(f"{path} is a folder: give the path of a file in it")
@@ -64,7 +73,34 @@ def open_store(
 
 
 def is_file(address: str) -> bool:
-    return address != "memory:" and not is_url(address)
+    return address != "memory:" and not is_url(address) and not is_postgres(address)
+
+
+def shown(address: str) -> str:
+    """The address for a message or a log: without a password."""
+    return without_password(address) if is_postgres(address) else address
+
+
+def clock_of(store: Store, own: Clock) -> Clock:
+    """The clock that says when things happen in this store: a shared one has its own."""
+    return store.clock_beside(own.elapsed) if isinstance(store, HasClock) else own
+
+
+def _check_postgres(address: str) -> str:
+    if "://" not in address:
+        wanted = "postgresql://USER@HOST/DATABASE"
+        raise UsageError(f"Runner({shown(address)!r}): write for example '{wanted}'")
+    return address
+
+
+def _open_postgres(address: str, durability: Durability, settings: Settings) -> Store:
+    """Loaded when it is needed: psycopg comes with an extra."""
+    try:
+        from layby.store.postgres import PostgresStore  # noqa: PLC0415 - see above
+    except ImportError as missing:
+        why = f"PostgreSQL needs psycopg, which is not installed ({missing})"
+        raise UsageError(f"{why}: pip install 'layby[postgres]'") from missing
+    return PostgresStore(address, settings, next_after, durability=durability)
 
 
 def path_of(address: str) -> Path:

@@ -6,8 +6,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from layby.core.changes import Changes
-from layby.core.footprint import Footprint
-from layby.core.model import Message, MessageKey, Millis, Promise
+from layby.core.model import Message, MessageKey, Promise
 from layby.core.queries import OfferMessages
 from layby.store.api import Store
 
@@ -54,7 +53,7 @@ def withdrawn_by(changes: Changes) -> list[MessageKey]:
     return [key for key, message in changes.messages.items() if message is None]
 
 
-def stored_outbox(store: Store, offer: OfferMessages, now: Millis) -> tuple[list[Outgoing], bool]:
+def stored_outbox(store: Store, offer: OfferMessages) -> tuple[list[Outgoing], bool]:
     """A page of undelivered messages with what they are about, and whether there is more.
 
     The page is shorter when its messages are large: a value may have megabytes.
@@ -62,15 +61,15 @@ def stored_outbox(store: Store, offer: OfferMessages, now: Millis) -> tuple[list
     messages = store.messages(offer)
     outgoing: list[Outgoing] = []
     for start in range(0, len(messages), AT_ONCE):
-        outgoing += _with_promises(store, messages[start : start + AT_ONCE], now)
+        outgoing += _with_promises(store, messages[start : start + AT_ONCE])
         if sum(map(_size, outgoing)) > PAGE_CHARS and len(outgoing) < len(messages):
             return outgoing, True
     return outgoing, len(messages) == offer.limit
 
 
-def _with_promises(store: Store, messages: Sequence[Message], now: Millis) -> list[Outgoing]:
+def _with_promises(store: Store, messages: Sequence[Message]) -> list[Outgoing]:
     about = {message.id for message in messages if message.kind == "unblock"}
-    promises = store.load(Footprint(ids=about), now).promises if about else {}
+    promises = {each.id: each for each in store.stored_promises(about)} if about else {}
     return [
         Outgoing(message, promises.get(message.id) if message.kind == "unblock" else None)
         for message in messages

@@ -4,13 +4,15 @@ Owned by the writer alone, so nothing can happen between "not yet" and "wait for
 """
 
 from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 
 from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
-from layby.core.model import FAR, Millis, Task
+from layby.core.model import FAR, Millis, Promise, Task
 from layby.core.queue import Offer, is_early, is_for
 from layby.core.replies import Reply, ok
 from layby.engine.items import Item
+from layby.store.announcement import Announcement
 
 
 class WaitingTakes:
@@ -86,6 +88,15 @@ class WaitingTakes:
                 woken[item] = None
         return self._remove(list(woken))
 
+    def concerned_by(self, announcement: Announcement) -> list[Item]:
+        """Those that may find something, or are gone, after a commit elsewhere."""
+        if announcement.everything:
+            return self.all()
+        groups, pids = announcement.groups, announcement.pids
+        return self._remove(
+            [item for item in self._until if _take(item).group in groups or _take(item).pid in pids]
+        )
+
     def _remove(self, items: list[Item]) -> list[Item]:
         for item in items:
             del self._until[item]
@@ -120,9 +131,20 @@ class Watches:
     def settled_by(self, changes: Changes) -> Iterator[tuple[Item, Reply]]:
         if not self._by_id:
             return
-        for promise_id in changes.settled:
-            for item in _items(self._by_id.pop(promise_id, [])):
-                yield item, ok(item.request.answer(changes.promises[promise_id]))
+        yield from self.settled(changes.promises[each] for each in changes.settled)
+
+    def settled(self, promises: Iterable[Promise]) -> Iterator[tuple[Item, Reply]]:
+        for promise in promises:
+            for item in _items(self._by_id.pop(promise.id, [])):
+                yield item, ok(item.request.answer(promise))
+
+    def watched(self, ids: Iterable[str]) -> list[str]:
+        """Which of these somebody watches."""
+        return [each for each in ids if each in self._by_id]
+
+    def next_watched(self, after: str, limit: int) -> list[str]:
+        """Some of all that are watched: those after an id, in order."""
+        return nsmallest(limit, (each for each in self._by_id if each > after))
 
     def drop_abandoned(self) -> None:
         kept = {

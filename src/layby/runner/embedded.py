@@ -8,7 +8,7 @@ from layby.core.queries import Execute
 from layby.core.settings import Settings
 from layby.delivery.routing import Router
 from layby.engine.engine import Engine
-from layby.engine.opening import is_file, open_store, path_of
+from layby.engine.opening import clock_of, is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.local import LocalClient
 from layby.runner.private_socket import PrivateSocket
@@ -37,8 +37,8 @@ class EmbeddedLink:
         self.router = Router()
         store = open_store(address, durability, settings)
         self._clock = clock or SystemClock()
-        self.engine = Engine(store, self._clock, self.router)
         try:
+            self.engine = Engine(store, clock or clock_of(store, self._clock), self.router)
             self._start(inline=clock is not None)
         except BaseException:
             store.close()

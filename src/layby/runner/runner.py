@@ -42,7 +42,7 @@ from layby.core.replies import (
 )
 from layby.core.settings import RetentionPolicy, Settings
 from layby.engine.engine import Engine
-from layby.engine.opening import check_address, is_file, is_url, path_of
+from layby.engine.opening import check_address, is_file, is_url, path_of, shown
 from layby.errors import (
     Conflict,
     ContextError,
@@ -61,6 +61,8 @@ from layby.runner.retention import Retention, policy_of
 from layby.runner.run import UNKNOWN, Run, deadline_ms
 from layby.runner.schedule import Schedule
 from layby.runner.settling import Settlement, settlement_of
+from layby.runner.shared_database import SharedDatabaseLink
+from layby.store.postgres_address import is_postgres
 from layby.store.sqlite import Durability
 from layby.wire import json_values
 from layby.wire.durations import limit_of, millis_of, seconds_of, whole_number
@@ -153,6 +155,7 @@ class Runner:
         retention: Retention | None = None,
     ) -> None:
         self._address = check_address(address)
+        self._shown = shown(address)
         self._durability: Durability = _check_durability(durability)
         self._settings = Settings(
             max_crashes=whole_number(max_crashes, "max_crashes", 1),
@@ -186,7 +189,7 @@ class Runner:
 
     async def __aenter__(self) -> Self:
         if self._state == "open":
-            raise UsageError(f"this Runner on {self._address!r} is already open: use it as it is")
+            raise UsageError(f"this Runner on {self._shown!r} is already open: use it as it is")
         self._loop = asyncio.get_running_loop()
         self._link = await self._open_link()
         self.client = self._link.client
@@ -194,7 +197,7 @@ class Runner:
         self._program = FlowProgram(self.client, random.random, self._version)
         self.directory = FlowDirectory(
             self.send,
-            self._address,
+            self._shown,
             self._config.group,
             self._link.elapsed,
             self._program.flows if self._config.slots else None,
@@ -216,7 +219,8 @@ class Runner:
         return await open_or_join(file, self._open_file, may_join=self._socket)
 
     def _open_file(self) -> EmbeddedLink:
-        return EmbeddedLink(
+        link = SharedDatabaseLink if is_postgres(self._address) else EmbeddedLink
+        return link(
             self._address,
             self._durability,
             self._settings,
@@ -272,7 +276,7 @@ class Runner:
     def worker(self) -> Worker:
         """What runs bodies here."""
         if self._worker is None:
-            raise UsageError(f"this Runner on {self._address!r} has no slots, so it has no worker")
+            raise UsageError(f"this Runner on {self._shown!r} has no slots, so it has no worker")
         return self._worker
 
     @property
@@ -283,7 +287,7 @@ class Runner:
     @property
     def engine(self) -> Engine:
         if not isinstance(self._link, EmbeddedLink):
-            raise UsageError(f"the engine of {self._address!r} runs in another process")
+            raise UsageError(f"the engine of {self._shown!r} runs in another process")
         return self._link.engine
 
     def now(self) -> Millis:
@@ -371,7 +375,7 @@ class Runner:
     def _check_works(self) -> None:
         if not self._config.slots:
             raise UsageError(
-                f"this Runner on {self._address!r} has no slots: it starts runs, and runs none; "
+                f"this Runner on {self._shown!r} has no slots: it starts runs, and runs none; "
                 "register the code with a worker, or give slots="
             )
 
@@ -541,7 +545,7 @@ class Runner:
             return await self.client.send(request)
         except EngineStopped:
             raise RunnerClosed(
-                f"the Runner on {self._address!r} was closed before this was answered: "
+                f"the Runner on {self._shown!r} was closed before this was answered: "
                 "open another one and ask again; runs continue where they stopped"
             ) from None
 
@@ -667,7 +671,7 @@ class Runner:
 
     def _check_open(self) -> None:
         if self._state == "closed":
-            raise RunnerClosed(f"this Runner on {self._address!r} is closed: open another one")
+            raise RunnerClosed(f"this Runner on {self._shown!r} is closed: open another one")
         if self._state == "new":
             raise UsageError("this Runner is not open: use it inside `async with Runner(...)`")
 

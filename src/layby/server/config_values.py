@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from layby.errors import UsageError
 from layby.server.secret import REFERENCE, Secret, read_secret
+from layby.store.postgres_address import without_password
 from layby.wire import durations
 
 Environ = Mapping[str, str]
@@ -222,11 +223,6 @@ class SecretText(Struct, frozen=True):
 
     def shown(self, value: Secret) -> str:
         return value.reference
-
-
-def without_password(text: str) -> str:
-    """Replaces the password of a database URL."""
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", text)
 
 
 def _whole(raw: object) -> int:

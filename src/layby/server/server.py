@@ -28,7 +28,6 @@ from layby.server import server_config as configuration
 from layby.server.app import HttpSettings
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
-from layby.server.config_values import without_password
 from layby.server.front import Front
 from layby.server.listener import HttpListener, Limits, allow_connections
 from layby.server.logs import log_request
@@ -38,6 +37,7 @@ from layby.server.server_metrics import Metrics, MetricsApp
 from layby.server.signals import stop_requested
 from layby.store.api import Store
 from layby.store.ownership import socket_of
+from layby.store.postgres_address import without_password
 from layby.wire.encode import encode_message
 
 logger = logging.getLogger(__name__)

@@ -1,16 +1,32 @@
 """What the engine asks of a store. Synchronous; a store, or a reader, is owned by one thread."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
-from layby.core.model import Message, Millis
+from layby.core.model import Message, Millis, Promise
 from layby.core.queries import OfferMessages, Reader
 from layby.core.rows import Rows
 from layby.core.state import State
 from layby.core.ticks import Tick
+from layby.store.announcement import Announcement
+
+
+class StoreConflict(Exception):
+    """Another process changed the same rows meanwhile; nothing was written.
+
+    Steps are pure, so the batch is replayed: with these rows locked from the start, if there are
+    any.
+    """
+
+    def __init__(
+        self, why: str = "", ids: Collection[str] = (), pids: Collection[str] = ()
+    ) -> None:
+        super().__init__(why)
+        self.ids = frozenset(ids)
+        self.pids = frozenset(pids)
 
 
 class StoreReader(Protocol):
@@ -35,7 +51,10 @@ class BatchStore(Protocol):
     """What a batch of commands asks."""
 
     def load(self, footprint: Footprint, now: Millis) -> Rows:
-        """The rows a batch declares plus one hop; a constant number of statements."""
+        """The rows a batch declares plus one hop; a constant number of statements.
+
+        Raises `StoreConflict` when another process is in the way, and so do `save` and the commit.
+        """
         ...
 
     def weigh(self, ids: Sequence[str], most: int) -> list[int]:
@@ -53,6 +72,11 @@ class BatchStore(Protocol):
 class Store(BatchStore, Protocol):
     def dump(self) -> State:
         """Everything, as its owner sees it: for whoever checks it as a whole."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes change it too."""
         ...
 
     def open_reader(self, give_way: Callable[[], None], /) -> StoreReader:
@@ -87,6 +111,18 @@ class Store(BatchStore, Protocol):
 
     def next_occurrence(self) -> Millis:
         """When the next schedule is due; FAR when there is none."""
+        ...
+
+    def stored_promises(self, ids: Collection[str]) -> list[Promise]:
+        """As they are now, without keeping anybody from changing them."""
+        ...
+
+    def announce(self, announcement: Announcement) -> None:
+        """Tell other processes what was committed, if there can be any."""
+        ...
+
+    def listen(self, heard: Callable[[Announcement], None]) -> None:
+        """From now on, say what others announce; on a thread of its own."""
         ...
 
     def living_pids(self) -> tuple[str, ...]:

@@ -8,30 +8,36 @@ costs more than binding.
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from layby.store.session import Session
+from layby.store.sqlite_session import SqliteSession
 from layby.store.tables import Column
 
 MOST_REFUSALS: Final = 1_000
 """How many different refusals in a group are looked at."""
-WIDE: Final = 64
-"""Rows in one statement that binds each cell; a larger batch takes several."""
 
 
 class Dialect(Protocol):
-    begin: str
+    @property
+    def begin_migrating(self) -> tuple[str, ...]:
+        """Begins a transaction in which nobody else migrates."""
+        ...
+
     keyed: str
     """Clause for tables that consist only of their key."""
+    text: str
+    """The type of texts: compared by their bytes."""
+    any_text: str
+    """A FROM item `i` with a column `value`: the texts in one parameter."""
 
-    any_of: str
-    """A subquery for the ids (or other texts) in one parameter."""
     size: str
     """The function that gives the length of a text, in characters or bytes, whichever is quick."""
     texts: str
-    """The same as a FROM item `r` with the column `value`, in order."""
+    """The texts in one parameter as a FROM item `r` with the column `value`, in order."""
     front: str
-    """The oldest ready nodes and roots of a group, each up to a limit, as two JSON arrays; and
-    whether there are tasks that some code has refused.
+    """The oldest ready nodes and roots of a group, each up to a limit; and whether there are tasks
+    that some code has refused.
     """
     by_name: str
     """The same for each of some names."""
@@ -40,20 +46,44 @@ class Dialect(Protocol):
     refused: str
     """The oldest ready tasks of a group with each of some refusals."""
 
+    def among(self, column: str) -> str:
+        """A condition: it is one of the texts in one parameter."""
+        ...
+
     def rows(self, names: Sequence[str]) -> str:
         """A FROM item `r` with these columns, read from one parameter."""
         ...
 
+    def session(self, connection: Any) -> Session:
+        """What talks through a connection."""
+        ...
+
+    def insert_wide(self, names: Sequence[str], count: int) -> str:
+        """Adds `count` promises with these columns."""
+        ...
+
     def values(self, names: Sequence[str], count: int) -> str:
-        """A FROM item `r` with these columns and `count` rows, one parameter per cell."""
+        """A FROM item `r` with these columns of `count` promises."""
         ...
 
     def packed(self, columns: Sequence[Column], table: str) -> str:
-        """An expression that packs one row into a JSON array."""
+        """What a result needs of one row."""
         ...
 
-    def packed_all(self, packed: str, source: str) -> str:
-        """A scalar query: all rows of `source` as one JSON array."""
+    def pair(self, promise: str, task: str) -> str:
+        """What a result needs of a promise and its task; both are packed."""
+        ...
+
+    def cells(self, *cells: str) -> str:
+        """What a result needs of a row with these cells."""
+        ...
+
+    def all_of(self, packed: str, source: str) -> str:
+        """A query for all rows of `source`."""
+        ...
+
+    def page_of(self, packed: str, source: str) -> str:
+        """A query for the first rows of `source`; the last parameter says how many."""
         ...
 
     def filled(self, table: str, columns: tuple[str, ...]) -> str:
@@ -64,55 +94,56 @@ class Dialect(Protocol):
         ...
 
 
-_LIVING = """
+LIVING = """
     task_state = 'pending' AND task_group = :group
         AND task_ready_at <= :now AND timeout_at > :since
         AND (:prefix = '' OR substr(id, 1, length(:prefix)) = :prefix)
 """
-_READY = f"""
-    {_LIVING} AND task_kind = '{{kind}}' AND task_refused IS NULL
+READY = f"""
+    {LIVING} AND task_kind = '{{kind}}' AND task_refused IS NULL
 """
 """What takes may be handed, whatever its name (see `core.queue.is_for`)."""
-_REFUSED = "task_state = 'pending' AND task_group = :group AND task_refused IS NOT NULL"
+REFUSED = "task_state = 'pending' AND task_group = :group AND task_refused IS NOT NULL"
 
 
-def _front(kind: str, look: str) -> str:
+def _json_front(kind: str, look: str) -> str:
     """The oldest ready tasks of a group, whatever their names."""
     return f"""
         SELECT json_group_array(json_array(task_ready_at, id, task_name)) FROM (
-            SELECT task_ready_at, id, task_name FROM promises WHERE {_READY.format(kind=kind)}
+            SELECT task_ready_at, id, task_name FROM promises WHERE {READY.format(kind=kind)}
             ORDER BY task_ready_at, id LIMIT {look})
     """
 
 
-def _by_name(kind: str, limit: str) -> str:
+def _json_by_name(kind: str, limit: str) -> str:
     """The oldest ready tasks of each name."""
     return f"""
         SELECT json_group_array(json_array(q.task_ready_at, q.id, q.task_name))
         FROM json_each(:names) AS n JOIN promises AS q ON q.rowid IN (
-            SELECT rowid FROM promises WHERE task_name = n.value AND {_READY.format(kind=kind)}
+            SELECT rowid FROM promises WHERE task_name = n.value AND {READY.format(kind=kind)}
             ORDER BY task_ready_at, id LIMIT {limit})
     """
 
 
 class SqliteDialect:
-    begin = "BEGIN IMMEDIATE"
+    begin_migrating = ("BEGIN IMMEDIATE",)
     keyed = "WITHOUT ROWID"
-    any_of = "(SELECT value FROM json_each(?))"
+    text = "TEXT"
+    any_text = "(SELECT value FROM json_each(?)) AS i"
     size = "octet_length" if sqlite3.sqlite_version_info >= (3, 43) else "length"
     texts = "json_each(?) AS r"
     front = f"""
-        SELECT ({_front("node", ":nodes")}), ({_front("root", ":roots")}),
-            EXISTS (SELECT 1 FROM promises WHERE {_REFUSED})
+        SELECT ({_json_front("node", ":nodes")}), ({_json_front("root", ":roots")}),
+            EXISTS (SELECT 1 FROM promises WHERE {REFUSED})
     """
-    by_name = f"SELECT ({_by_name('node', ':nodes')}), ({_by_name('root', ':roots')})"
+    by_name = f"SELECT ({_json_by_name('node', ':nodes')}), ({_json_by_name('root', ':roots')})"
 
     refusals = f"""
         WITH RECURSIVE found(refused) AS (
-            SELECT (SELECT min(task_refused) FROM promises WHERE {_REFUSED})
+            SELECT (SELECT min(task_refused) FROM promises WHERE {REFUSED})
             UNION ALL
             SELECT (SELECT min(task_refused) FROM promises
-                WHERE {_REFUSED} AND task_refused > found.refused)
+                WHERE {REFUSED} AND task_refused > found.refused)
             FROM found WHERE found.refused IS NOT NULL
             LIMIT {MOST_REFUSALS}
         )
@@ -121,9 +152,15 @@ class SqliteDialect:
     refused = f"""
         SELECT json_group_array(json_array(q.task_ready_at, q.id, q.task_name))
         FROM json_each(:refusals) AS n JOIN promises AS q ON q.rowid IN (
-            SELECT rowid FROM promises WHERE {_LIVING} AND task_refused = n.value
+            SELECT rowid FROM promises WHERE {LIVING} AND task_refused = n.value
             ORDER BY task_ready_at, id LIMIT :most)
     """
+
+    def session(self, connection: sqlite3.Connection) -> Session:
+        return SqliteSession(connection)
+
+    def among(self, column: str) -> str:
+        return f"{column} IN (SELECT value FROM json_each(?))"
 
     def rows(self, names: Sequence[str]) -> str:
         cells = ", ".join(
@@ -131,6 +168,11 @@ class SqliteDialect:
             for index, name in enumerate(names)
         )
         return f"(SELECT {cells} FROM json_each(?)) AS r"
+
+    def insert_wide(self, names: Sequence[str], count: int) -> str:
+        columns = ", ".join(quoted(name) for name in names)
+        row = f"({', '.join('?' for _ in names)})"
+        return f"INSERT INTO promises ({columns}) VALUES {', '.join([row] * count)}"
 
     def values(self, names: Sequence[str], count: int) -> str:
         cells = ", ".join(f"column{at} AS {quoted(name)}" for at, name in enumerate(names, 1))
@@ -140,8 +182,20 @@ class SqliteDialect:
     def packed(self, columns: Sequence[Column], table: str) -> str:
         return f"json_array({', '.join(self._cell(column, table) for column in columns)})"
 
-    def packed_all(self, packed: str, source: str) -> str:
+    def pair(self, promise: str, task: str) -> str:
+        return (
+            f"json_array({promise}, json(CASE WHEN task_state IS NULL THEN NULL ELSE {task} END))"
+        )
+
+    def cells(self, *cells: str) -> str:
+        return f"json_array({', '.join(cells)})"
+
+    def all_of(self, packed: str, source: str) -> str:
         return f"SELECT json_group_array({packed}) FROM {source}"
+
+    def page_of(self, packed: str, source: str) -> str:
+        page = f"SELECT {packed} AS packed FROM {source} LIMIT ?"
+        return f"SELECT json_group_array(json(packed)) FROM ({page})"
 
     def filled(self, table: str, columns: tuple[str, ...]) -> str:
         names = ", ".join(columns)

@@ -21,7 +21,7 @@ COUNTS: Final = f"""
         {", ".join(_bounded(f"promises WHERE {open_tasks(state)}") for state in LIVING)},
         {_bounded("messages")},
         (SELECT count(*) FROM holders WHERE standing = 'alive'),
-        (SELECT COALESCE(sum(held), 0) FROM holders WHERE standing = 'alive'),
+        (SELECT CAST(COALESCE(sum(held), 0) AS BIGINT) FROM holders WHERE standing = 'alive'),
         (SELECT count(*) FROM schedules)
 """
 

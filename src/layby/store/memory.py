@@ -1,6 +1,6 @@
 """The store in dictionaries: for tests, simulation and throw-away runs. Nothing is on disk."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from heapq import merge
@@ -26,6 +26,7 @@ from layby.core.model import (
     Message,
     MessageKey,
     Millis,
+    Promise,
     Pruning,
     Schedule,
     TaskState,
@@ -40,6 +41,7 @@ from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.ticks import Tick
+from layby.store.announcement import Announcement
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.memory_reads import MemoryReads
 
@@ -49,6 +51,8 @@ V = TypeVar("V")
 
 class MemoryStore:
     """What commands need is indexed; lists are read from copies (`memory_reads`)."""
+
+    is_shared = False
 
     def __init__(self, settings: Settings, calendar: Calendar) -> None:
         self._lock = Lock()
@@ -77,10 +81,10 @@ class MemoryStore:
     # --- load ----------------------------------------------------------------------------
 
     def load(self, footprint: Footprint, now: Millis) -> Rows:
-        rows = Rows(self._settings, self._calendar)
+        rows = Rows(self._settings, self._calendar, now)
         ids = set(footprint.ids)
         for key in footprint.takes:
-            rows.ready[key] = self._ready(key, footprint, now)
+            rows.ready[key] = self._ready(key, footprint, max(now, footprint.until))
         ids |= self._load_branches(rows, footprint)
         for pid in footprint.leases_of:
             rows.leases_of[pid] = list(self._indexes.leased.of(pid))
@@ -385,6 +389,17 @@ class MemoryStore:
 
     def living_pids(self) -> tuple[str, ...]:
         return tuple(holder.pid for holder in self.state.holders.values() if holder.is_alive)
+
+    # --- other processes -----------------------------------------------------------------
+
+    def stored_promises(self, ids: Collection[str]) -> list[Promise]:
+        return [self.state.promises[key] for key in ids if key in self.state.promises]
+
+    def announce(self, announcement: Announcement) -> None:
+        """There are none."""
+
+    def listen(self, heard: Callable[[Announcement], None]) -> None:
+        """There are none."""
 
     # --- the rest ------------------------------------------------------------------------
 

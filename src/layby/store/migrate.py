@@ -1,8 +1,10 @@
 """Brings a database to the schema this version knows, once, under a lock."""
 
-import sqlite3
+import re
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -34,11 +36,21 @@ def known() -> list[Migration]:
     return sorted((_migration(e.name, e.read_text()) for e in found), key=lambda m: m.version)
 
 
-def migrate(connection: sqlite3.Connection, dialect: Dialect) -> None:
+class Migrated(Protocol):
+    """As much of a connection as migrating needs."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    def execute(self, statement: str, arguments: Sequence[object] = (), /) -> Any: ...
+
+
+def migrate(connection: Migrated, dialect: Dialect) -> None:
     """Apply what is missing in one transaction; a database from elsewhere is left untouched."""
-    connection.execute(dialect.begin)
+    for statement in dialect.begin_migrating:
+        connection.execute(statement)
     try:
-        connection.execute(_LEDGER)
+        connection.execute(_in(dialect, _LEDGER))
         applied = refuse_strangers(connection)
         for migration in known():
             if migration.version not in applied:
@@ -55,7 +67,7 @@ def _migration(name: str, text: str) -> Migration:
     return Migration(int(number), title, text)
 
 
-def refuse_strangers(connection: sqlite3.Connection) -> dict[int, str]:
+def refuse_strangers(connection: Migrated) -> dict[int, str]:
     """What has been applied here; refuses what another version or somebody by hand has applied."""
     rows = connection.execute("SELECT version, checksum FROM layby_migrations").fetchall()
     applied: dict[int, str] = dict(rows)
@@ -71,7 +83,7 @@ def refuse_strangers(connection: sqlite3.Connection) -> dict[int, str]:
     return applied
 
 
-def refuse_outdated(connection: sqlite3.Connection) -> None:
+def refuse_outdated(connection: Migrated) -> None:
     """For read-only connections: they cannot apply what is missing."""
     applied = refuse_strangers(connection)
     latest = max(migration.version for migration in known())
@@ -81,11 +93,15 @@ def refuse_outdated(connection: sqlite3.Connection) -> None:
         raise StoreUnreadable(f"the database was written by an older layby ({why}): {remedy}")
 
 
-def _apply(connection: sqlite3.Connection, dialect: Dialect, migration: Migration) -> None:
-    for statement in migration.text.replace("/*keyed*/", dialect.keyed).split(";\n"):
+def _apply(connection: Migrated, dialect: Dialect, migration: Migration) -> None:
+    for statement in _in(dialect, migration.text).split(";\n"):
         if statement.strip():
             connection.execute(statement)
     connection.execute(
         "INSERT INTO layby_migrations VALUES (?, ?, ?)",
         (migration.version, migration.name, migration.checksum),
     )
+
+
+def _in(dialect: Dialect, text: str) -> str:
+    return re.sub(r"\bTEXT\b", dialect.text, text.replace("/*keyed*/", dialect.keyed))

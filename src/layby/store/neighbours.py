@@ -3,7 +3,6 @@
 Read for people who ask why something has not settled; no command needs it.
 """
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
@@ -19,8 +18,9 @@ from layby.core.search import projected
 from layby.core.state import State
 from layby.core.waits import awaited_in_memory
 from layby.store.page_bounds import Pair, lean
+from layby.store.session import Session, packed
 from layby.store.statements import LAST, Statements
-from layby.store.tables import HOLDERS, WAITS, encode
+from layby.store.tables import HOLDERS, WAITS
 
 T = TypeVar("T")
 
@@ -119,10 +119,9 @@ def _grouped(keyed: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 class SqlNeighbours:
     """A constant number of statements for a page, each through an index."""
 
-    def __init__(self, connection: sqlite3.Connection, sql: Statements) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, sql: Statements) -> None:
+        self._session = session
         self._sql = sql
-        self._any_of = sql.dialect.any_of
 
     def waits_of(self, awaiters: Sequence[str], each: int) -> list[Wait]:
         return self._waits("awaiter", "awaited", awaiters, each)
@@ -131,40 +130,39 @@ class SqlNeighbours:
         return self._waits("awaited", "awaiter", awaited, each)
 
     def listeners_on(self, awaited: Sequence[str]) -> dict[str, int]:
-        statement = f"""
-            SELECT json_group_array(json_array(awaited, found)) FROM (
-                SELECT awaited, count(*) AS found FROM listeners
-                WHERE awaited IN {self._any_of} AND substr(address, 1, {len(OWN_INBOXES)}) <> ?
-                GROUP BY awaited)
+        dialect = self._sql.dialect
+        source = f"""
+            (SELECT awaited, count(*) AS found FROM listeners
+                WHERE {dialect.among("awaited")}
+                    AND substr(address, 1, {len(OWN_INBOXES)}) <> ?
+                GROUP BY awaited) AS counted
         """
-        return dict(self._one(statement, _counted, _packed(awaited), OWN_INBOXES))
+        statement = dialect.all_of(dialect.cells("awaited", "found"), source)
+        return dict(self._session.read(statement, _counted, packed(awaited), OWN_INBOXES))
 
     def pairs(self, ids: Sequence[str]) -> list[Pair]:
-        return self._one(self._sql.lean_pairs, _pairs, _packed(ids)) if ids else []
+        return self._session.read(self._sql.lean_pairs, _pairs, packed(ids)) if ids else []
 
     def holders(self, pids: Sequence[str]) -> list[Holder]:
-        packed = self._sql.dialect.packed(HOLDERS.columns, "holders")
-        where = f"standing = 'alive' OR pid IN {self._any_of}"
+        dialect = self._sql.dialect
+        where = f"standing = 'alive' OR {dialect.among('pid')}"
         source = f"(SELECT * FROM holders WHERE {where} ORDER BY pid, incarnation) AS holders"
-        statement = self._sql.dialect.packed_all(packed, source)
-        return self._one(statement, _holders, _packed(pids))
+        statement = dialect.all_of(dialect.packed(HOLDERS.columns, "holders"), source)
+        return self._session.read(statement, _holders, packed(pids))
 
     def _waits(self, by: str, other: str, ids: Sequence[str], each: int) -> list[Wait]:
         if not ids:
             return []
+        dialect = self._sql.dialect
         source = f"""
-            (SELECT w.* FROM {self._any_of} AS i JOIN waits AS w ON w.{by} = i.value
+            (SELECT w.* FROM {dialect.any_text} JOIN waits AS w ON w.{by} = i.value
                 AND w.{other} <= COALESCE(
                     (SELECT x.{other} FROM waits AS x WHERE x.{by} = i.value
                         ORDER BY x.{other} LIMIT 1 OFFSET ?), '{LAST}')
             ) AS w
         """
-        packed = self._sql.dialect.packed(WAITS.columns, "w")
-        statement = self._sql.dialect.packed_all(packed, source)
-        return self._one(statement, _waits, _packed(ids), each)
-
-    def _one(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: object) -> T:
-        return decoder.decode(self._connection.execute(statement, arguments).fetchone()[0])
+        statement = dialect.all_of(dialect.packed(WAITS.columns, "w"), source)
+        return self._session.read(statement, _waits, packed(ids), each)
 
 
 class MemoryNeighbours:
@@ -191,7 +189,3 @@ class MemoryNeighbours:
     def holders(self, pids: Sequence[str]) -> list[Holder]:
         found = (h for _, h in sorted(self._state.holders.items()))
         return [holder for holder in found if holder.is_alive or holder.pid in pids]
-
-
-def _packed(ids: Sequence[str]) -> str:
-    return encode(list(ids)).decode()

@@ -48,7 +48,7 @@ class PageReader(SqliteReader):
             pair
             for start in range(0, len(wanted), PAGE)
             for pair in self._pairs(
-                f"id IN {self._sql.dialect.any_of}", _packed(wanted[start : start + PAGE])
+                self._sql.dialect.among("id"), _packed(wanted[start : start + PAGE])
             )
         ]
 
@@ -57,7 +57,7 @@ class PageReader(SqliteReader):
             yield from (task for _, task in pairs if task is not None)
 
     def waits_of(self, awaiters: Iterable[str]) -> list[Wait]:
-        where = f"awaiter IN {self._sql.dialect.any_of}"
+        where = self._sql.dialect.among("awaiter")
         return self._rows(Wait, where, _packed(list(awaiters)))
 
     def rows(self, row: type[Row]) -> list[Row]:
@@ -77,12 +77,12 @@ class PageReader(SqliteReader):
         table = _TABLE_OF[row]
         packed = self._sql.dialect.packed(table.columns, "r")
         source = f"(SELECT * FROM {table.name} WHERE {where}) AS r"
-        return self._decoded(self._sql.dialect.packed_all(packed, source), list[row], given)
+        return self._decoded(self._sql.dialect.all_of(packed, source), list[row], given)
 
     def _pairs(self, where: str, *given: object) -> list[Pair]:
         source = f"(SELECT * FROM promises WHERE {where}) AS promises"
         return self._decoded(
-            self._sql.dialect.packed_all(self._sql.bare_pair, source), list[Pair], given
+            self._sql.dialect.all_of(self._sql.bare_pair, source), list[Pair], given
         )
 
     def _decoded(self, statement: str, sort: type[list[T]], given: Sequence[object]) -> list[T]:

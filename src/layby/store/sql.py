@@ -1,9 +1,7 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
-import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, closing
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -23,6 +21,7 @@ from layby.core.model import (
     Listener,
     Message,
     Millis,
+    Promise,
     Pruning,
     PublishedFlow,
     Schedule,
@@ -39,9 +38,11 @@ from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.core.ticks import Tick
 from layby.store import indexed_tags
-from layby.store.dialect import WIDE, Dialect
-from layby.store.failures import explained
+from layby.store.announcement import Announcement
+from layby.store.bulk import Bulk, Wide
+from layby.store.dialect import Dialect
 from layby.store.page_bounds import Pair
+from layby.store.session import packed
 from layby.store.sql_reads import SqlReads
 from layby.store.statements import Statements
 from layby.store.tables import (
@@ -56,7 +57,6 @@ from layby.store.tables import (
     TASK_MOVES,
     TASKS,
     WAITS,
-    encode,
     getter,
 )
 
@@ -72,7 +72,6 @@ _flows = msgspec.json.Decoder(list[PublishedFlow])
 _texts = msgspec.json.Decoder(list[str])
 _keyed = msgspec.json.Decoder(list[tuple[str, str]])
 _states = msgspec.json.Decoder(list[tuple[TaskState, str]])
-_queued = msgspec.json.Decoder(list[tuple[Millis, str, str | None]])
 
 _promise_cells = getter(PROMISES.columns)
 _task_cells = getter(TASKS.columns[1:])
@@ -86,26 +85,29 @@ FRONT = 8
 class SqlStore(SqlReads):
     """What the writer asks of a database; who only looks at a file reads lists by it too."""
 
+    is_shared = False
+
     def __init__(
         self,
-        connection: sqlite3.Connection,
+        connection: Any,
         dialect: Dialect,
         settings: Settings,
         calendar: Calendar,
         name: str = "",
     ) -> None:
-        """`name` is what failures call this store: its path."""
-        super().__init__(connection, Statements(dialect), name)
+        """`name` is what failures call this store: its path, or its address."""
+        super().__init__(dialect.session(connection), Statements(dialect), name)
+        self._connection = connection
         self._settings = settings
         self._calendar = calendar
 
     def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - a file's
-        return self._within(self._sql.dialect.begin)
+        return self._within()
 
     # --- load ----------------------------------------------------------------------------
 
     def load(self, footprint: Footprint, now: Millis) -> Rows:
-        rows = Rows(self._settings, self._calendar)
+        rows = Rows(self._settings, self._calendar, now)
         ids = set(footprint.ids)
         queued = self._load_ready(rows, footprint, now) if footprint.takes else set[str]()
         if footprint.branches_of or footprint.branches:
@@ -136,47 +138,62 @@ class SqlStore(SqlReads):
         """Looks no further than it must: older versions of SQLite read a text to measure it."""
         weights: list[int] = []
         try:
-            with closing(self._connection.cursor()) as cursor:
-                for (weight,) in cursor.execute(self._sql.weights, (packed(ids),)):
-                    weights.append(weight)
-                    most -= weight
-                    if most < 0:
-                        break
-        except sqlite3.Error as error:
-            raise explained(error, self._name) from error
+            for (weight,) in self._session.each_row(self._sql.weights, (packed(ids),)):
+                weights.append(weight)
+                most -= weight
+                if most < 0:
+                    break
+        except self._session.errors as error:
+            raise self._session.explained(error, self._name) from error
         return weights
 
     def _load_prunable(self, rows: Rows, footprint: Footprint, now: Millis) -> None:
         """Last, so that rows which others need whole are not overwritten with lean ones."""
-        ids = set(footprint.lean)
-        if (look := footprint.look) is not None:
-            rows.found = found = endings.find(self, look, now)
-            ids |= found.ids(look)
-            pids = {pid for _, pid in found.keys if look.stage == "holders"} - rows.holders.keys()
-            self._add_holders(rows, pids)
-        texts = packed(sorted(ids))
-        rows.awaited = set(self._one(self._sql.awaited_ids, _texts, texts, texts, texts))
+        ids, pids = self._find_prunable(rows, footprint, now)
+        self._add_holders(rows, pids - rows.holders.keys())
+        self._load_awaited(rows, ids)
         beside = packed(sorted(ids - rows.known))
         rows.known |= ids
-        _add_pairs(rows, self._one(self._sql.bare_pairs, _pairs, beside))
+        add_pairs(rows, self._one(self._sql.bare_pairs, _pairs, beside))
+
+    def _find_prunable(
+        self, rows: Rows, footprint: Footprint, now: Millis
+    ) -> tuple[set[str], set[str]]:
+        """Ids of promises, and pids of holders."""
+        look = footprint.look
+        if look is None:
+            return set(footprint.lean), set()
+        rows.found = found = endings.find(self, look, now)
+        pids = {pid for _, pid in found.keys if look.stage == "holders"}
+        return footprint.lean | found.ids(look), pids
+
+    def _load_awaited(self, rows: Rows, ids: set[str]) -> None:
+        texts = packed(sorted(ids))
+        rows.awaited = set(self._one(self._sql.awaited_ids, _texts, texts, texts, texts))
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         texts = packed(sorted(ids))
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
-        found = self._connection.execute(self._sql.load, (texts, texts, limit, texts)).fetchone()
+        pairs, waits, listeners = self._session.read_together(
+            [
+                (self._sql.pairs, _pairs, (texts,)),
+                (self._sql.waits, _waits, (texts, limit)),
+                (self._sql.listeners, _listeners, (texts,)),
+            ]
+        )
         rows.known |= ids
-        _add_pairs(rows, _pairs.decode(found[0]))
-        rows.add_listeners(_listeners.decode(found[2]))
-        waits = _waits.decode(found[1])
+        add_pairs(rows, pairs)
+        rows.add_listeners(listeners)
         if waits:
             rows.add_waits(waits)
-            _cut_waits(rows, limit)
+            cut_waits(rows, limit)
             self._load_hop(rows)
 
     def _load_existing(self, rows: Rows, footprint: Footprint) -> None:
         """Waits that may be added but already exist, where not all waits were loaded."""
-        pairs = packed(sorted(footprint.pairs))
-        standing = self._one(self._sql.standing_waits, _waits, pairs)
+        bulk = self._sql.standing_waits
+        pairs = self._session.packed(bulk, sorted(footprint.pairs))
+        standing = self._one(bulk.text, _waits, pairs)
         rows.standing = {(wait.awaited, wait.awaiter): wait for wait in standing}
 
     def _load_hop(self, rows: Rows) -> None:
@@ -188,7 +205,7 @@ class SqlStore(SqlReads):
     def _load_pairs(self, rows: Rows, ids: set[str]) -> None:
         """Without the tasks that wait for them."""
         rows.known |= ids
-        _add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(ids))))
+        add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(ids))))
 
     def _load_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> set[str]:
         """Look at the queue once for all takes that ask for the same, as far as they can be served.
@@ -199,7 +216,8 @@ class SqlStore(SqlReads):
         roots = footprint.roots(self._settings.roots_per_take)
         for key in footprint.takes:
             group, names, prefix, codes = key
-            at = {"group": group, "now": now, "since": footprint.since, "prefix": prefix}
+            until = max(now, footprint.until)
+            at = {"group": group, "now": until, "since": footprint.since, "prefix": prefix}
             nodes = footprint.nodes_of(group)
             queues, has_refused = self._queue(at, frozenset(names), nodes, roots)
             most = footprint.refused
@@ -210,14 +228,13 @@ class SqlStore(SqlReads):
 
     def _refused(self, at: dict[str, Any], names: Sequence[str], codes: Codes, most: int) -> Queue:
         """Ready tasks that some code has refused, but none of these; oldest first."""
-        (found,) = self._row(self._sql.dialect.refusals, at)
-        refusals = map(read_refusals, _texts.decode(found))
+        refusals = map(read_refusals, self._session.texts(self._sql.dialect.refusals, at))
         ours = [each.to_text() for each in refusals if each.name in names and each.allow(codes)]
         if not ours:
             return Queue()
         look = {"refusals": packed(ours), "most": most}
-        (queued,) = self._row(self._sql.dialect.refused, at | look)
-        entries = sorted((ready_at, task_id) for ready_at, task_id, _ in _queued.decode(queued))
+        queued = self._session.queued(self._sql.dialect.refused, at | look)
+        entries = sorted((ready_at, task_id) for ready_at, task_id, _ in queued)
         return Queue(entries[:most])
 
     def _queue(
@@ -231,8 +248,7 @@ class SqlStore(SqlReads):
         if not names:
             return (Queue(), Queue()), False
         look = {"nodes": nodes + FRONT, "roots": roots + FRONT}
-        *found, has_refused = self._row(self._sql.dialect.front, at | look)
-        front = [_queued.decode(each) for each in found]
+        *front, has_refused = self._session.queue(self._sql.dialect.front, at | look)
         mine = [[each for each in part if each[2] in names] for part in front]
         if any(
             len(found) < wanted and len(part) == limit
@@ -241,14 +257,11 @@ class SqlStore(SqlReads):
             )
         ):
             limits = {"names": packed(sorted(names)), "nodes": nodes, "roots": roots}
-            found = self._row(self._sql.dialect.by_name, at | limits)
-            mine = [sorted(_queued.decode(each)) for each in found]
+            *named, _ = self._session.queue(self._sql.dialect.by_name, at | limits)
+            mine = [sorted(each) for each in named]
         ours, roots_of_ours = ([(at, key) for at, key, _ in part] for part in mine)
         queues = Queue(ours[:nodes], nodes), Queue(roots_of_ours[:roots], roots)
-        return queues, bool(has_refused)
-
-    def _row(self, statement: str, arguments: dict[str, Any]) -> tuple[Any, ...]:
-        return self._connection.execute(statement, arguments).fetchone()
+        return queues, has_refused
 
     def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
         branches = footprint.all_branches()
@@ -268,6 +281,9 @@ class SqlStore(SqlReads):
 
     def _load_holders(self, rows: Rows, footprint: Footprint) -> None:
         self._add_holders(rows, footprint.pids)
+        self._load_notices(rows, footprint)
+
+    def _load_notices(self, rows: Rows, footprint: Footprint) -> None:
         rows.notices = {pid: [] for pid in footprint.notices}
         inboxes = {
             inbox_of(holder.group, pid): pid
@@ -298,21 +314,11 @@ class SqlStore(SqlReads):
 
     def save(self, changes: Changes, now: Millis = 0) -> None:
         sql = self._sql
-        self._connection.execute(sql.put_store_time, (now, now))
-        new = changes.born | changes.adopted
-        self._write(sql.delete_promises, changes.adopted | changes.deleted.keys())
-        self._write(
-            sql.drop_tags, [tag for row in changes.deleted.values() for tag in indexed_tags.of(row)]
-        )
-        self._save_new(changes, new)
-        self._write_wide(
-            sql.move_promises,
-            [_promise_move(row) for key, row in changes.promises.items() if key not in new],
-        )
-        self._write_wide(
-            sql.move_tasks,
-            [_task_move(row) for key, row in changes.tasks.items() if key not in new],
-        )
+        self._save_time(now)
+        self._write(sql.delete_promises, sorted(changes.deleted))
+        pruned = changes.deleted.values()
+        self._write(sql.drop_tags, [tag for row in pruned for tag in indexed_tags.of(row)])
+        self._save_promises(changes)
         self._write(sql.put_waits, changes.waits.values())
         self._write(sql.drop_waits, changes.dropped_waits)
         self._write(sql.forget_waits, changes.forgotten)
@@ -322,43 +328,47 @@ class SqlStore(SqlReads):
         self._write(sql.drop_listeners, changes.dropped_listeners)
         self._write(sql.put_messages, [m for m in changes.messages.values() if m is not None])
         self._write(sql.drop_messages, [k for k, m in changes.messages.items() if m is None])
-        self._write(sql.put_holders, changes.holders.values())
+        self._save_holders(changes)
         self._write(sql.count_held, [(*key, by) for key, by in changes.held.items() if by])
         self._write(sql.drop_holders, changes.deleted_holders)
         self._write(sql.put_pruning, changes.pruning.values())
         self._write(sql.put_flows, changes.flows.values())
-        self._write(sql.put_schedules, [s for s in changes.schedules.values() if s is not None])
+        self._save_schedules([each for each in changes.schedules.values() if each is not None])
         self._write(sql.drop_schedules, [k for k, s in changes.schedules.items() if s is None])
 
-    def _save_new(self, changes: Changes, new: set[str]) -> None:
-        if not new:
-            return
-        promises = [changes.promises[key] for key in sorted(new)]
-        tasks = changes.tasks
-        plain = [_promise_cells(p) for p in promises if p.id not in tasks]
-        tasked = [
-            (*_promise_cells(p), *_task_cells(tasks[p.id])) for p in promises if p.id in tasks
-        ]
-        self._write_wide(self._sql.insert_promises, plain)
-        self._write_wide(self._sql.insert_tasks, tasked)
-        tags = [tag for p in promises for tag in indexed_tags.of(p)]
-        self._write(self._sql.insert_tags, tags)
+    def _save_time(self, now: Millis) -> None:
+        self._session.execute(self._sql.put_store_time, (now, now))
 
-    def _write_wide(self, statement: Callable[[int], str], rows: list[tuple[Any, ...]]) -> None:
-        for start in range(0, len(rows), WIDE):
-            part = rows[start : start + WIDE]
-            cells = list(chain.from_iterable(part))
-            self._connection.execute(statement(len(part)), cells)
+    def _save_holders(self, changes: Changes) -> None:
+        self._write(self._sql.put_holders, changes.holders.values())
 
-    def _write(self, statement: str, rows: Iterable[Any]) -> None:
-        rows = list(rows)
+    def _save_schedules(self, schedules: list[Schedule]) -> None:
+        self._write(self._sql.put_schedules, schedules)
+
+    def _save_promises(self, changes: Changes) -> None:
+        """Those that are new in the order of their ids, as everybody else would insert them."""
+        sql, new = self._sql, changes.born | changes.adopted
+        self._write_wide(sql.insert_promises, _whole(changes, sorted(changes.born)))
+        self._write_wide(sql.adopt_promises, _whole(changes, sorted(changes.adopted)))
+        born = [changes.promises[key] for key in sorted(new)]
+        self._write(sql.insert_tags, [tag for p in born for tag in indexed_tags.of(p)])
+        promises = [_promise_move(row) for key, row in changes.promises.items() if key not in new]
+        self._write_wide(sql.move_promises, promises)
+        tasks = [_task_move(row) for key, row in changes.tasks.items() if key not in new]
+        self._write_wide(sql.move_tasks, tasks)
+
+    def _write_wide(self, wide: Wide, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
-            self._connection.execute(statement, (packed(rows),))
+            self._session.write_wide(wide, rows)
+
+    def _write(self, bulk: Bulk, rows: Collection[Any]) -> None:
+        if rows:
+            self._session.write(bulk, rows if isinstance(rows, list) else list(rows))
 
     # --- time ----------------------------------------------------------------------------
 
     def store_time(self) -> Millis:
-        return self._connection.execute(self._sql.store_time).fetchone()[0]
+        return self._session.row(self._sql.store_time)[0]
 
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
         wall = now if wall is None else wall
@@ -407,16 +417,28 @@ class SqlStore(SqlReads):
         return found
 
     def earliest(self) -> Millis:
-        found: Sequence[int | None] = self._connection.execute(self._sql.earliest).fetchone()
+        found: Sequence[int | None] = self._session.row(self._sql.earliest)
         deadlines = (*found, next_pruning(self, self._settings))
         return min((each for each in deadlines if each is not None), default=FAR)
 
     def next_occurrence(self) -> Millis:
-        found: Millis | None = self._connection.execute(self._sql.next_occurrence).fetchone()[0]
+        found: Millis | None = self._session.row(self._sql.next_occurrence)[0]
         return FAR if found is None else found
 
     def living_pids(self) -> tuple[str, ...]:
         return tuple(self._one(self._sql.living_pids, _texts))
+
+    # --- other processes -----------------------------------------------------------------
+
+    def stored_promises(self, ids: Collection[str]) -> list[Promise]:
+        found = self._one(self._sql.pairs, _pairs, packed(sorted(ids)))
+        return [promise for promise, _ in found]
+
+    def announce(self, announcement: Announcement) -> None:
+        """There are none."""
+
+    def listen(self, heard: Callable[[Announcement], None]) -> None:
+        """There are none."""
 
     # --- the rest ------------------------------------------------------------------------
 
@@ -427,25 +449,31 @@ class SqlStore(SqlReads):
     def clear(self) -> None:
         with self.transaction():
             for table in ("promises", "tags", *(t.name for t in _SIDE_TABLES)):
-                self._connection.execute(f"DELETE FROM {table}")
+                self._session.execute(f"DELETE FROM {table}")
 
 
 _SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS, PRUNING)
 
 
-def packed(rows: Iterable[Any]) -> str:
-    """A batch as one parameter."""
-    return encode(rows if isinstance(rows, list | tuple) else list(rows)).decode()
+def _whole(changes: Changes, ids: Iterable[str]) -> list[tuple[Any, ...]]:
+    """Promises with all their cells, and those of their tasks if they have one."""
+    promises, tasks = changes.promises, changes.tasks
+    return [
+        (*_promise_cells(promises[key]), *_task_cells(tasks[key]))
+        if key in tasks
+        else _promise_cells(promises[key])
+        for key in ids
+    ]
 
 
-def _add_pairs(rows: Rows, pairs: Iterable[Pair]) -> None:
+def add_pairs(rows: Rows, pairs: Iterable[Pair]) -> None:
     for promise, task in pairs:
         rows.promises[promise.id] = promise
         if task is not None:
             rows.tasks[task.id] = task
 
 
-def _cut_waits(rows: Rows, limit: int) -> None:
+def cut_waits(rows: Rows, limit: int) -> None:
     """Keep the first `limit` waits of each promise and remember that there are more."""
     for awaited, waits in rows.waits.items():
         if len(waits) > limit:

@@ -1,6 +1,5 @@
 """Lists, counts and snapshots from SQL tables: every read that is not by id."""
 
-import sqlite3
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -46,9 +45,9 @@ from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.errors import StoreUnreadable
 from layby.store import by_time, index_counts, list_pages, page_bounds, searches
-from layby.store.failures import explained
 from layby.store.neighbours import SqlNeighbours
 from layby.store.page_bounds import CHUNK, Pair, Room, Shown, next_chunk, size_of
+from layby.store.session import Session, packed
 from layby.store.statements import Statements, without
 from layby.store.tables import (
     FLOWS,
@@ -60,7 +59,6 @@ from layby.store.tables import (
     SCHEDULES,
     WAITS,
     Table,
-    encode,
 )
 
 T = TypeVar("T")
@@ -85,41 +83,38 @@ def _key_of(table: Table, row: Any) -> list[Any]:
 class SqlReads:
     """Reads by one connection. Use it within a transaction, so that all of a list fits together."""
 
-    def __init__(self, connection: sqlite3.Connection, sql: Statements, name: str) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, sql: Statements, name: str) -> None:
+        self._session = session
         self._sql = sql
         self._name = name
-        self._neighbours = SqlNeighbours(connection, sql)
+        self._neighbours = SqlNeighbours(session, sql)
 
     @contextmanager
-    def _within(self, begin: str) -> Generator[None]:
+    def _within(self) -> Generator[None]:
+        session = self._session
         try:
-            self._begin(begin)
+            self._begin()
             yield
             self._commit()
-        except sqlite3.Error as error:
-            self._roll_back()
-            raise explained(error, self._name) from error
+        except session.errors as error:
+            session.roll_back()
+            raise session.explained(error, self._name) from error
         except msgspec.DecodeError as error:
-            self._roll_back()
+            session.roll_back()
             why = f"{self._name}: it holds a row that layby never writes ({error})"
             raise StoreUnreadable(f"{why}: repair that row or restore a backup") from error
         except BaseException:
-            self._roll_back()
+            session.roll_back()
             raise
 
-    def _begin(self, statement: str) -> None:
-        self._connection.execute(statement)
+    def _begin(self) -> None:
+        self._session.begin()
 
     def _commit(self) -> None:
-        self._connection.execute("COMMIT")
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        self._session.commit()
 
     def close(self) -> None:
-        self._connection.close()
+        self._session.close()
 
     # --- lists ---------------------------------------------------------------------------
 
@@ -167,9 +162,7 @@ class SqlReads:
         return by_time.explanation(self._neighbours, self._fill, query, now)
 
     def stats(self, now: Millis) -> StatsData:
-        counts = self._connection.execute(
-            index_counts.COUNTS, {"most": index_counts.COUNTED}
-        ).fetchone()
+        counts = self._session.row(index_counts.COUNTS, {"most": index_counts.COUNTED})
         return index_counts.by_index(counts, self._read_lean, now)
 
     # --- everything ----------------------------------------------------------------------
@@ -213,11 +206,10 @@ class SqlReads:
         """All rows in the order of their key, a few at a time."""
         key: Sequence[Any] = [""] * len(table.key)
         chunk = CHUNK
-        decoder = _decoder_of(sort)
+        decoder: msgspec.json.Decoder[list[T]] = _decoder_of(sort)
         while True:
-            text = self._connection.execute(statement, (*key, chunk)).fetchone()[0]
-            room.take(len(text))
-            rows: list[T] = decoder.decode(text)
+            rows, size = self._session.read_sized(statement, decoder, *key, chunk)
+            room.take(size)
             yield rows
             if len(rows) < chunk:
                 return
@@ -226,10 +218,7 @@ class SqlReads:
     # --- rows ----------------------------------------------------------------------------
 
     def _read_lean(self, source: str, arguments: Sequence[object], limit: int) -> list[Pair]:
-        statement = f"""
-            SELECT json_group_array(json(pair)) FROM (
-                SELECT {self._sql.lean_pair} AS pair FROM {source} LIMIT ?)
-        """
+        statement = self._sql.dialect.page_of(self._sql.lean_pair, source)
         return self._one(statement, _pairs, *arguments, limit)
 
     def _fill(self, rows: Sequence[Pair], shown: Shown) -> list[Pair]:
@@ -241,8 +230,8 @@ class SqlReads:
         ]
 
     def _lean_schedules(self, query: SearchSchedules) -> Iterator[Schedule]:
-        packed = self._sql.dialect.packed(SCHEDULES.columns, SCHEDULES.name)
-        lean = without(packed, SCHEDULES.name, promise_param="{}", nodes="[]")
+        every = self._sql.dialect.packed(SCHEDULES.columns, SCHEDULES.name)
+        lean = without(every, SCHEDULES.name, promise_param="{}", nodes="[]")
         statement, cursor = self._sql.next_rows(SCHEDULES, lean), query.cursor or ""
         while rows := self._one(statement, _schedules, cursor, CHUNK):
             yield from rows
@@ -259,8 +248,8 @@ class SqlReads:
         self, table: str, columns: tuple[str, ...], ids: Sequence[str]
     ) -> list[tuple[str, ...]]:
         """These columns of the first of these rows, as many as a page may hold."""
-        given = {"ids": encode(ids).decode(), "most": page_bounds.PAGE_BYTES}
-        return self._connection.execute(self._sql.filled(table, columns), given).fetchall()
+        given = {"ids": packed(ids), "most": page_bounds.PAGE_BYTES}
+        return self._session.rows(self._sql.filled(table, columns), given)
 
     def _one(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
-        return decoder.decode(self._connection.execute(statement, arguments).fetchone()[0])
+        return self._session.read(statement, decoder, *arguments)

@@ -54,8 +54,8 @@ class SqliteStore(SqlStore):
             undo.pop_all()
         self._is_open = True
 
-    def _begin(self, statement: str) -> None:
-        super()._begin(statement)
+    def _begin(self) -> None:
+        super()._begin()
         self._look()
 
     def _commit(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from layby.errors import ReadRefused
 from layby.store.sql_reads import SqlReads
+from layby.store.sqlite_session import SqliteSession
 from layby.store.statements import Statements
 from layby.store.wal_breaks import WalBreaks
 
@@ -60,7 +61,7 @@ class SqliteSnapshots(SqlReads):
         breaks: WalBreaks,
         look: Callable[[], object],
     ) -> None:
-        super().__init__(connection, sql, name)
+        super().__init__(SqliteSession(connection, "BEGIN"), sql, name)
         self._timed = connection
         self._breaks = breaks
         self._look = look
@@ -78,8 +79,8 @@ class SqliteSnapshots(SqlReads):
     def _timed_snapshot(self, seconds: float) -> Generator[None]:
         self._timed.begin(seconds)
         try:
-            with self._within("BEGIN"):
-                self._connection.execute(self._sql.store_time)  # the first read takes the snapshot
+            with self._within():
+                self._timed.execute(self._sql.store_time)  # the first read takes the snapshot
                 yield
         except Exception as error:
             if self._timed.end():

@@ -1,12 +1,13 @@
 """The SQL texts of the store, written once for every dialect."""
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Final
 
 from layby.core.birth import SCHEDULE
 from layby.core.endings import OF_TREES, RUNS, STAGES, Stage
 from layby.core.model import EMPTY, NEVER
+from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect, quoted
 from layby.store.tables import (
     FLOWS,
@@ -20,7 +21,6 @@ from layby.store.tables import (
     TASK_MOVES,
     TASKS,
     WAITS,
-    Column,
     Table,
 )
 
@@ -51,59 +51,63 @@ class Statements:
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
-        promise = dialect.packed(PROMISES.columns, "promises")
-        self.pair = f"json_array({promise}, {self._task()})"
+        self.pair = dialect.pair(
+            dialect.packed(PROMISES.columns, "promises"), dialect.packed(TASKS.columns, "promises")
+        )
         self.lean_pair = without(self.pair, "promises", param=EMPTY, value=EMPTY)
         self.bare_pair = _without_texts_of_tasks(self.lean_pair)
-        self._prepare_loads(dialect.any_of)
-        self._prepare_writes(dialect.any_of)
+        self._prepare_loads()
+        self._prepare_writes()
         self._prepare_time()
-        self._prepare_pruning(dialect.any_of)
+        self._prepare_pruning()
 
-    def _prepare_loads(self, any_of: str) -> None:
+    def _prepare_loads(self) -> None:
         """What a batch declares, and the few reads that are not by id."""
-        self.load = self._load()
-        self.pairs = self._all(self.pair, f"promises WHERE id IN {any_of}")
-        self.lean_pairs = self._all(self.lean_pair, f"promises WHERE id IN {any_of}")
+        among, cells = self.dialect.among, self.dialect.cells
+        self.pairs = self._all(self.pair, f"promises WHERE {among('id')}")
+        self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
         self.filled = cache(self.dialect.filled)
         self.weights = f"""
             SELECT coalesce({self.dialect.size}(p.param) + {self.dialect.size}(p.value), 0)
             FROM {self.dialect.texts} LEFT JOIN promises AS p ON p.id = r.value
         """
-        self.ids_of_branches = f"""
-            SELECT json_group_array(json_array(branch, id)) FROM (
-                SELECT branch, id FROM promises
-                WHERE branch IN {any_of}
-                    OR branch IN (SELECT branch FROM promises WHERE id IN {any_of})
-                ORDER BY id LIMIT ?)
-        """
-        self.leased = f"""
-            SELECT json_group_array(json_array(task_pid, id)) FROM promises
-            WHERE task_ttl IS NOT NULL AND task_holder IS NULL AND task_pid IN {any_of}
-        """
-        self.holders = self._select(HOLDERS, f"pid IN {any_of}")
-        self.notices = self._select(MESSAGES, f"kind = 'lost' AND address IN {any_of}")
+        self.waits = self._waits_on()
+        self.listeners = self._select(LISTENERS, among("awaited"))
+        self.ids_of_branches = self._all(
+            cells("branch", "id"),
+            f"""(SELECT branch, id FROM promises
+                WHERE {among("branch")}
+                    OR branch IN (SELECT branch FROM promises WHERE {among("id")})
+                ORDER BY id LIMIT ?) AS found""",
+        )
+        self.leased = self._all(
+            cells("task_pid", "id"),
+            f"""promises
+            WHERE task_ttl IS NOT NULL AND task_holder IS NULL AND {among("task_pid")}""",
+        )
+        self.holders = self._select(HOLDERS, among("pid"))
+        self.notices = self._select(MESSAGES, f"kind = 'lost' AND {among('address')}")
         pairs = f"SELECT awaited, awaiter FROM {self.dialect.rows(('awaited', 'awaiter'))}"
-        self.standing_waits = self._select(WAITS, f"(awaited, awaiter) IN ({pairs})")
-        self.schedules = self._select(SCHEDULES, f"id IN {any_of}")
-        self.open_runs = f"""
-            SELECT json_group_array(id) FROM (
-                SELECT id FROM promises
+        self.standing_waits = Bulk(
+            self._select(WAITS, f"(awaited, awaiter) IN ({pairs})"), ("awaited", "awaiter")
+        )
+        self.schedules = self._select(SCHEDULES, among("id"))
+        self.open_runs = self._all(
+            "id",
+            f"""(SELECT id FROM promises
                 WHERE state = 'pending' AND id >= ? AND id < ?
                     AND EXISTS (SELECT 1 FROM tags AS t
                         WHERE t.key = '{SCHEDULE}' AND t.value = ? AND t.id = promises.id)
-                ORDER BY id DESC LIMIT ?)
-        """
+                ORDER BY id DESC LIMIT ?) AS found""",
+        )
         self.flow = self._select(FLOWS, '"group" = ? AND name = ?')
-        self.flow_names = """
-            SELECT json_group_array(name) FROM (
-                SELECT name FROM flows WHERE "group" = ? ORDER BY name LIMIT ?)
-        """
-        self.flow_groups = """
-            SELECT json_group_array("group") FROM (
-                SELECT "group" FROM flows WHERE name = ? ORDER BY "group" LIMIT ?)
-        """
-        self.living_pids = "SELECT json_group_array(pid) FROM holders WHERE standing = 'alive'"
+        self.flow_names = self._all(
+            "name", '(SELECT name FROM flows WHERE "group" = ? ORDER BY name LIMIT ?) AS f'
+        )
+        self.flow_groups = self._all(
+            '"group"', '(SELECT "group" FROM flows WHERE name = ? ORDER BY "group" LIMIT ?) AS f'
+        )
+        self.living_pids = self._all("pid", "holders WHERE standing = 'alive'")
         self.outbox = self._all(
             self.dialect.packed(MESSAGES.columns, "m"),
             """(SELECT * FROM messages
@@ -111,35 +115,39 @@ class Statements:
                 ORDER BY address, id, kind LIMIT ?) AS m""",
         )
 
-    def _prepare_writes(self, any_of: str) -> None:
+    def _prepare_writes(self) -> None:
         """What a batch changes: always in this order."""
+        among = self.dialect.among
         tasked = (*PROMISES.names, *TASKS.names[1:])
-        self.insert_promises = cache(partial(self._insert_wide, PROMISES.names))
-        self.insert_tasks = cache(partial(self._insert_wide, tasked))
-        self.move_promises = cache(partial(self._move, PROMISE_MOVES))
-        self.move_tasks = cache(partial(self._move, TASK_MOVES))
-        self.delete_promises = f"DELETE FROM promises WHERE id IN {any_of}"
-        self.insert_tags = (
-            self._insert("tags", ("key", "value", "id")) + " WHERE true ON CONFLICT DO NOTHING"
-        )
+        self.insert_promises = Wide(tasked, self.dialect.insert_wide)
+        self.adopt_promises = Wide(tasked, self._move)
+        self.move_promises = Wide(("id", *(each.name for each in PROMISE_MOVES)), self._move)
+        self.move_tasks = Wide(("id", *(each.name for each in TASK_MOVES)), self._move)
+        self.insert_tags = self._insert("tags", ("key", "value", "id"))
         self.put_waits = self._upsert(WAITS)
         self.drop_waits = self._drop("waits", ("awaited", "awaiter"))
-        self.forget_waits = f"DELETE FROM waits WHERE awaiter IN {any_of}"
+        self.forget_waits = Bulk(f"DELETE FROM waits WHERE {among('awaiter')}")
         self.put_listeners = self._upsert(LISTENERS)
-        self.drop_listeners = f"DELETE FROM listeners WHERE awaited IN {any_of}"
-        self.silence_listeners = f"DELETE FROM listeners WHERE address IN {any_of}"
-        self.silence_messages = f"DELETE FROM messages WHERE address IN {any_of}"
+        self.drop_listeners = Bulk(f"DELETE FROM listeners WHERE {among('awaited')}")
+        self.silence_listeners = Bulk(f"DELETE FROM listeners WHERE {among('address')}")
+        self.silence_messages = Bulk(f"DELETE FROM messages WHERE {among('address')}")
         self.put_messages = self._upsert(MESSAGES)
         self.drop_messages = self._drop("messages", MESSAGES.key)
         self.put_holders = self._upsert(HOLDERS, but="held")
-        self.count_held = f"""
+        deltas = ("pid", "incarnation", "delta")
+        self.count_held = Bulk(
+            f"""
             UPDATE holders SET held = held + r.delta
-            FROM {self.dialect.rows(("pid", "incarnation", "delta"))}
+            FROM {self.dialect.rows(deltas)}
             WHERE holders.pid = r.pid AND holders.incarnation = r.incarnation
-        """
+            """,
+            deltas,
+        )
+        self.insert_holders = self._add(HOLDERS, but="held")
         self.put_flows = self._upsert(FLOWS)
         self.put_schedules = self._upsert(SCHEDULES)
-        self.drop_schedules = f"DELETE FROM schedules WHERE id IN {any_of}"
+        self.insert_schedules = self._add(SCHEDULES)
+        self.drop_schedules = Bulk(f"DELETE FROM schedules WHERE {among('id')}")
 
     def _prepare_time(self) -> None:
         """What is due, in the order a tick handles it, and when to look next."""
@@ -147,31 +155,31 @@ class Statements:
             f"settled_at IS NULL AND internal = 0 AND timeout_at < {NEVER} AND timeout_at <= ?",
             "timeout_at",
         )
-        self.due_tasks = f"""
-            SELECT json_group_array(json_array(task_state, id)) FROM (
-                SELECT task_state, id FROM promises
+        self.due_tasks = self._all(
+            self.dialect.cells("task_state", "id"),
+            f"""(SELECT task_state, id FROM promises
                 WHERE task_wake_at < {NEVER} AND task_wake_at <= ?
-                ORDER BY task_wake_at LIMIT ?)
-        """
+                ORDER BY task_wake_at LIMIT ?) AS due""",
+        )
         tail = "tail_at IS NOT NULL AND tail_at <= ?"
         self.due_tails = self._ids(f"{tail} AND expired_at IS NULL", "tail_at")
         self.due_remains = self._ids(f"{tail} AND expired_at IS NOT NULL", "tail_at")
-        self.due_holders = """
-            SELECT json_group_array(pid) FROM (
-                SELECT pid FROM holders WHERE standing = 'alive' AND expires_at <= ?
-                ORDER BY expires_at LIMIT ?)
-        """
+        self.due_holders = self._all(
+            "pid",
+            """(SELECT pid FROM holders WHERE standing = 'alive' AND expires_at <= ?
+                ORDER BY expires_at LIMIT ?) AS due""",
+        )
         self.due_schedules = self._all(
             self.dialect.packed(SCHEDULES.columns, "s"),
             """(SELECT * FROM schedules WHERE next_run_at <= ?
                 ORDER BY next_run_at, id LIMIT ?) AS s""",
         )
         self.gone_holders = self._select(HOLDERS, "standing <> 'alive' AND held > 0")
-        self.nodes_of = """
-            SELECT json_group_array(awaited) FROM (
-                SELECT awaited FROM waits WHERE awaiter = ? AND mode <> 'any'
-                ORDER BY awaited LIMIT ?)
-        """
+        self.nodes_of = self._all(
+            "awaited",
+            """(SELECT awaited FROM waits WHERE awaiter = ? AND mode <> 'any'
+                ORDER BY awaited LIMIT ?) AS nodes""",
+        )
         self.held_ids = self._ids("task_holder = ? AND task_pid = ?", "id")
         self.earliest = f"""
             SELECT
@@ -193,107 +201,98 @@ class Statements:
         packed = packed or self.dialect.packed(table.columns, table.name)
         return self._all(packed, f"(SELECT * FROM {table.name} WHERE {after}) AS {table.name}")
 
-    def _prepare_pruning(self, any_of: str) -> None:
+    def _prepare_pruning(self) -> None:
         """What a pass finds in each of its stages, and what must be known of it."""
-        self.bare_pairs = self._all(self.bare_pair, f"promises WHERE id IN {any_of}")
-        self.awaited_ids = f"""
-            SELECT json_group_array(id) FROM (
-                SELECT awaited AS id FROM waits WHERE awaited IN {any_of}
-                UNION SELECT awaited FROM listeners WHERE awaited IN {any_of}
-                UNION SELECT id FROM messages WHERE id IN {any_of} AND kind <> 'lost')
-        """
-        self.ids_below = f"""
-            SELECT json_group_array(json_array(r, id)) FROM (
-                SELECT i.value AS r, p.id FROM {any_of} AS i JOIN promises AS p
+        among, cells = self.dialect.among, self.dialect.cells
+        self.bare_pairs = self._all(self.bare_pair, f"promises WHERE {among('id')}")
+        self.awaited_ids = self._all(
+            "id",
+            f"""(SELECT awaited AS id FROM waits WHERE {among("awaited")}
+                UNION SELECT awaited FROM listeners WHERE {among("awaited")}
+                UNION SELECT id FROM messages WHERE {among("id")} AND kind <> 'lost'
+                ) AS subquery""",
+        )
+        self.ids_below = self._all(
+            cells("r", "id"),
+            f"""(SELECT i.value AS r, p.id FROM {self.dialect.any_text} JOIN promises AS p
                     ON p.root = i.value AND p.root <> p.id AND p.id > ?
                     AND p.id <= COALESCE(
                         (SELECT x.id FROM promises AS x
                             WHERE x.root = i.value AND x.root <> x.id AND x.id > ?
-                            ORDER BY x.id LIMIT 1 OFFSET ?), '{LAST}'))
-        """
+                            ORDER BY x.id LIMIT 1 OFFSET ?), '{LAST}')) AS below""",
+        )
         self.stages_after = {stage: self._stage(stage, ">") for stage in STAGES}
         self.stages_from = {stage: self._stage(stage, ">=") for stage in OF_TREES}
         self.pruning = self._select(PRUNING, "id = ?")
         self.put_pruning = self._upsert(PRUNING)
+        self.delete_promises = Bulk(f"DELETE FROM promises WHERE {among('id')}")
         self.drop_tags = self._drop("tags", ("key", "value", "id"))
         self.drop_holders = self._drop("holders", HOLDERS.key)
 
     def _stage(self, stage: Stage, follows: str) -> str:
         """The next keys of an index by time."""
         table, at, name, where = STAGE_INDEXES[stage]
-        return f"""
-            SELECT json_group_array(json_array(at, name)) FROM (
-                SELECT {at} AS at, {name} AS name FROM {table}
+        return self._all(
+            self.dialect.cells("at", "name"),
+            f"""(SELECT {at} AS at, {name} AS name FROM {table}
                 WHERE {where} AND ({at}, {name}) {follows} (?, ?) AND {at} <= ?
-                ORDER BY {at}, {name} LIMIT ?)
-        """
+                ORDER BY {at}, {name} LIMIT ?) AS next""",
+        )
 
-    def _task(self) -> str:
-        packed = self.dialect.packed(TASKS.columns, "promises")
-        return f"json(CASE WHEN task_state IS NULL THEN NULL ELSE {packed} END)"
-
-    def _load(self) -> str:
-        """Promises with tasks, their waits (a few more than one step handles) and listeners."""
-        any_of = self.dialect.any_of
+    def _waits_on(self) -> str:
+        """The waits on some promises: of each a few more than one step handles."""
         waits = f"""
-            (SELECT w.* FROM {any_of} AS i JOIN waits AS w ON w.awaited = i.value
+            (SELECT w.* FROM {self.dialect.any_text} JOIN waits AS w ON w.awaited = i.value
                 AND w.awaiter <= COALESCE(
                     (SELECT x.awaiter FROM waits AS x WHERE x.awaited = i.value
                         ORDER BY x.awaiter LIMIT 1 OFFSET ?), '{LAST}')
             ) AS w
         """
-        return f"""
-            SELECT
-                ({self._all(self.pair, f"promises WHERE id IN {any_of}")}),
-                ({self._all(self.dialect.packed(WAITS.columns, "w"), waits)}),
-                ({self._select(LISTENERS, f"awaited IN {any_of}")})
-        """
+        return self._all(self.dialect.packed(WAITS.columns, "w"), waits)
 
     def _all(self, packed: str, source: str) -> str:
-        return self.dialect.packed_all(packed, source)
+        return self.dialect.all_of(packed, source)
 
     def _select(self, table: Table, where: str) -> str:
         packed = self.dialect.packed(table.columns, table.name)
         return self._all(packed, f"{table.name} WHERE {where}")
 
     def _ids(self, where: str, order: str) -> str:
-        return f"""
-            SELECT json_group_array(id) FROM (
-                SELECT id FROM promises WHERE {where} ORDER BY {order} LIMIT ?)
-        """
+        found = f"(SELECT id FROM promises WHERE {where} ORDER BY {order} LIMIT ?) AS subquery"
+        return self._all("id", found)
 
-    def _insert(self, table: str, names: Sequence[str]) -> str:
+    def _insert(self, table: str, names: tuple[str, ...]) -> Bulk:
+        """What is there already stays."""
         columns = ", ".join(quoted(name) for name in names)
-        return f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {self.dialect.rows(names)}"
+        text = f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {self.dialect.rows(names)}"
+        return Bulk(f"{text} WHERE true ON CONFLICT DO NOTHING", names)
 
-    def _insert_wide(self, names: Sequence[str], count: int) -> str:
-        columns = ", ".join(quoted(name) for name in names)
-        row = f"({', '.join('?' for _ in names)})"
-        return f"INSERT INTO promises ({columns}) VALUES {', '.join([row] * count)}"
-
-    def _upsert(self, table: Table, but: str = "") -> str:
-        """Insert or replace by key; the column `but` keeps what is stored (0 for a new row)."""
-        cells = ", ".join("0" if name == but else quoted(name) for name in table.names)
-        columns = ", ".join(quoted(name) for name in table.names)
+    def _upsert(self, table: Table, but: str = "") -> Bulk:
+        """Insert or replace by key; the column `but` keeps what is stored."""
         changing = [n for n in table.names if n not in table.key and n != but]
         then = f"UPDATE SET {_excluded(changing)}" if changing else "NOTHING"
-        return f"""
-            INSERT INTO {table.name} ({columns})
-            SELECT {cells} FROM {self.dialect.rows(table.names)} WHERE true
-            ON CONFLICT ({", ".join(map(quoted, table.key))}) DO {then}
-        """
+        key = ", ".join(map(quoted, table.key))
+        text = f"{self._add(table, but).text} WHERE true ON CONFLICT ({key}) DO {then}"
+        return Bulk(text, table.names)
 
-    def _move(self, columns: Sequence[Column], count: int) -> str:
-        names = ["id", *(column.name for column in columns)]
+    def _add(self, table: Table, but: str = "") -> Bulk:
+        """Insert what is new; the column `but` begins with 0."""
+        cells = ", ".join("0" if name == but else quoted(name) for name in table.names)
+        columns = ", ".join(quoted(name) for name in table.names)
+        text = f"""
+            INSERT INTO {table.name} ({columns})
+            SELECT {cells} FROM {self.dialect.rows(table.names)}
+        """
+        return Bulk(text, table.names)
+
+    def _move(self, names: Sequence[str], count: int) -> str:
         sets = ", ".join(f"{name} = r.{name}" for name in names[1:])
         source = self.dialect.values(names, count)
         return f"UPDATE promises SET {sets} FROM {source} WHERE promises.id = r.id"
 
-    def _drop(self, table: str, key: Sequence[str]) -> str:
-        names = ", ".join(key)
-        return (
-            f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {self.dialect.rows(key)})"
-        )
+    def _drop(self, table: str, key: tuple[str, ...]) -> Bulk:
+        names, rows = ", ".join(key), self.dialect.rows(key)
+        return Bulk(f"DELETE FROM {table} WHERE ({names}) IN (SELECT {names} FROM {rows})", key)
 
 
 def without(packed: str, table: str, **instead: str) -> str:

@@ -5,7 +5,15 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.inspect import BoolType, Field, StructType, VarTupleType, type_info
+from msgspec.inspect import (
+    BoolType,
+    Field,
+    IntType,
+    StructType,
+    UnionType,
+    VarTupleType,
+    type_info,
+)
 
 from layby.core.model import (
     Holder,
@@ -24,7 +32,7 @@ class Column(Struct, frozen=True):
     name: str
     field: str
     sort: str
-    """plain | bool | json: how it travels between SQL and a JSON array."""
+    """text | whole | bool | json: how it travels between SQL and a row."""
 
 
 class Table(Struct, frozen=True):
@@ -57,9 +65,11 @@ def _column(info: Field, prefix: str) -> Column:
 
 
 def _sort(info: Field) -> str:
-    if isinstance(info.type, BoolType):
-        return "bool"
-    return "json" if isinstance(info.type, VarTupleType) else "plain"
+    sorts = info.type.types if isinstance(info.type, UnionType) else (info.type,)
+    for sort, name in ((BoolType, "bool"), (VarTupleType, "json"), (IntType, "whole")):
+        if any(isinstance(each, sort) for each in sorts):
+            return name
+    return "text"
 
 
 PROMISES: Final = table("promises", Promise, key=("id",))
@@ -71,6 +81,16 @@ HOLDERS: Final = table("holders", Holder, key=("pid", "incarnation"))
 SCHEDULES: Final = table("schedules", Schedule, key=("id",))
 PRUNING: Final = table("pruning", Pruning, key=("id",))
 FLOWS: Final = table("flows", PublishedFlow, key=("group", "name"))
+
+ROWS: Final = {
+    each.row: each
+    for each in (PROMISES, TASKS, WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS, PRUNING)
+}
+SORTS: Final = {column.name: column.sort for each in ROWS.values() for column in each.columns} | {
+    "key": "text",
+    "delta": "whole",
+}
+"""Of a column of any table; those of the same name are of the same sort."""
 
 PROMISE_MOVES: Final = PROMISES.columns[PROMISES.names.index("state") :]
 TASK_MOVES: Final = TASKS.columns[TASKS.names.index("task_state") :]

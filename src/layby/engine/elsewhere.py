@@ -1,0 +1,41 @@
+"""What other processes commit on a store that several share.
+
+They tell, after their commits; this comes through the writer's queue, so that it never falls
+between reading a promise and watching it. Whatever is not heard is found by looking, every second.
+"""
+
+import random
+from typing import Final, Protocol
+
+from layby.core.kinds import EngineControl, Sender, declare
+from layby.core.model import Millis
+from layby.core.replies import OK, Empty, Reply
+from layby.store.announcement import Announcement
+
+LOOK_MS: Final[Millis] = 1_000
+"""How often everything is looked at again."""
+WATCHED_AT_ONCE: Final = 10_000
+"""Watched promises that are looked at again each time."""
+ADDRESSES_AT_ONCE: Final = 32
+BUSY_MS: Final = (5, 20)
+"""When what is due is looked at again after another process was busy with it."""
+
+
+class HearingEngine(Protocol):
+    def hear(self, announcement: Announcement) -> None: ...
+
+
+@declare("engine.hear", sender=Sender.INTERNAL, answer=Empty)
+class HearCommit(EngineControl, frozen=True):
+    """Another process has committed this."""
+
+    announcement: Announcement
+
+    def control(self, controlled: HearingEngine) -> Reply:
+        controlled.hear(self.announcement)
+        return OK
+
+
+def busy_until(now: Millis, times: int) -> Millis:
+    """Another process does what is due: look again soon, and later each time it still does."""
+    return now + min(random.randint(*BUSY_MS) * 2 ** min(times, 6), LOOK_MS)  # noqa: S311

@@ -1,0 +1,86 @@
+"""What a process tells others that share its store: what it has committed, in a few words.
+
+It is only a hint. If it is lost, others find out by themselves within a second.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from layby.core.changes import Changes
+from layby.core.model import FAR, Millis
+
+MOST_BYTES: Final = 7_500
+"""PostgreSQL carries a little less than 8,000."""
+
+
+class Announcement(Struct, frozen=True, omit_defaults=True, array_like=True):
+    settled: frozenset[str] = frozenset()
+    """Promises that somebody may watch."""
+    groups: frozenset[str] = frozenset()
+    """Of tasks that are ready."""
+    pids: frozenset[str] = frozenset()
+    """Of holders that are gone."""
+    addresses: frozenset[str] = frozenset()
+    """Of messages."""
+    earliest: Millis = FAR
+    """The earliest deadline."""
+    everything: bool = False
+    """Too much to be told: look at everything."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self == NOTHING
+
+    def with_more(self, other: "Announcement") -> "Announcement":
+        return Announcement(
+            self.settled | other.settled,
+            self.groups | other.groups,
+            self.pids | other.pids,
+            self.addresses | other.addresses,
+            min(self.earliest, other.earliest),
+            self.everything or other.everything,
+        )
+
+
+NOTHING: Final = Announcement()
+EVERYTHING: Final = Announcement(everything=True)
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Announcement).decode
+
+
+def announcement_of(changes: Changes) -> Announcement:
+    tasks = (changes.tasks[key] for key in changes.readied)
+    return Announcement(
+        settled=frozenset(changes.settled),
+        groups=frozenset(t.group for t in tasks if t.group is not None and t.is_ready),
+        pids=frozenset(pid for (pid, _), holder in changes.holders.items() if not holder.is_alive),
+        addresses=frozenset(each.address for each in changes.messages.values() if each is not None),
+        earliest=changes.earliest,
+    )
+
+
+def to_text(told: Collection[Announcement]) -> str:
+    """All of them as one."""
+    text = _encode(_together(told))
+    if len(text) > MOST_BYTES:
+        text = _encode(EVERYTHING)
+    return text.decode()
+
+
+def of_text(text: str) -> Announcement:
+    """What cannot be read comes from another version: it may mean anything."""
+    try:
+        return _decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return EVERYTHING
+
+
+def _together(told: Iterable[Announcement]) -> Announcement:
+    made = NOTHING
+    for each in told:
+        made = made.with_more(each)
+    return made

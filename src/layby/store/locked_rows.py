@@ -1,0 +1,192 @@
+"""The locked load: how a batch keeps other processes from changing what it has read.
+
+Always in this order: schedules by id, promises by id, the hop, the queue, holders by pid. Only
+schedules, promises and holders may wait for another process, so nobody waits in a circle; the hop
+and the queue take what is free (SKIP LOCKED).
+
+- One statement locks; what belongs to the locked rows (waits, listeners) is read by a *later* one,
+  because a statement that has waited sees only the locked rows themselves as they are now.
+- An id that exists but was not locked has just been born: the batch is replayed.
+- If a row of the hop is not free, the batch is replayed with the whole hop locked from the start.
+- What a batch writes it must have locked. If it has not, it is replayed with those rows locked.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from layby.core.changes import Changes
+from layby.core.footprint import Footprint
+from layby.core.model import HeldKey, Holder, Listener, Millis, Promise, Schedule, Task, Wait
+from layby.core.queue import Entry, Queue, Ready, TakeKey
+from layby.core.rows import Rows
+from layby.store.api import StoreConflict
+from layby.store.postgres_dialect import PostgresDialect
+from layby.store.postgres_session import PostgresSession
+from layby.store.session import TEXTS, Reading, packed
+from layby.store.statements import Statements
+
+Pair = tuple[Promise, Task | None]
+
+PAIRS: Final = msgspec.json.Decoder(list[Pair])
+WAITS_READ: Final = msgspec.json.Decoder(list[Wait])
+LISTENERS_READ: Final = msgspec.json.Decoder(list[Listener])
+HOLDERS_READ: Final = msgspec.json.Decoder(list[Holder])
+SCHEDULES_READ: Final = msgspec.json.Decoder(list[Schedule])
+
+WAITING: Final = "FOR UPDATE"
+FREE: Final = "FOR UPDATE SKIP LOCKED"
+
+
+class LockedRows:
+    """What the transaction under way has locked."""
+
+    def __init__(self, session: PostgresSession, sql: Statements, dialect: PostgresDialect) -> None:
+        self._session = session
+        self._sql = sql
+        self._existing = f"SELECT id FROM promises WHERE {dialect.among('id')}"
+        self._oldest = {kind: dialect.oldest_ready(kind, sql.pair) for kind in ("node", "root")}
+        self.begin()
+
+    def begin(self) -> None:
+        self._ids: set[str] = set()
+        self._pids: set[str] = set()
+        self._holders: set[HeldKey] = set()
+        self._schedules: set[str] = set()
+
+    # --- load ----------------------------------------------------------------------------
+
+    def schedules(self, ids: Collection[str], *, may_wait: bool) -> list[Schedule]:
+        text = f"{self._sql.schedules} ORDER BY id {WAITING if may_wait else FREE}"
+        found = self._session.read(text, SCHEDULES_READ, packed(sorted(ids)))
+        self._schedules = {each.id for each in found}
+        return found
+
+    def promises(
+        self, ids: Collection[str], beside: Collection[str], footprint: Footprint, limit: int
+    ) -> tuple[list[Pair], list[Wait], list[Listener], Millis]:
+        """Lock and read them; and, later, what belongs to `ids`, and what time it is.
+
+        If nobody may wait, those of `ids` that others have locked are left out; none of `beside`.
+        """
+        also = footprint.also.union(beside)
+        may_wait = footprint.may_wait or bool(footprint.also)
+        every, own = packed(sorted({*ids, *also})), packed(sorted(ids))
+        lock = f"{self._sql.pairs} ORDER BY id {WAITING if may_wait else FREE}"
+        readings: list[Reading] = [
+            (lock, PAIRS, (every,)),
+            (self._existing, TEXTS, (every,)),
+            (self._sql.waits, WAITS_READ, (own, limit)),
+            (self._sql.listeners, LISTENERS_READ, (own,)),
+            self._session.read_stamp(),
+        ]
+        pairs, existing, waits, listeners, stamp = self._session.read_together(readings)
+        self._ids |= {promise.id for promise, _ in pairs}
+        if may_wait and not self._ids.issuperset(existing):
+            raise StoreConflict("a promise was born meanwhile")
+        if not self._ids.issuperset({*existing}.intersection(beside)):
+            raise StoreConflict("a row that decides was locked", ids=beside)
+        free = [wait for wait in waits if wait.awaited in self._ids]
+        return pairs, free, listeners, self._session.stamped(stamp)
+
+    def hop(self, awaiters: Collection[str], also: Collection[str]) -> list[Pair]:
+        """The tasks that wait; never waits itself."""
+        hop = {*awaiters} - self._ids - {*also}
+        if not hop:
+            return []
+        text = f"{self._sql.pairs} ORDER BY id {FREE}"
+        pairs: list[Pair] = self._session.read(text, PAIRS, packed(sorted(hop)))
+        if len(pairs) < len(hop):
+            raise StoreConflict("a task that waits was locked", ids={*awaiters, *also})
+        self._ids |= hop
+        return pairs
+
+    def lean(self, ids: Collection[str]) -> tuple[list[Pair], set[str]]:
+        """Lock those that are free, without their params and values; and which of them exist."""
+        texts = packed(sorted(ids))
+        readings: list[Reading] = [
+            (f"{self._sql.bare_pairs} ORDER BY id {FREE}", PAIRS, (texts,)),
+            (self._existing, TEXTS, (texts,)),
+        ]
+        pairs, existing = self._session.read_together(readings)
+        self._ids |= {promise.id for promise, _ in pairs}
+        return pairs, set(existing)
+
+    def ready(
+        self, seen: Ready, at: Mapping[str, Any], names: Collection[str], most: Mapping[str, int]
+    ) -> tuple[Ready, list[Pair]]:
+        """Lock as many as may be handed out, and show one more if there is one.
+
+        `seen` is the front of the queue without locks. If less is free than was seen, others are
+        about to change the rest: whoever needs more looks again soon.
+        """
+        nodes, node_pairs = self._oldest_ready("node", seen.nodes, at, names, most)
+        roots, root_pairs = self._oldest_ready("root", seen.roots, at, names, most)
+        return Ready((nodes, roots, seen.refused)), [*node_pairs, *root_pairs]
+
+    def _oldest_ready(
+        self,
+        kind: str,
+        seen: Queue,
+        at: Mapping[str, Any],
+        names: Collection[str],
+        most: Mapping[str, int],
+    ) -> tuple[Queue, list[Pair]]:
+        wanted = most[kind]
+        if not seen.entries or not wanted:
+            return Queue(seen.entries[:1], is_contended=False), []
+        look = {**at, "names": packed(sorted(names)), "most": wanted}
+        pairs: list[Pair] = self._session.read_named(self._oldest[kind], PAIRS, look)
+        self._ids |= {promise.id for promise, _ in pairs}
+        locked = [entry for _, task in pairs if (entry := _entry(task)) is not None]
+        if len(locked) < wanted:
+            is_contended = len(locked) < len(seen.entries)
+            return Queue(locked, is_contended=is_contended), pairs
+        left = [entry for entry in seen.entries if entry > locked[-1]][:1]
+        entries = [*locked, *left]
+        return Queue(entries, len(entries) if left or seen.is_cut else None), pairs
+
+    def holders(self, named: Iterable[str], tasks: Iterable[Task], footprint: Footprint) -> Any:
+        """Those that are named, and those of the tasks: what they hold may change."""
+        pids = {*named, *footprint.also_pids}
+        pids |= {task.pid for task in tasks if task.holder is not None and task.pid is not None}
+        if not pids:
+            return []
+        may_wait = footprint.may_wait or bool(footprint.also_pids)
+        text = f"{self._sql.holders} ORDER BY pid, incarnation {WAITING if may_wait else FREE}"
+        found: list[Holder] = self._session.read(text, HOLDERS_READ, packed(sorted(pids)))
+        self._pids |= pids if may_wait else {each.pid for each in found}
+        self._holders |= {(each.pid, each.incarnation) for each in found}
+        return found
+
+    # --- save ----------------------------------------------------------------------------
+
+    def check(self, changes: Changes) -> None:
+        """What is written is locked, or new."""
+        ids = (changes.promises.keys() | changes.tasks.keys()) - changes.born
+        ids = (ids | changes.deleted.keys()) - self._ids
+        touched = {pid for (pid, _), by in changes.held.items() if by}
+        touched |= {pid for pid, _ in changes.holders} | {pid for pid, _ in changes.deleted_holders}
+        pids = touched - self._pids
+        if ids or pids:
+            raise StoreConflict("a row is changed that was not locked", ids=ids, pids=pids)
+
+    def is_known(self, holder: Holder) -> bool:
+        return (holder.pid, holder.incarnation) in self._holders
+
+    def is_known_schedule(self, schedule: Schedule) -> bool:
+        return schedule.id in self._schedules
+
+
+def most_to_lock(footprint: Footprint, key: TakeKey, roots: int) -> dict[str, int]:
+    """How many tasks takes of this key may be handed: no more than that are locked."""
+    return {"node": footprint.nodes_of(key[0]) - footprint.leaving - 1, "root": roots}
+
+
+def _entry(task: Task | None) -> Entry | None:
+    return None if task is None or task.ready_at is None else (task.ready_at, task.id)
+
+
+def awaiters_in(rows: Rows) -> set[str]:
+    return {awaiter for waits in rows.waits.values() for awaiter in waits}

@@ -1,0 +1,253 @@
+"""Opens a PostgreSQL database as a store that several processes write at once."""
+
+import uuid
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+
+from layby.core.changes import Changes
+from layby.core.footprint import Footprint
+from layby.core.model import Millis, Schedule
+from layby.core.rows import Rows
+from layby.core.settings import Calendar, Settings
+from layby.errors import StoreUnreadable
+from layby.store.announcement import Announcement
+from layby.store.locked_rows import LockedRows, awaiters_in, most_to_lock
+from layby.store.migrate import migrate
+from layby.store.postgres_clock import DatabaseClock, Elapsed
+from layby.store.postgres_connection import BY_INDEX, Connection, Connector
+from layby.store.postgres_dialect import SCHEMA, PostgresDialect
+from layby.store.postgres_failures import explained
+from layby.store.postgres_session import PostgresSession
+from layby.store.postgres_signals import Signals
+from layby.store.postgres_snapshots import PostgresSnapshots
+from layby.store.sql import SqlStore, add_pairs, cut_waits
+
+_DIALECT: Final = PostgresDialect()
+_MIGRATING: Final = {"lock_timeout": "60s", "statement_timeout": "0"}
+_FORGET_TIMES: Final = "DELETE FROM server_times WHERE at < ?"
+_DAY_MS: Final = 86_400_000
+_SAVE_TIME: Final = """
+    INSERT INTO server_times (server, at) VALUES (?, ?)
+    ON CONFLICT (server) DO UPDATE SET at = greatest(server_times.at, excluded.at)
+"""
+_STORED_TIME: Final = "SELECT COALESCE(max(at), 0) FROM server_times"
+_NOW: Final = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+
+
+class PostgresStore(SqlStore):
+    """What it reads to change it, it locks (see `locked_rows`)."""
+
+    is_shared = True
+
+    def __init__(
+        self, url: str, settings: Settings, calendar: Calendar, *, durability: str = "full"
+    ) -> None:
+        """`durability`: normal does not wait for the disk of the database."""
+        is_full = durability == "full"
+        connector = Connector(url, {**BY_INDEX, "synchronous_commit": "on" if is_full else "off"})
+        prepare_schema(url)
+        super().__init__(connector, _DIALECT, settings, calendar, connector.name)
+        assert isinstance(self._session, PostgresSession)
+        self._writer = self._session
+        self._locked = LockedRows(self._session, self._sql, _DIALECT)
+        self._url = url
+        self._server = uuid.uuid4().hex
+        self._signals: Signals | None = None
+        self._clock: DatabaseClock | None = None
+
+    @contextmanager
+    def transaction(self, *, lazily: bool = False) -> Generator[None]:
+        with super().transaction():
+            if lazily:
+                self._writer.commit_lazily()
+            yield
+
+    # --- time ----------------------------------------------------------------------------
+
+    def clock_beside(self, elapsed: Elapsed) -> DatabaseClock:
+        """The database's clock: from now on it says when commands happen."""
+        with self.transaction():
+            (now,) = self._session.row(_NOW)
+            self._session.execute(_FORGET_TIMES, (now - _DAY_MS,))
+        self._clock = DatabaseClock(elapsed, now)
+        return self._clock
+
+    def store_time(self) -> Millis:
+        return self._session.row(_STORED_TIME)[0]
+
+    def _save_time(self, now: Millis) -> None:
+        self._session.execute(_SAVE_TIME, (self._server, now))
+
+    def _heard(self, now: Millis, there: Millis) -> Millis:
+        if self._clock is None:
+            return now
+        self._clock.heard(there)
+        return max(now, there)
+
+    # --- other processes -----------------------------------------------------------------
+
+    def announce(self, announcement: Announcement) -> None:
+        if self._signals is not None and not announcement.is_empty:
+            self._signals.tell(announcement)
+
+    def listen(self, heard: Callable[[Announcement], None]) -> None:
+        self._signals = Signals(self._url, heard)
+
+    def open_reader(self, give_way: Callable[[], None]) -> PostgresSnapshots:
+        return PostgresSnapshots(self._url, self._sql, self._name, give_way)
+
+    def close(self) -> None:
+        if self._signals is not None:
+            self._signals.stop()
+        super().close()
+
+    # --- load ----------------------------------------------------------------------------
+
+    def load(self, footprint: Footprint, now: Millis) -> Rows:
+        self._locked.begin()
+        if not footprint.locks:
+            rows = super().load(footprint, now)
+            rows.now = self._heard(now, self._session.row(_NOW)[0])
+            if not any(p.is_pending and p.timeout_at <= rows.now for p in rows.promises.values()):
+                return rows
+        return self._load_locked(footprint, now)
+
+    def _load_locked(self, footprint: Footprint, now: Millis) -> Rows:
+        """Like `load`, in the order of the locks."""
+        rows = Rows(self._settings, self._calendar, now)
+        ids = set(footprint.ids)
+        if footprint.branches_of or footprint.branches:
+            ids |= self._load_branches(rows, footprint)
+        if footprint.leases_of:
+            ids |= self._load_leases(rows, footprint)
+        if footprint.schedules:
+            self._lock_schedules(rows, footprint)
+            ids |= footprint.started_by(rows.schedules)
+        rows.open_runs = {each: self._open_runs(each) for each in footprint.runs_of}
+        self._lock_promises(rows, ids, footprint, now)
+        if footprint.takes:
+            self._lock_ready(rows, footprint, rows.now)
+        ids, pids = self._find_prunable(rows, footprint, now)
+        if ids:
+            self._lock_lean(rows, ids)
+        self._lock_holders(rows, footprint, pids)
+        if footprint.root_params and (roots := rows.unknown_roots()):
+            self._load_pairs(rows, roots)
+        if rows.more_waits and footprint.pairs:
+            self._load_existing(rows, footprint)
+        return rows
+
+    def _lock_schedules(self, rows: Rows, footprint: Footprint) -> None:
+        found = self._locked.schedules(footprint.schedules, may_wait=footprint.may_wait)
+        rows.schedules = {**dict.fromkeys(footprint.schedules), **{each.id: each for each in found}}
+
+    def _lock_promises(self, rows: Rows, ids: set[str], footprint: Footprint, now: Millis) -> None:
+        limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
+        beside = {key for found in rows.open_runs.values() for key in found}
+        pairs, waits, listeners, there = self._locked.promises(ids, beside, footprint, limit)
+        rows.now = self._heard(now, there)
+        rows.known |= ids | beside | footprint.also
+        add_pairs(rows, pairs)
+        rows.add_listeners(listeners)
+        if waits:
+            rows.add_waits(waits)
+            cut_waits(rows, limit)
+            hop = awaiters_in(rows)
+            add_pairs(rows, self._locked.hop(hop, footprint.also))
+            rows.known |= hop
+
+    def _lock_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> None:
+        """Look at the queue, then lock as much of it as may be handed out."""
+        self._load_ready(rows, footprint, now)
+        roots = footprint.roots(self._settings.roots_per_take)
+        for key, seen in rows.ready.items():
+            group, names, prefix, _ = key
+            until = max(now, footprint.until)
+            at = {"group": group, "now": until, "since": footprint.since, "prefix": prefix}
+            most = most_to_lock(footprint, key, roots)
+            rows.ready[key], pairs = self._locked.ready(seen, at, names, most)
+            add_pairs(rows, pairs)
+            rows.known |= {promise.id for promise, _ in pairs}
+        if beside := _entries(rows) - rows.known:
+            self._load_pairs(rows, beside)
+
+    def _lock_lean(self, rows: Rows, ids: set[str]) -> None:
+        """Rows that may be pruned. What others have locked is in use, so it is not pruned now."""
+        pairs, existing = self._locked.lean(ids)
+        rows.known |= ids
+        whole = rows.promises.keys()
+        add_pairs(rows, [pair for pair in pairs if pair[0].id not in whole])
+        self._load_awaited(rows, ids)
+        rows.awaited |= existing - {promise.id for promise, _ in pairs}
+
+    def _lock_holders(self, rows: Rows, footprint: Footprint, pids: set[str]) -> None:
+        named = footprint.pids | pids
+        found = self._locked.holders(named, rows.tasks.values(), footprint)
+        rows.holders = {pid: {} for pid in named}
+        for holder in found:
+            if holder.pid in rows.holders:
+                rows.holders[holder.pid][holder.incarnation] = holder
+        self._load_notices(rows, footprint)
+
+    # --- save ----------------------------------------------------------------------------
+
+    def save(self, changes: Changes, now: Millis = 0) -> None:
+        self._locked.check(changes)
+        super().save(changes, now)
+
+    def _save_holders(self, changes: Changes) -> None:
+        """New ones are added and nothing else: another process may have added them meanwhile."""
+        holders = changes.holders.values()
+        self._write(self._sql.put_holders, [x for x in holders if self._locked.is_known(x)])
+        self._write(self._sql.insert_holders, [x for x in holders if not self._locked.is_known(x)])
+
+    def _save_schedules(self, schedules: list[Schedule]) -> None:
+        is_known = self._locked.is_known_schedule
+        self._write(self._sql.put_schedules, [each for each in schedules if is_known(each)])
+        self._write(self._sql.insert_schedules, [each for each in schedules if not is_known(each)])
+
+
+def prepare_schema(url: str) -> None:
+    """Bring the database to the schema this version knows; others wait meanwhile."""
+    connector = Connector(url, _MIGRATING)
+    with connector.connect() as connection:
+        try:
+            _refuse_other_programs(connection)
+            migrate(_Migrating(connection), _DIALECT)
+        except psycopg.Error as error:
+            raise explained(error, connector.name, url) from error
+        except StoreUnreadable as error:
+            raise StoreUnreadable(f"{connector.name}: {error}") from error
+
+
+def _refuse_other_programs(connection: Connection) -> None:
+    tables = connection.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = %s", (SCHEMA,)
+    ).fetchall()
+    names = {name for (name,) in tables}
+    if names and "layby_migrations" not in names:
+        why = f"its schema {SCHEMA} belongs to another program (it has a table {min(names)})"
+        raise StoreUnreadable(f"{why}: give another database")
+
+
+class _Migrating:
+    """A connection as `migrate` uses it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+
+    def execute(self, statement: str, arguments: Sequence[object] = (), /) -> Any:
+        text = statement.replace("?", "%s") if arguments else statement
+        return self._connection.execute(text, arguments or None)  # pyright: ignore[reportArgumentType] - texts of our own
+
+
+def _entries(rows: Rows) -> set[str]:
+    queues = (queue for each in rows.ready.values() for queue in each)
+    return {task_id for queue in queues for _, task_id in queue.entries}

@@ -1,0 +1,90 @@
+"""Failures of PostgreSQL, in words that say what to do; none of them repeats a password."""
+
+import re
+from typing import Any, Final
+
+import psycopg
+
+from layby.errors import StoreAway, StoreBusy, StoreError, StoreUnavailable, StoreUnreadable
+from layby.store.api import StoreConflict
+from layby.store.postgres_address import HIDDEN, passwords_in
+
+_CONFLICTS: Final = {
+    "40001": "serialization failure",
+    "40P01": "deadlock",
+    "55P03": "a row stayed locked",
+    "23505": "the same row was added by another process",
+}
+_UNAVAILABLE: Final = {
+    "25006": "it only allows reading: is this a standby? Give the address of the primary",
+    "42501": "this user may not do that: let it create a schema, or own the schema `layby`",
+    "53100": "the disk of the database is full: free some space; nothing of this batch was written",
+}
+_AWAY: Final = {
+    "28000": "it does not accept this user: check the address and pg_hba.conf",
+    "28P01": "it does not accept the password: set PGPASSWORD or a password file",
+    "3D000": "the database does not exist: create it, or give another name",
+    "53300": "it has no connection left: raise max_connections, or run fewer processes",
+    "57P01": "it was told to end our connection",
+    "57P02": "it has crashed and starts again",
+    "57P03": "it is starting or stopping",
+}
+_TOLD_ONLY: Final = {
+    "password authentication failed": "28P01",
+    "no password supplied": "28P01",
+    "no pg_hba.conf entry": "28000",
+    "too many clients": "53300",
+    "the database system is": "57P03",
+}
+"""When a connection is refused, only the text says why."""
+_UNREADABLE: Final = {
+    "3F000": "its schema `layby` is gone: restore it from a backup",
+    "42P01": "a table of layby is gone: restore it from a backup",
+    "42703": "a column of layby is missing: restore the schema from a backup",
+}
+
+
+def explained(
+    error: psycopg.Error, name: str, url: str = "", *, connecting: bool = False
+) -> StoreError | StoreConflict:
+    """The same failure as ours: what, which database, what to do."""
+    code = error.sqlstate or (_code_told(str(error)) if connecting else "")
+    if code in _CONFLICTS:
+        return StoreConflict(_CONFLICTS[code])
+    said = _hidden(told(error), url)
+    if code == "57014":
+        why = "a statement took longer than 30 s and was ended: look for what keeps it busy"
+        return StoreBusy(f"{name}: {why} ({said})")
+    if code in _AWAY:
+        return StoreAway(f"{name}: {_AWAY[code]} ({said})")
+    if code in _UNAVAILABLE:
+        return StoreUnavailable(f"{name}: {_UNAVAILABLE[code]} ({said})")
+    if code in _UNREADABLE:
+        return StoreUnreadable(f"{name}: {_UNREADABLE[code]} ({said})")
+    if connecting or isinstance(error, psycopg.OperationalError):
+        why = "PostgreSQL is away: start it, or check the address"
+        return StoreAway(f"{name}: {why} ({said})")
+    return StoreError(f"{name}: the store failed ({said})")
+
+
+def _code_told(text: str) -> str:
+    if re.search(r'database ".*" does not exist', text):
+        return "3D000"
+    return next((code for part, code in _TOLD_ONLY.items() if part in text), "")
+
+
+def is_lost(error: psycopg.Error, connection: "psycopg.Connection[Any] | None") -> bool:
+    """Whether the connection is gone, so that nobody knows what has become of a commit."""
+    is_closed = connection is None or connection.closed or connection.broken
+    return is_closed or error.sqlstate in ("57P01", "57P02", "08006", "08003")
+
+
+def told(error: Exception) -> str:
+    """The first line of what it says."""
+    return str(error).strip().partition("\n")[0]
+
+
+def _hidden(text: str, url: str) -> str:
+    for password in passwords_in(url):
+        text = text.replace(password, HIDDEN)
+    return text

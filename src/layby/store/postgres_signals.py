@@ -1,0 +1,104 @@
+"""LISTEN and NOTIFY: what processes that share a database tell each other after their commits.
+
+One thread with one connection. While that is broken nothing is heard, so the first thing heard
+afterwards is that anything may have happened.
+"""
+
+import logging
+import random
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import psycopg
+
+from layby.core.pauses import Pauses
+from layby.errors import StoreError
+from layby.store.announcement import EVERYTHING, Announcement, of_text, to_text
+from layby.store.postgres_connection import Connection, Connector
+
+logger = logging.getLogger(__name__)
+
+CHANNEL: Final = "layby"
+STOP_S: Final = 2.0
+_TELL: Final = f"SELECT pg_notify('{CHANNEL}', %s)"
+_PAUSES: Final = Pauses(0.1, longest=2.0)
+# A hint need not reach the disk.
+_SETTINGS: Final = {"synchronous_commit": "off"}
+
+Heard = Callable[[Announcement], None]
+
+
+class Signals:
+    """`heard` is called in the thread of the signals: it must not block."""
+
+    def __init__(self, url: str, heard: Heard) -> None:
+        self._connector = Connector(url, _SETTINGS)
+        self._heard = heard
+        self._told: deque[Announcement] = deque()
+        self._wake, self._woken = socket.socketpair()
+        self._wake.settimeout(0)
+        self._woken.settimeout(0)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="layby-signals", daemon=True)
+        self._thread.start()
+
+    def tell(self, announcement: Announcement) -> None:
+        """From any thread; what is told while another is under way goes together."""
+        is_first = not self._told
+        self._told.append(announcement)
+        if is_first:
+            self._ring()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._ring()
+        self._thread.join(STOP_S)
+        self._wake.close()
+        self._woken.close()
+
+    def _ring(self) -> None:
+        with suppress(OSError):  # it is full: then it rings already; or closed
+            self._wake.send(b"\0")
+
+    # --- in the thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                with self._connector.connect() as connection:
+                    connection.execute(f"LISTEN {CHANNEL}")
+                    failures = 0
+                    self._heard(EVERYTHING)
+                    self._serve(connection)
+            except (psycopg.Error, StoreError) as failure:
+                failures += 1
+                if failures == 1:
+                    logger.warning("commits of other processes are noticed late: %s", failure)
+                self._stopping.wait(_PAUSES.after(failures) * random.uniform(0.5, 1.0))  # noqa: S311
+            except Exception:
+                logger.exception("signals fail")
+                self._stopping.wait(_PAUSES.longest)
+
+    def _serve(self, connection: Connection) -> None:
+        own = connection.info.backend_pid
+        while not self._stopping.is_set():
+            select.select([connection, self._woken], [], [])
+            with suppress(BlockingIOError):
+                self._woken.recv(4096)
+            self._tell_all(connection)
+            while notices := list(connection.notifies(timeout=0)):
+                for notice in notices:
+                    if notice.pid != own:
+                        self._heard(of_text(notice.payload))
+
+    def _tell_all(self, connection: Connection) -> None:
+        if not self._told:
+            return
+        told = [self._told.popleft() for _ in range(len(self._told))]
+        connection.execute(_TELL, (to_text(told),))

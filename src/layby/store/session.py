@@ -1,0 +1,96 @@
+"""How the store talks to a database: a few ways to read and to write, whatever the driver."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from layby.core.model import Millis
+from layby.errors import StoreError
+from layby.store.bulk import Bulk, Wide
+from layby.store.tables import encode
+
+T = TypeVar("T")
+Queued = tuple[Millis, str, str | None]
+"""Of a ready task: since when, its id and its name."""
+Reading = tuple[str, "msgspec.json.Decoder[Any]", Sequence[Any]]
+"""A statement, what its rows are, and its arguments."""
+
+TEXTS: Final = msgspec.json.Decoder(list[str])
+QUEUED: Final = msgspec.json.Decoder(list[Queued])
+
+
+class Session(Protocol):
+    """One connection, used by one thread. Reads are answered at once; writes, at the latest by the
+    commit.
+    """
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What the driver raises."""
+        ...
+
+    def explained(self, error: Exception, name: str) -> Exception | StoreError:
+        """The same failure in words that say what to do."""
+        ...
+
+    def begin(self) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def roll_back(self) -> None:
+        """Does nothing outside a transaction."""
+        ...
+
+    def read(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T: ...
+
+    def read_sized(
+        self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any
+    ) -> tuple[T, int]:
+        """And roughly how many characters that was."""
+        ...
+
+    def read_together(self, readings: Sequence[Reading]) -> list[Any]:
+        """Several at once; each may see what the ones before it could not."""
+        ...
+
+    def row(self, statement: str, arguments: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+        """One row of plain cells."""
+        ...
+
+    def rows(self, statement: str, arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Rows of plain cells."""
+        ...
+
+    def each_row(self, statement: str, arguments: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+        """Rows of plain cells, of which the caller may not want all; outside a transaction too."""
+        ...
+
+    def queue(
+        self, statement: str, arguments: Mapping[str, Any]
+    ) -> tuple[list[Queued], list[Queued], bool]:
+        """Ready nodes and roots, and whether there are some that code has refused."""
+        ...
+
+    def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]: ...
+
+    def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]: ...
+
+    def execute(self, statement: str, arguments: Sequence[Any] = ()) -> None: ...
+
+    def write(self, bulk: Bulk, rows: Sequence[Any]) -> None: ...
+
+    def write_wide(self, wide: Wide, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Rows may be shorter than others: the cells at the end are then NULL."""
+        ...
+
+    def packed(self, bulk: Bulk, rows: Sequence[Any]) -> str:
+        """Rows as the one parameter of such a statement."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def packed(rows: Sequence[Any]) -> str:
+    """Texts, or rows as arrays, as one parameter."""
+    return encode(rows).decode()

@@ -1,0 +1,285 @@
+"""Two engines on one database: nothing is lost, whatever meets whatever.
+
+With the row locks taken away (`locked_rows.WAITING` and `FREE` empty, `LockedRows.check` passing
+everything) the races below fail; so they show that the locks do the work.
+"""
+
+import random
+
+from layby.core import commands as c
+from tests.helpers import requests as r
+from tests.helpers.two_engines import PATIENCE_S, sharing, submit
+
+ROUNDS = 60
+
+
+def test_a_wait_that_meets_its_settlement_is_not_lost() -> None:
+    """One registers the wait, the other settles: the task resumes, or is told at once."""
+    with sharing() as shared:
+        ids = [f"{number:03}" for number in range(ROUNDS)]
+        one = shared.engines[0]
+        for future in submit(one, [r.promise(f"p{each}") for each in ids]):
+            assert future.result(PATIENCE_S).is_ok
+        for future in submit(one, [r.claimed(f"t{each}", ttl=10**9) for each in ids]):
+            assert future.result(PATIENCE_S).is_ok
+        waits = [r.suspend(f"t{each}", 1, f"p{each}") for each in ids]
+        settlements = [r.settle(f"p{each}") for each in ids]
+        random.Random(1).shuffle(settlements)
+        replies = shared.together(waits, settlements)
+        assert {reply.status for reply in replies[1]} == {200}
+        assert {reply.status for reply in replies[0]} <= {200, 300}
+        state = shared.check()
+        for each, reply in zip(ids, replies[0], strict=True):
+            task = state.tasks[f"t{each}"]
+            told = "acquired" if reply.status == 300 else "pending"
+            assert task.state == told, f"{task}: its promise is settled"
+        assert state.waits == {}
+
+
+def test_a_wait_is_registered_while_its_promise_is_settled() -> None:
+    """The settlement waits until the wait is there, and then resumes the task."""
+    with sharing() as shared:
+        one, _ = shared.engines
+        assert one.call(r.promise("p")).is_ok
+        assert one.call(r.claimed("t", ttl=10**9)).is_ok
+        waiting, settling = shared.meeting(r.suspend("t", 1, "p"), r.settle("p"))
+        assert (waiting.status, settling.status) == (200, 200)
+        assert shared.check().tasks["t"].state == "pending"
+
+
+def test_a_promise_is_settled_while_a_wait_is_registered() -> None:
+    """The other way round: who comes to wait is told that there is nothing to wait for."""
+    with sharing() as shared:
+        one, _ = shared.engines
+        assert one.call(r.promise("p")).is_ok
+        assert one.call(r.claimed("t", ttl=10**9)).is_ok
+        settling, waiting = shared.meeting(r.settle("p"), r.suspend("t", 1, "p"))
+        assert (settling.status, waiting.status) == (200, 300)
+        assert shared.check().tasks["t"].state == "acquired"
+
+
+def test_two_siblings_end_while_each_other_ends() -> None:
+    """The hop of the second is locked: it is replayed, and counts from what the first has left."""
+    with sharing() as shared:
+        one, _ = shared.engines
+        assert one.call(r.run(a="", b="", z="a b")).is_ok
+        assert len(one.call(r.take(2, ttl=10**9)).data.claims) == 2
+        replies = shared.meeting(r.finish("run/a:a"), r.finish("run/a:b"))
+        assert {reply.status for reply in replies} == {200}
+        node = shared.check().tasks["run/a:z"]
+        assert (node.waits_left, node.state) == (0, "pending")
+
+
+def test_a_promise_is_born_while_another_engine_creates_it() -> None:
+    """One finds what the other has created, though it was not there when it looked."""
+    with sharing() as shared:
+        slow, quick = r.promise("p", 10**15), r.promise("p", 2 * 10**15)
+        found, made = shared.meeting(slow, quick)
+        assert made.data.promise == found.data.promise
+        assert made.data.promise.timeout_at == 2 * 10**15
+
+
+def test_a_placeholder_is_adopted_while_somebody_waits_for_it() -> None:
+    """It stays the same row, so who has locked it, or waits for that, does not lose it."""
+    with sharing() as shared:
+        one, _ = shared.engines
+        assert one.call(c.EnsurePromise(id="p")).is_ok
+        assert one.call(r.claimed("t", ttl=10**9)).is_ok
+        adopted, waiting = shared.meeting(r.promise("p"), r.suspend("t", 1, "p"))
+        assert (adopted.status, waiting.status) == (200, 200)
+        state = shared.check()
+        assert not state.promises["p"].placeholder
+        assert list(state.waits) == [("p", "t")]
+
+
+def test_a_task_is_halted_while_its_holder_takes_another() -> None:
+    """Both change what the holder holds, and neither count is lost."""
+    with sharing() as shared:
+        one, _ = shared.engines
+        for name in ("a", "b"):
+            assert one.call(r.run(f"run/{name}", a="")).is_ok
+        assert len(one.call(r.take(1, ttl=10**9)).data.claims) == 1
+        halted, taken = shared.meeting(c.HaltTask(id="run/a:a"), r.take(1, ttl=10**9))
+        assert halted.status == 200
+        assert [each.task.id for each in taken.data.claims] == ["run/b:a"]
+        shared.check()
+
+
+def test_siblings_that_end_at_once_count_each_other() -> None:
+    """Halves of a fan-in end on two engines: the last one, whichever that is, wakes the node."""
+    with sharing() as shared:
+        for number in range(6):
+            siblings = [f"s{at:02}" for at in range(40)]
+            after = {**dict.fromkeys(siblings, ""), "z": " ".join(siblings)}
+            run_id = f"run/{number}"
+            one, _ = shared.engines
+            assert one.call(r.dag(after, run_id)).is_ok
+            taken = one.call(r.take(50, pid=f"p{number}")).data.claims
+            assert len(taken) == 40 + (number > 0)  # and the node of the run before
+            ends = [r.finish(f"{run_id}:{each}") for each in siblings]
+            replies = shared.together(ends[::2], ends[1::2])
+            assert {reply.status for each in replies for reply in each} == {200}
+            node = shared.check().tasks[f"{run_id}:z"]
+            assert (node.waits_left, node.state) == (0, "pending")
+
+
+def test_awaiters_in_any_order_do_not_deadlock() -> None:
+    """Each engine settles what the other's tasks wait for, in opposite orders of their ids."""
+    with sharing() as shared:
+        one, _ = shared.engines
+        ids = [f"{number:02}" for number in range(30)]
+        for each in ids:
+            for name in ("a", "z"):
+                assert one.call(r.promise(f"{name}{each}")).is_ok
+            for name in ("k", "m"):
+                assert one.call(r.claimed(f"{name}{each}", ttl=10**9)).is_ok
+                assert one.call(r.suspend(f"{name}{each}", 1, f"a{each}", f"z{each}")).is_ok
+        forward = [r.settle(f"a{each}") for each in ids]
+        backward = [r.settle(f"z{each}") for each in reversed(ids)]
+        replies = shared.together(forward, backward)
+        assert {reply.status for each in replies for reply in each} == {200}
+        state = shared.check()
+        tasks = [task for task in state.tasks.values() if task.id[0] in "km"]
+        assert {(task.state, len(task.resumes)) for task in tasks} == {("pending", 2)}
+
+
+def test_a_task_is_taken_once() -> None:
+    """Many takes on both engines: each task goes to one of them, and none stays behind."""
+    with sharing() as shared:
+        one, _ = shared.engines
+        for number in range(120):
+            assert one.call(r.run(f"run/{number:03}", a="")).is_ok
+        takes = [[r.take(4, pid=pid, ttl=10**9) for _ in range(25)] for pid in "xy"]
+        replies = shared.together(*takes)
+        answers = [reply.data for each in replies for reply in each]
+        claims = [claim.task.id for answer in answers for claim in answer.claims]
+        assert len(claims) == len(set(claims))
+        left = one.call(r.take(200, pid="last", ttl=10**9)).data.claims
+        assert sorted([*claims, *(each.task.id for each in left)]) == [
+            f"run/{number:03}:a" for number in range(120)
+        ]
+        shared.check()
+
+
+def test_a_take_waits_for_a_task_that_another_engine_makes_ready() -> None:
+    """It hears of it; it need not look again."""
+    with sharing() as shared:
+        one, two = shared.engines
+        (waiting,) = submit(two, [r.take(1, wait_ms=60_000)])
+        assert one.call(r.run(a="")).is_ok
+        assert [each.task.id for each in waiting.result(PATIENCE_S).data.claims] == ["run/a:a"]
+
+
+def test_a_watch_hears_of_a_settlement_elsewhere() -> None:
+    with sharing() as shared:
+        one, two = shared.engines
+        assert one.call(r.promise("p")).is_ok
+        (watching,) = submit(two, [c.WatchPromise(id="p")])
+        assert two.call(c.GetPromise(id="p")).is_ok  # so that it is held by now
+        assert one.call(r.settle("p")).is_ok
+        assert watching.result(PATIENCE_S).data.promise.state == "resolved"
+
+
+def test_what_was_not_announced_is_found_by_looking(monkeypatch) -> None:
+    """A lost NOTIFY costs a second, for takes and for watches."""
+    with sharing() as shared:
+        one, two = shared.engines
+        monkeypatch.setattr(one._store, "announce", lambda _: None)
+        assert one.call(r.promise("p")).is_ok
+        watching, taking = submit(two, [c.WatchPromise(id="p"), r.take(1, wait_ms=60_000)])
+        assert two.call(c.GetPromise(id="p")).is_ok
+        assert one.call(r.settle("p")).is_ok
+        assert one.call(r.run(a="")).is_ok
+        assert watching.result(PATIENCE_S).data.promise.state == "resolved"
+        assert len(taking.result(PATIENCE_S).data.claims) == 1
+
+
+def test_a_second_engine_ends_nobody() -> None:
+    """Opening a shared database says nothing about those who use it."""
+    with sharing(engines=1) as shared:
+        (one,) = shared.engines
+        assert one.call(r.take(1, pid="p", ttl=10**9, embedded=True)).is_ok
+        shared.add()
+        (holder,) = shared.dump().holders.values()
+        assert holder.is_alive
+
+
+def test_a_schedule_is_created_once() -> None:
+    """Two engines create different schedules of one name at once: one is refused, or both agree."""
+    with sharing() as shared:
+        for number in range(20):
+            made = [r.nightly(id=f"s{number}", cron=f"{at} 3 * * *") for at in (0, 1)]
+            (first,), (second,) = shared.together([made[0]], [made[1]])
+            assert sorted((first.status, second.status)) == [200, 409]
+            kept = (first if first.is_ok else second).data.schedule
+            assert shared.dump().schedules[f"s{number}"] == kept
+
+
+def test_a_pid_has_one_living_holder() -> None:
+    """Two incarnations register at once: one of them ends the other."""
+    with sharing() as shared:
+        for number in range(20):
+            takes = [r.take(0, pid=f"p{number}", incarnation=each, ttl=10**9) for each in "ab"]
+            shared.together([takes[0]], [takes[1]])
+            holders = [x for x in shared.dump().holders.values() if x.pid == f"p{number}"]
+            assert sorted(each.standing for each in holders) == ["alive", "lost"]
+        shared.check()
+
+
+def test_deadlines_pass_once() -> None:
+    """Both engines see them; each is settled by one, and neither spins."""
+    with sharing() as shared:
+        one, two = shared.engines
+        soon = one.clock.now() + 300
+        for future in submit(one, [r.promise(f"p{at:03}", soon) for at in range(200)]):
+            assert future.result(PATIENCE_S).is_ok
+        watching = submit(two, [c.WatchPromise(id=f"p{at:03}") for at in range(200)])
+        states = {each.result(PATIENCE_S).data.promise.state for each in watching}
+        assert states == {"rejected_timedout"}
+        shared.check()
+
+
+def test_random_commands_on_shared_ids() -> None:
+    """No version is acquired twice, no settled promise changes, every invariant holds."""
+    chance = random.Random(7)
+    with sharing() as shared:
+        scripts = [list(random_commands(chance, pid)) for pid in ("x", "y")]
+        replies = shared.together(*scripts)
+        acquired: list[tuple[str, int]] = []
+        settled: dict[str, object] = {}
+        for script, answers in zip(scripts, replies, strict=True):
+            for request, reply in zip(script, answers, strict=True):
+                assert reply.status < 500, reply
+                if isinstance(request, c.AcquireTask) and reply.is_ok:
+                    acquired.append((request.id, reply.data.task.version))
+                promise = getattr(reply.data, "promise", None)
+                if promise is not None and not promise.is_pending:
+                    assert settled.setdefault(promise.id, promise.state) == promise.state
+        assert len(acquired) == len(set(acquired))
+        assert acquired
+        state = shared.check()
+        assert {key: state.promises[key].state for key in settled} == settled
+
+
+def random_commands(chance: random.Random, pid: str):
+    for _ in range(400):
+        key = str(chance.randrange(24))
+        other = str(chance.randrange(24))
+        version = chance.choice((0, 0, 1, 1, 2, 3))
+        yield chance.choice(
+            (
+                r.target(key),
+                r.settle(key) if chance.random() < 0.3 else r.target(key),
+                r.acquire(key, version, pid=pid, ttl=60_000),
+                r.acquire(key, version, pid=pid, ttl=60_000),
+                r.fulfill(key, version),
+                r.suspend(key, version, other),
+                r.callback(other, key),
+                c.ReleaseTask(id=key, version=version),
+                c.GetPromise(id=key),
+                c.HaltTask(id=key),
+                c.ContinueTask(id=key),
+                r.run(f"run/{key}", a="", b="a"),
+                r.take(2, pid=pid),
+            )
+        )

@@ -1,0 +1,313 @@
+"""PostgreSQL as a store: opening it, what it is told, and what happens while it is away."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+
+import psycopg
+import pytest
+
+from layby.clock import SystemClock
+from layby.core import commands as c
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
+from layby.engine.engine import Engine
+from layby.errors import LaybyError, StoreAway, StoreUnavailable, StoreUnreadable
+from layby.store import migrate
+from layby.store.bulk import Bulk, Wide
+from layby.store.postgres import PostgresStore, prepare_schema
+from layby.store.postgres_address import without_password
+from layby.store.postgres_connection import BY_INDEX, Connector
+from layby.store.postgres_session import _named, _positional
+from tests.helpers import requests as r
+from tests.helpers.postgres import PASSWORD, USER, Cluster, cluster, own_cluster
+from tests.helpers.two_engines import PATIENCE_S, running, submit, until_available
+
+
+@pytest.fixture
+def url() -> str:
+    return cluster().url(cluster().new_database())
+
+
+def opened(url: str) -> PostgresStore:
+    return PostgresStore(url, Settings(), next_after)
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    with running(url) as engine:
+        yield engine
+
+
+# --- addresses ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://u:secret@h:1/d", "postgresql://u:***@h:1/d"),
+        ("postgresql://u:s%40cret@h/d?sslmode=require", "postgresql://u:***@h/d?sslmode=require"),
+        ("postgresql://u:a:b@c@h/d", "postgresql://u:***@h/d"),
+        ("postgres://h/d?user=u&password=secret", "postgres://h/d?user=u&password=***"),
+        ("postgresql://u@/d?host=/tmp", "postgresql://u@/d?host=/tmp"),
+        ("postgresql:///d", "postgresql:///d"),
+    ],
+)
+def test_a_password_is_not_shown(address: str, shown: str) -> None:
+    assert without_password(address) == shown
+
+
+def test_a_wrong_password_is_refused_without_being_repeated() -> None:
+    address = cluster().tcp_url("postgres", password="not-the-password")
+    with pytest.raises(StoreUnavailable, match="PGPASSWORD") as refused:
+        opened(address)
+    shown = f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}"
+    assert "not-the-password" not in shown
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"postgresql://{USER}:{PASSWORD}@127.0.0.1:1/d",
+        f"postgresql://{USER}:{PASSWORD}@127.0.0.1:port/d",
+        f"postgresql://{USER}:{PASSWORD}@[::1/d",
+    ],
+)
+def test_an_address_that_leads_nowhere_says_so_without_the_password(address: str) -> None:
+    with pytest.raises(LaybyError) as refused:
+        opened(address)
+    assert PASSWORD not in f"{refused.value!r} {refused.value.__cause__!r}"
+    assert address.partition("@")[2] in str(refused.value)
+
+
+def test_a_database_that_does_not_exist_is_named() -> None:
+    with pytest.raises(StoreUnavailable, match=r"nowhere.*does not exist: create it"):
+        opened(cluster().url("nowhere"))
+
+
+# --- the schema --------------------------------------------------------------------------
+
+
+def test_every_text_is_compared_by_its_bytes(url: str) -> None:
+    """Whatever the locale of the database: cursors and ranges of ids depend on it."""
+    opened(url).close()
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            "SELECT table_name, column_name, collation_name FROM information_schema.columns "
+            "WHERE table_schema = 'layby' AND data_type = 'text' AND table_name <> ALL (%s)",
+            (["task_executions", "triggers"],),
+        ).fetchall()
+    assert found
+    assert [each for each in found if each[2] != "C"] == []
+
+
+def test_several_processes_may_migrate_at_once(url: str) -> None:
+    failures: list[BaseException] = []
+
+    def prepare() -> None:
+        try:
+            prepare_schema(url)
+        except BaseException as failure:  # noqa: BLE001 - shown below
+            failures.append(failure)
+
+    threads = [threading.Thread(target=prepare) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT version FROM layby.layby_migrations").fetchall()
+    assert sorted(rows) == [(each.version,) for each in migrate.known()]
+
+
+def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE SCHEMA layby")
+        connection.execute("CREATE TABLE layby.theirs (x int)")
+    with pytest.raises(StoreUnreadable, match="belongs to another program"):
+        opened(url)
+
+
+def test_a_newer_schema_is_refused(url: str) -> None:
+    opened(url).close()
+    with psycopg.connect(url) as connection:
+        connection.execute("INSERT INTO layby.layby_migrations VALUES (9999, 'later', '')")
+    with pytest.raises(StoreUnreadable, match="newer layby"):
+        opened(url)
+
+
+def test_a_user_without_rights_is_told_what_it_needs(url: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute("DROP ROLE IF EXISTS guest")
+        connection.execute("CREATE ROLE guest LOGIN")
+    with pytest.raises(StoreUnavailable, match="let it create a schema"):
+        opened(url.replace(f"{USER}@", "guest@"))
+
+
+# --- plans -------------------------------------------------------------------------------
+
+
+def test_statements_look_rows_up_by_their_keys(url: str) -> None:
+    """On tables of which the planner knows nothing: no statement of a batch reads a whole one."""
+    with closing(opened(url)) as store:
+        statements = {
+            name: each
+            for name, each in vars(store._sql).items()
+            if isinstance(each, str | Bulk | Wide) and name not in WHOLE
+        }
+        with Connector(url, BY_INDEX).connect() as connection:
+            for name, each in statements.items():
+                plan = "\n".join(explained(connection, text_of(each)))
+                assert not re.search(r"Seq Scan on (?!j|i|r)\w", plan), f"{name}:\n{plan}"
+                assert is_bounded(plan), f"{name}:\n{plan}"
+
+
+WHOLE = {"pair", "lean_pair", "bare_pair", "store_time", "put_store_time"}
+"""Not statements, meant to read everything, or not used here."""
+
+
+def text_of(statement: str | Bulk | Wide) -> str:
+    if isinstance(statement, Wide):
+        return statement.text(len(statement.names), 1)
+    return statement if isinstance(statement, str) else statement.text
+
+
+def explained(connection: psycopg.Connection, statement: str) -> list[str]:
+    text = _positional(_named(statement) if ":" in statement else statement)
+    marks, numbers = text.count("%s"), count(1)
+    named = re.sub("%s", lambda _: f"${next(numbers)}", text)
+    connection.execute(f"PREPARE looked AS {named}".replace("%%", "%"))
+    given = ", ".join(["NULL"] * marks)
+    rows = connection.execute(f"EXPLAIN EXECUTE looked{f'({given})' if marks else ''}").fetchall()
+    connection.execute("DEALLOCATE looked")
+    return [line for (line,) in rows]
+
+
+def is_bounded(plan: str) -> bool:
+    """Every scan of one of our tables has a condition that its index serves."""
+    lines = plan.splitlines()
+    for at, line in enumerate(lines):
+        found = re.search(r"Index (?:Only )?Scan (?:Backward )?using (\w+)", line)
+        if not found:
+            continue
+        following = " ".join(lines[at + 1 : at + 3])
+        is_partial = found.group(1) in PARTIAL
+        if "Index Cond" not in following and not is_partial and "Limit" not in plan:
+            return False
+    return True
+
+
+PARTIAL = {
+    "holders_living",
+    "holders_gone",
+    "holders_expiry",
+    "promises_timeout",
+    "promises_wake",
+    "promises_tail",
+    "schedules_next",
+    "server_times_pkey",
+}
+"""Indexes that hold little: all of it may be read."""
+
+
+# --- away --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[Cluster]:
+    """One that is stopped now and then."""
+    with own_cluster() as made:
+        yield made
+
+
+def test_a_restart_is_survived(fragile: Cluster) -> None:
+    """Meanwhile callers are told; takes and watches that wait go on waiting."""
+    with running(fragile.url(fragile.new_database())) as engine:
+        assert engine.call(r.promise("p")).is_ok
+        watching, taking = submit(engine, [c.WatchPromise(id="p"), r.take(1, wait_ms=600_000)])
+        assert engine.call(c.GetPromise(id="p")).is_ok
+        fragile.stop()
+        with pytest.raises(StoreAway):
+            engine.call(r.promise("q"))
+        assert not watching.done()
+        assert not taking.done()
+        fragile.start()
+        settled = until_available(engine, r.settle("p"))
+        assert settled.data.promise.state == "resolved"
+        assert watching.result(PATIENCE_S).data.promise.state == "resolved"
+        assert until_available(engine, r.run(a="")).is_ok
+        assert len(taking.result(PATIENCE_S).data.claims) == 1
+
+
+def test_a_commit_whose_answer_was_lost_is_looked_up(engine: Engine, monkeypatch) -> None:
+    """It was done: so it is answered as done, and not done again."""
+    lose_the_next_commit(engine, monkeypatch, is_done=True)
+    created = engine.call(r.promise("p", 10**15))
+    assert created.is_ok
+    assert engine.replays == 0
+    found = engine.call(c.GetPromise(id="p"))
+    assert found.data.promise == created.data.promise
+
+
+def test_a_commit_that_did_not_happen_is_replayed(engine: Engine, monkeypatch) -> None:
+    lose_the_next_commit(engine, monkeypatch, is_done=False)
+    assert engine.call(r.promise("p")).is_ok
+    assert engine.replays == 1
+    assert engine.call(c.GetPromise(id="p")).is_ok
+
+
+def lose_the_next_commit(engine: Engine, monkeypatch, *, is_done: bool) -> None:
+    """The connection breaks when the writes have been sent: before they are committed, or after."""
+    session = engine._store._session
+    run = session._run
+
+    def broken(statements):
+        if statements[-1][0] != "COMMIT" or len(statements) == 1:
+            return run(statements)
+        monkeypatch.setattr(session, "_run", run)
+        run(statements if is_done else statements[:-1])
+        session._connection.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(session, "_run", broken)
+
+
+def test_a_session_that_is_ended_is_made_again(engine: Engine, url: str) -> None:
+    """As an administrator does it, or a failover."""
+    assert engine.call(r.promise("p")).is_ok
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    assert until_available(engine, r.settle("p")).is_ok
+
+
+def test_the_database_says_what_time_it_is(engine: Engine, url: str) -> None:
+    """And how far each process has come is stored, so that no failover sets time back."""
+    created = engine.call(r.promise("p")).data.promise.created_at
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT max(at), (extract(epoch FROM clock_timestamp()) * 1000)::bigint "
+            "FROM layby.server_times"
+        ).fetchone()
+    assert row is not None
+    assert created == row[0] <= row[1] < created + 60_000
+
+
+def test_time_goes_on_where_others_have_come(url: str) -> None:
+    ahead = SystemClock().now() + 3_600_000
+    with closing(opened(url)), psycopg.connect(url) as connection:
+        connection.execute("INSERT INTO layby.server_times VALUES ('other', %s)", (ahead,))
+    with running(url) as engine:
+        assert engine.call(r.promise("p")).data.promise.created_at >= ahead
+
+
+@pytest.mark.parametrize("value", ["50%", "a?b", ":name", "'", '"', "é"])
+def test_texts_are_bound_and_never_read_as_sql(engine: Engine, value: str) -> None:
+    tags = {"k": value, "resonate:target": r.OTHER}
+    made = engine.call(c.CreatePromise(id=f"p{value}", timeout_at=10**15, tags=tags))
+    assert engine.call(c.GetPromise(id=f"p{value}")).data == made.data
