@@ -37,7 +37,6 @@ def check_what_is_shown(said: str) -> None:
         "200 parcels wait: 67 for a door, 67 for a signature, 66 for their hour",
         "with 200 tasks waiting and others at work",
         "after the kill all 200 wait again",
-        "134 parcels woken and delivered",
         "packed: 200 of 200 parcels, none of them twice",
         "delivered: 200 of 200 parcels, none of them twice",
         "never more than 4 of 4 slots held",
@@ -56,6 +55,9 @@ def check_that_work_went_on(said: str) -> None:
     assert meanwhile is not None
     assert cut_off is not None
     assert int(meanwhile[1]) > 20
+    woken = re.search(r"(\d+) parcels woken and delivered", said)
+    assert woken is not None
+    assert 134 <= int(woken[1]) <= 200  # on a slow machine some of the sleeping ones are up
     assert int(cut_off[1]) <= 4
 
 

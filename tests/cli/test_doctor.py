@@ -154,6 +154,7 @@ BREAKS = {
     "fulfilled_iff_settled": "UPDATE promises SET task_state = 'fulfilled' WHERE id = 'f5'",
     "settled_has_no_waits": "INSERT INTO waits VALUES ('p0', 'f1', 'any')",
     "settled_has_no_listeners": "INSERT INTO listeners VALUES ('p0', 'http://z')",
+    "expired_is_bare": "UPDATE promises SET expired_at = 1 WHERE id = 'p1'",
     "internal_is_not_awaited": "UPDATE promises SET internal = 1 WHERE id = 'p1'",
     "internal_is_plain": "UPDATE promises SET internal = 1 WHERE id = 'f1'",
     "awaiter_is_alive": "INSERT INTO waits VALUES ('p1', 'p2', 'any')",

@@ -137,6 +137,7 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     "layby.waiting.list": lambda p: {"prefix": p},
     "layby.promise.explain": lambda p: {"id": f"{p}x"},
     "layby.stats": lambda _: {},
+    "layby.prune": lambda _: {"completed": 10**15},
     "layby.now": lambda _: {},
 }
 
@@ -145,7 +146,7 @@ UNBOUNDED: Final = frozenset(
     for kind in SAMPLES
     if kind.endswith(
         (
-            *(".search", "run.list", "waiting.list", ".explain", ".stats"),
+            *(".search", "run.list", "waiting.list", ".explain", ".stats", ".prune"),
             *("layby.schedule.create", "layby.schedule.start"),
         )
     )

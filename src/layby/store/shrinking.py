@@ -24,7 +24,8 @@ class FreeSpace(Struct, frozen=True):
 
 def prepare_shrinking(connection: sqlite3.Connection) -> None:
     """Before the first table is made; a file that has tables stays as it is."""
-    connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+    if not _number(connection, "page_count"):
+        connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
     # What is deleted is overwritten where that costs nothing: no page is written for it alone.
     connection.execute("PRAGMA secure_delete = FAST")
 
