@@ -8,7 +8,7 @@ import random
 
 from layby.core import commands as c
 from tests.helpers import requests as r
-from tests.helpers.two_engines import PATIENCE_S, sharing, submit
+from tests.helpers.two_engines import PATIENCE_S, sharing, submit, told
 
 ROUNDS = 60
 
@@ -63,7 +63,7 @@ def test_two_siblings_end_while_each_other_ends() -> None:
     with sharing() as shared:
         one, _ = shared.engines
         assert one.call(r.run(a="", b="", z="a b")).is_ok
-        assert len(one.call(r.take(2, ttl=10**9)).data.claims) == 2
+        assert len(told(one, r.take(2, ttl=10**9)).claims) == 2
         replies = shared.meeting(r.finish("run/a:a"), r.finish("run/a:b"))
         assert {reply.status for reply in replies} == {200}
         node = shared.check().tasks["run/a:z"]
@@ -98,7 +98,7 @@ def test_a_task_is_halted_while_its_holder_takes_another() -> None:
         one, _ = shared.engines
         for name in ("a", "b"):
             assert one.call(r.run(f"run/{name}", a="")).is_ok
-        assert len(one.call(r.take(1, ttl=10**9)).data.claims) == 1
+        assert len(told(one, r.take(1, ttl=10**9)).claims) == 1
         halted, taken = shared.meeting(c.HaltTask(id="run/a:a"), r.take(1, ttl=10**9))
         assert halted.status == 200
         assert [each.task.id for each in taken.data.claims] == ["run/b:a"]
@@ -114,7 +114,7 @@ def test_siblings_that_end_at_once_count_each_other() -> None:
             run_id = f"run/{number}"
             one, _ = shared.engines
             assert one.call(r.dag(after, run_id)).is_ok
-            taken = one.call(r.take(50, pid=f"p{number}")).data.claims
+            taken = told(one, r.take(50, pid=f"p{number}")).claims
             assert len(taken) == 40 + (number > 0)  # and the node of the run before
             ends = [r.finish(f"{run_id}:{each}") for each in siblings]
             replies = shared.together(ends[::2], ends[1::2])
@@ -154,7 +154,7 @@ def test_a_task_is_taken_once() -> None:
         answers = [reply.data for each in replies for reply in each]
         claims = [claim.task.id for answer in answers for claim in answer.claims]
         assert len(claims) == len(set(claims))
-        left = one.call(r.take(200, pid="last", ttl=10**9)).data.claims
+        left = told(one, r.take(200, pid="last", ttl=10**9)).claims
         assert sorted([*claims, *(each.task.id for each in left)]) == [
             f"run/{number:03}:a" for number in range(120)
         ]

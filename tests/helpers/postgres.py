@@ -151,7 +151,7 @@ class Cluster:
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple]:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
-            cursor = connection.execute(statement)
+            cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
 

@@ -24,6 +24,13 @@ PATIENCE_S = 60.0
 MEETING_S = 0.15
 
 
+def told(engine: Engine, request: Command | Query) -> Any:
+    """The data of an answer that must not be a refusal."""
+    reply = engine.call(request)
+    assert reply.is_ok, reply
+    return reply.data
+
+
 class Sharing:
     """Several engines on one database."""
 
@@ -52,15 +59,16 @@ class Sharing:
         The first waits a moment for the second to be done: whoever it locks out cannot be.
         """
         one, two = self.engines[:2]
-        save, futures = one._store.save, []
+        store: Any = one._store
+        save, futures = store.save, []
 
         def saving(*arguments: Any) -> None:
-            one._store.save = save
+            store.save = save
             futures.extend(submit(two, [second]))
             wait(futures, timeout=MEETING_S)
             save(*arguments)
 
-        one._store.save = saving
+        store.save = saving
         reply = one.call(first)
         return reply, futures[0].result(PATIENCE_S)
 

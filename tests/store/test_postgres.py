@@ -23,7 +23,7 @@ from layby.store.postgres_connection import BY_INDEX, Connector
 from layby.store.postgres_session import _named, _positional
 from tests.helpers import requests as r
 from tests.helpers.postgres import PASSWORD, USER, Cluster, cluster, own_cluster
-from tests.helpers.two_engines import PATIENCE_S, running, submit, until_available
+from tests.helpers.two_engines import PATIENCE_S, running, submit, told, until_available
 
 
 @pytest.fixture
@@ -179,9 +179,10 @@ def explained(connection: psycopg.Connection, statement: str) -> list[str]:
     text = _positional(_named(statement) if ":" in statement else statement)
     marks, numbers = text.count("%s"), count(1)
     named = re.sub("%s", lambda _: f"${next(numbers)}", text)
-    connection.execute(f"PREPARE looked AS {named}".replace("%%", "%"))
+    connection.execute(f"PREPARE looked AS {named}".replace("%%", "%").encode())
     given = ", ".join(["NULL"] * marks)
-    rows = connection.execute(f"EXPLAIN EXECUTE looked{f'({given})' if marks else ''}").fetchall()
+    look = f"EXPLAIN EXECUTE looked{f'({given})' if marks else ''}"
+    rows = connection.execute(look.encode()).fetchall()
     connection.execute("DEALLOCATE looked")
     return [line for (line,) in rows]
 
@@ -245,11 +246,9 @@ def test_a_restart_is_survived(fragile: Cluster) -> None:
 def test_a_commit_whose_answer_was_lost_is_looked_up(engine: Engine, monkeypatch) -> None:
     """It was done: so it is answered as done, and not done again."""
     lose_the_next_commit(engine, monkeypatch, is_done=True)
-    created = engine.call(r.promise("p", 10**15))
-    assert created.is_ok
+    created = told(engine, r.promise("p", 10**15))
     assert engine.replays == 0
-    found = engine.call(c.GetPromise(id="p"))
-    assert found.data.promise == created.data.promise
+    assert told(engine, c.GetPromise(id="p")).promise == created.promise
 
 
 def test_a_commit_that_did_not_happen_is_replayed(engine: Engine, monkeypatch) -> None:
@@ -261,7 +260,9 @@ def test_a_commit_that_did_not_happen_is_replayed(engine: Engine, monkeypatch) -
 
 def lose_the_next_commit(engine: Engine, monkeypatch, *, is_done: bool) -> None:
     """The connection breaks when the writes have been sent: before they are committed, or after."""
-    session = engine._store._session
+    store = engine._store
+    assert isinstance(store, PostgresStore)
+    session = store._session
     run = session._run
 
     def broken(statements):
@@ -288,7 +289,7 @@ def test_a_session_that_is_ended_is_made_again(engine: Engine, url: str) -> None
 
 def test_the_database_says_what_time_it_is(engine: Engine, url: str) -> None:
     """And how far each process has come is stored, so that no failover sets time back."""
-    created = engine.call(r.promise("p")).data.promise.created_at
+    created = told(engine, r.promise("p")).promise.created_at
     with psycopg.connect(url) as connection:
         row = connection.execute(
             "SELECT max(at), (extract(epoch FROM clock_timestamp()) * 1000)::bigint "
@@ -303,7 +304,7 @@ def test_time_goes_on_where_others_have_come(url: str) -> None:
     with closing(opened(url)), psycopg.connect(url) as connection:
         connection.execute("INSERT INTO layby.server_times VALUES ('other', %s)", (ahead,))
     with running(url) as engine:
-        assert engine.call(r.promise("p")).data.promise.created_at >= ahead
+        assert told(engine, r.promise("p")).promise.created_at >= ahead
 
 
 @pytest.mark.parametrize("value", ["50%", "a?b", ":name", "'", '"', "é"])

@@ -12,7 +12,7 @@ from layby.errors import ReadRefused, StoreAway
 from tests.helpers import requests as r
 from tests.helpers.postgres import cluster, own_cluster
 from tests.helpers.postgres_stores import postgres_store
-from tests.helpers.two_engines import running, sharing, until_available
+from tests.helpers.two_engines import running, sharing, told, until_available
 from tests.helpers.worlds import World
 from tests.store import test_by_time as by_time
 from tests.store import test_search as search
@@ -91,7 +91,7 @@ def test_a_read_sees_what_its_caller_has_committed() -> None:
         (engine,) = shared.engines
         for number in range(20):
             assert engine.call(r.promise(f"p{number:02}")).is_ok
-            found = engine.call(q.SearchPromises(prefix="p")).data.promises
+            found = told(engine, q.SearchPromises(prefix="p")).promises
             assert len(found) == number + 1
 
 
@@ -131,7 +131,7 @@ def test_a_read_that_takes_too_long_is_refused() -> None:
 def test_a_reader_connects_again() -> None:
     with own_cluster() as fragile, running(fragile.url(fragile.new_database())) as engine:
         assert engine.call(r.promise("p")).is_ok
-        assert len(engine.call(q.SearchPromises()).data.promises) == 1
+        assert len(told(engine, q.SearchPromises()).promises) == 1
         fragile.stop()
         with pytest.raises(StoreAway):
             engine.call(q.SearchPromises())
