@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
+from typing import Any
 
 import psycopg
 import pytest
@@ -262,7 +263,7 @@ def lose_the_next_commit(engine: Engine, monkeypatch, *, is_done: bool) -> None:
     """The connection breaks when the writes have been sent: before they are committed, or after."""
     store = engine._store
     assert isinstance(store, PostgresStore)
-    session = store._session
+    session: Any = store._session
     run = session._run
 
     def broken(statements):
