@@ -19,6 +19,7 @@ from layby.cli.run import drawn, read_context
 from layby.core.waits import WaitingOn
 from layby.errors import UsageError
 from layby.workflow.status import RunStatus, TaskExecution, TaskStatus
+from tests.helpers.cli_processes import until
 from tests.helpers.command_line import heed_interrupts, typed
 
 FLOWS = Path(__file__).with_name("flows.py")
@@ -329,7 +330,7 @@ def test_a_file_that_is_in_use_is_shared_with_its_owner(folder):
         for line in process.stderr:
             if "Deferred: waiting for promise q" in line:
                 break
-        assert (folder / "layby.db.sock").is_socket()
+        until((folder / "layby.db.sock").is_socket)
         assert typed("run", f"{FLOWS}:flow", "--context", "n=1", "--json").json["result"]["n"] == 2
         assert typed("why", "owned").lines[1] == "  $ layby resolve q --value JSON"
         assert typed("resolve", "q", "--value", '"at last"').lines == ["q is resolved"]
