@@ -48,7 +48,8 @@ def check_what_is_shown(said: str) -> None:
 def check_that_work_went_on(said: str) -> None:
     """Letters of 50 ms on 4 slots: far more than none in three seconds, on any machine.
 
-    A worker holds no more unparked tasks than it has slots, so no more can be cut off.
+    Of a task that is cut off, the body was running or its report was under way: that is two at most
+    for each slot.
     """
     meanwhile = re.search(r"meanwhile (\d+) letters went through 4 slots", said)
     cut_off = re.search(r"(\d+) that were cut off", said)
@@ -58,7 +59,7 @@ def check_that_work_went_on(said: str) -> None:
     woken = re.search(r"(\d+) parcels woken and delivered", said)
     assert woken is not None
     assert 134 <= int(woken[1]) <= 200  # on a slow machine some of the sleeping ones are up
-    assert int(cut_off[1]) <= 4
+    assert int(cut_off[1]) <= 8
 
 
 def check_that_nothing_is_left(said: str) -> None:
