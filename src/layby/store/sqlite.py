@@ -16,7 +16,7 @@ from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
 from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
 from layby.store.own_file import OwnFile
-from layby.store.ownership import Ownership
+from layby.store.ownership import Ownership, refuse_other_name
 from layby.store.shrinking import compact, prepare_shrinking, shrink
 from layby.store.sql import SqlStore
 from layby.store.sqlite_snapshots import SqliteSnapshots, TimedConnection
@@ -55,11 +55,13 @@ class SqliteStore(SqlStore):
         self._is_open = True
 
     def _begin(self) -> None:
+        self._own_file.look_at_log()  # first: SQLite would take what it finds there for damage
         super()._begin()
         self._look()
 
     def _commit(self) -> None:
         super()._commit()
+        self._own_file.look_at_log()
         self._look(after_commit=True)
         self._own_file.look_beside()
 
@@ -67,9 +69,9 @@ class SqliteStore(SqlStore):
         connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)
         assert isinstance(connection, TimedConnection)
         connection.give_way = give_way
-        look = self._own_file.look_at_path
-        look()
-        return SqliteSnapshots(connection, self._sql, self._name, self._breaks, look)
+        own = self._own_file
+        own.look_at_path()
+        return SqliteSnapshots(connection, self._sql, self._name, self._breaks, own)
 
     @contextmanager
     def transaction(self, *, lazily: bool = False) -> Generator[None]:
@@ -103,11 +105,13 @@ class SqliteStore(SqlStore):
             return
         self._is_open = False
         try:
+            self._own_file.look_at_log()
             self._look()
             is_ours = True
         except StoreGone:
             is_ours = False
             self._connection.interrupt()  # SQLite would copy its log into the file
+        self._ownership.prepare_closing()
         super().close()
         self._own_file.close()
         self._ownership.release(is_clean=is_ours)
@@ -125,6 +129,7 @@ class SqliteReader(SqlStore):
     """Reads a file without owning or changing it; a running owner is not disturbed."""
 
     def __init__(self, path: Path | str, settings: Settings, calendar: Calendar) -> None:
+        refuse_other_name(Path(path))
         connection = _connect_readonly(Path(path))
         super().__init__(connection, _DIALECT, settings, calendar, str(path))
 
