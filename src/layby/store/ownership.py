@@ -200,8 +200,9 @@ def refuse_other_name(database: Path) -> None:
         return  # do not open what SQLite or we have locked: closing it could release that
     if _is_taken(database, _LOCKED_BYTE, 1) and not _is_taken(lock, 0, 0):
         raise StoreOwned(
-            f"{database} is in use by another process through another name of the same file (a "
-            "hard link): give the name that process uses, or stop it first"
+            f"{database} is in use by another process, through another name of the same file (a "
+            f"hard link) or although {lock.name} was removed: give the name that process uses, or "
+            "stop it first"
         )
 
 
