@@ -357,7 +357,7 @@ def test_a_log_that_was_removed_is_saved_at_the_end(store: SqliteStore, file: Pa
 
 
 @pytest.mark.parametrize("happens", [log_emptied, log_cut_short, log_overwritten])
-@pytest.mark.parametrize("is_filled", [False, True])
+@pytest.mark.parametrize("is_filled", [False, True], ids=["left", "filled"])
 def test_a_log_that_was_cut_is_never_copied_into_the_file(
     store: SqliteStore, file: Path, happens: Callable[[Path], None], *, is_filled: bool
 ) -> None:
@@ -367,8 +367,10 @@ def test_a_log_that_was_cut_is_never_copied_into_the_file(
 
     def commit() -> None:
         with store.transaction():
-            if is_filled:
-                store._connection.execute("UPDATE store_time SET at = at + 1")
+            if is_filled:  # with so much that SQLite would make a checkpoint at once
+                tags = {"x": "y" * 60_000}
+                many = [CreatePromise(id=f"{n}", timeout_at=NEVER, tags=tags) for n in range(150)]
+                apply(store, [(each, 10_000) for each in many], 10_000)
             happens(file)
 
     with pytest.raises(StoreGone):

@@ -11,6 +11,7 @@ import sqlite3
 from pathlib import Path
 
 from layby.errors import StoreGone
+from layby.store import wal_breaks
 from layby.store.own_log import OwnLog
 from layby.store.wal_index import WalIndex
 
@@ -93,6 +94,9 @@ class OwnFile:
         if self._is_log_lost or not self._log.is_whole():
             self._is_log_lost = True
             raise self._lost_log()
+
+    def is_checkpoint_due(self) -> bool:
+        return self._index.read().has_to_copy(wal_breaks.CHECKPOINT_FRAMES)
 
     def close(self) -> None:
         """After the connection."""

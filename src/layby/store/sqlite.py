@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -51,6 +51,7 @@ class SqliteStore(SqlStore):
             super().__init__(connection, _DIALECT, settings, calendar, str(self.path))
             self._ownership.confirm()
             self._own_file = OwnFile(self.path, self._ownership.database, connection)
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `_make_checkpoint`
             undo.pop_all()
         self._is_open = True
 
@@ -64,6 +65,16 @@ class SqliteStore(SqlStore):
         self._own_file.look_at_log()
         self._look(after_commit=True)
         self._own_file.look_beside()
+        self._make_checkpoint()
+
+    def _make_checkpoint(self) -> None:
+        """SQLite would make it at the end of a commit, before anybody has looked at the log.
+
+        As then, what was committed is safe in the log if it fails, and the next commit tries again.
+        """
+        if self._own_file.is_checkpoint_due():
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def open_reader(self, give_way: Callable[[], None]) -> SqliteSnapshots:
         connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)

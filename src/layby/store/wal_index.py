@@ -6,6 +6,7 @@ Only the part is read whose layout SQLite documents for everybody: see "WAL-Inde
 
 import mmap
 import os
+import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,6 +33,10 @@ class IndexState(NamedTuple):
     @property
     def is_empty(self) -> bool:
         return self.frames == _NONE
+
+    def has_to_copy(self, least: int) -> bool:
+        """Whether the log is that long, and a checkpoint has not copied all of it."""
+        return self.copied != self.frames and int.from_bytes(self.frames, sys.byteorder) >= least
 
     def explains_writing_since(self, before: "IndexState", *, after_commit: bool) -> bool:
         """A checkpoint writes several times. That a commit restarts the log writes nothing."""
