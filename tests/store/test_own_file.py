@@ -380,6 +380,10 @@ def test_a_log_that_was_cut_is_never_copied_into_the_file(
             write(store, "lost", size=5_000_000)
     store.close()
     assert file.read_bytes() == copied
+    with pytest.raises(StoreUnreadable, match=r"a\.db-wal was overwritten or cut short.*a\.db-shm"):
+        on(file)
+    for name in ("a.db-wal", "a.db-shm"):
+        file.with_name(name).unlink()
     again = on(file)
     write(again, "again")
     again.close()

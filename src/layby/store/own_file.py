@@ -138,9 +138,9 @@ class OwnFile:
         return StoreGone(
             f"{self._path}: {name}-wal was cut short or overwritten while it was in use, and the "
             "commits that SQLite had not copied from there into the file are lost; nothing is read "
-            "or written any more: stop this process, which leaves the file as it is, and start it "
-            f"again with what the file holds, or remove {name}-wal and {name}-shm and put a backup "
-            "in its place"
+            "or written any more: stop this process, which leaves the file as it is, remove "
+            f"{name}-wal and {name}-shm, and start it again with what the file holds, or with a "
+            "backup in its place"
         )
 
     def _lost_beside(self, name: str) -> StoreGone:

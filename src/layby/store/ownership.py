@@ -90,7 +90,10 @@ class Ownership:
         self._write_signature()
 
     def disown_log(self) -> None:
-        """The database was overwritten: nobody may add the log that is left to it."""
+        """One of them was overwritten or cut: nobody may add what is left of the log to the file.
+
+        Frames that were copied long ago would undo what was copied after them.
+        """
         if self._signature["database"] is not None:
             self._signature["database"] = None
             self._write_signature()
@@ -125,12 +128,18 @@ class Ownership:
         log = log_of(self._real)
         if os.fstat(self.database).st_size == 0 or signed.get("log") is None:
             return  # SQLite itself drops the log of an empty database
-        is_same_log = identity(log) == tuple(signed["log"])
-        if is_same_log and identity(self._real) != tuple(signed.get("database") or ()):
+        if identity(log) != tuple(signed["log"]):
+            return
+        without = f"remove {log.name} and {self._real.name}-shm to use this one"
+        if signed.get("database") is None:
+            raise StoreUnreadable(
+                f"{database} or {log.name} was overwritten or cut short while it was in use, and "
+                f"they do not fit together: {without}, or do so and put a backup in its place"
+            )
+        if identity(self._real) != tuple(signed["database"]):
             raise StoreUnreadable(
                 f"{database} was replaced while it was in use, and {log.name} belongs to the file "
-                f"that was here before: put that one back, or remove {log.name} and "
-                f"{self._real.name}-shm to use this one"
+                f"that was here before: put that one back, or {without}"
             )
 
     def _write_signature(self) -> None:

@@ -56,13 +56,13 @@ class SqliteStore(SqlStore):
         self._is_open = True
 
     def _begin(self) -> None:
-        self._own_file.look_at_log()  # first: SQLite would take what it finds there for damage
+        self._look_at_log()  # first: SQLite would take what it finds there for damage
         super()._begin()
         self._look()
 
     def _commit(self) -> None:
         super()._commit()
-        self._own_file.look_at_log()
+        self._look_at_log()
         self._look(after_commit=True)
         self._own_file.look_beside()
         self._make_checkpoint()
@@ -116,7 +116,7 @@ class SqliteStore(SqlStore):
             return
         self._is_open = False
         try:
-            self._own_file.look_at_log()
+            self._look_at_log()
             self._look()
             is_ours = True
         except StoreGone:
@@ -133,6 +133,13 @@ class SqliteStore(SqlStore):
         except StoreGone:
             if self._own_file.is_overwritten:
                 self._ownership.disown_log()
+            raise
+
+    def _look_at_log(self) -> None:
+        try:
+            self._own_file.look_at_log()
+        except StoreGone:
+            self._ownership.disown_log()
             raise
 
 
