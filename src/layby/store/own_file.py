@@ -135,12 +135,13 @@ class OwnFile:
 
     def _lost_log(self) -> StoreGone:
         name = Path(self._path).name
+        harm = ", and the file may be damaged" if self._index.read().is_copying else ""
         return StoreGone(
             f"{self._path}: {name}-wal was cut short or overwritten while it was in use, and the "
-            "commits that SQLite had not copied from there into the file are lost; nothing is read "
-            "or written any more: stop this process, which leaves the file as it is, remove "
-            f"{name}-wal and {name}-shm, and start it again with what the file holds, or with a "
-            "backup in its place"
+            f"commits that SQLite had not copied from there into the file are lost{harm}; "
+            "nothing is read or written any more: stop this process, which leaves the file as it "
+            f"is, remove {name}-wal and {name}-shm, and start it again with what the file holds, "
+            "or with a backup in its place"
         )
 
     def _lost_beside(self, name: str) -> StoreGone:

@@ -34,14 +34,19 @@ class IndexState(NamedTuple):
     def is_empty(self) -> bool:
         return self.frames == _NONE
 
+    @property
+    def is_copying(self) -> bool:
+        """A checkpoint is under way, or has failed half-way."""
+        return self.copied != self.attempted
+
     def has_to_copy(self, least: int) -> bool:
         """Whether the log is that long, and a checkpoint has not copied all of it."""
         return self.copied != self.frames and int.from_bytes(self.frames, sys.byteorder) >= least
 
     def explains_writing_since(self, before: "IndexState", *, after_commit: bool) -> bool:
         """A checkpoint writes several times. That a commit restarts the log writes nothing."""
-        if self.copied != self.attempted:
-            return True  # one is under way
+        if self.is_copying:
+            return True
         is_own_restart = after_commit and self.attempted == _NONE and not self.is_empty
         return self[1:] != before[1:] and not is_own_restart
 
