@@ -82,12 +82,15 @@ def test_a_changed_workflow_needs_replace(desk: Desk, code: Path) -> None:
     add(code).complains(
         1,
         "layby: Schedule 'report' already exists and differs in tasks (added 'sign'): "
-        "use replace to change it, or another id",
+        "give --replace to change it, or another --id",
     )
     assert add(code, "--replace", "--overlap", "queue-one", "--catch-up").code == 0
     told = shown()
     assert (told["overlap"], told["catch_up"]) == ("queue_one", True)
     assert told["paused"] is not None
+    add(code).complains(
+        1, "catch-up (True, not False), overlap ('queue-one', not 'allow'): give --replace"
+    )
     typed("schedules", "unpause", "report")
     assert add(code, "--replace", "--json").code == 0
 
@@ -124,10 +127,32 @@ def test_bad_input(desk: Desk, code: Path, options: tuple[str, ...], said: str) 
     assert typed("schedules", "--json").json == {"schedules": []}
 
 
-def test_a_schedule_of_promises_cannot_be_paused(desk: Desk) -> None:
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue-one"])
+def test_the_policy_is_shown_as_it_is_typed(desk: Desk, code: Path, overlap: str) -> None:
+    said = add(code, "--overlap", overlap)
+    lines = typed("schedules", "show", "report").lines
+    assert said.out.splitlines() == lines
+    assert f"overlap   {overlap}, 0 skipped so far" in lines
+
+
+def test_a_name_that_cannot_be_an_id_needs_one(desk: Desk, code: Path) -> None:
+    code.write_text(code.read_text().replace('"report"', '"my.report"'))
+    add(code).complains(2, "give --id, since the workflow's name cannot be one")
+    assert add(code, "--id", "report").code == 0
+
+
+@pytest.mark.parametrize("verb", ["pause", "unpause", "start-now"])
+def test_a_schedule_of_promises_can_only_be_deleted(desk: Desk, code: Path, verb: str) -> None:
     """The protocol knows no such thing."""
     typed(
         *("schedules", "create", "plain", "--cron", "* * * * *"),
         *("--tag", "resonate:target=poll://any@default"),
     )
-    typed("schedules", "pause", "plain").complains(1, "creates promises")
+    typed("schedules", verb, "plain").complains(
+        1,
+        "layby: Schedule 'plain' creates promises, and does not start runs of a workflow: it can "
+        "be deleted, but not paused, unpaused or started now",
+    )
+    add(code, "--id", "plain").complains(
+        1, "(it creates promises): delete it, or give another --id"
+    )

@@ -95,3 +95,30 @@ def test_the_same_written_differently_is_the_same() -> None:
         first = world.ok(report()).schedule
         fields = {"tasks": ["collect", "send"], "context": CONTEXT, "flow": "report"}
         assert world.ok(report(param=value(**fields), timeout=NEVER)).schedule == first
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(1, True), (False, 0), (1, 1.0), ([1], [True]), ({"a": [0]}, {"a": [False]})],
+)
+def test_what_python_calls_equal_is_not_the_same(before: Any, after: Any) -> None:
+    """Runs would begin with another value than the one that was asked for."""
+
+    def with_copies(copies: Any) -> c.CreateRunSchedule:
+        return report(param=param(["collect", "send"], context={"to": "ada", "copies": copies}))
+
+    for one, other in ((before, after), (after, before)):
+        with World() as world:
+            world.ok(with_copies(one))
+            assert "differs in context ('copies'):" in world.send(with_copies(other)).data
+            replaced = world.ok(msgspec.structs.replace(with_copies(other), replace=True))
+            assert (
+                replaced.schedule.promise_param
+                == msgspec.json.encode(with_copies(other).param).decode()
+            )
+
+
+def test_spaces_in_a_rule_do_not_count() -> None:
+    with World() as world:
+        first = world.ok(report()).schedule
+        assert world.ok(report(cron=" 0  9 * *\t* ")).schedule == first

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +21,12 @@ from layby.engine.calendar import next_after
 from layby.errors import StoreGone, StoreOpenHere, StoreOwned, StoreUnreadable
 from layby.store.sqlite import SqliteReader, SqliteStore
 
+READER = """
+import sys
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
+from layby.store.sqlite import SqliteReader
+"""
 SECOND_OWNER = """
 import sys
 from layby.core.settings import Settings
@@ -126,6 +133,30 @@ def log_moved(file: Path) -> None:
     file.with_name("a.db-wal").rename(file.with_name("b.db-wal"))
 
 
+def log_emptied(file: Path) -> None:
+    os.truncate(file.with_name("a.db-wal"), 0)
+
+
+def log_cut_short(file: Path) -> None:
+    """Most of it is still there."""
+    os.truncate(file.with_name("a.db-wal"), log_size(file) - 5_000)
+
+
+def log_lacks_a_byte(file: Path) -> None:
+    os.truncate(file.with_name("a.db-wal"), log_size(file) - 1)
+
+
+def log_overwritten(file: Path) -> None:
+    with file.with_name("a.db-wal").open("r+b") as log:
+        log.write(bytes(4096))
+
+
+def log_size(file: Path) -> int:
+    """As far as the index says; what is behind it is left of an older log."""
+    index = file.with_name("a.db-shm").read_bytes()
+    return 32 + int.from_bytes(index[16:20], sys.byteorder) * (24 + 4096)
+
+
 def index_removed(file: Path) -> None:
     file.with_name("a.db-shm").unlink()
 
@@ -140,6 +171,10 @@ WAYS: dict[Callable[[Path], None], str] = {
     overwritten: "another program has written to the file",
     log_removed: "a.db-wal was removed or replaced",
     log_moved: "a.db-wal was removed or replaced",
+    log_emptied: "a.db-wal was cut short or overwritten",
+    log_cut_short: "a.db-wal was cut short or overwritten",
+    log_lacks_a_byte: "a.db-wal was cut short or overwritten",
+    log_overwritten: "a.db-wal was cut short or overwritten",
     index_removed: "a.db-shm was removed or replaced",
 }
 
@@ -321,6 +356,62 @@ def test_a_log_that_was_removed_is_saved_at_the_end(store: SqliteStore, file: Pa
     assert read(file) >= {"first", "second"}
 
 
+@pytest.mark.parametrize("happens", [log_emptied, log_cut_short, log_overwritten])
+@pytest.mark.parametrize("is_filled", [False, True], ids=["left", "filled"])
+def test_a_log_that_was_cut_is_never_copied_into_the_file(
+    store: SqliteStore, file: Path, happens: Callable[[Path], None], *, is_filled: bool
+) -> None:
+    """SQLite would copy a hole of zeros. What it copied before is there for the next owner."""
+    fill(store)
+    copied = file.read_bytes()
+
+    def commit() -> None:
+        with store.transaction():
+            if is_filled:  # with so much that SQLite would make a checkpoint at once
+                tags = {"x": "y" * 60_000}
+                many = [CreatePromise(id=f"{n}", timeout_at=NEVER, tags=tags) for n in range(150)]
+                apply(store, [(each, 10_000) for each in many], 10_000)
+            happens(file)
+
+    with pytest.raises(StoreGone):
+        commit()
+    for _ in range(2):
+        with pytest.raises(StoreGone, match="what the file holds"):
+            write(store, "lost", size=5_000_000)
+    store.close()
+    assert file.read_bytes() == copied
+    with pytest.raises(StoreUnreadable, match=r"a\.db-wal was overwritten or cut short.*a\.db-shm"):
+        on(file)
+    for name in ("a.db-wal", "a.db-shm"):
+        file.with_name(name).unlink()
+    again = on(file)
+    write(again, "again")
+    again.close()
+    assert read(file) > {"first", "fill0", "again"}
+    with closing(sqlite3.connect(file)) as other:
+        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_log_that_was_cut_is_noticed_at_the_end_at_the_latest(
+    store: SqliteStore, file: Path
+) -> None:
+    fill(store)
+    copied = file.read_bytes()
+    log_emptied(file)
+    store.close()
+    assert file.read_bytes() == copied
+
+
+def test_readers_are_refused_when_the_log_was_cut(store: SqliteStore, file: Path) -> None:
+    reader = store.open_reader(lambda: None)
+    with reader.snapshot(1):
+        pass
+    log_emptied(file)
+    with pytest.raises(StoreGone, match="cut short"), reader.snapshot(1):
+        pass
+    reader.close()
+
+
 def test_a_file_that_was_deleted_can_be_begun_anew(store: SqliteStore, file: Path) -> None:
     unlinked(file)
     store.close()
@@ -369,3 +460,72 @@ def test_readers_in_the_same_process_do_not_loosen_the_lock(store: SqliteStore, 
     with pytest.raises(StoreOwned):
         on(file)
     assert "stop that process" in second_owner(file)
+
+
+# --- the program around us -------------------------------------------------------------------
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has locks of open files")
+
+
+@linux
+def test_who_copies_the_file_does_not_loosen_the_locks(store: SqliteStore, file: Path) -> None:
+    """Any close of the file in this process ends its record locks: SQLite's, which keep the log
+    from being removed, and ours would be among them.
+    """
+    fill(store)
+    shutil.copytree(file.parent, file.parent.with_name("copy"))
+    link = file.with_name("link.db")
+    os.link(file, link)
+    assert "through another name of the same file" in second_owner(link)
+    assert "stop that process" in second_owner(file)
+    count = (
+        "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute('PRAGMA user_version'))"
+    )
+    subprocess.run([sys.executable, "-c", count, str(file)], check=True)
+    write(store, "second")
+    store.close()
+    assert not file.with_name("a.db-wal").exists()
+    assert "second" in read(file)
+
+
+@linux
+def test_a_forked_child_does_not_inherit_the_file(file: Path) -> None:
+    """It may outlive the owner, and knows nothing of the file."""
+    script = f"""
+import os, signal, sys
+{SECOND_OWNER.split("try:", 1)[0]}
+store = SqliteStore(sys.argv[1], Settings(), next_after)
+ready, told = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(told, b"x")
+    signal.pause()
+os.read(ready, 1)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-c", script, str(file)]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        child = int(owner.stdout.readline())
+        owner.wait()
+        try:
+            assert second_owner(file) == ""
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+@linux
+def test_a_reader_through_a_hard_link_is_told_the_reason(store: SqliteStore, file: Path) -> None:
+    """The commits are in a log beside the other name."""
+    link = file.with_name("link.db")
+    os.link(file, link)
+    look = READER + "SqliteReader(sys.argv[1], Settings(), next_after).close()"
+    for name, told in ((link, "give the name that process uses"), (file, "")):
+        command = [sys.executable, "-c", look, str(name)]
+        said = subprocess.run(command, check=False, text=True, capture_output=True).stderr
+        assert told in said
+        assert bool(said) == bool(told)
+    store.close()
+    assert read(link) == {"first"}

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from layby.cli import showing
 from layby.core.commands import Tags
-from layby.core.model import Millis, Promise, Schedule, Task
+from layby.core.model import Millis, Overlap, Promise, Schedule, Task
 from layby.wire import durations, json_values
 from layby.workflow.moments import FOREVER
 from layby.workflow.reasons import short_id
@@ -97,14 +97,20 @@ def schedule_fields(schedule: Schedule, now: Millis) -> Fields:
         yield "paused", showing.instant(schedule.paused_at, now)
     yield "last", showing.instant(schedule.last_run_at, now)
     yield "creates", showing.plain(made_by(schedule))
-    if schedule.overlap != "allow":
-        yield "overlap", showing.plain(f"{schedule.overlap}, {schedule.skipped} skipped so far")
-    if schedule.flow is not None and schedule.catch_up:
-        yield "catch up", showing.plain("every missed occurrence")
+    if schedule.flow is not None:
+        policy = overlap_option(schedule.overlap)
+        yield "overlap", showing.plain(f"{policy}, {schedule.skipped} skipped so far")
+        if schedule.catch_up:
+            yield "catch up", showing.plain("every missed occurrence")
     if (timeout := _bounded(schedule.promise_timeout)) is not None:
         yield "timeout", showing.plain(durations.shown(timeout))
     yield from _tag_fields(schedule.promise_tags)
     yield "param", showing.plain(showing.value(schedule.promise_param))
+
+
+def overlap_option(overlap: Overlap) -> str:
+    """As it is typed."""
+    return overlap.replace("_", "-")
 
 
 def rule_of(schedule: Schedule) -> str:

@@ -2,7 +2,9 @@
 
 import sys
 import uuid
-from contextlib import redirect_stdout
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stdout
+from typing import Final, get_args
 
 import click
 
@@ -26,14 +28,28 @@ from layby.core.model import Overlap, Schedule
 from layby.core.queries import SearchSchedules
 from layby.core.replies import Reply, RunData, ScheduleData, SchedulePage
 from layby.core.schedules import group as group_of
-from layby.errors import NotFound, error_for
+from layby.errors import NotFound, UsageError, error_for
 from layby.runner.flow_directory import FlowDirectory
 from layby.runner.schedule import command_for
 from layby.workflow.names import close_match
 from layby.workflow.reasons import short_id
 from layby.workflow.workflow import Workflow
 
-OVERLAPS: dict[str, Overlap] = {"allow": "allow", "skip": "skip", "queue-one": "queue_one"}
+OVERLAPS: Final[dict[str, Overlap]] = {
+    record_views.overlap_option(each): each for each in get_args(Overlap)
+}
+_OPTIONS: Final = {
+    "pass id= to schedule()": "give --id",
+    "use replace to change it, or another id": "give --replace to change it, or another --id",
+    "or use another id": "or give another --id",
+    "catch_up (": "catch-up (",
+    **{
+        told.format(overlap): told.format(option)
+        for option, overlap in OVERLAPS.items()
+        for told in ("overlap ('{}', not ", ", not '{}')")
+    },
+}
+"""What texts for programs say, and what is typed for it."""
 
 
 @click.command(
@@ -92,21 +108,23 @@ def add(
 
     async def work(client: Client) -> Schedule:
         directory = _directory(client, place, group)
-        command = command_for(
-            flow if isinstance(flow, Workflow) else await directory.find(flow),
-            cron,
-            group,
-            schedule_id=schedule_id,
-            context=read_context(given) if given else None,
-            timezone=timezone,
-            catch_up=catch_up,
-            deadline=None if deadline is None else deadline / 1000,
-            overlap=OVERLAPS[overlap],
-            replace=replace,
-        )
+        layout = flow if isinstance(flow, Workflow) else await directory.find(flow)
+        with _telling_options():
+            command = command_for(
+                layout,
+                cron,
+                group,
+                schedule_id=schedule_id,
+                context=read_context(given) if given else None,
+                timezone=timezone,
+                catch_up=catch_up,
+                deadline=None if deadline is None else deadline / 1000,
+                overlap=OVERLAPS[overlap],
+                replace=replace,
+            )
         reply = await client.send(command)
         if reply.status in (400, 409):
-            raise error_for(reply.status, str(reply.data))  # it names the schedule itself
+            raise error_for(reply.status, _as_typed(str(reply.data)))  # it names the schedule
         schedule = expect(reply, ScheduleData, f"schedule '{command.id}'").schedule
         await directory.warn_if_nobody_works(command.name)
         return schedule
@@ -185,9 +203,25 @@ async def told(client: Client, command: Command, schedule_id: str) -> Reply:
         ids = [each.id for each in known.schedules] if isinstance(known, SchedulePage) else []
         hint = close_match(schedule_id, ids) or ": look with `layby schedules`"
         raise NotFound(f"there is no schedule '{schedule_id}'{hint}")
+    if reply.status == 409:
+        raise error_for(reply.status, str(reply.data))  # it names the schedule or the run itself
     cron = command.cron if isinstance(command, CreateSchedule) else ""
     expect(reply, object, f"schedule '{schedule_id}'", cron)
     return reply
+
+
+@contextmanager
+def _telling_options() -> Generator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(_as_typed(str(error))) from None
+
+
+def _as_typed(text: str) -> str:
+    for told, typed in _OPTIONS.items():
+        text = text.replace(told, typed)
+    return text
 
 
 def _changed(place: Place, command: Command, schedule_id: str) -> Schedule:

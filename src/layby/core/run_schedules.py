@@ -174,7 +174,8 @@ def _put(d: Draft, schedule: Schedule) -> Reply:
 def _not_ours(schedule_id: str, schedule: Schedule | None) -> Reply:
     if schedule is None:
         return NOT_FOUND
-    return refuse(409, f"Schedule '{schedule_id}' creates promises: only those of workflows can")
+    why = f"Schedule '{schedule_id}' creates promises, and does not start runs of a workflow"
+    return refuse(409, f"{why}: it can be deleted, but not paused, unpaused or started now")
 
 
 def _wanted(c: CreateRunSchedule, now: Millis, next_run_at: Millis) -> Schedule:

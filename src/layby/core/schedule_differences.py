@@ -12,6 +12,7 @@ from layby.core.runs import Node
 from layby.core.schedules import group, nodes
 
 LISTED: Final = 3
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _TOLD_BY_OTHERS: Final = ("flow", "tasks")
 """In the param of a root, these repeat the name of the workflow and the nodes."""
 
@@ -38,7 +39,7 @@ def _told(existing: Schedule, wanted: Schedule) -> Iterator[str]:
 
 def _shown(schedule: Schedule) -> dict[str, str]:
     return {
-        "cron": f"'{schedule.cron}'",
+        "cron": f"'{' '.join(schedule.cron.split())}'",
         "time zone": f"'{schedule.timezone}'",
         "catch_up": str(schedule.catch_up),
         "overlap": f"'{schedule.overlap}'",
@@ -85,9 +86,9 @@ def _named_field(name: str, before: object, after: object) -> str:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    absent = object()
-    every = dict.fromkeys((*before, *after))
-    return [each for each in every if before.get(each, absent) != after.get(each, absent)]
+    """By their JSON: to Python, 1 and True and 1.0 are equal."""
+    old, new = ({name: _encode(each) for name, each in of.items()} for of in (before, after))
+    return [each for each in dict.fromkeys((*old, *new)) if old.get(each) != new.get(each)]
 
 
 def _fields(param: str) -> dict[str, Any] | None:

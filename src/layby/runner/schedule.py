@@ -166,6 +166,8 @@ async def _sent(runner: "Runner", command: Command, schedule_id: str) -> Reply:
         known = tuple(each.id for each in await list_all(runner))
         hint = close_match(schedule_id, known) or "; runner.schedules() lists what there is"
         raise NotFound(f"there is no schedule '{schedule_id}'{hint}")
+    if reply.status == 409:
+        raise error_for(reply.status, str(reply.data))  # it names the schedule or the run itself
     if not reply.is_ok:
         raise error_for(reply.status, f"schedule '{schedule_id}': {reply.data}")
     return reply

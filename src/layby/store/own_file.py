@@ -6,41 +6,19 @@ leaves: inode, size and time of the last write. Those of the database change whe
 log into it (a checkpoint), and never otherwise.
 """
 
-import mmap
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final, NamedTuple
 
 from layby.errors import StoreGone
+from layby.store import wal_breaks
+from layby.store.own_log import OwnLog
+from layby.store.wal_index import WalIndex
 
 Identity = tuple[int, int]
 """Device and inode: the same file under whatever name."""
-_INDEX_BYTES: Final = 136
-"""As far as the part of the -shm file that SQLite documents for everybody."""
 Written = tuple[int, int]
 """When something was last written to the database, and its size."""
-_NONE: Final = bytes(4)
-
-
-class _Index(NamedTuple):
-    """See "WAL-Index Header" and "Checkpoint Information" in SQLite's documented walformat."""
-
-    frames: bytes
-    """In the log; none right after a checkpoint that has emptied it."""
-    salt: bytes
-    """Changes whenever the log is started again."""
-    copied: bytes
-    """Frames that a checkpoint has copied into the database; none in a log that was restarted."""
-    attempted: bytes
-    """Set before a checkpoint writes; `copied` follows when it is done."""
-
-    def explains_writing_since(self, before: "_Index", *, after_commit: bool) -> bool:
-        """A checkpoint writes several times. That a commit restarts the log writes nothing."""
-        if self.copied != self.attempted:
-            return True  # one is under way
-        is_own_restart = after_commit and self.attempted == _NONE and self.frames != _NONE
-        return self[1:] != before[1:] and not is_own_restart
 
 
 def identity(path: Path) -> Identity | None:
@@ -63,17 +41,18 @@ class OwnFile:
         real = path.resolve()
         self._file = file
         self._identity = _identity(os.fstat(file))
-        index = real.with_name(f"{real.name}-shm")
-        self._beside = {str(each): _identity(each.stat()) for each in (log_of(real), index)}
-        self._index_file = os.open(index, os.O_RDONLY | os.O_CLOEXEC)
-        self._index = mmap.mmap(self._index_file, _INDEX_BYTES, prot=mmap.PROT_READ)
+        log, index = log_of(real), real.with_name(f"{real.name}-shm")
+        self._beside = {str(each): _identity(each.stat()) for each in (log, index)}
         self._page = connection.execute("PRAGMA page_size").fetchone()[0]
+        self._index = WalIndex(index)
+        self._log = OwnLog(log, self._page, self._index)
         (root,) = connection.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = 'store_time'"
         ).fetchone()
         self._samples = (0, (root - 1) * self._page)
         self.is_overwritten = False
-        self._last_index = self._read_index()
+        self._is_log_lost = False
+        self._last_index = self._index.read()
         self._remember(_written(os.fstat(file)))
 
     def look(self, *, after_commit: bool = False) -> None:
@@ -82,7 +61,7 @@ class OwnFile:
         Before a transaction has written anything, whatever has happened to the log was done by
         somebody else who uses SQLite.
         """
-        index = self._read_index()  # first: one that is too old explains more later, not less
+        index = self._index.read()  # first: one that is too old explains more later, not less
         written = _written(self.look_at_path())
         if written != self._written:
             self._judge(written, after_commit=after_commit)
@@ -108,17 +87,28 @@ class OwnFile:
             if (found.st_dev, found.st_ino) != known:
                 raise self._lost_beside(name)
 
+    def look_at_log(self) -> None:
+        """Raise if the log does not hold what was committed: from then on nobody may use it. Any
+        thread may ask.
+        """
+        if self._is_log_lost or not self._log.is_whole():
+            self._is_log_lost = True
+            raise self._lost_log()
+
+    def is_checkpoint_due(self) -> bool:
+        return self._index.read().has_to_copy(wal_breaks.CHECKPOINT_FRAMES)
+
     def close(self) -> None:
         """After the connection."""
+        self._log.close()
         self._index.close()
-        os.close(self._index_file)
 
     def _judge(self, written: Written, *, after_commit: bool) -> None:
         """Something was written: by SQLite, or nothing that differs (`touch`), or by a stranger.
 
         Every commit stores the time, so an older copy of this very store differs in that page.
         """
-        is_explained = not self.is_overwritten and self._read_index().explains_writing_since(
+        is_explained = not self.is_overwritten and self._index.read().explains_writing_since(
             self._last_index, after_commit=after_commit
         )
         self.is_overwritten = not is_explained and (
@@ -134,10 +124,6 @@ class OwnFile:
     def _read_samples(self) -> tuple[bytes, ...]:
         return tuple(os.pread(self._file, self._page, start) for start in self._samples)
 
-    def _read_index(self) -> _Index:
-        index = self._index
-        return _Index(index[16:20], index[32:40], index[96:100], index[128:132])
-
     def _gone(self, what: str) -> StoreGone:
         name = Path(self._path).name
         back = "" if self.is_overwritten else "put the original back, or "
@@ -146,6 +132,17 @@ class OwnFile:
             f"the file you want"
         )
         return StoreGone(f"{self._path}: {what}; nothing is written until that is mended: {remedy}")
+
+    def _lost_log(self) -> StoreGone:
+        name = Path(self._path).name
+        harm = ", and the file may be damaged" if self._index.read().is_copying else ""
+        return StoreGone(
+            f"{self._path}: {name}-wal was cut short or overwritten while it was in use, and the "
+            f"commits that SQLite had not copied from there into the file are lost{harm}; "
+            "nothing is read or written any more: stop this process, which leaves the file as it "
+            f"is, remove {name}-wal and {name}-shm, and start it again with what the file holds, "
+            "or with a backup in its place"
+        )
 
     def _lost_beside(self, name: str) -> StoreGone:
         return StoreGone(

@@ -1,10 +1,9 @@
 """One process owns a database file; the lock dies with it, and that is how its work is freed.
 
-The locks are record locks on FILE.lock and on a byte of the file itself. Such locks belong to the
-process, so a second opening inside the same process is refused by a list of our own.
+The locks are on FILE.lock and on a byte of the file itself. Where they are record locks, they
+belong to the process: so a second opening inside the same process is refused by a list of our own.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from layby.errors import StoreOpenHere, StoreOwned, StoreUnavailable, StoreUnreadable
+from layby.store import file_locks
 from layby.store.own_file import Identity, identity, log_of
 
 _owned_here: set[Path | Identity | None] = set()
@@ -29,6 +29,10 @@ MAX_SOCKET_PATH = 100
 
 _LOCKED_BYTE: Final = 1 << 62
 """Of the database: far from the bytes that SQLite locks."""
+_IN_USE: Final = (2**30 + 2, 510)
+"""Start and length of what every connection to a database has locked. Whoever closes the last one,
+as far as this tells, removes the log.
+"""
 _BELONGING: Final = ("database", "log")
 """The part of a signature that says which log is whose."""
 
@@ -58,9 +62,17 @@ class Ownership:
         self._sign()
 
     def confirm(self) -> None:
-        """SQLite has opened the database, which dropped our lock on it; it does so only then."""
+        """SQLite has opened the database, which dropped a record lock on it; it does so only then.
+
+        The program around us can drop SQLite's own locks, so what they say is said once more.
+        """
         self._lock_database()
+        file_locks.share(self.database, *_IN_USE)
         self._sign()
+
+    def prepare_closing(self) -> None:
+        """SQLite wants the database for itself when it copies the log into it for the last time."""
+        file_locks.stop_sharing(self.database, *_IN_USE)
 
     def _sign(self) -> None:
         """Say who owns it; on a full disk the lock still holds, without naming its owner.
@@ -78,7 +90,10 @@ class Ownership:
         self._write_signature()
 
     def disown_log(self) -> None:
-        """The database was overwritten: nobody may add the log that is left to it."""
+        """One of them was overwritten or cut: nobody may add what is left of the log to the file.
+
+        Frames that were copied long ago would undo what was copied after them.
+        """
         if self._signature["database"] is not None:
             self._signature["database"] = None
             self._write_signature()
@@ -94,13 +109,13 @@ class Ownership:
 
     def _lock(self, database: Path) -> None:
         """The lock on FILE.lock names its owner; that on the database holds under every name."""
-        if not _is_locked_by_us(self._file):
+        if not file_locks.take(self._file):
             raise StoreOwned(_owned_by(database, _read_signature(self._file)))
         self.database = _opened(self._real, 0o644, f"{database}: the file cannot be opened")
         self._lock_database()
 
     def _lock_database(self) -> None:
-        if not _is_locked_by_us(self.database, _LOCKED_BYTE):
+        if not file_locks.take(self.database, _LOCKED_BYTE, 1):
             raise StoreOwned(
                 f"{self._real} is in use by another process, through another name of the same file "
                 f"(a hard link) or although {self._path.name} was removed: stop that process "
@@ -113,12 +128,18 @@ class Ownership:
         log = log_of(self._real)
         if os.fstat(self.database).st_size == 0 or signed.get("log") is None:
             return  # SQLite itself drops the log of an empty database
-        is_same_log = identity(log) == tuple(signed["log"])
-        if is_same_log and identity(self._real) != tuple(signed.get("database") or ()):
+        if identity(log) != tuple(signed["log"]):
+            return
+        without = f"remove {log.name} and {self._real.name}-shm to use this one"
+        if signed.get("database") is None:
+            raise StoreUnreadable(
+                f"{database} or {log.name} was overwritten or cut short while it was in use, and "
+                f"they do not fit together: {without}, or do so and put a backup in its place"
+            )
+        if identity(self._real) != tuple(signed["database"]):
             raise StoreUnreadable(
                 f"{database} was replaced while it was in use, and {log.name} belongs to the file "
-                f"that was here before: put that one back, or remove {log.name} and "
-                f"{self._real.name}-shm to use this one"
+                f"that was here before: put that one back, or {without}"
             )
 
     def _write_signature(self) -> None:
@@ -128,9 +149,10 @@ class Ownership:
                 os.pwrite(self._file, json.dumps(self._signature).encode(), 0)
 
     def _close(self) -> None:
-        os.close(self._file)
+        """FILE.lock last: as long as the database is locked, it says by whom."""
         if self.database >= 0:
-            os.close(self.database)
+            file_locks.close(self.database)
+        file_locks.close(self._file)
 
 
 def socket_of(database: Path) -> Path:
@@ -178,6 +200,32 @@ def misled_owner(database: Path) -> str | None:
     return _who(signed) if _is_alive(signed["pid"]) and holds != identity(database) else None
 
 
+def refuse_other_name(database: Path) -> None:
+    """What its owner has committed is in a log beside the other name: here an old state would be
+    read, or none.
+    """
+    lock = database.resolve().with_name(database.resolve().name + ".lock")
+    if {lock, identity(database)} & _owned_here:
+        return  # do not open what SQLite or we have locked: closing it could release that
+    if _is_taken(database, _LOCKED_BYTE, 1) and not _is_taken(lock, 0, 0):
+        raise StoreOwned(
+            f"{database} is in use by another process, through another name of the same file (a "
+            f"hard link) or although {lock.name} was removed: give the name that process uses, or "
+            "stop it first"
+        )
+
+
+def _is_taken(path: Path, start: int, length: int) -> bool:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return file_locks.is_taken(file, start, length)
+    finally:
+        os.close(file)
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -194,15 +242,6 @@ def _opened(path: Path, mode: int, what: str) -> int:
     except OSError as error:
         remedy = "check that the folder exists and is writable"
         raise StoreUnavailable(f"{what} ({error.strerror}): {remedy}") from error
-
-
-def _is_locked_by_us(file: int, start: int = 0) -> bool:
-    length = 1 if start else 0  # 0: all of it
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
-    except OSError:
-        return False
-    return True
 
 
 def _read_owner(path: Path) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,7 +16,7 @@ from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
 from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
 from layby.store.own_file import OwnFile
-from layby.store.ownership import Ownership
+from layby.store.ownership import Ownership, refuse_other_name
 from layby.store.shrinking import compact, prepare_shrinking, shrink
 from layby.store.sql import SqlStore
 from layby.store.sqlite_snapshots import SqliteSnapshots, TimedConnection
@@ -51,25 +51,38 @@ class SqliteStore(SqlStore):
             super().__init__(connection, _DIALECT, settings, calendar, str(self.path))
             self._ownership.confirm()
             self._own_file = OwnFile(self.path, self._ownership.database, connection)
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `_make_checkpoint`
             undo.pop_all()
         self._is_open = True
 
     def _begin(self) -> None:
+        self._look_at_log()  # first: SQLite would take what it finds there for damage
         super()._begin()
         self._look()
 
     def _commit(self) -> None:
         super()._commit()
+        self._look_at_log()
         self._look(after_commit=True)
         self._own_file.look_beside()
+        self._make_checkpoint()
+
+    def _make_checkpoint(self) -> None:
+        """SQLite would make it at the end of a commit, before anybody has looked at the log.
+
+        As then, what was committed is safe in the log if it fails, and the next commit tries again.
+        """
+        if self._own_file.is_checkpoint_due():
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def open_reader(self, give_way: Callable[[], None]) -> SqliteSnapshots:
         connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)
         assert isinstance(connection, TimedConnection)
         connection.give_way = give_way
-        look = self._own_file.look_at_path
-        look()
-        return SqliteSnapshots(connection, self._sql, self._name, self._breaks, look)
+        own = self._own_file
+        own.look_at_path()
+        return SqliteSnapshots(connection, self._sql, self._name, self._breaks, own)
 
     @contextmanager
     def transaction(self, *, lazily: bool = False) -> Generator[None]:
@@ -103,11 +116,13 @@ class SqliteStore(SqlStore):
             return
         self._is_open = False
         try:
+            self._look_at_log()
             self._look()
             is_ours = True
         except StoreGone:
             is_ours = False
             self._connection.interrupt()  # SQLite would copy its log into the file
+        self._ownership.prepare_closing()
         super().close()
         self._own_file.close()
         self._ownership.release(is_clean=is_ours)
@@ -120,11 +135,19 @@ class SqliteStore(SqlStore):
                 self._ownership.disown_log()
             raise
 
+    def _look_at_log(self) -> None:
+        try:
+            self._own_file.look_at_log()
+        except StoreGone:
+            self._ownership.disown_log()
+            raise
+
 
 class SqliteReader(SqlStore):
     """Reads a file without owning or changing it; a running owner is not disturbed."""
 
     def __init__(self, path: Path | str, settings: Settings, calendar: Calendar) -> None:
+        refuse_other_name(Path(path))
         connection = _connect_readonly(Path(path))
         super().__init__(connection, _DIALECT, settings, calendar, str(path))
 

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, Final
 
 from layby.errors import ReadRefused
+from layby.store.own_file import OwnFile
 from layby.store.sql_reads import SqlReads
 from layby.store.sqlite_session import SqliteSession
 from layby.store.statements import Statements
@@ -51,7 +52,7 @@ class TimedConnection(sqlite3.Connection):
 
 
 class SqliteSnapshots(SqlReads):
-    """See `api.StoreReader`. `look` raises if the file that was opened is not there any more."""
+    """See `api.StoreReader`. `own_file`: the file that was opened, which may be taken away."""
 
     def __init__(
         self,
@@ -59,21 +60,26 @@ class SqliteSnapshots(SqlReads):
         sql: Statements,
         name: str,
         breaks: WalBreaks,
-        look: Callable[[], object],
+        own_file: OwnFile,
     ) -> None:
         super().__init__(SqliteSession(connection, "BEGIN"), sql, name)
         self._timed = connection
         self._breaks = breaks
-        self._look = look
+        self._own_file = own_file
 
     @contextmanager
     def snapshot(self, seconds: float) -> Generator["SqliteSnapshots"]:
         with self._breaks.snapshot(), self._timed_snapshot(seconds):
             yield self
 
+    def _begin(self) -> None:
+        self._own_file.look_at_log()
+        super()._begin()
+
     def _commit(self) -> None:
         super()._commit()
-        self._look()
+        self._own_file.look_at_path()
+        self._own_file.look_at_log()
 
     @contextmanager
     def _timed_snapshot(self, seconds: float) -> Generator[None]:

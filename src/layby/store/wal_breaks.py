@@ -15,6 +15,8 @@ KEPT_BYTES: Final = 4 * 2**20
 """What is left of the log's file when it begins anew."""
 WAL_BYTES: Final = 32 * 2**20
 """A longer log calls for a break."""
+CHECKPOINT_FRAMES: Final = 1_000
+"""A log with so many frames is copied into the database after each commit: SQLite's own default."""
 BREAK_S: Final = 0.25
 """How long a break lasts at most: without writes, the log neither grows nor begins anew."""
 
