@@ -13,7 +13,7 @@ from typing import Final
 
 from layby.core.commands import Command
 from layby.core.kinds import Query
-from layby.engine.items import Answer, Item, answer
+from layby.engine.items import NOT_BEGUN, Answer, Item, answer
 from layby.engine.read_turns import THREADS, ReadTurns
 from layby.errors import EngineStopped
 from layby.store.api import Store, StoreReader
@@ -130,8 +130,8 @@ class _ReadDesk:
         self._reader: StoreReader | None = None
 
     def answer_to(self, item: Item) -> Answer:
-        if item.is_abandoned:
-            return EngineStopped("nobody waits for this answer any more")
+        if item.is_abandoned or item.is_gone():
+            return NOT_BEGUN
         try:
             if self._reader is None:
                 self._reader = self._open_reader()
