@@ -68,10 +68,11 @@ class Scales:
         """
         if len(batch) <= 1 or all(item.allowance is None for item in batch):
             return [0] * len(batch)
+        heavy: Mapping[str, int] = {}
         try:
             heavy = self._heavy(_ids(batch))
         except StoreError:
-            heavy = {}  # the transaction fails as well, and its callers are told
+            pass  # the transaction fails as well, and its callers are told
         return _shared_out(heavy, batch, self._most) if heavy else [0] * len(batch)
 
     def _heavy(self, ids: Sequence[str]) -> Mapping[str, int]:

@@ -1,9 +1,10 @@
 """Who may go on with what is large: callers take turns, whatever the size of what each asks.
 
-One request with a large answer needs a turn until that is encoded. A large batch is carried out in slices, and each slice needs a turn. Only a few have one at once, so
-a small request waits for as many slices at most, however many large batches there are. The next
-turn goes to the caller who has waited longest for one; a caller with a hundred batches waits in
-line a hundred times, but its batches only take turns with each other.
+A request with a large answer has a turn until that is encoded. A large batch is carried out in
+slices, and each slice needs a turn. Only a few have one at once, so a small request waits for as
+many large answers or slices at most, however many were asked for. The next turn goes to the caller
+who has waited longest for one; a caller with a hundred batches waits in line a hundred times, but
+its batches only take turns with each other.
 """
 
 import asyncio
