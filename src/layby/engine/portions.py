@@ -7,6 +7,7 @@ for the answers. Whatever its sender no longer waits for is put off too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct, field
@@ -69,10 +70,8 @@ class Scales:
         if len(batch) <= 1 or all(item.allowance is None for item in batch):
             return [0] * len(batch)
         heavy: Mapping[str, int] = {}
-        try:
+        with suppress(StoreError):  # the transaction fails as well, and its callers are told
             heavy = self._heavy(_ids(batch))
-        except StoreError:
-            pass  # the transaction fails as well, and its callers are told
         return _shared_out(heavy, batch, self._most) if heavy else [0] * len(batch)
 
     def _heavy(self, ids: Sequence[str]) -> Mapping[str, int]:

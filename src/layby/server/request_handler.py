@@ -135,7 +135,9 @@ class RequestHandler:
     def _ask_in_batch(
         self, asking: "Asking", request: Request, allowance: Allowance
     ) -> "asyncio.Future[Reply] | Reply":
-        return _refused_in_batch(request) or self._ask(request, asking, allowance)
+        forbidden = self._gate.permit(asking.who, request.kind, request.body)
+        refused = forbidden or _refused_in_batch(request)
+        return refused or self._ask_permitted(request, asking, allowance)
 
     def _ask(
         self, request: Request, asking: "Asking", allowance: Allowance
