@@ -113,9 +113,9 @@ class Reads:
                 self._idle -= 1
 
     def _end(self, item: Item) -> None:
+        """Wakes nobody: this thread begins its caller's next, or one that had no room."""
         with self._changed:
             self._turns.end(item)
-            self._changed.notify()  # its caller's next, or one that had no room
 
 
 class _ReadDesk:
