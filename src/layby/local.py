@@ -9,7 +9,7 @@ the engine accepts what they send, so that everything else is still served in be
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Final
 
@@ -63,14 +63,18 @@ class LocalClient:
         now: Millis | None = None,
         caller: Hashable = None,
         allowance: Allowance | None = None,
+        is_gone: Callable[[], bool] | None = None,
     ) -> "asyncio.Future[Reply]":
         """Requests keep the order of the calls; `now` sets the time, for debugging and tests.
 
         `caller`: for whom, if this client serves several; reads of one do not hold up others'.
-        Requests that share an `allowance` may be answered with NOT_BEGUN.
+        Requests that share an `allowance` may be answered with NOT_BEGUN, and so may those of a
+        caller that `is_gone` by the time their turn comes.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
         item = Item(request, self._sink, future, now, caller, allowance)
+        if is_gone is not None:
+            item.is_gone = is_gone
         if isinstance(request, Take | WatchPromise | Query):
             future.add_done_callback(partial(_abandon, item))
         self._post(item)

@@ -1,24 +1,29 @@
 """What a batch may load: portions by the size of what is stored, in order, none forgotten."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layby.core.commands import Command, CreatePromise, GetPromise, Value
+from layby.core.commands import Command, CreatePromise, GetPromise, SettlePromise, Value
 from layby.core.model import NEVER
+from layby.core.queries import SearchPromises
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.items import NOT_BEGUN, Allowance, Answer, Item
-from layby.engine.portions import portions
+from layby.engine.portions import Portion, Scales
 from layby.errors import StoreBusy, StoreError
+from layby.store.api import Store
 from layby.store.memory import MemoryStore
+from layby.store.page_bounds import LIGHT
 from layby.store.sqlite import SqliteStore
 from tests.helpers.clocks import ManualClock
+from tests.helpers.postgres_stores import postgres_store
 
-SIZES = {"small": 10, "large": 1_000, "none": 0}
+SIZES = {"small": 10, "large": 2 * LIGHT, "none": 0}
 
 
 def filled(store: SqliteStore | MemoryStore) -> Engine:
@@ -30,11 +35,15 @@ def filled(store: SqliteStore | MemoryStore) -> Engine:
     return engine
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request, tmp_path):
     if request.param == "memory":
-        return MemoryStore(Settings(), next_after)
-    return SqliteStore(tmp_path / "layby.db", Settings(), next_after)
+        yield MemoryStore(Settings(), next_after)
+    elif request.param == "sqlite":
+        yield SqliteStore(tmp_path / "layby.db", Settings(), next_after)
+    else:
+        with closing(postgres_store()) as found:
+            yield found
 
 
 def ignore(_: object) -> None:
@@ -45,20 +54,23 @@ def gets(names: Sequence[str], allowance: Allowance | None) -> list[Item]:
     return [Item(GetPromise(id=name), ignore, allowance=allowance) for name in names]
 
 
-def test_weights_are_in_order_and_end_where_it_is_too_much(store):
+def portions(store: Store, batch: Sequence[Item], most: int = 10**6) -> list[Portion]:
+    return list(Scales(store, most).portions(batch))
+
+
+def test_only_what_is_heavy_is_told(store):
     filled(store)
-    assert store.weigh([], 100) == []
-    small, none, large = store.weigh(["small", "none", "large", "small"], 900)
-    assert none == 0
-    assert SIZES["small"] < small < 100 < SIZES["large"] < large
-    assert store.weigh(["small", "small"], 10_000) == [small, small]
+    assert store.weigh([], 100) == {}
+    weights = store.weigh(["small", "none", "large", "small"], 10**6)
+    assert list(weights) == ["large"]
+    assert SIZES["large"] < weights["large"] < SIZES["large"] + 100
 
 
 @pytest.mark.parametrize("asked", [["large"] * 5, ["small"] * 5 + ["large"] * 2])
 def test_a_transaction_ends_when_it_has_loaded_enough(store, asked):
     filled(store)
     batch = gets(asked, Allowance(10**9))
-    found = list(portions(store, batch, most=1_000))
+    found = portions(store, batch, most=1_000)
     assert [item for each in found for item in each.begun] == batch
     assert all(not each.put_off for each in found)
     larges = [
@@ -72,9 +84,60 @@ def test_what_goes_beyond_the_allowance_is_put_off_and_all_that_follows(store):
     filled(store)
     mine, others = Allowance(500), Allowance(500)
     batch = [*gets(["large", "small", "none"], mine), *gets(["small", "none"], others)]
-    found = list(portions(store, batch, most=10**6))
+    found = portions(store, batch)
     assert [item for each in found for item in each.begun] == [batch[0], *batch[3:]]
     assert [item for each in found for item in each.put_off] == batch[1:3]
+
+
+def test_a_strict_allowance_has_room_for_all_or_the_rest_is_put_off(store):
+    """Even the first, so that whoever has no turn loads nothing large."""
+    filled(store)
+    mine, others = Allowance(LIGHT, strict=True), Allowance(LIGHT, strict=True)
+    batch = [*gets(["small", "large", "none"], mine), *gets(["small", "none"], others)]
+    found = portions(store, batch)
+    assert [item for each in found for item in each.begun] == [batch[0], *batch[3:]]
+    assert [item for each in found for item in each.put_off] == batch[1:3]
+
+
+def test_what_is_asked_by_somebody_who_hung_up_is_not_begun(store):
+    """Reads and writes alike; a take that waits has begun."""
+    engine = filled(store)
+    answers: list[tuple[Item, Answer]] = []
+    requests: list[Command] = [GetPromise(id="small"), CreatePromise(id="new", timeout_at=NEVER)]
+    engine.submit([Item(each, answers.extend, is_gone=lambda: True) for each in requests])
+    engine.pump()
+    assert [answer for _, answer in answers] == [NOT_BEGUN, NOT_BEGUN]
+    assert engine.call(GetPromise(id="new")).status == 404
+    waiting = gets(["small"], None)[0]
+    waiting.is_gone, waiting.until = lambda: True, 1
+    assert [each.begun for each in portions(store, [waiting])] == [[waiting]]
+
+
+def test_a_search_of_somebody_who_hung_up_is_not_carried_out(store):
+    engine = filled(store)
+    answers: list[tuple[Item, Answer]] = []
+    engine.submit([Item(SearchPromises(), answers.extend, is_gone=lambda: True)])
+    engine.pump()
+    assert [answer for _, answer in answers] == [NOT_BEGUN]
+
+
+def test_what_is_known_to_be_heavy_is_weighed_again_only_when_it_has_changed(store, monkeypatch):
+    engine = filled(store)
+    asked: list[list[str]] = []
+    weigh = store.weigh
+    monkeypatch.setattr(store, "weigh", lambda ids, most: asked.append(ids) or weigh(ids, most))
+
+    def ask() -> None:
+        engine.submit(gets(["large", "small"], Allowance(10**6)))
+        engine.pump()
+
+    ask()
+    ask()
+    seconds = ["large", "small"] if store.is_shared else ["small"]  # others change it too
+    assert asked == [["large", "small"], seconds]
+    assert engine.call(SettlePromise(id="large", state="resolved")).status == 200
+    ask()
+    assert asked[2:] == [["large", "small"]]
 
 
 def test_what_is_put_off_is_answered_and_not_done(store):
@@ -98,7 +161,7 @@ def test_a_store_that_cannot_weigh_loses_nobody(store, monkeypatch):
 
     monkeypatch.setattr(store, "weigh", fail)
     batch = gets(["large", "small"], Allowance(5))
-    assert [item for each in portions(store, batch) for item in each.begun] == batch[:2]
+    assert [item for each in portions(store, batch) for item in each.begun] == batch
 
 
 def test_a_file_that_cannot_be_read_is_told_as_in_a_transaction(tmp_path):
@@ -117,8 +180,8 @@ def test_requests_of_this_process_are_not_weighed(store, monkeypatch):
 
 @given(
     asked=st.lists(st.tuples(st.sampled_from(sorted(SIZES)), st.integers(0, 3)), max_size=30),
-    room=st.integers(1, 3_000),
-    most=st.integers(1, 3_000),
+    room=st.integers(1, 6 * LIGHT),
+    most=st.integers(1, 6 * LIGHT),
 )
 def test_every_request_is_begun_or_put_off_once_and_in_order(asked, room, most):
     """Of each caller a beginning is begun, at least one, and the rest is put off."""
@@ -127,7 +190,7 @@ def test_every_request_is_begun_or_put_off_once_and_in_order(asked, room, most):
     allowances: list[Allowance | None] = [Allowance(room) for _ in range(3)]
     allowances.append(None)
     batch = [gets([name], allowances[caller])[0] for name, caller in asked]
-    found = list(portions(store, batch, most))
+    found = portions(store, batch, most)
     begun = [item for each in found for item in each.begun]
     put_off = [item for each in found for item in each.put_off]
     assert sorted(map(id, begun + put_off)) == sorted(map(id, batch))

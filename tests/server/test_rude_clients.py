@@ -17,6 +17,7 @@ from tests.helpers.server_process import ServerProcess
 
 LARGE = 2 * 2**20
 COUNT = 100
+MORE = {"promise.get": {}, "promise.settle": {"state": "rejected"}}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,39 @@ def test_who_hangs_up_is_not_worked_for(server: ServerProcess) -> None:
             rude.send(reads())
     is_served(server)
     assert answered(server, "promise.get") - before < 100
+
+
+@pytest.mark.parametrize("kind", MORE)
+def test_nor_with_single_requests(server: ServerProcess, kind: str) -> None:
+    """A few begin before the server hears that nobody is there."""
+    before = answered(server, kind)
+    for number in range(200):
+        data = {"id": f"large-{60 + number % 40}", **MORE[kind]}
+        with Line(server.port) as rude:
+            rude.send(post(envelope(kind, data)))
+    is_served(server)
+    assert answered(server, kind) - before < 50
+
+
+def test_nor_with_searches(server: ServerProcess) -> None:
+    before = answered(server, "promise.search")
+    for _ in range(100):
+        with Line(server.port) as rude:
+            rude.send(post(envelope("promise.search", {"limit": 100})))
+    with Line(server.port) as line:
+        assert line.ask("promise.search", {"limit": 1}).status == 200
+    assert answered(server, "promise.search") - before < 50
+
+
+def test_small_requests_overtake_large_ones(server: ServerProcess) -> None:
+    """Sixty single reads of two megabytes are under way, and nobody reads them."""
+    before = answered(server, "promise.get")
+    with ExitStack() as all_:
+        for number in range(60):
+            rude = all_.enter_context(Line(server.port, receive_buffer=4_096))
+            rude.send(post(envelope("promise.get", {"id": f"large-{number}"})))
+        is_served(server)
+        assert answered(server, "promise.get") - before < 60
 
 
 def test_who_does_not_read_takes_no_memory(server: ServerProcess) -> None:

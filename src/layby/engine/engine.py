@@ -43,7 +43,7 @@ from layby.engine.elsewhere import (
 from layby.engine.items import NOT_BEGUN, Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
-from layby.engine.portions import portions
+from layby.engine.portions import Scales
 from layby.engine.reads import READ_S, Reads
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
@@ -112,6 +112,7 @@ class Engine:
         self._again: deque[Item] = deque()
         self._takes = WaitingTakes()
         self._watches = Watches()
+        self._scales = Scales(store)
         self._reads = Reads(store, self._look_at, _answer_to)
         self._offered = OfferMessages()
         self._looked_until = ""
@@ -347,7 +348,7 @@ class Engine:
         self._run(batch, queries)
 
     def _run(self, batch: Sequence[Item], queries: Sequence[Item]) -> None:
-        for portion in portions(self._store, batch):
+        for portion in self._scales.portions(batch):
             answer([(item, NOT_BEGUN) for item in portion.put_off])
             if portion.begun:
                 self._serve(portion.begun)
@@ -431,6 +432,7 @@ class Engine:
 
     def _committed(self, changes: Changes) -> None:
         self._earliest = min(self._earliest, changes.earliest)
+        self._scales.forget((*changes.promises, *changes.deleted))
         if not changes.is_empty:
             self.commits += 1
         for task_id in changes.given_up:

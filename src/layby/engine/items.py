@@ -12,7 +12,7 @@ from layby.core.replies import Reply, refuse
 logger = logging.getLogger(__name__)
 
 NOT_BEGUN: Final = refuse(503, "Nothing was done: ask again")
-"""The answer to a request for which its allowance had no room."""
+"""The answer to a request for which its allowance had no room, or whose sender has hung up."""
 
 Answer = Reply | BaseException
 Sink = Callable[[Sequence[tuple["Item", Answer]]], None]
@@ -22,27 +22,45 @@ Sink = Callable[[Sequence[tuple["Item", Answer]]], None]
 class Allowance:
     """How much one caller may have loaded for several requests, in characters.
 
-    The first is always served. Once the allowance is spent the others are not begun, none of
-    them, so that their order is kept; they are answered with NOT_BEGUN.
+    The first is always served, unless the allowance is `strict`. Once it is spent the others are
+    not begun, none of them, so that their order is kept; they are answered with NOT_BEGUN.
     """
 
-    __slots__ = ("left",)
+    __slots__ = ("_is_strict", "left")
 
-    def __init__(self, chars: int) -> None:
+    def __init__(self, chars: int, *, strict: bool = False) -> None:
         self.left = chars
+        self._is_strict = strict
 
     def admits(self, chars: int) -> bool:
         """Whether a request may begin whose rows have this size."""
+        if self._is_strict and chars > self.left:
+            self.left = 0
         if self.left <= 0:
             return False
         self.left -= chars
         return True
 
 
+def _stays() -> bool:
+    """Whoever asks from within this process does not hang up."""
+    return False
+
+
 class Item:
     """`token` belongs to the sender (usually a future); the engine does not look at it."""
 
-    __slots__ = ("allowance", "caller", "is_abandoned", "now", "request", "sink", "token", "until")
+    __slots__ = (
+        "allowance",
+        "caller",
+        "is_abandoned",
+        "is_gone",
+        "now",
+        "request",
+        "sink",
+        "token",
+        "until",
+    )
 
     def __init__(
         self,
@@ -52,6 +70,7 @@ class Item:
         now: Millis | None = None,
         caller: Hashable = None,
         allowance: Allowance | None = None,
+        is_gone: Callable[[], bool] = _stays,
     ) -> None:
         self.request = request
         self.sink = sink
@@ -60,10 +79,17 @@ class Item:
         self.token = token
         self.now = now
         self.allowance = allowance
+        self.is_gone = is_gone
+        """Whether its sender has hung up: asked on any thread. What has not begun is dropped."""
         self.until: Millis | None = None
         """How long a take waits at most; set when it first finds nothing."""
         self.is_abandoned = False
         """Nobody waits for the answer any more; a request that is only waiting may be dropped."""
+
+    @property
+    def is_void(self) -> bool:
+        """Whether its sender hung up before it began; a take that waits has begun."""
+        return self.until is None and self.is_gone()
 
     def cancel(self) -> None:
         self.is_abandoned = True

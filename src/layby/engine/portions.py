@@ -3,10 +3,11 @@
 A command that names an id may load megabytes, and a batch has hundreds of commands. So where
 strangers are among its callers, what is stored under their ids is weighed first: their requests
 have an `Allowance`. What goes beyond it is put off, and its sender asks again when it has room
-for the answers.
+for the answers. Whatever its sender no longer waits for is put off too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct, field
@@ -21,41 +22,75 @@ LOADED_CHARS: Final = 2**20
 """After the command that brings it above this, a transaction ends: others wait for it."""
 
 
+REMEMBERED: Final = 10_000
+"""Heavy promises whose weight is known: the oldest are forgotten."""
+
+
 class Portion(Struct):
     begun: list[Item] = field(default_factory=list)
     put_off: list[Item] = field(default_factory=list)
 
 
-def portions(store: Store, batch: Sequence[Item], most: int = LOADED_CHARS) -> Iterator[Portion]:
-    """In order; together they are the whole batch."""
-    while batch:
-        weights = _weights(store, batch, most)
-        portion = Portion()
-        for item, weight in zip(batch, weights, strict=False):
-            is_begun = item.allowance is None or item.allowance.admits(weight)
-            (portion.begun if is_begun else portion.put_off).append(item)
-        rest = batch[len(weights) :]
-        batch = [item for item in rest if not _is_spent(item)]  # not weighed for nothing
-        portion.put_off += [item for item in rest if _is_spent(item)]
-        yield portion
+class Scales:
+    """Most batches have nothing heavy in them: finding that out is one statement for all."""
+
+    def __init__(self, store: Store, most: int = LOADED_CHARS) -> None:
+        self._store = store
+        self._most = most
+        self._known: dict[str, int] = {}
+        """Heavy ones that were weighed and have not changed: weighing one may mean reading it."""
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """These have changed."""
+        if self._known:
+            for each in ids:
+                self._known.pop(each, None)
+
+    def portions(self, batch: Sequence[Item]) -> Iterator[Portion]:
+        """In order; together they are the whole batch."""
+        while batch:
+            portion, staying = Portion(), list[Item]()
+            for item in batch:
+                (portion.put_off if item.is_void else staying).append(item)
+            weights = self._weights(staying)
+            for item, weight in zip(staying, weights, strict=False):
+                is_begun = item.allowance is None or item.allowance.admits(weight)
+                (portion.begun if is_begun else portion.put_off).append(item)
+            rest = staying[len(weights) :]
+            batch = [item for item in rest if not _is_spent(item)]  # not weighed for nothing
+            portion.put_off += [item for item in rest if _is_spent(item)]
+            yield portion
+
+    def _weights(self, batch: Sequence[Item]) -> Sequence[int]:
+        """Those of the first commands, as far as they may be loaded together: at least one.
+
+        One alone is loaded whatever it weighs. In a process that serves nobody else nothing is
+        looked at: its callers are one program.
+        """
+        if len(batch) <= 1 or all(item.allowance is None for item in batch):
+            return [0] * len(batch)
+        heavy: Mapping[str, int] = {}
+        with suppress(StoreError):  # the transaction fails as well, and its callers are told
+            heavy = self._heavy(_ids(batch))
+        return _shared_out(heavy, batch, self._most) if heavy else [0] * len(batch)
+
+    def _heavy(self, ids: Sequence[str]) -> Mapping[str, int]:
+        if self._store.is_shared:  # others change them too, and such stores weigh quickly
+            return self._store.weigh(ids, self._most)
+        found = {each: self._known[each] for each in ids if each in self._known}
+        if len(found) == len(ids):
+            return found
+        new = self._store.weigh([each for each in ids if each not in found], self._most)
+        self._known.update(new)
+        while len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
+        return found | new
 
 
-def _weights(store: Store, batch: Sequence[Item], most: int) -> list[int]:
-    """Those of the first commands, as far as they may be loaded together: at least one.
-
-    In a process that serves nobody else they are not looked at: its callers are one program.
-    """
-    if len(batch) == 1 or all(item.allowance is None for item in batch):
-        return [0] * len(batch)
-    named = [_ids(item) for item in batch]
-    try:
-        found = iter(store.weigh([each for ids in named for each in ids], most))
-    except StoreError:
-        return [0] * len(batch)  # the transaction fails as well, and its callers are told
+def _shared_out(heavy: Mapping[str, int], batch: Sequence[Item], most: int) -> list[int]:
     weights: list[int] = []
-    for ids in named:
-        each = [weight for _, weight in zip(ids, found, strict=False)]
-        weights.append(sum(each))
+    for item in batch:
+        weights.append(sum(heavy.get(each, 0) for each in _ids([item])))
         most -= weights[-1]
         if most < 0:
             break
@@ -66,8 +101,13 @@ def _is_spent(item: Item) -> bool:
     return item.allowance is not None and item.allowance.left <= 0
 
 
-def _ids(item: Item) -> Sequence[str]:
+def _ids(items: Sequence[Item]) -> Sequence[str]:
+    """In the order of the items, as far as a store may stop before the last."""
+    found: dict[str, None] = {}
     footprint = Footprint()
-    assert isinstance(item.request, Command)
-    item.request.footprint(footprint)
-    return sorted(footprint.ids)
+    for item in items:
+        assert isinstance(item.request, Command)
+        item.request.footprint(footprint)
+        found.update(dict.fromkeys(sorted(footprint.ids)))
+        footprint.ids.clear()
+    return list(found)

@@ -13,7 +13,7 @@ from typing import Final
 
 from layby.core.commands import Command
 from layby.core.kinds import Query
-from layby.engine.items import Answer, Item, answer
+from layby.engine.items import NOT_BEGUN, Answer, Item, answer
 from layby.engine.read_turns import THREADS, ReadTurns
 from layby.errors import EngineStopped
 from layby.store.api import Store, StoreReader
@@ -113,9 +113,9 @@ class Reads:
                 self._idle -= 1
 
     def _end(self, item: Item) -> None:
+        """Wakes nobody: this thread begins its caller's next, or one that had no room."""
         with self._changed:
             self._turns.end(item)
-            self._changed.notify()  # its caller's next, or one that had no room
 
 
 class _ReadDesk:
@@ -130,8 +130,8 @@ class _ReadDesk:
         self._reader: StoreReader | None = None
 
     def answer_to(self, item: Item) -> Answer:
-        if item.is_abandoned:
-            return EngineStopped("nobody waits for this answer any more")
+        if item.is_abandoned or item.is_gone():
+            return NOT_BEGUN
         try:
             if self._reader is None:
                 self._reader = self._open_reader()

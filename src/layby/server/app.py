@@ -115,7 +115,7 @@ class Application:
             return
         token = bearer(header(scope, b"authorization"))
         transport: asyncio.Transport = scope["state"]["transport"]
-        peer = Peer(lambda: self._disconnected(receive), transport.is_closing)
+        peer = Peer(lambda: self._disconnected(receive), transport.is_closing, transport)
         status, parts = await self._handler.answer(body, token, peer)
         if isinstance(parts, bytes):
             await self._answers.send(send, transport, status, parts)

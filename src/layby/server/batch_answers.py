@@ -27,6 +27,8 @@ SLICE_BYTES: Final = 2**18
 """And about this much of them, so that reading them does not take long either."""
 LOADED_CHARS: Final = 2**20
 """A slice ends after the request that brings what was loaded for it above this."""
+UNTURNED_CHARS: Final = 2**17
+"""What is loaded without a turn, for one request or a small batch: this much, or nothing."""
 HESITATION_S: Final = 0.002
 """Much less than a large batch takes; and most who hang up on one do so within this time."""
 READ_BYTES: Final = 8 * 2**20
@@ -73,25 +75,29 @@ class BatchAnswers:
 
     async def next(self) -> bytes | None:
         """What fits into one slice and comes first needs no turn: it may share a commit."""
-        if self._is_small:
-            self._is_small = False
-            answers = await self._answer_slice()
-        else:
-            await self._hesitate()
-            async with self._turn():
-                await asyncio.sleep(0)  # others first
-                if self._is_gone():
-                    return None
-                answers = await self._answer_slice()
-        return self._encoder.piece(answers, is_last=self.is_done)
+        answers = await self._without_turn() if self._is_small else None
+        if not answers and not self.is_done:
+            answers = await self._in_turn()
+        return None if answers is None else self._encoder.piece(answers, is_last=self.is_done)
+
+    async def _without_turn(self) -> list[bytes]:
+        """As far as the answers are small too."""
+        self._is_small = False
+        return await self._answer_slice(Allowance(UNTURNED_CHARS, strict=True))
+
+    async def _in_turn(self) -> list[bytes] | None:
+        await self._hesitate()
+        async with self._turn():
+            await asyncio.sleep(0)  # others first
+            answers = None if self._is_gone() else await self._answer_slice(Allowance(LOADED_CHARS))
+        return answers or None  # the peer hung up
 
     async def _hesitate(self) -> None:
         """Once, before a large batch begins: who hangs up at once is not worked for."""
         if not self._answered_bytes:
             await asyncio.sleep(HESITATION_S)
 
-    async def _answer_slice(self) -> list[bytes]:
-        allowance = Allowance(LOADED_CHARS)
+    async def _answer_slice(self, allowance: Allowance) -> list[bytes]:
         requests = [decode(each) for each in self._next_slice()]
         asked = [self._served(each, allowance) for each in requests]
         answers: list[bytes] = []

@@ -2,20 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from layby.core.commands import ReleaseTask, Take, WatchPromise
 from layby.core.kinds import DeliveryControl, Query, Sender
 from layby.core.replies import DEBUG_IS_OFF, Reply, refuse
 from layby.delivery.routing import Router
-from layby.engine.items import Allowance
+from layby.engine.items import NOT_BEGUN, Allowance
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
-from layby.server.batch_answers import LOADED_CHARS, BatchAnswers, Serving
+from layby.server.batch_answers import LOADED_CHARS, UNTURNED_CHARS, BatchAnswers, Serving
 from layby.server.rate_limited_log import RateLimitedLog
 from layby.server.turns import Turns
 from layby.wire.decode import KINDS, Batch, Request, decode
@@ -37,11 +37,25 @@ class Peer(NamedTuple):
     """Returns when it has hung up, or the server is about to."""
     is_gone: Callable[[], bool]
     """Whether it has hung up."""
+    connection: Hashable
 
 
 class HttpAnswer(NamedTuple):
     status: int
     body: bytes | BatchAnswers
+
+
+class Asking(NamedTuple):
+    """Who sent a request, and when it arrived."""
+
+    who: Identity
+    peer: Peer
+    caller: Hashable
+    began: float
+
+
+NOBODY: Final = HttpAnswer(503, b"")
+"""For a peer that has hung up: nothing was done for it, and nothing is sent."""
 
 
 class RequestHandler:
@@ -66,22 +80,50 @@ class RequestHandler:
             return self._counted(request, who)
         if isinstance(request.body, Batch):
             return self._answer_batch(request, request.body, who, peer)
-        return await self._answer_one(request, who, peer)
+        asking = Asking(who, peer, self._caller(who, peer), perf_counter())
+        if _may_wait(request):
+            return await self._answer_when_ready(request, asking)
+        if len(body) <= UNTURNED_CHARS:
+            answered = await self._answer_one(request, asking, _small())
+            if answered is not None or peer.is_gone():
+                return answered or NOBODY
+        return await self._answer_large(request, asking)
 
-    async def _answer_one(self, request: Request, who: Identity, peer: Peer) -> HttpAnswer:
-        began = perf_counter()
-        asked = self._ask(request, who)
+    async def _answer_one(
+        self, request: Request, asking: "Asking", allowance: Allowance
+    ) -> HttpAnswer | None:
+        """None if it was not begun: its answer is too large, or its peer has hung up."""
+        asked = self._ask(request, asking, allowance)
+        reply = asked if isinstance(asked, Reply) else await self._reply(asked)
+        return None if reply is NOT_BEGUN else self._counted(request, reply, asking.began)
+
+    async def _answer_large(self, request: Request, asking: "Asking") -> HttpAnswer:
+        """In turn, until it is encoded: from then on it is counted among what waits to be read."""
+        async with self._turns.turn(asking.caller):
+            await asyncio.sleep(0)  # others first
+            if asking.peer.is_gone():
+                return NOBODY
+            return await self._answer_one(request, asking, Allowance(LOADED_CHARS)) or NOBODY
+
+    async def _answer_when_ready(self, request: Request, asking: "Asking") -> HttpAnswer:
+        asked = self._ask(request, asking, Allowance(LOADED_CHARS))
         if isinstance(asked, Reply):
-            return self._counted(request, asked, began)
-        if _may_wait(request) and not await self._wait_for_answer(asked, peer, who):
-            return self._counted(request, UNAUTHORIZED, began)
-        return self._counted(request, await self._reply(asked), began)
+            return self._counted(request, asked, asking.began)
+        if not await self._wait_for_answer(asked, asking.peer, asking.who):
+            return self._counted(request, UNAUTHORIZED, asking.began)
+        reply = await self._reply(asked)
+        return NOBODY if reply is NOT_BEGUN else self._counted(request, reply, asking.began)
+
+    def _caller(self, who: Identity, peer: Peer) -> Hashable:
+        """Whose turn it is: without tokens everybody would be the same."""
+        return peer.connection if self._gate.is_open else who
 
     def _answer_batch(self, outer: Request, batch: Batch, who: Identity, peer: Peer) -> HttpAnswer:
         """The requests of a slice are submitted in one turn of the loop, so they share a commit."""
-        encode_each = partial(self._encoded, perf_counter())
-        service = Serving(partial(self._ask_in_batch, who), self._reply, encode_each)
-        turn = partial(self._turns.turn, who.subject)
+        asking = Asking(who, peer, self._caller(who, peer), perf_counter())
+        encode_each = partial(self._encoded, asking.began)
+        service = Serving(partial(self._ask_in_batch, asking), self._reply, encode_each)
+        turn = partial(self._turns.turn, asking.caller)
         parts = BatchAnswers(outer.corr_id, batch.requests, service, turn, peer.is_gone)
         return HttpAnswer(200, parts)
 
@@ -91,17 +133,20 @@ class RequestHandler:
         return body
 
     def _ask_in_batch(
-        self, who: Identity, request: Request, allowance: Allowance
+        self, asking: "Asking", request: Request, allowance: Allowance
     ) -> "asyncio.Future[Reply] | Reply":
-        refused = self._gate.permit(who, request.kind, request.body) or _refused_in_batch(request)
-        return refused or self._ask_permitted(request, who, allowance)
+        forbidden = self._gate.permit(asking.who, request.kind, request.body)
+        refused = forbidden or _refused_in_batch(request)
+        return refused or self._ask_permitted(request, asking, allowance)
 
-    def _ask(self, request: Request, who: Identity) -> "asyncio.Future[Reply] | Reply":
-        forbidden = self._gate.permit(who, request.kind, request.body)
-        return forbidden or self._ask_permitted(request, who, Allowance(LOADED_CHARS))
+    def _ask(
+        self, request: Request, asking: "Asking", allowance: Allowance
+    ) -> "asyncio.Future[Reply] | Reply":
+        forbidden = self._gate.permit(asking.who, request.kind, request.body)
+        return forbidden or self._ask_permitted(request, asking, allowance)
 
     def _ask_permitted(
-        self, request: Request, who: Identity, allowance: Allowance
+        self, request: Request, asking: "Asking", allowance: Allowance
     ) -> "asyncio.Future[Reply] | Reply":
         declared, body = KINDS.get(request.kind), request.body
         if not self._debug and declared is not None and declared.sender is Sender.DEBUGGER:
@@ -116,7 +161,8 @@ class RequestHandler:
         if body.asks is not None and body.asks.embedded:
             return NOT_EMBEDDED
         now = request.debug_time if self._debug else None
-        return self._client.ask(self._gate.bounded(who, body), now, who, allowance)
+        bounded = self._gate.bounded(asking.who, body)
+        return self._client.ask(bounded, now, asking.caller, allowance, asking.peer.is_gone)
 
     async def _wait_for_answer(
         self, asked: "asyncio.Future[Reply]", peer: Peer, who: Identity
@@ -160,6 +206,10 @@ class RequestHandler:
 def _answer(request: Request, reply: object) -> HttpAnswer:
     assert isinstance(reply, Reply)
     return HttpAnswer(reply.status, encode(request.kind, request.corr_id, reply))
+
+
+def _small() -> Allowance:
+    return Allowance(UNTURNED_CHARS, strict=True)
 
 
 def _refused_in_batch(request: Request) -> Reply | None:

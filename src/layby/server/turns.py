@@ -1,14 +1,15 @@
-"""Who may go on with a large batch: callers take turns, whatever the size of what each asks.
+"""Who may go on with what is large: callers take turns, whatever the size of what each asks.
 
-A large batch is carried out in slices, and each slice needs a turn. Only a few have one at once, so
-a small request waits for as many slices at most, however many large batches there are. The next
-turn goes to the caller who has waited longest for one; a caller with a hundred batches waits in
-line a hundred times, but its batches only take turns with each other.
+A request with a large answer has a turn until that is encoded. A large batch is carried out in
+slices, and each slice needs a turn. Only a few have one at once, so a small request waits for as
+many large answers or slices at most, however many were asked for. The next turn goes to the caller
+who has waited longest for one; a caller with a hundred batches waits in line a hundred times, but
+its batches only take turns with each other.
 """
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -21,17 +22,17 @@ class Turns:
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._free = at_once
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
 
     @asynccontextmanager
-    async def turn(self, caller: str) -> AsyncGenerator[None]:
+    async def turn(self, caller: Hashable) -> AsyncGenerator[None]:
         await self._wait(caller)
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _wait(self, caller: str) -> None:
+    async def _wait(self, caller: Hashable) -> None:
         if self._free:
             self._free -= 1
             return
@@ -55,7 +56,7 @@ class Turns:
         if line:
             self._waiting[caller] = line  # behind all others
 
-    def _leave(self, caller: str, mine: "asyncio.Future[None]") -> None:
+    def _leave(self, caller: Hashable, mine: "asyncio.Future[None]") -> None:
         line = self._waiting[caller]
         line.remove(mine)
         if not line:

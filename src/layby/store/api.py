@@ -57,10 +57,10 @@ class BatchStore(Protocol):
         """
         ...
 
-    def weigh(self, ids: Sequence[str], most: int) -> list[int]:
-        """The size of each one's param and value, in characters or bytes: 0 if it is unknown.
+    def weigh(self, ids: Sequence[str], most: int) -> dict[str, int]:
+        """Those whose param and value have more than `LIGHT` characters or bytes, and how many.
 
-        In this order; ends with the one that brings the sum above `most`.
+        May end with the one that brings the sum above `most`, in the order of `ids`.
         """
         ...
 

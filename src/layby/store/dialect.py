@@ -33,6 +33,8 @@ class Dialect(Protocol):
 
     size: str
     """The function that gives the length of a text, in characters or bytes, whichever is quick."""
+    measures_in_order: bool
+    """Whether rows come in the order of `texts`, so that the first ones will do."""
     texts: str
     """The texts in one parameter as a FROM item `r` with the column `value`, in order."""
     front: str
@@ -131,6 +133,7 @@ class SqliteDialect:
     text = "TEXT"
     any_text = "(SELECT value FROM json_each(?)) AS i"
     size = "octet_length" if sqlite3.sqlite_version_info >= (3, 43) else "length"
+    measures_in_order = True
     texts = "json_each(?) AS r"
     front = f"""
         SELECT ({_json_front("node", ":nodes")}), ({_json_front("root", ":roots")}),

@@ -44,6 +44,7 @@ from layby.core.ticks import Tick
 from layby.store.announcement import Announcement
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.memory_reads import MemoryReads
+from layby.store.page_bounds import LIGHT
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -109,14 +110,10 @@ class MemoryStore:
             self._load_prunable(rows, footprint, now)
         return rows
 
-    def weigh(self, ids: Sequence[str], most: int) -> list[int]:
-        weights: list[int] = []
-        for promise in map(self.state.promises.get, ids):
-            weights.append(0 if promise is None else len(promise.param) + len(promise.value))
-            most -= weights[-1]
-            if most < 0:
-                break
-        return weights
+    def weigh(self, ids: Sequence[str], most: int) -> dict[str, int]:  # noqa: ARG002 - it is quick
+        stored = filter(None, map(self.state.promises.get, ids))
+        weights = ((each.id, len(each.param) + len(each.value)) for each in stored)
+        return {each: weight for each, weight in weights if weight > LIGHT}
 
     def _load_prunable(self, rows: Rows, footprint: Footprint, now: Millis) -> None:
         ids = set(footprint.lean)

@@ -23,6 +23,8 @@ PAGE_BYTES: Final = 2**20
 """A page ends with the row that reaches this."""
 LOOKED_AT: Final = 5_000
 """Rows that one page looks at, at most: a rare match in a large store comes in another one."""
+LIGHT: Final = 2**14
+"""What a promise may weigh, param and value together, before anybody has to count it."""
 FIRST: Final = 16
 CHUNK: Final = 64
 """Rows that are read at a time, at most: a thread that decodes them lets others run in between."""

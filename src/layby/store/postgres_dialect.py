@@ -48,6 +48,7 @@ class PostgresDialect:
     keyed = ""
     text = 'TEXT COLLATE "C"'
     size = "octet_length"
+    measures_in_order = False
     texts = "json_array_elements_text(CAST(? AS json)) WITH ORDINALITY AS r(value, at)"
     any_text = "json_array_elements_text(CAST(? AS json)) AS i(value)"
     front = f"""

@@ -134,14 +134,14 @@ class SqlStore(SqlReads):
             self._load_prunable(rows, footprint, now)
         return rows
 
-    def weigh(self, ids: Sequence[str], most: int) -> list[int]:
+    def weigh(self, ids: Sequence[str], most: int) -> dict[str, int]:
         """Looks no further than it must: older versions of SQLite read a text to measure it."""
-        weights: list[int] = []
+        weights: dict[str, int] = {}
         try:
-            for (weight,) in self._session.each_row(self._sql.weights, (packed(ids),)):
-                weights.append(weight)
+            for each, weight in self._session.each_row(self._sql.weights, (packed(ids),)):
+                weights[each] = weight
                 most -= weight
-                if most < 0:
+                if most < 0 and self._sql.dialect.measures_in_order:
                     break
         except self._session.errors as error:
             raise self._session.explained(error, self._name) from error

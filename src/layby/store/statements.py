@@ -9,6 +9,7 @@ from layby.core.endings import OF_TREES, RUNS, STAGES, Stage
 from layby.core.model import EMPTY, NEVER
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect, quoted
+from layby.store.page_bounds import LIGHT
 from layby.store.tables import (
     FLOWS,
     HOLDERS,
@@ -67,9 +68,10 @@ class Statements:
         self.pairs = self._all(self.pair, f"promises WHERE {among('id')}")
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
         self.filled = cache(self.dialect.filled)
+        weight = f"{self.dialect.size}(p.param) + {self.dialect.size}(p.value)"
         self.weights = f"""
-            SELECT coalesce({self.dialect.size}(p.param) + {self.dialect.size}(p.value), 0)
-            FROM {self.dialect.texts} LEFT JOIN promises AS p ON p.id = r.value
+            SELECT p.id, {weight} FROM {self.dialect.texts} CROSS JOIN promises AS p
+            WHERE p.id = r.value AND {weight} > {LIGHT}
         """
         self.waits = self._waits_on()
         self.listeners = self._select(LISTENERS, among("awaited"))
