@@ -346,10 +346,14 @@ class SqlStore(SqlReads):
         self._write(self._sql.put_schedules, schedules)
 
     def _save_promises(self, changes: Changes) -> None:
-        """Those that are new in the order of their ids, as everybody else would insert them."""
+        """Those that are new in the order of their ids, as everybody else would insert them.
+
+        Of what was pruned the row is gone, so what stays of it is inserted, not adopted.
+        """
         sql, new = self._sql, changes.born | changes.adopted
-        self._write_wide(sql.insert_promises, _whole(changes, sorted(changes.born)))
-        self._write_wide(sql.adopt_promises, _whole(changes, sorted(changes.adopted)))
+        adopted = changes.adopted - changes.deleted.keys()
+        self._write_wide(sql.insert_promises, _whole(changes, sorted(new - adopted)))
+        self._write_wide(sql.adopt_promises, _whole(changes, sorted(adopted)))
         born = [changes.promises[key] for key in sorted(new)]
         self._write(sql.insert_tags, [tag for p in born for tag in indexed_tags.of(p)])
         promises = [_promise_move(row) for key, row in changes.promises.items() if key not in new]
