@@ -8,7 +8,7 @@ from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Sender, declare, handles
-from layby.core.model import Holder, MessageKey, Millis, Promise, Task, Wait, later
+from layby.core.model import Holder, Message, Millis, Promise, Task, Wait, later
 from layby.core.replies import OK, Empty, Reply
 from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 
@@ -164,7 +164,7 @@ def free_tasks(d: Draft, c: FreeTasks) -> Reply:
 class ForgetMessages(Tick, frozen=True):
     """Messages that have been delivered (or can never be)."""
 
-    keys: tuple[MessageKey, ...]
+    messages: tuple[Message, ...]
 
     def footprint(self, into: Footprint) -> None:
         """Touches the outbox only."""
@@ -172,8 +172,7 @@ class ForgetMessages(Tick, frozen=True):
 
 @handles(ForgetMessages)
 def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
-    for key in c.keys:
-        d.unsend(key)
+    d.delivered.extend(c.messages)
     return OK
 
 

@@ -5,10 +5,11 @@ between reading a promise and watching it. Whatever is not heard is found by loo
 """
 
 import random
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from layby.core.kinds import EngineControl, Sender, declare
-from layby.core.model import Millis
+from layby.core.model import Message, Millis
 from layby.core.replies import OK, Empty, Reply
 from layby.store.announcement import Announcement
 
@@ -24,6 +25,8 @@ BUSY_MS: Final = (5, 20)
 class HearingEngine(Protocol):
     def hear(self, announcement: Announcement) -> None: ...
 
+    def release(self, messages: Sequence[Message]) -> None: ...
+
 
 @declare("engine.hear", sender=Sender.INTERNAL, answer=Empty)
 class HearCommit(EngineControl, frozen=True):
@@ -33,6 +36,17 @@ class HearCommit(EngineControl, frozen=True):
 
     def control(self, controlled: HearingEngine) -> Reply:
         controlled.hear(self.announcement)
+        return OK
+
+
+@declare("engine.release", sender=Sender.INTERNAL, answer=Empty)
+class ReleaseMessages(EngineControl, frozen=True):
+    """Nobody here can take these messages now: other processes may offer them."""
+
+    messages: tuple[Message, ...]
+
+    def control(self, controlled: HearingEngine) -> Reply:
+        controlled.release(self.messages)
         return OK
 
 

@@ -2,19 +2,22 @@
 
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import psycopg
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
-from layby.core.model import Millis, Schedule
+from layby.core.model import FAR, Message, Millis, Schedule
+from layby.core.queries import OfferMessages
 from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
-from layby.errors import StoreUnreadable
-from layby.store.announcement import Announcement
+from layby.errors import StoreError, StoreUnreadable
+from layby.store.announcement import EVERYTHING, Announcement
+from layby.store.api import Heard, LeasedMessage, Wants
 from layby.store.locked_rows import LockedRows, awaiters_in, most_to_lock
+from layby.store.message_leases import MessageLeases
 from layby.store.migrate import migrate
 from layby.store.postgres_clock import DatabaseClock, Elapsed
 from layby.store.postgres_connection import BY_INDEX, Connection, Connector
@@ -55,6 +58,7 @@ class PostgresStore(SqlStore):
         self._locked = LockedRows(self._session, self._sql, _DIALECT)
         self._url = url
         self._server = uuid.uuid4().hex
+        self._leases = MessageLeases(self._session, self._sql, self._server)
         self._signals: Signals | None = None
         self._clock: DatabaseClock | None = None
 
@@ -93,7 +97,8 @@ class PostgresStore(SqlStore):
         if self._signals is not None and not announcement.is_empty:
             self._signals.tell(announcement)
 
-    def listen(self, heard: Callable[[Announcement], None]) -> None:
+    def share(self, heard: Heard, wants: Wants) -> None:
+        self._leases.wants = wants
         self._signals = Signals(self._url, heard)
 
     def open_reader(self, give_way: Callable[[], None]) -> PostgresSnapshots:
@@ -101,8 +106,31 @@ class PostgresStore(SqlStore):
 
     def close(self) -> None:
         if self._signals is not None:
+            with suppress(StoreError), self.transaction():
+                self._leases.release_all()
+            self._signals.tell(EVERYTHING)
             self._signals.stop()
         super().close()
+
+    # --- messages ------------------------------------------------------------------------
+
+    def offered_here(self, changes: Changes) -> list[Message]:
+        return self._leases.written(changes)
+
+    def messages(self, offer: OfferMessages, now: Millis = FAR) -> list[Message]:
+        return self._leases.free(offer, now)
+
+    def lease_messages(self, messages: Sequence[Message], now: Millis) -> list[LeasedMessage]:
+        return self._leases.lease(messages, now)
+
+    def renew_messages(self, now: Millis) -> list[Message]:
+        return self._leases.renew(now)
+
+    def release_messages(self, messages: Sequence[Message]) -> None:
+        self._leases.release(messages)
+
+    def _put_messages(self, messages: list[Message], now: Millis) -> None:
+        self._write(self._sql.put_leased, self._leases.write(messages, now))
 
     # --- load ----------------------------------------------------------------------------
 
