@@ -36,8 +36,8 @@ _SAVE_TIME: Final = """
     INSERT INTO server_times (server, at) VALUES (?, ?)
     ON CONFLICT (server) DO UPDATE SET at = greatest(server_times.at, excluded.at)
 """
-_STORED_TIME: Final = "SELECT COALESCE(max(at), 0) FROM server_times"
-_NOW: Final = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+STORED_TIME: Final = "SELECT COALESCE(max(at), 0) FROM server_times"
+NOW: Final = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
 
 class PostgresStore(SqlStore):
@@ -74,13 +74,13 @@ class PostgresStore(SqlStore):
     def clock_beside(self, elapsed: Elapsed) -> DatabaseClock:
         """The database's clock: from now on it says when commands happen."""
         with self.transaction():
-            (now,) = self._session.row(_NOW)
+            (now,) = self._session.row(NOW)
             self._session.execute(_FORGET_TIMES, (now - _DAY_MS,))
         self._clock = DatabaseClock(elapsed, now)
         return self._clock
 
     def store_time(self) -> Millis:
-        return self._session.row(_STORED_TIME)[0]
+        return self._session.row(STORED_TIME)[0]
 
     def _save_time(self, now: Millis) -> None:
         self._session.execute(_SAVE_TIME, (self._server, now))
@@ -138,7 +138,7 @@ class PostgresStore(SqlStore):
         self._locked.begin()
         if not footprint.locks:
             rows = super().load(footprint, now)
-            rows.now = self._heard(now, self._session.row(_NOW)[0])
+            rows.now = self._heard(now, self._session.row(NOW)[0])
             if not any(p.is_pending and p.timeout_at <= rows.now for p in rows.promises.values()):
                 return rows
         return self._load_locked(footprint, now)
@@ -244,7 +244,7 @@ def prepare_schema(url: str) -> None:
     with connector.connect() as connection:
         try:
             _refuse_other_programs(connection)
-            migrate(_Migrating(connection), _DIALECT)
+            migrate(Migrating(connection), _DIALECT)
         except psycopg.Error as error:
             raise explained(error, connector.name, url) from error
         except StoreUnreadable as error:
@@ -261,7 +261,7 @@ def _refuse_other_programs(connection: Connection) -> None:
         raise StoreUnreadable(f"{why}: give another database")
 
 
-class _Migrating:
+class Migrating:
     """A connection as `migrate` uses it."""
 
     def __init__(self, connection: Connection) -> None:

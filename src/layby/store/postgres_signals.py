@@ -96,6 +96,7 @@ class Signals:
                 for notice in notices:
                     if notice.pid != own:
                         self._heard(of_text(notice.payload))
+        self._tell_all(connection)  # what was committed just before the end
 
     def _tell_all(self, connection: Connection) -> None:
         if not self._told:
