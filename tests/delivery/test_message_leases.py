@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from layby.clock import SystemClock
 from layby.core import commands as c
@@ -135,5 +135,8 @@ async def test_what_is_taken_elsewhere_is_withdrawn() -> None:
         await b.ok(called("t"))
         await ear.heard.until(1)
         await a.ok(c.AcquireTask(id="t", version=0, pid="p", ttl=60_000))
-        while list(b.router._assignments):
-            await asyncio.sleep(0.01)
+        forgotten = Seen()
+        hand_backs = cast("Any", b.router._hand_backs)
+        hand_backs.note_taken = lambda task_id, _: forgotten.add(task_id)
+        await forgotten.until(1)
+        assert list(b.router._assignments) == []

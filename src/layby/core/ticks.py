@@ -8,7 +8,7 @@ from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Sender, declare, handles
-from layby.core.model import Holder, Message, Millis, Promise, Task, Wait, later
+from layby.core.model import HeldKey, Holder, Message, Millis, Promise, Task, Wait, later
 from layby.core.replies import OK, Empty, Reply
 from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 
@@ -133,6 +133,24 @@ def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
             _free_leases(d, holder.pid)
         elif holder.expires_at <= d.now:
             _expire(d, holder, _extended_until(c.heard_since, holder.ttl))
+    return OK
+
+
+@declare("tick.lose_holders", sender=Sender.INTERNAL, answer=Empty)
+class LoseHolders(Tick, frozen=True):
+    """Their processes have died, so nobody waits for the ends of their leases."""
+
+    keys: tuple[HeldKey, ...]
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.update(pid for pid, _ in self.keys)
+
+
+@handles(LoseHolders)
+def lose_holders(d: Draft, c: LoseHolders) -> Reply:
+    for holder in (d.holder(*key) for key in c.keys):
+        if holder is not None and holder.is_alive:
+            _lose(d, holder)
     return OK
 
 

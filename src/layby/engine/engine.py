@@ -29,7 +29,7 @@ from layby.core.queries import OfferMessages
 from layby.core.queue import Offer
 from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
 from layby.core.stats import StatsData
-from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
+from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Applied, Asked, apply
 from layby.engine.conflicts import Contended, Needed, replayed
@@ -38,6 +38,7 @@ from layby.engine.elsewhere import (
     LOOK_MS,
     WATCHED_AT_ONCE,
     HearCommit,
+    Vouched,
     busy_until,
 )
 from layby.engine.items import NOT_BEGUN, Answer, Item, answer
@@ -117,6 +118,7 @@ class Engine:
         self._offered = OfferMessages()
         self._looked_until = ""
         """On a shared store: how far the promises that are watched were looked at again."""
+        self._vouched = Vouched()
         self._times_stuck = 0
         self._given = 0
         self._served = 0
@@ -558,6 +560,7 @@ class Engine:
         if is_shared:
             self._look_at_watched(self._next_watched())
             self._keep_messages()
+            self._lose_dead_holders()
         self._offered = self.offer(self._offered)
 
     def offer(self, page: OfferMessages) -> OfferMessages:
@@ -593,6 +596,17 @@ class Engine:
         with self._store.transaction():
             self._store.release_messages(messages)
         self._store.announce(Announcement(addresses=frozenset(each.address for each in messages)))
+
+    def vouch(self, pid: str, incarnation: str) -> None:
+        """This process is that holder; on a shared store others notice soon when it dies."""
+        self._store.vouch((pid, incarnation))
+
+    def _lose_dead_holders(self) -> None:
+        """A hint: without it they are lost when their leases are over."""
+        with self._store.transaction():
+            there = self._store.vouched()
+        if gone := self._vouched.gone(there, self._last_now):
+            self._again.append(Item(LoseHolders(keys=tuple(gone)), _ignore))
 
     def _keep_messages(self) -> None:
         """Go on offering what is under way, and hear what others have taken back meanwhile."""

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
-from layby.core.model import FAR, Message, Millis, Promise
+from layby.core.model import FAR, HeldKey, Message, Millis, Promise
 from layby.core.queries import OfferMessages, Reader
 from layby.core.rows import Rows
 from layby.core.state import State
@@ -146,6 +146,14 @@ class Store(BatchStore, Protocol):
 
     def renew_messages(self, now: Millis) -> list[Message]:
         """On a shared store: all that this process offers; it goes on doing so."""
+        ...
+
+    def vouch(self, holder: HeldKey) -> None:
+        """This process is that holder: others may notice at once when it dies."""
+        ...
+
+    def vouched(self) -> list[HeldKey]:
+        """Living holders whose processes are there; others may be there too."""
         ...
 
     def release_messages(self, messages: Sequence[Message]) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+import msgspec
 import psycopg
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
-from layby.core.model import FAR, Message, Millis, Schedule
+from layby.core.model import FAR, HeldKey, Message, Millis, Schedule
 from layby.core.queries import OfferMessages
 from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
@@ -24,11 +25,12 @@ from layby.store.postgres_connection import BY_INDEX, Connection, Connector
 from layby.store.postgres_dialect import SCHEMA, PostgresDialect
 from layby.store.postgres_failures import explained
 from layby.store.postgres_session import PostgresSession
-from layby.store.postgres_signals import Signals
+from layby.store.postgres_signals import VOUCHED, Signals
 from layby.store.postgres_snapshots import PostgresSnapshots
 from layby.store.sql import SqlStore, add_pairs, cut_waits
 
 _DIALECT: Final = PostgresDialect()
+_KEYS: Final = msgspec.json.Decoder(list[tuple[str, str]])
 _MIGRATING: Final = {"lock_timeout": "60s", "statement_timeout": "0"}
 _FORGET_TIMES: Final = "DELETE FROM server_times WHERE at < ?"
 _DAY_MS: Final = 86_400_000
@@ -111,6 +113,15 @@ class PostgresStore(SqlStore):
             self._signals.tell(EVERYTHING)
             self._signals.stop()
         super().close()
+
+    # --- who is there --------------------------------------------------------------------
+
+    def vouch(self, holder: HeldKey) -> None:
+        if self._signals is not None:
+            self._signals.hold(holder)
+
+    def vouched(self) -> list[HeldKey]:
+        return self._session.read(VOUCHED, _KEYS)
 
     # --- messages ------------------------------------------------------------------------
 

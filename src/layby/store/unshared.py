@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from layby.core.changes import Changes
-from layby.core.model import Message, Millis
+from layby.core.model import HeldKey, Message, Millis
 from layby.store.announcement import Announcement
 from layby.store.api import Heard, LeasedMessage, Wants
 
@@ -26,6 +26,11 @@ class Unshared:
 
     def renew_messages(self, now: Millis) -> list[Message]:
         del now
+        return []
+
+    def vouch(self, holder: HeldKey) -> None: ...
+
+    def vouched(self) -> list[HeldKey]:
         return []
 
     def release_messages(self, messages: Sequence[Message]) -> None: ...
