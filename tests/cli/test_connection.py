@@ -60,7 +60,7 @@ def test_a_file_in_this_folder_comes_before_a_server(tmp_path):
         ({}, {"LAYBY_URL": "http://h", "LAYBY_DB": "a.db"}, "give only one of --url"),
         ({"url": "h:8001"}, {}, "not the URL of a server: write for example http://127.0.0.1:8001"),
         ({"db": "http://h"}, {}, "give it as --url"),
-        ({"db": "postgresql://h/d"}, {}, "later release"),
+        ({"db": "postgresql:d"}, {}, "write for example"),
         ({"db": "mysql://h/d"}, {}, "write for example sqlite:layby.db"),
         ({"db": "sqlite:"}, {}, "write for example sqlite:layby.db"),
         ({"db": "memory:"}, {}, "memory: keeps nothing"),

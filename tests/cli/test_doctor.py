@@ -184,7 +184,7 @@ BREAKS = {
     ),
     "held_count_is_true": "UPDATE holders SET held = 8",
     "execute_is_current": "UPDATE messages SET version = 4 WHERE id = 'f1'",
-    "unblock_is_settled": "INSERT INTO messages VALUES ('p3', 'unblock', 'http://z', 0)",
+    "unblock_is_settled": "INSERT INTO messages VALUES ('p3', 'unblock', 'http://z', 0, '', 0)",
     "schedule_runs_forward": "UPDATE schedules SET last_run_at = next_run_at",
 }
 IMPOSSIBLE = {"orphan_tasks"}

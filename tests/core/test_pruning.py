@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core.model import Pruning
+from layby.core.model import Message, Pruning
 from layby.core.pruning import AUTOMATIC, HOLDERS_KEPT_MS, PACE_MS
 from layby.core.replies import PruneData
 from layby.core.settings import RetentionPolicy, Settings
@@ -224,7 +224,7 @@ def test_a_listener_keeps_a_run_until_it_was_told(world: World) -> None:
     assert prune(world, completed=0) == PruneData(kept=1)
     world.ok(r.settle("run/a:a.promise.paid"))
     assert prune(world, completed=0) == PruneData(kept=1)
-    world.engine.forget([("run/a:a.promise.paid", "unblock", ELSEWHERE)])
+    world.engine.forget([Message("run/a:a.promise.paid", "unblock", ELSEWHERE)])
     assert prune(world, completed=0).roots == 1
 
 

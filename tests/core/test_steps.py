@@ -1,20 +1,21 @@
 """Single steps, tabular: what stands, what is asked, what is answered, what stands then."""
 
 import pytest
+from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core import ticks
 from layby.core.draft import Draft
 from layby.core.footprint import OutsideFootprint
-from layby.core.model import NEVER, Schedule
+from layby.core.model import NEVER, Message, Schedule
 from layby.core.rows import Rows
 from layby.core.schedules import FireSchedule
 from layby.core.settings import Settings
 from layby.core.step import step
 from layby.engine.calendar import next_after
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World
+from tests.helpers.worlds import BACKENDS, EVERY_BACKEND, Backend, World
 
 NO_SCHEDULE = Schedule("none", "* * * * *", "x", 1, "{}", "{}", 0, next_run_at=0)
 GIVEN: dict[str, tuple[c.Command, ...]] = {
@@ -158,18 +159,22 @@ def test_late_and_double_ticks_are_harmless() -> None:
             ticks.FreeTasks(pid="p", incarnation="1", ids=("run/a:a",)),
             ticks.FreeTasks(pid="none", incarnation="1", ids=("run/a:a",)),
             FireSchedule(found=NO_SCHEDULE, occurrences=((0, "x"),), by=0),
-            ticks.ForgetMessages(keys=(("none", "execute", "x"),)),
+            ticks.ForgetMessages(messages=(Message("none", "execute", "x"),)),
         )
         for tick in due:
             world.ok(tick)
         assert world.dump() == before
 
 
-def test_delivered_messages_are_forgotten() -> None:
-    """By key."""
-    with World() as world:
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+def test_delivered_messages_are_forgotten(backend: Backend) -> None:
+    """By key and version: one that has replaced it is another message, though of the same key."""
+    with World(backend) as world:
         world.ok(r.target("t"))
-        world.ok(ticks.ForgetMessages(keys=(("t", "execute", r.OTHER),)))
+        [message] = world.dump().messages.values()
+        world.ok(ticks.ForgetMessages(messages=(replace(message, version=7),)))
+        assert list(world.dump().messages.values()) == [message]
+        world.ok(ticks.ForgetMessages(messages=(message,)))
         assert world.dump().messages == {}
 
 

@@ -14,6 +14,7 @@ from layby.core.queries import OfferMessages
 from layby.core.replies import OK, Reply, ok
 from layby.core.ticks import ForgetMessages
 from layby.delivery.routing import Router
+from layby.engine.elsewhere import ReleaseMessages
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreBusy
@@ -31,15 +32,20 @@ class Outbox:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.forgetting: list[asyncio.Future[Reply]] = []
-        self.forgotten: list[MessageKey] = []
+        self.forgotten: list[Message] = []
+        self.released: list[Message] = []
+        self.is_shared = False
 
-    def forget(self, keys: Sequence[MessageKey]) -> None:
-        self.forgotten += keys
+    def forget(self, messages: Sequence[Message]) -> None:
+        self.forgotten += messages
 
     def ask(self, request: object) -> "asyncio.Future[Reply]":
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if isinstance(request, ForgetMessages):
             self.forgetting.append(answer)
+        elif isinstance(request, ReleaseMessages):
+            self.released += request.messages
+            answer.set_result(OK)
         else:
             answer.set_result(ok(OfferMessages()))
         return answer
@@ -329,7 +335,7 @@ async def test_those_who_go_together_leave_nothing_to_each_other() -> None:
     assert all(ear.heard == [ear.id] for ear in going)
     assert staying.heard == []
     assert not any(
-        about(str(number), f"poll://any@g/{number}").key in router._assignments
+        about(str(number), f"poll://any@g/{number}").message in router._assignments
         for number in range(50)
     )
 
@@ -349,7 +355,7 @@ def test_what_leads_nowhere_is_dropped_and_counted(address: str) -> None:
         Ear(router, "a")
         router._accept([about("t", address)], [])
         assert counted == [("execute", "dropped")]
-        assert outbox.forgotten == [("t", "execute", address)]
+        assert [each.key for each in outbox.forgotten] == [("t", "execute", address)]
 
     scene()
 
@@ -427,7 +433,7 @@ async def test_what_everybody_has_given_back_is_told_again_after_a_pause() -> No
     assert ear.heard == ["t"]
     ear.rung.clear()
     await ear.rung.wait()
-    assert message.key in router._assignments
+    assert message.message in router._assignments
 
 
 @on_loop
@@ -437,7 +443,7 @@ async def test_what_is_taken_meanwhile_is_not_told_after_its_pause() -> None:
     message = about("t", "poll://uni@g/a")
     router._accept([message], [])
     message = taken_and_given_back(router, message)
-    [pause] = router._paused.values()
+    [(_, pause)] = router._paused.values()
     router._accept([], [message.key])
     assert pause.cancelled()
     assert (ear.heard, router._paused) == (["t"], {})
@@ -467,6 +473,10 @@ def test_what_is_pushed_and_given_back_is_pushed_again_after_a_pause() -> None:
 
         def withdraw(self, key: MessageKey) -> None:
             del key
+
+        @property
+        def pending(self) -> list[Message]:
+            return []
 
     @on_loop
     async def scene() -> None:

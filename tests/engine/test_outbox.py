@@ -22,15 +22,14 @@ def filled(backend: Backend, count: int, chars: int) -> World:
 
 def pages(world: World, limit: int) -> list[list[str]]:
     found: list[list[str]] = []
-    page, has_more = OfferMessages(limit=limit), True
-    while has_more:
+    page = OfferMessages(limit=limit)
+    while True:
         with world.store.transaction():
-            outgoing, has_more = stored_outbox(world.store, page)
+            outgoing, last = stored_outbox(world.store, page, world.engine.clock.now())
         found.append([each.promise.id for each in outgoing if each.promise is not None])
-        if outgoing:
-            last = outgoing[-1].message
-            page = OfferMessages(limit=limit, after=(last.address, last.id, last.kind))
-    return found
+        if last is None:
+            return found
+        page = OfferMessages(limit=limit, after=(last.address, last.id, last.kind))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

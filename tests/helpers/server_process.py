@@ -22,8 +22,9 @@ SERVES = re.compile(r"layby serves .* at http://(?:127\.0\.0\.1|localhost):(\d+)
 class ServerProcess:
     """Can be killed and started again, on the same file and port. What it says is kept."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, db: str | None = None) -> None:
         self.file = folder / "server.db"
+        self._db = db or f"sqlite:{self.file}"
         self.port = 0
         self.said = ""
         self.is_up = threading.Event()
@@ -35,10 +36,10 @@ class ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end(self._process.terminate)
+        self.stop()
 
     def start(self) -> None:
-        place = ["--db", f"sqlite:{self.file}", "--port", str(self.port)]
+        place = ["--db", self._db, "--port", str(self.port)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "layby.cli", "serve", *place, *self._flags],
             cwd=self.file.parent,
@@ -55,6 +56,9 @@ class ServerProcess:
     @property
     def process_id(self) -> int:
         return self._process.pid
+
+    def stop(self) -> None:
+        self._end(self._process.terminate)
 
     def kill(self) -> None:
         self._end(self._process.kill)

@@ -13,12 +13,13 @@ from layby import Runner
 from tests.runner.postgres_flows import charges, held, say, steps
 
 URL, NAME, SLOTS = os.environ["LAYBY_URL"], sys.argv[1], int(sys.argv[2])
+LEASE_S = float(os.environ.get("LAYBY_TEST_LEASE", "2"))
 
 
 async def main() -> None:
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-    async with Runner(URL, slots=SLOTS, lease=2.0) as runner:
+    async with Runner(URL, slots=SLOTS, lease=LEASE_S) as runner:
         for flow in (steps, held, charges):
             runner.register(flow)
         say(f"{NAME} is ready")

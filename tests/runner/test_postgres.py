@@ -15,6 +15,8 @@ from tests.runner.postgres_flows import charges, held, steps
 
 CHILD = ("-m", "tests.runner.postgres_child")
 RESULT_S = 60
+LONG_S = 50.0
+"""A lease that nobody waits for."""
 
 
 @pytest.fixture
@@ -86,6 +88,30 @@ def test_another_process_takes_over_from_one_that_was_killed(url: str) -> None:
         heir.stop()
         asyncio.run(main(dying, heir))
         heir.stop()
+
+
+def test_a_process_that_was_killed_is_noticed_before_its_lease_is_over(url: str) -> None:
+    """By the lock that its connection had."""
+
+    async def main(dying: Process) -> None:
+        async with Runner(url, slots=2, lease=LONG_S) as runner:
+            runner.register(charges)
+            run = await runner.get("r")
+            await runner.execute(steps, {})  # meanwhile it is looked at who is there
+            dying.kill()
+            await runner.resolve("go", 7)
+            assert (await run.result(timeout=LONG_S / 2))["paid"] == dying.pid
+
+    async def begin() -> None:
+        async with Runner(url, slots=0) as runner:
+            await runner.start(charges, {"for": "go"}, run_id="r")
+
+    environment = {"LAYBY_URL": url, "LAYBY_TEST_LEASE": str(LONG_S)}
+    with Process((*CHILD, "dying", "1"), **environment) as dying:
+        dying.hear("dying is ready")
+        asyncio.run(begin())
+        dying.hear("recorded in")
+        asyncio.run(main(dying))
 
 
 def test_tasks_wait_while_the_database_is_away() -> None:

@@ -244,7 +244,7 @@ def test_a_stream_that_is_cancelled_leaves_its_messages(message: Outgoing) -> No
         reader.stream.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reader.stream
-        assert message.key not in router._assignments
+        assert message.message not in router._assignments
         following = Reader(router)
         router.offered([message])
         await settled()

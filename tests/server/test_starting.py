@@ -9,7 +9,7 @@ import pytest
 
 from layby.errors import UsageError
 from layby.server.server import Server
-from layby.server.server_config import HttpConfig, ServerConfig
+from layby.server.server_config import HttpConfig, ServerConfig, load
 
 
 def refusal(config: ServerConfig) -> str:
@@ -18,7 +18,7 @@ def refusal(config: ServerConfig) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize("db", ["postgresql://me:hush@host/db", "http://host:8001", "unix:/a.sock"])
+@pytest.mark.parametrize("db", ["mysql://me:hush@host/db", "http://host:8001", "unix:/a.sock"])
 def test_an_address_of_another_kind_is_no_file(
     db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,6 +28,14 @@ def test_an_address_of_another_kind_is_no_file(
     assert told.startswith(f"db cannot be {db.replace('hush', '***')}: ")
     assert told.endswith("write for example sqlite:layby.db")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_debugging_is_not_for_a_database_that_others_use() -> None:
+    """It would stop time for them too."""
+    flags = {"db": "postgresql://me:hush@host/db", "debug": "true"}
+    with pytest.raises(UsageError, match="other servers share this db") as refused:
+        load(flags)
+    assert "hush" not in str(refused.value)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

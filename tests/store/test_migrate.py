@@ -241,7 +241,7 @@ def test_the_database_of_another_program_is_refused_and_left_alone(tmp_path):
         ("promises", (*tables.PROMISES.names, *tables.TASKS.names[1:])),
         ("waits", tables.WAITS.names),
         ("listeners", tables.LISTENERS.names),
-        ("messages", tables.MESSAGES.names),
+        ("messages", tables.LEASED_MESSAGES.names),
         ("holders", tables.HOLDERS.names),
         ("schedules", tables.SCHEDULES.names),
         ("tags", ("key", "value", "id")),
@@ -255,7 +255,7 @@ def test_columns_are_the_fields_of_the_structs(file, name, columns):
 
 @pytest.mark.parametrize(
     "table",
-    [tables.WAITS, tables.LISTENERS, tables.MESSAGES, tables.HOLDERS, tables.SCHEDULES],
+    [tables.WAITS, tables.LISTENERS, tables.LEASED_MESSAGES, tables.HOLDERS, tables.SCHEDULES],
     ids=lambda table: table.name,
 )
 def test_keys_are_those_the_store_writes_by(file, table):

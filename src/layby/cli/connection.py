@@ -15,13 +15,14 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from layby.cli.database import DatabaseClient, is_read
 from layby.client.first_answer import FirstAnswer
 from layby.client.http import HttpClient
 from layby.client.interface import Client
 from layby.client.transport import REFUSED, Unreachable
 from layby.clock import SystemClock
 from layby.core import validate
-from layby.core.commands import Command, GetPromise, GetSchedule, GetTask, Prune
+from layby.core.commands import Command
 from layby.core.model import Millis
 from layby.core.queries import GetNow, Query
 from layby.core.replies import NowData, Reply, refuse
@@ -29,10 +30,11 @@ from layby.core.settings import Settings
 from layby.engine.batch import apply
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
-from layby.engine.opening import shown
+from layby.engine.opening import check_address, shown
 from layby.errors import LaybyError, StoreOwned, StoreUnavailable, StoreUnreadable, UsageError
 from layby.local import LocalClient
 from layby.store.ownership import is_served, socket_of
+from layby.store.postgres_address import is_postgres
 from layby.store.sqlite import SqliteReader, SqliteStore
 
 T = TypeVar("T")
@@ -43,15 +45,16 @@ PATIENCE_S: Final = 0.3
 """A person is waiting, so a server that is not there is reported at once."""
 FIRST_ANSWER_S: Final = 5.0
 """How long a server may say nothing; after a second it is told that it is waited for."""
-READS: Final = (Query, GetPromise, GetTask, GetSchedule)
 
 
 class Place(Struct, frozen=True):
-    """Where layby is: a server's URL, or a file."""
+    """Where layby is: a server's URL, a file, or a database that no process owns."""
 
     url: str | None = None
     token: str | None = None
     file: Path | None = None
+    database: str | None = None
+    """The URL of a PostgreSQL database; perhaps with a password."""
     is_default: bool = False
     """It was not named by the user."""
     flags: str = ""
@@ -62,12 +65,22 @@ class Place(Struct, frozen=True):
     @property
     def address(self) -> str:
         """In the form a Runner accepts."""
+        if self.database is not None:
+            return self.database
         return f"sqlite:{self.file}" if self.file is not None else self.url or DEFAULT_URL
+
+    @property
+    def shown(self) -> str:
+        """The address for a message: without a password."""
+        return shown(self.address)
+
+    def __repr__(self) -> str:
+        return f"Place({self.shown})"
 
     def sent_here(self, command: str) -> str:
         """The command with the flags it needs to reach this place, ready to paste."""
         is_for_worker = command.startswith("layby worker") and self.file is not None
-        flags = f"--url {shlex.quote(self.address)}" if is_for_worker else self.flags
+        flags = f"--url {shlex.quote(self.shown)}" if is_for_worker else self.flags
         return f"{command} {flags}".rstrip()
 
 
@@ -83,12 +96,14 @@ def find_place(
         url, db = environ.get("LAYBY_URL") or None, environ.get("LAYBY_DB") or None
     if url is not None and db is not None:
         raise UsageError(
-            f"both a server ({url}) and a file ({db}) are named: "
+            f"both a server ({url}) and a file or database ({shown(db)}) are named: "
             "give only one of --url (LAYBY_URL) and --db (LAYBY_DB)"
         )
     token = token or environ.get("LAYBY_TOKEN") or None
     if url is not None:
         return Place(_checked_url(url), token)
+    if db is not None and is_postgres(db):
+        return Place(database=check_address(db))
     if db is not None:
         return Place(file=_file(db))
     if (folder / DEFAULT_FILE).is_file():
@@ -147,7 +162,7 @@ class FileClient:
             self._owner = _http_client(f"unix:{socket_of(self._file)}", None, waits=False)
         if self._owner is not None:
             return await self._owner.send(request)
-        if isinstance(request, READS) or (isinstance(request, Prune) and request.dry_run):
+        if is_read(request):
             return self._look(request)
         return await self._opened().send(request)
 
@@ -184,6 +199,8 @@ class FileClient:
 
 
 def _client(place: Place) -> Client:
+    if place.database is not None:
+        return DatabaseClient(place.database)
     if place.file is None:
         return _http_client(place.url or DEFAULT_URL, place.token, waits=place.waits)
     if not place.file.is_file():
@@ -235,9 +252,7 @@ def _file(db: str) -> Path:
         raise UsageError(
             "--db memory: keeps nothing and is visible to its own process only: name a file"
         )
-    if scheme in ("postgres", "postgresql"):
-        raise UsageError(f"--db {shown(db)}: commands reach PostgreSQL in a later release")
     path = rest.removeprefix("//") if colon and scheme == "sqlite" else db
     if not path or "://" in path:
-        raise UsageError(f"--db {db}: write for example sqlite:{DEFAULT_FILE}")
+        raise UsageError(f"--db {shown(db)}: write for example sqlite:{DEFAULT_FILE}")
     return Path(path)

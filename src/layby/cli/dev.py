@@ -27,7 +27,9 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("module", required=False, shell_complete=complete_files)
-@click.option("--db", help="Where data is stored.  [default: sqlite:layby.db]")
+@click.option(
+    "--db", help="Where data is stored: sqlite:PATH or postgresql://….  [default: sqlite:layby.db]"
+)
 @click.option("--port", help="Port to listen on.  [default: 8001]")
 @slotted
 @click.option(

@@ -16,6 +16,7 @@ from rich.progress import Progress as ProgressBar
 
 from layby.cli import server_checks
 from layby.cli.connection import Place, find_place, unreachable
+from layby.cli.database import open_reader
 from layby.cli.inspection import Counts, Inspection, Progress
 from layby.cli.options import limited
 from layby.clock import SystemClock
@@ -23,6 +24,7 @@ from layby.core.invariants import INVARIANTS, Violation
 from layby.core.model import Millis
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
+from layby.engine.opening import shown
 from layby.errors import StoreUnavailable, StoreUnreadable, UsageError
 from layby.store.ownership import misled_owner
 from layby.store.pages import PageReader
@@ -73,18 +75,23 @@ class FileReport(Struct, frozen=True):
     epilog="""\b
 Examples:
   layby doctor layby.db
+  layby doctor --db postgresql://layby@db.example.com/shop
   layby doctor --url http://127.0.0.1:8001"""
 )
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False)
 @click.option("--url", metavar="URL", help="Check this server.  [env: LAYBY_URL]")
 @click.option("--token", metavar="TOKEN", help="The server's token.  [env: LAYBY_TOKEN]")
-@click.option("--db", metavar="ADDRESS", help="The same as FILE: sqlite:PATH.  [env: LAYBY_DB]")
+@click.option(
+    "--db",
+    metavar="ADDRESS",
+    help="The same as FILE: sqlite:PATH, or postgresql://….  [env: LAYBY_DB]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @limited(100)
 @click.pass_context
 def doctor(
     ctx: click.Context,
-    file: Path | None,
+    file: str | None,
     url: str | None,
     token: str | None,
     db: str | None,
@@ -101,14 +108,14 @@ def doctor(
     """
     if file is None:
         place = find_place(url, token, db)
-        file = place.file
         if place.url is not None:
             _check_server(ctx, place, limit, as_json=as_json)
     elif (other := url or db) is not None:
-        raise UsageError(f"both the file {file} and {other} are named: give one of them")
-    assert file is not None
+        raise UsageError(f"both the file {file} and {shown(other)} are named: give one of them")
+    else:
+        place = find_place(None, None, file)
     with _progress_bar() as progress:
-        report = examine(file, limit, progress)
+        report = _examine(place, limit, progress)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(_plain(report))).decode())
     else:
@@ -142,6 +149,27 @@ def show_server_report(report: server_checks.ServerReport, limit: int, console: 
         console.print(f"[red]{violation.invariant}[/]: {escape(violation.what)}")
     if limit and len(report.violations) > limit:
         console.print(f"... and {len(report.violations) - limit:,} more (--limit 0 lists all)")
+
+
+def _examine(place: Place, limit: int, progress: Progress) -> FileReport:
+    if place.database is not None:
+        return examine_database(place.database, limit, progress)
+    assert place.file is not None
+    return examine(place.file, limit, progress)
+
+
+def examine_database(url: str, limit: int, progress: Progress) -> FileReport:
+    """Check all of it as it is at this moment, while others go on writing."""
+    reader = open_reader(url)
+    try:
+        with reader.transaction():
+            inspection = Inspection(reader, reader.now())
+            found = inspection.violations(progress)
+            listed = list(islice(found, limit or None))
+            more = sum(1 for _ in found)
+    finally:
+        reader.close()
+    return FileReport(shown(url), inspection.counts, len(INVARIANTS), listed, more)
 
 
 def examine(file: Path, limit: int, progress: Progress | None = None) -> FileReport:

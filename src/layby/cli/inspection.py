@@ -17,7 +17,7 @@ from layby.core import invariants
 from layby.core.invariants import INVARIANTS, StateView, Violation
 from layby.core.model import Holder, Listener, Message, Millis, Promise, Schedule, Task, Wait
 from layby.core.state import State
-from layby.store.pages import PageReader
+from layby.store.pages import PageReads
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -72,7 +72,7 @@ class Streamed(dict[str, T]):
 class Inspection:
     """One check of a file, through a reader that is inside a transaction."""
 
-    def __init__(self, reader: PageReader, now: Millis) -> None:
+    def __init__(self, reader: PageReads, now: Millis) -> None:
         self.counts = Counts()
         self._reader = reader
         self._now = now

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from layby.cli.connection import find_place
 from layby.core.commands import Tags
+from layby.engine.opening import shown
 from layby.errors import LaybyError
 from layby.wire import durations
 
@@ -34,7 +35,8 @@ def placed(command: Function) -> Function:
     @click.option(
         "--db",
         metavar="ADDRESS",
-        help="Use this file: sqlite:PATH.  [env: LAYBY_DB; default: ./layby.db if it "
+        help="Use this file or database: sqlite:PATH or postgresql://USER@HOST/DATABASE.  "
+        "[env: LAYBY_DB; default: ./layby.db if it "
         "exists, else the server http://127.0.0.1:8001]",
     )
     @functools.wraps(command)
@@ -50,7 +52,10 @@ def placed(command: Function) -> Function:
 
 def _flags_as_typed(url: str | None, db: str | None) -> str:
     named = (("--url", url), ("--db", db))
-    return " ".join(f"{flag} {shlex.quote(text)}" for flag, text in named if text is not None)
+    """For a message, so without a password."""
+    return " ".join(
+        f"{flag} {shlex.quote(shown(text))}" for flag, text in named if text is not None
+    )
 
 
 def as_json(command: Function) -> Function:

@@ -65,7 +65,8 @@ def prune(
         )
     if compact and (place.file is None or dry_run):
         raise UsageError(
-            "--compact writes a file anew: it needs --db, and does not go with --dry-run"
+            "--compact writes a file anew: it needs --db sqlite:PATH, and does not go with "
+            "--dry-run"
         )
     first = Prune(completed=completed, failed=failed, ids=ids, foreign=foreign, dry_run=dry_run)
     with _told() as told:

@@ -61,7 +61,7 @@ def rerun(
         planned = next_life(latest, from_, checkpoints, timeout, now)
         expect(await client.send(planned.command), RunData, f"run '{run_id}'")
         directory = FlowDirectory(
-            client.send, place.address, latest.group or "default", SystemClock().elapsed
+            client.send, place.shown, latest.group or "default", SystemClock().elapsed
         )
         await directory.warn_if_nobody_works(latest.param.flow)
         return run_id, planned

@@ -237,4 +237,4 @@ def _print_schedule(place: Place, schedule: Schedule, *, as_json: bool) -> None:
 
 
 def _directory(client: Client, place: Place, group: str) -> FlowDirectory:
-    return FlowDirectory(client.send, place.address, group, SystemClock().elapsed)
+    return FlowDirectory(client.send, place.shown, group, SystemClock().elapsed)

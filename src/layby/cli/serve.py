@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from layby.engine.opening import shown
 from layby.server import logs, server, server_config
 from layby.server.server_config import KEYS
 
@@ -16,6 +17,7 @@ EPILOG = """
 Examples:
   layby serve                                  on 127.0.0.1:8001, in ./layby.db
   layby serve --db sqlite:/var/lib/layby.db --host 0.0.0.0
+  layby serve --db postgresql://layby@db.example.com/shop   one of several on this database
   LAYBY_LOG__FORMAT=json layby serve --config /etc/layby.toml
 
 Every setting can be in layby.toml, a variable LAYBY_SECTION__NAME, or a flag; flags win.
@@ -54,7 +56,7 @@ def serve(file: Path | None, **given: Any) -> None:
 
 
 def tell(served: server.Server) -> None:
-    where = f"layby serves {served.config.db} at {served.url}"
+    where = f"layby serves {shown(served.config.db)} at {served.url}"
     click.echo(f"{where}  (Ctrl-C stops it)", err=True)
 
 

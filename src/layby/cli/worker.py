@@ -10,12 +10,15 @@ from typing import cast
 import click
 
 from layby.cli.closing import close_and_report, exit_soon
+from layby.cli.connection import DEFAULT_URL
 from layby.cli.options import DurationParam, graced, slotted, version_tagged
 from layby.cli.user_code import calls_in, complete_files, flows_in, load_module
 from layby.client.interface import Client
+from layby.engine.opening import shown
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner.runner import Runner, check_can_serve
 from layby.server.signals import stop_requested
+from layby.store.postgres_address import is_postgres
 from layby.workflow.flow_program import FlowProgram
 
 logger = logging.getLogger(__name__)
@@ -26,6 +29,7 @@ Examples:
   layby worker shop.flows                          for the server at 127.0.0.1:8001
   layby worker flows.py --url https://layby.example.org --slots 16
   layby worker flows.py --url sqlite:layby.db      beside the process that owns the file
+  layby worker flows.py --db postgresql://layby@db.example.com/shop
 
 SIGTERM and Ctrl-C end `async` bodies and wait for others to end, at most --grace; then other
 workers continue the tasks. Another signal, a second later, ends the process at once.
@@ -36,10 +40,14 @@ workers continue the tasks. Another signal, a second later, ends the process at 
 @click.argument("module", shell_complete=complete_files)
 @click.option(
     "--url",
-    default="http://127.0.0.1:8001",
-    show_default=True,
     envvar="LAYBY_URL",
-    help="The server (or a file: sqlite:PATH).  [env: LAYBY_URL]",
+    help="The server (or a file: sqlite:PATH).  [env: LAYBY_URL; default: http://127.0.0.1:8001]",
+)
+@click.option(
+    "--db",
+    metavar="ADDRESS",
+    envvar="LAYBY_DB",
+    help="A database instead of a server: postgresql://USER@HOST/DATABASE.  [env: LAYBY_DB]",
 )
 @click.option("--token", envvar="LAYBY_TOKEN", help="The server's token; better in LAYBY_TOKEN.")
 @click.option("--group", default="default", show_default=True, help="Workers that share work.")
@@ -55,7 +63,8 @@ workers continue the tasks. Another signal, a second later, ends the process at 
 @version_tagged
 def worker(
     module: str,
-    url: str,
+    url: str | None,
+    db: str | None,
     token: str | None,
     group: str,
     slots: int,
@@ -66,8 +75,9 @@ def worker(
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     code = LoadedCode(load_module(module), module, group, version_tag)
+    address = _checked(url or db or DEFAULT_URL)
     runner = Runner(
-        _checked(url),
+        address,
         token=token,
         group=group,
         slots=slots,
@@ -76,7 +86,7 @@ def worker(
         connect_timeout=None,
         version=version_tag,
     )
-    asyncio.run(_work_and_end(runner, code, url))
+    asyncio.run(_work_and_end(runner, code, shown(address)))
 
 
 class LoadedCode:
@@ -110,9 +120,9 @@ class LoadedCode:
 
 def _checked(url: str) -> str:
     """A Runner also accepts a plain path; here it would be a mistyped URL and create a file."""
-    if not url.startswith(("http://", "https://", "unix:", "sqlite:")):
+    if not url.startswith(("http://", "https://", "unix:", "sqlite:")) and not is_postgres(url):
         raise UsageError(
-            f"{url!r} is not the address of a server: write for example http://127.0.0.1:8001, "
+            f"{shown(url)!r} is not the address of a server: write for example {DEFAULT_URL}, "
             "or sqlite:PATH to work beside the process that owns a file"
         )
     return url

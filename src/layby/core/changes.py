@@ -43,6 +43,8 @@ class Changes(Struct, eq=False):
     silenced: list[str] = []
     """Addresses whose listeners and messages are deleted."""
     messages: dict[MessageKey, Message | None] = {}
+    delivered: list[Message] = []
+    """They leave the outbox, unless a newer version has replaced them."""
     schedules: dict[str, Schedule | None] = {}
     flows: dict[tuple[str, str], PublishedFlow] = {}
     """By group and name."""
@@ -70,6 +72,8 @@ class Changes(Struct, eq=False):
             self.dropped_listeners += later.dropped_listeners
         if later.messages:
             self.messages.update(later.messages)
+        if later.delivered:
+            self.delivered += later.delivered
         if later.schedules:
             self._add_schedules(later)
         if later.flows:
@@ -151,6 +155,7 @@ class Changes(Struct, eq=False):
             or self.dropped_waits
             or self.listeners
             or self.messages
+            or self.delivered
             or self.schedules
             or self.holders
             or self.flows

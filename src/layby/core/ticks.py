@@ -8,7 +8,7 @@ from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Sender, declare, handles
-from layby.core.model import Holder, MessageKey, Millis, Promise, Task, Wait, later
+from layby.core.model import HeldKey, Holder, Message, Millis, Promise, Task, Wait, later
 from layby.core.replies import OK, Empty, Reply
 from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
 
@@ -136,6 +136,24 @@ def expire_holders(d: Draft, c: ExpireHolders) -> Reply:
     return OK
 
 
+@declare("tick.lose_holders", sender=Sender.INTERNAL, answer=Empty)
+class LoseHolders(Tick, frozen=True):
+    """Their processes have died, so nobody waits for the ends of their leases."""
+
+    keys: tuple[HeldKey, ...]
+
+    def footprint(self, into: Footprint) -> None:
+        into.pids.update(pid for pid, _ in self.keys)
+
+
+@handles(LoseHolders)
+def lose_holders(d: Draft, c: LoseHolders) -> Reply:
+    for holder in (d.holder(*key) for key in c.keys):
+        if holder is not None and holder.is_alive:
+            _lose(d, holder)
+    return OK
+
+
 @declare("tick.free_tasks", sender=Sender.INTERNAL, answer=Empty)
 class FreeTasks(IdsTick, frozen=True):
     """Hand back the tasks of a holder that is gone."""
@@ -164,7 +182,7 @@ def free_tasks(d: Draft, c: FreeTasks) -> Reply:
 class ForgetMessages(Tick, frozen=True):
     """Messages that have been delivered (or can never be)."""
 
-    keys: tuple[MessageKey, ...]
+    messages: tuple[Message, ...]
 
     def footprint(self, into: Footprint) -> None:
         """Touches the outbox only."""
@@ -172,8 +190,7 @@ class ForgetMessages(Tick, frozen=True):
 
 @handles(ForgetMessages)
 def forget_messages(d: Draft, c: ForgetMessages) -> Reply:
-    for key in c.keys:
-        d.unsend(key)
+    d.delivered.extend(c.messages)
     return OK
 
 

@@ -1,9 +1,9 @@
 """Messages that have been assigned to a receiver and are still in the outbox."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from layby.core.model import MessageKey
+from layby.core.model import Message, MessageKey
 from layby.engine.outbox import Outgoing
 
 
@@ -31,8 +31,15 @@ class Assignments:
         self._by_key: dict[MessageKey, Assignment] = {}
         self._keys_of: dict[Receiver, set[MessageKey]] = {}
 
-    def __contains__(self, key: MessageKey) -> bool:
-        return key in self._by_key
+    def __contains__(self, message: object) -> bool:
+        """This version of it."""
+        if not isinstance(message, Message):
+            return False
+        there = self._by_key.get(message.key)
+        return there is not None and there.outgoing.message == message
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter([each.outgoing.message for each in self._by_key.values()])
 
     def get(self, key: MessageKey) -> Assignment | None:
         return self._by_key.get(key)

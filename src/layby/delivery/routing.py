@@ -5,12 +5,15 @@ it. So nothing is lost when its receiver dies: the message goes to another one a
 when its receiver declines because it does not have the function, or has no free slot. An `unblock`
 is forgotten once its receiver has it. A message that nobody can take now stays in the outbox, and
 is offered when a receiver connects or has room again.
+
+Where several processes share a store, only messages that this one has leased come here. Those that
+nobody here can take are released, so that others offer them.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
@@ -20,8 +23,10 @@ from layby.core.model import Message, MessageKey
 from layby.core.replies import Reply
 from layby.core.ticks import ForgetMessages
 from layby.delivery.assignments import Assignments, Receiver
+from layby.delivery.declines import Declines
 from layby.delivery.hand_backs import HandBacks
 from layby.delivery.offering import Offering
+from layby.engine.elsewhere import ReleaseMessages
 from layby.engine.engine import Engine
 from layby.engine.outbox import Outgoing
 from layby.local import LocalClient
@@ -40,6 +45,11 @@ class Push(Protocol):
 
     def withdraw(self, key: MessageKey) -> None: ...
 
+    @property
+    def pending(self) -> Collection[Message]:
+        """What is under way, or waits for its next try."""
+        ...
+
 
 class Router:
     """A `Delivery`. Call it in the event loop, except `committed` and `offered`."""
@@ -50,23 +60,27 @@ class Router:
         count: Callable[[str, str], None] = lambda _kind, _status: None,
         choose: Callable[[Sequence[Receiver]], Receiver] = random.choice,
         observe_wake: Callable[[float], None] = lambda _seconds: None,
+        count_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """`count` gets each message's kind and fate, `observe_wake` the age of its news."""
+        """`count` gets each message's kind and fate, `observe_wake` the age of its news.
+
+        `count_taken_over`: a message comes that another process may have delivered as well.
+        """
         self._loop = asyncio.get_running_loop()
         self._push = push
         self._count = count
         self._choose = choose
         self._observe_wake = observe_wake
+        self._count_taken_over = count_taken_over
         self._receivers: dict[str, list[Receiver]] = {}
         self._by_id: dict[tuple[str, str], list[Receiver]] = {}
         self._assignments = Assignments()
-        self._delivered: set[MessageKey] = set()
+        self._delivered: set[Message] = set()
         """Arrived, but still in the outbox: it may be offered again and must not be sent again."""
-        self._declined: dict[MessageKey, set[Receiver]] = {}
-        """Receivers that must not get a message again until it is committed again."""
+        self._declined = Declines(self._loop.time)
         self._offerings: dict[Receiver, Offering] = {}
         self._hand_backs = HandBacks()
-        self._paused: dict[MessageKey, asyncio.TimerHandle] = {}
+        self._paused: dict[MessageKey, tuple[Message, asyncio.TimerHandle]] = {}
 
     def attach(self, engine: Engine, client: LocalClient) -> None:
         self._engine = engine
@@ -84,6 +98,20 @@ class Router:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._accept_offered, outgoing)
 
+    def wants(self, message: Message) -> bool:
+        """From the writer's thread too: it only looks, and may be wrong by the time it matters."""
+        address = parse_poll(message.address)
+        if address is None:
+            return self._push is not None or not _is_push(message)
+        if address.cast == "uni" and address.id is None:
+            return True  # it leads nowhere: somebody has to drop it
+        tried = self._tried(message)
+        return bool(tried) or self._receiver_of(message, address, tried) is not None
+
+    def keep(self, messages: Sequence[Message]) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._keep, set(messages))
+
     # --- receivers -----------------------------------------------------------------------
 
     def connect(self, receiver: Receiver) -> None:
@@ -96,8 +124,7 @@ class Router:
         for each in receivers:
             _remove(self._receivers, each.group, each)
             _remove(self._by_id, (each.group, each.id), each)
-            for decliners in self._declined.values():
-                decliners.discard(each)
+            self._declined.forget_receiver(each)
             if (offering := self._offerings.pop(each, None)) is not None:
                 offering.stop()
         unassigned = [
@@ -116,9 +143,9 @@ class Router:
 
     def arrived(self, outgoing: Sequence[Outgoing]) -> None:
         """Their receiver has them. An `execute` stays under way until its task is taken."""
-        done = {each.key for each in outgoing if each.message.kind != "execute"}
-        for key in done:
-            self._assignments.drop(key)
+        done = {each.message for each in outgoing if each.message.kind != "execute"}
+        for message in done:
+            self._assignments.drop(message.key)
         now = self._engine.clock.now()
         for each in outgoing:
             self._count(each.message.kind, "success")
@@ -138,7 +165,7 @@ class Router:
             return
         if assignment.outgoing.message.version == version:
             self._assignments.drop(key)
-            self._declined.setdefault(key, set()).add(assignment.receiver)
+            self._declined.add(assignment.outgoing.message, assignment.receiver)
             self._send(assignment.outgoing)
 
     def note_hand_back(self, task_id: str, version: int) -> None:
@@ -154,14 +181,14 @@ class Router:
             and assignment.receiver is receiver
         )
 
-    def _forget(self, keys: set[MessageKey]) -> None:
-        self._delivered |= keys
-        forgetting = self._client.ask(ForgetMessages(keys=tuple(keys)))
-        forgetting.add_done_callback(partial(self._forgot, keys))
+    def _forget(self, messages: set[Message]) -> None:
+        self._delivered |= messages
+        forgetting = self._client.ask(ForgetMessages(messages=tuple(messages)))
+        forgetting.add_done_callback(partial(self._forgot, messages))
 
-    def _forgot(self, keys: set[MessageKey], forgetting: "asyncio.Future[Reply]") -> None:
+    def _forgot(self, messages: set[Message], forgetting: "asyncio.Future[Reply]") -> None:
         """Messages that could not be forgotten will be delivered once more."""
-        self._delivered -= keys
+        self._delivered -= messages
         if not forgetting.cancelled() and (failure := forgetting.exception()) is not None:
             logger.warning("messages that have arrived are still in the outbox: %s", failure)
 
@@ -171,7 +198,7 @@ class Router:
         for key in withdrawn:
             self._withdraw(key)
         for each in outgoing:
-            self._declined.pop(each.key, None)
+            self._declined.forget(each.key)
             self._end_pause(each.key)
             self._skip_unresponsive(each)
             self._send(each)
@@ -182,7 +209,7 @@ class Router:
         if assignment is None or not again.message.address.startswith("poll://any@"):
             return
         if len(self._receivers.get(assignment.receiver.group, ())) > 1:
-            self._declined[again.key] = {assignment.receiver}
+            self._declined.add(again.message, assignment.receiver)
 
     def _withdraw(self, key: MessageKey) -> None:
         """Usually because its task was taken, most likely by the receiver of the message."""
@@ -191,7 +218,7 @@ class Router:
         if assignment is not None and kind == "execute":
             self._hand_backs.note_taken(task_id, assignment.receiver.id)
         self._assignments.drop(key)
-        self._declined.pop(key, None)
+        self._declined.forget(key)
         self._end_pause(key)
         if self._push is not None:
             self._push.withdraw(key)
@@ -199,18 +226,40 @@ class Router:
     def _accept_offered(self, outgoing: Sequence[Outgoing]) -> None:
         long_ago = self._engine.clock.now() - KEPT_MS
         for each in outgoing:
+            if each.taken_over:
+                self._count_taken_over()
             if each.promise is not None and (each.promise.settled_at or 0) < long_ago:
                 self._drop(each)
-            elif not self._is_known(each.key):
+            elif not self._is_known(each.message):
+                self._end_pause(each.key)
                 self._send(each)
 
-    def _is_known(self, key: MessageKey) -> bool:
-        return key in self._assignments or key in self._delivered or key in self._paused
+    def _is_known(self, message: Message) -> bool:
+        if message in self._assignments or message in self._delivered:
+            return True
+        return message.key in self._paused and self._paused[message.key][0] == message
+
+    def _keep(self, ours: set[Message]) -> None:
+        """Others withdraw messages too, and take them over: then they are not ours any more."""
+        pushed = set(() if self._push is None else self._push.pending)
+        paused = {message for message, _ in self._paused.values()}
+        known = {*self._assignments, *paused, *pushed}
+        for message in known - ours:
+            self._withdraw(message.key)
+        self._declined.forget_old()
+        if unknown := ours - known - self._delivered:
+            self._release(unknown)
+
+    def _release(self, messages: Collection[Message]) -> None:
+        """Nobody here can take them: where there are other processes, they may offer them."""
+        if self._engine.is_shared:
+            self._client.ask(ReleaseMessages(messages=tuple(messages)))
 
     def _send_after_pause(self, outgoing: Outgoing) -> None:
         """Every receiver has handed it back: ask them again, after a pause."""
         pause = self._hand_backs.next_round(outgoing.message.id)
-        self._paused[outgoing.key] = self._loop.call_later(pause, self._send_paused, outgoing)
+        handle = self._loop.call_later(pause, self._send_paused, outgoing)
+        self._paused[outgoing.key] = outgoing.message, handle
 
     def _send_paused(self, outgoing: Outgoing) -> None:
         del self._paused[outgoing.key]
@@ -218,7 +267,7 @@ class Router:
 
     def _end_pause(self, key: MessageKey) -> None:
         if (paused := self._paused.pop(key, None)) is not None:
-            paused.cancel()
+            paused[1].cancel()
 
     def _send(self, outgoing: Outgoing) -> None:
         address = parse_poll(outgoing.message.address)
@@ -231,16 +280,17 @@ class Router:
 
     def _send_to_one_of(self, outgoing: Outgoing, address: PollAddress) -> None:
         tried = self._tried(outgoing.message)
-        receiver = self._receiver_of(outgoing, address, tried)
+        receiver = self._receiver_of(outgoing.message, address, tried)
         if receiver is not None:
             self._assignments.put(outgoing, receiver)
             receiver.receive(outgoing)
         elif tried:
             self._send_after_pause(outgoing)
+        else:
+            self._release([outgoing.message])
 
     def _send_elsewhere(self, outgoing: Outgoing) -> None:
-        is_push = outgoing.message.address.startswith(("http://", "https://"))
-        if not is_push:
+        if not _is_push(outgoing.message):
             self._drop(outgoing)
         elif self._tried(outgoing.message):
             self._send_after_pause(outgoing)
@@ -255,13 +305,13 @@ class Router:
     def _drop(self, outgoing: Outgoing) -> None:
         """It can never be delivered: the address is valid and leads nowhere."""
         self._count(outgoing.message.kind, "dropped")
-        self._engine.forget([outgoing.key])
+        self._engine.forget([outgoing.message])
 
     def _receiver_of(
-        self, outgoing: Outgoing, address: PollAddress, tried: set[str]
+        self, message: Message, address: PollAddress, tried: set[str]
     ) -> Receiver | None:
         """The named receiver if it has room; else any other one if the address allows that."""
-        declined = self._declined.get(outgoing.key, ())
+        declined = self._declined.of(message)
         # The newest connection counts: older ones with this id are dead, noticed or not.
         named = self._by_id.get((address.group, address.id or ""), ())[-1:]
         candidates = [each for each in named if each not in declined and each.id not in tried]
@@ -279,6 +329,10 @@ class Router:
             return chosen
         candidates = [each for each in members if each.has_room]
         return self._choose(candidates) if candidates else None
+
+
+def _is_push(message: Message) -> bool:
+    return message.address.startswith(("http://", "https://"))
 
 
 def _remove(lists: dict[K, list[Receiver]], key: K, receiver: Receiver) -> None:

@@ -5,10 +5,11 @@ between reading a promise and watching it. Whatever is not heard is found by loo
 """
 
 import random
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from layby.core.kinds import EngineControl, Sender, declare
-from layby.core.model import Millis
+from layby.core.model import HeldKey, Message, Millis
 from layby.core.replies import OK, Empty, Reply
 from layby.store.announcement import Announcement
 
@@ -17,12 +18,16 @@ LOOK_MS: Final[Millis] = 1_000
 WATCHED_AT_ONCE: Final = 10_000
 """Watched promises that are looked at again each time."""
 ADDRESSES_AT_ONCE: Final = 32
+GONE_MS: Final[Millis] = 2_000
+"""A process that is not seen for this long has died."""
 BUSY_MS: Final = (5, 20)
 """When what is due is looked at again after another process was busy with it."""
 
 
 class HearingEngine(Protocol):
     def hear(self, announcement: Announcement) -> None: ...
+
+    def release(self, messages: Sequence[Message]) -> None: ...
 
 
 @declare("engine.hear", sender=Sender.INTERNAL, answer=Empty)
@@ -34,6 +39,40 @@ class HearCommit(EngineControl, frozen=True):
     def control(self, controlled: HearingEngine) -> Reply:
         controlled.hear(self.announcement)
         return OK
+
+
+@declare("engine.release", sender=Sender.INTERNAL, answer=Empty)
+class ReleaseMessages(EngineControl, frozen=True):
+    """Nobody here can take these messages now: other processes may offer them."""
+
+    messages: tuple[Message, ...]
+
+    def control(self, controlled: HearingEngine) -> Reply:
+        controlled.release(self.messages)
+        return OK
+
+
+class Vouched:
+    """Processes that others can see on the database, and which of them are gone.
+
+    Who is not seen any more may only have lost a connection, and comes back. So nobody is gone
+    before `GONE_MS`; and after a time in which nobody was looked for, everything begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[HeldKey, Millis] = {}
+        self._looked_at: Millis = 0
+
+    def gone(self, there: Sequence[HeldKey], now: Millis) -> list[HeldKey]:
+        """Those that were there, and have not been for a while."""
+        if now - self._looked_at > 2 * LOOK_MS:
+            self._seen.clear()
+        self._looked_at = now
+        self._seen |= dict.fromkeys(there, now)
+        gone = [key for key, at in self._seen.items() if now - at >= GONE_MS]
+        for key in gone:
+            del self._seen[key]
+        return gone
 
 
 def busy_until(now: Millis, times: int) -> Millis:

@@ -24,12 +24,12 @@ from layby.core import validate
 from layby.core.changes import Changes
 from layby.core.commands import Command, Take, WatchPromise
 from layby.core.kinds import EngineControl, Query, Sender
-from layby.core.model import FAR, MessageKey, Millis
+from layby.core.model import FAR, Message, Millis
 from layby.core.queries import OfferMessages
 from layby.core.queue import Offer
 from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
 from layby.core.stats import StatsData
-from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, Tick
+from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Applied, Asked, apply
 from layby.engine.conflicts import Contended, Needed, replayed
@@ -38,6 +38,7 @@ from layby.engine.elsewhere import (
     LOOK_MS,
     WATCHED_AT_ONCE,
     HearCommit,
+    Vouched,
     busy_until,
 )
 from layby.engine.items import NOT_BEGUN, Answer, Item, answer
@@ -117,6 +118,7 @@ class Engine:
         self._offered = OfferMessages()
         self._looked_until = ""
         """On a shared store: how far the promises that are watched were looked at again."""
+        self._vouched = Vouched()
         self._times_stuck = 0
         self._given = 0
         self._served = 0
@@ -152,6 +154,11 @@ class Engine:
         return self._service is None
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other processes have an engine on the same store."""
+        return self._store.is_shared
+
+    @property
     def free_slots(self) -> int:
         """Room in the waiting takes, as they reported it."""
         return self._takes.free
@@ -182,9 +189,9 @@ class Engine:
             self.pump()
         return future.result()
 
-    def forget(self, keys: Sequence[MessageKey]) -> None:
+    def forget(self, messages: Sequence[Message]) -> None:
         """These messages have been delivered, or can never be."""
-        self.submit([Item(ForgetMessages(keys=tuple(keys)), _ignore)])
+        self.submit([Item(ForgetMessages(messages=tuple(messages)), _ignore)])
 
     def pump(self) -> None:
         """Inline: do everything that is queued or due, and return when nothing is left."""
@@ -204,7 +211,7 @@ class Engine:
             self.clock.begin_at(self._store.store_time())
         self._heard_since = self._looked_at = self._advance()
         if self._store.is_shared:
-            self._store.listen(self._heard_elsewhere)
+            self._store.share(self._heard_elsewhere, self._delivery.wants)
         else:
             self._end_former_holders()
         self._repair()
@@ -465,15 +472,16 @@ class Engine:
     def _follow_up(self, changes: Changes) -> None:
         """What a commit sets in motion: waiting takes, and messages."""
         self._again.extend(self._takes.woken_by(changes))
+        offered = self._store.offered_here(changes) if changes.messages else ()
         if self._store.is_shared:
-            self._store.announce(announcement_of(changes))
+            self._store.announce(announcement_of(changes, offered))
         if not changes.messages:
             return
         with _delivering():
             if self._is_paused:  # new ones are offered after the pause; earlier ones are stale
                 self._delivery.committed((), tuple(changes.messages))
             else:
-                self._delivery.committed(outgoing_of(changes), withdrawn_by(changes))
+                self._delivery.committed(outgoing_of(changes, offered), withdrawn_by(changes))
 
     # --- time ----------------------------------------------------------------------------
 
@@ -551,18 +559,19 @@ class Engine:
             self._earliest = self._next_deadline(self._last_now, self.clock.wall())
         if is_shared:
             self._look_at_watched(self._next_watched())
+            self._keep_messages()
+            self._lose_dead_holders()
         self._offered = self.offer(self._offered)
 
     def offer(self, page: OfferMessages) -> OfferMessages:
         """Deliver a page of the outbox; the next page, or the first one after the last."""
         with self._store.transaction():
-            outgoing, has_more = stored_outbox(self._store, page)
+            outgoing, last = stored_outbox(self._store, page, self._last_now)
         if outgoing and not self._is_paused:
             with _delivering():
                 self._delivery.offered(outgoing)
-        if not has_more:
+        if last is None:
             return replace(page, after=OfferMessages().after)
-        last = outgoing[-1].message
         return replace(page, after=(last.address, last.id, last.kind))
 
     # --- other processes -----------------------------------------------------------------
@@ -581,6 +590,30 @@ class Engine:
         self._look_at_watched(self._watches.watched(announcement.settled))
         for address in sorted(announcement.addresses)[:ADDRESSES_AT_ONCE]:
             self.offer(OfferMessages.to(address))
+
+    def release(self, messages: Sequence[Message]) -> None:
+        """Nobody here can take them: let others offer them."""
+        with self._store.transaction():
+            self._store.release_messages(messages)
+        self._store.announce(Announcement(addresses=frozenset(each.address for each in messages)))
+
+    def vouch(self, pid: str, incarnation: str) -> None:
+        """This process is that holder; on a shared store others notice soon when it dies."""
+        self._store.vouch((pid, incarnation))
+
+    def _lose_dead_holders(self) -> None:
+        """A hint: without it they are lost when their leases are over."""
+        with self._store.transaction():
+            there = self._store.vouched()
+        if gone := self._vouched.gone(there, self._last_now):
+            self._again.append(Item(LoseHolders(keys=tuple(gone)), _ignore))
+
+    def _keep_messages(self) -> None:
+        """Go on offering what is under way, and hear what others have taken back meanwhile."""
+        with self._store.transaction():
+            ours = self._store.renew_messages(self._last_now)
+        with _delivering():
+            self._delivery.keep(ours)
 
     def _next_watched(self) -> list[str]:
         """All that are watched, or the next portion of very many."""

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -78,7 +79,7 @@ def is_file(address: str) -> bool:
 
 def shown(address: str) -> str:
     """The address for a message or a log: without a password."""
-    return without_password(address) if is_postgres(address) else address
+    return without_password(address)
 
 
 def clock_of(store: Store, own: Clock) -> Clock:
@@ -95,12 +96,19 @@ def _check_postgres(address: str) -> str:
 
 def _open_postgres(address: str, durability: Durability, settings: Settings) -> Store:
     """Loaded when it is needed: psycopg comes with an extra."""
-    try:
+    with needing_psycopg():
         from layby.store.postgres import PostgresStore  # noqa: PLC0415 - see above
+    return PostgresStore(address, settings, next_after, durability=durability)
+
+
+@contextmanager
+def needing_psycopg() -> Generator[None]:
+    """Around imports of what uses it."""
+    try:
+        yield
     except ImportError as missing:
         why = f"PostgreSQL needs psycopg, which is not installed ({missing})"
         raise UsageError(f"{why}: pip install 'layby[postgres]'") from missing
-    return PostgresStore(address, settings, next_after, durability=durability)
 
 
 def path_of(address: str) -> Path:

@@ -6,9 +6,9 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from layby.core.changes import Changes
-from layby.core.model import Message, MessageKey, Promise
+from layby.core.model import Message, MessageKey, Millis, Promise
 from layby.core.queries import OfferMessages
-from layby.store.api import Store
+from layby.store.api import LeasedMessage, Store
 
 PAGE_CHARS: Final = 4 * 2**20
 AT_ONCE: Final = 10
@@ -19,6 +19,8 @@ class Outgoing(Struct, frozen=True):
 
     message: Message
     promise: Promise | None = None
+    taken_over: bool = False
+    """Another process had begun to deliver it, and has gone: somebody may get it twice."""
 
     @property
     def key(self) -> MessageKey:
@@ -39,13 +41,23 @@ class Delivery(Protocol):
         """Messages that are already in the outbox; some may be under way."""
         ...
 
+    def wants(self, message: Message) -> bool:
+        """Whether it can do something about this message now. Changes nothing."""
+        ...
 
-def outgoing_of(changes: Changes) -> list[Outgoing]:
-    """What a commit has added to the outbox."""
+    def keep(self, messages: Sequence[Message]) -> None:
+        """On a shared store: all that it may deliver now; any other is somebody else's, or gone.
+
+        It releases those that it can do nothing about.
+        """
+        ...
+
+
+def outgoing_of(changes: Changes, offered: Sequence[Message]) -> list[Outgoing]:
+    """What a commit has added to the outbox, as far as it is offered here."""
     return [
         Outgoing(message, changes.promises.get(message.id) if message.kind == "unblock" else None)
-        for message in changes.messages.values()
-        if message is not None
+        for message in offered
     ]
 
 
@@ -53,26 +65,29 @@ def withdrawn_by(changes: Changes) -> list[MessageKey]:
     return [key for key, message in changes.messages.items() if message is None]
 
 
-def stored_outbox(store: Store, offer: OfferMessages) -> tuple[list[Outgoing], bool]:
-    """A page of undelivered messages with what they are about, and whether there is more.
+def stored_outbox(
+    store: Store, offer: OfferMessages, now: Millis
+) -> tuple[list[Outgoing], Message | None]:
+    """A page of undelivered messages with what they are about; its last one, if there is more.
 
     The page is shorter when its messages are large: a value may have megabytes.
     """
-    messages = store.messages(offer)
+    messages = store.messages(offer, now)
     outgoing: list[Outgoing] = []
     for start in range(0, len(messages), AT_ONCE):
-        outgoing += _with_promises(store, messages[start : start + AT_ONCE])
-        if sum(map(_size, outgoing)) > PAGE_CHARS and len(outgoing) < len(messages):
-            return outgoing, True
-    return outgoing, len(messages) == offer.limit
+        some = messages[start : start + AT_ONCE]
+        outgoing += _with_promises(store, store.lease_messages(some, now))
+        if sum(map(_size, outgoing)) > PAGE_CHARS and some[-1] is not messages[-1]:
+            return outgoing, some[-1]
+    return outgoing, messages[-1] if len(messages) == offer.limit else None
 
 
-def _with_promises(store: Store, messages: Sequence[Message]) -> list[Outgoing]:
-    about = {message.id for message in messages if message.kind == "unblock"}
+def _with_promises(store: Store, leased: Sequence[LeasedMessage]) -> list[Outgoing]:
+    about = {message.id for message, _ in leased if message.kind == "unblock"}
     promises = {each.id: each for each in store.stored_promises(about)} if about else {}
     return [
-        Outgoing(message, promises.get(message.id) if message.kind == "unblock" else None)
-        for message in messages
+        Outgoing(each, promises.get(each.id) if each.kind == "unblock" else None, taken_over)
+        for each, taken_over in leased
     ]
 
 
@@ -89,3 +104,10 @@ class Nobody:
 
     def offered(self, outgoing: Sequence[Outgoing]) -> None:
         del outgoing
+
+    def wants(self, message: Message) -> bool:
+        del message
+        return False
+
+    def keep(self, messages: Sequence[Message]) -> None:
+        del messages

@@ -9,6 +9,7 @@ from layby.core.commands import Command, PublishFlow
 from layby.core.flows import MAX_NAMES_TOLD, FindFlow
 from layby.core.queries import Query
 from layby.core.replies import FlowData, Reply
+from layby.engine.opening import shown
 from layby.errors import NotFound, WireError, error_for
 from layby.worker.worker import Worker
 from layby.workflow import plan
@@ -108,7 +109,7 @@ class FlowDirectory:
             return "give it to runner.register()" if is_able else "give this Runner slots="
         group = group or self._group
         in_group = "" if group == "default" else f" --group {group}"
-        return f"layby worker MODULE --url {self.address}{in_group}"
+        return f"layby worker MODULE --url {shown(self.address)}{in_group}"
 
 
 def publish(worker: Worker, flows: Iterable[Workflow]) -> None:

@@ -54,5 +54,6 @@ class SharedDatabaseLink(EmbeddedLink):
         reply = await self.client.send(worker.registration())
         if not reply.is_ok:
             raise StoreUnavailable(f"this worker was not registered: {reply.data}")
+        self.engine.vouch(worker.config.pid, incarnation)
         worker.registered_as = incarnation
         worker.lease.renewed(sent_at, incarnation)

@@ -86,6 +86,10 @@ class Pusher:
         """Messages without an answer yet."""
         return len(self._sending)
 
+    @property
+    def pending(self) -> list[Message]:
+        return [each.message for each in self._pending.values()]
+
     def push(self, outgoing: Outgoing) -> None:
         """Never blocks. Only the newest message of a key counts."""
         known = self._pending.get(outgoing.key)

@@ -20,7 +20,7 @@ from layby.core.stats import GetStats, StatsData
 from layby.delivery.offering import FIRST_PAGE
 from layby.delivery.routing import Router
 from layby.engine.engine import Engine, EngineConfig
-from layby.engine.opening import is_file, is_url, open_store, path_of
+from layby.engine.opening import clock_of, is_file, is_url, open_store, path_of
 from layby.engine.outbox import Outgoing
 from layby.errors import StoreUnavailable, UsageError
 from layby.local import LocalClient
@@ -37,7 +37,7 @@ from layby.server.server_metrics import Metrics, MetricsApp
 from layby.server.signals import stop_requested
 from layby.store.api import Store
 from layby.store.ownership import socket_of
-from layby.store.postgres_address import without_password
+from layby.store.postgres_address import is_postgres, without_password
 from layby.wire.encode import encode_message
 
 logger = logging.getLogger(__name__)
@@ -63,11 +63,15 @@ class Server:
         self._metrics = Metrics(self._stats)
         self._pusher = self._new_pusher()
         self.router = Router(
-            self._pusher, self._metrics.delivery, observe_wake=self._metrics.observe_wake
+            self._pusher,
+            self._metrics.delivery,
+            observe_wake=self._metrics.observe_wake,
+            count_taken_over=self._metrics.count_taken_over,
         )
         store = _open_store(config)
         engine_config = EngineConfig(debug=config.debug)
-        self.engine = Engine(store, SystemClock(), self.router, engine_config, self._metrics)
+        clock = clock_of(store, SystemClock())
+        self.engine = Engine(store, clock, self.router, engine_config, self._metrics)
         try:
             self.engine.start()
         except BaseException:
@@ -152,8 +156,8 @@ class Server:
             self._push_config(),
             encode=lambda each: encode_message(each.message, each.promise, self.url),
             load=self._load,
-            on_delivered=lambda each: self.engine.forget([each.key]),
-            on_dropped=lambda each: self.engine.forget([each.key]),
+            on_delivered=lambda each: self.engine.forget([each.message]),
+            on_dropped=lambda each: self.engine.forget([each.message]),
             count=self._metrics.delivery,
             prefix_of=None if self._gate.is_open else self._gate.prefixes.of,
         )
@@ -221,10 +225,10 @@ async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None
 def _open_store(config: ServerConfig) -> Store:
     """Refuse URLs, which would be taken for paths, and create a file of that name."""
     db = config.db
-    if is_url(db) or ("://" in db and not db.startswith("sqlite:")):
+    if is_url(db) or ("://" in db and not db.startswith("sqlite:") and not is_postgres(db)):
         raise UsageError(
-            f"db cannot be {without_password(db)}: a server keeps everything in a file, "
-            "so write for example sqlite:layby.db"
+            f"db cannot be {without_password(db)}: a server keeps everything in a file or in "
+            "PostgreSQL, so write for example sqlite:layby.db"
         )
     return open_store(db, config.durability, config.settings, is_server=True)
 

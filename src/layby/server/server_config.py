@@ -36,6 +36,7 @@ from layby.server.config_values import (
 )
 from layby.server.push_token import FORMS, parse_token_host
 from layby.server.secret import Secret
+from layby.store.postgres_address import is_postgres
 
 Durability = Literal["full", "normal"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -242,7 +243,11 @@ class PushConfig(Struct, frozen=True, kw_only=True):
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
     db: Annotated[
-        str, Setting(Text("an address such as sqlite:layby.db"), "Where everything is stored")
+        str,
+        Setting(
+            Text("an address such as sqlite:layby.db"),
+            "Where everything is stored: `sqlite:PATH` or `postgresql://…`",
+        ),
     ] = "sqlite:layby.db"
     durability: Annotated[
         Durability,
@@ -382,6 +387,8 @@ def _conflicts(config: ServerConfig) -> Iterator[str | UsageError]:
     """Settings that are fine on their own but not together."""
     if config.server.port and config.server.port == config.server.metrics_port:
         yield "server.metrics_port is server.port, which has /metrics anyway: set it to 0"
+    if config.debug and is_postgres(config.db):
+        yield "debug stops time and deletes everything, and other servers share this db: use a file"
     if config.push.auth == "bearer" and config.push.token is None:
         yield "push.auth is bearer and there is no push.token: give env:NAME or file:PATH"
     if config.push.auth == "none" and config.push.token is not None:

@@ -56,6 +56,10 @@ DELIVERIES: Final = Family(
     "Deliveries by how they went: `success`, `error` (tried again) or `dropped` (leads nowhere)",
     ("status",),
 )
+TAKEN_OVER: Final = Family(
+    "layby_messages_taken_over_total",
+    "Messages that another server had begun to deliver before it failed: they may arrive twice",
+)
 SCHEDULED: Final = Family("resonate_schedule_promises_total", "Promises made by schedules")
 SKIPPED: Final = Family(
     "layby_schedule_skipped_total", "Occurrences without a run because an earlier one was open"
@@ -121,6 +125,7 @@ class Metrics(Collector):
         self._unknown = self._requests[UNKNOWN]
         self._messages: dict[str, int] = dict.fromkeys(("execute", "unblock"), 0)
         self._deliveries: dict[str, int] = dict.fromkeys(("success", "error", "dropped"), 0)
+        self._taken_over = 0
         self._scheduled = 0
         self._skipped = 0
         self._batches = Histogram(BATCHES.bounds)
@@ -147,6 +152,9 @@ class Metrics(Collector):
         self._deliveries[status] += 1
         if kind in self._messages:  # others are internal
             self._messages[kind] += 1
+
+    def count_taken_over(self) -> None:
+        self._taken_over += 1
 
     def committed(self, commit: Commit) -> None:
         """An `Observer` of the engine, on the writer's thread."""
@@ -187,6 +195,7 @@ class Metrics(Collector):
         yield DURATIONS.histograms(((kind,), each.durations) for kind, each in used.items())
         yield MESSAGES.counters(((kind,), count) for kind, count in self._messages.items())
         yield DELIVERIES.counters(((how,), count) for how, count in self._deliveries.items())
+        yield TAKEN_OVER.counters([((), self._taken_over)])
         yield SCHEDULED.counters([((), self._scheduled)])
         yield SKIPPED.counters([((), self._skipped)])
         yield BATCHES.histograms([((), self._batches)])

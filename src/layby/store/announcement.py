@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from layby.core.changes import Changes
-from layby.core.model import FAR, Millis
+from layby.core.model import FAR, Message, Millis
 
 MOST_BYTES: Final = 7_500
 """PostgreSQL carries a little less than 8,000."""
@@ -52,13 +52,15 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Announcement).decode
 
 
-def announcement_of(changes: Changes) -> Announcement:
+def announcement_of(changes: Changes, offered: Collection[Message] = ()) -> Announcement:
+    """`offered`: messages that this process offers itself; others need not hear of them."""
+    messages = {each for each in changes.messages.values() if each is not None}
     tasks = (changes.tasks[key] for key in changes.readied)
     return Announcement(
         settled=frozenset(changes.settled),
         groups=frozenset(t.group for t in tasks if t.group is not None and t.is_ready),
         pids=frozenset(pid for (pid, _), holder in changes.holders.items() if not holder.is_alive),
-        addresses=frozenset(each.address for each in changes.messages.values() if each is not None),
+        addresses=frozenset(each.address for each in messages.difference(offered)),
         earliest=changes.earliest,
     )
 

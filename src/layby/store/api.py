@@ -2,16 +2,27 @@
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
-from layby.core.model import Message, Millis, Promise
+from layby.core.model import FAR, HeldKey, Message, Millis, Promise
 from layby.core.queries import OfferMessages, Reader
 from layby.core.rows import Rows
 from layby.core.state import State
 from layby.core.ticks import Tick
 from layby.store.announcement import Announcement
+
+Heard = Callable[[Announcement], None]
+"""Hears of a commit elsewhere, on a thread of its own: must not block."""
+Wants = Callable[[Message], bool]
+"""Whether somebody here may get a message now."""
+
+
+class LeasedMessage(NamedTuple):
+    message: Message
+    taken_over: bool = False
+    """Another process had a lease on it and has not renewed it: somebody may get it twice."""
 
 
 class StoreConflict(Exception):
@@ -121,16 +132,40 @@ class Store(BatchStore, Protocol):
         """Tell other processes what was committed, if there can be any."""
         ...
 
-    def listen(self, heard: Callable[[Announcement], None]) -> None:
-        """From now on, say what others announce; on a thread of its own."""
+    def share(self, heard: Heard, wants: Wants) -> None:
+        """From now on, say what others announce, and ask which messages this process may offer."""
+        ...
+
+    def offered_here(self, changes: Changes) -> list[Message]:
+        """Of the messages just written, those that this process offers."""
+        ...
+
+    def lease_messages(self, messages: Sequence[Message], now: Millis) -> list[LeasedMessage]:
+        """Those of them that this process offers from now on."""
+        ...
+
+    def renew_messages(self, now: Millis) -> list[Message]:
+        """On a shared store: all that this process offers; it goes on doing so."""
+        ...
+
+    def vouch(self, holder: HeldKey) -> None:
+        """This process is that holder: others may notice at once when it dies."""
+        ...
+
+    def vouched(self) -> list[HeldKey]:
+        """Living holders whose processes are there; others may be there too."""
+        ...
+
+    def release_messages(self, messages: Sequence[Message]) -> None:
+        """This process does not offer them any more."""
         ...
 
     def living_pids(self) -> tuple[str, ...]:
         """Pids of holders that are not known to be gone."""
         ...
 
-    def messages(self, offer: OfferMessages) -> list[Message]:
-        """A page of the outbox, by address, id and kind."""
+    def messages(self, offer: OfferMessages, now: Millis = FAR) -> list[Message]:
+        """A page of the outbox, by address, id and kind; without what is leased by `now`."""
         ...
 
     def clear(self) -> None: ...

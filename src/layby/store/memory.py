@@ -41,16 +41,16 @@ from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
 from layby.core.ticks import Tick
-from layby.store.announcement import Announcement
 from layby.store.memory_indexes import Indexes, InOrder, first, until
 from layby.store.memory_reads import MemoryReads
 from layby.store.page_bounds import LIGHT
+from layby.store.unshared import Unshared
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class MemoryStore:
+class MemoryStore(Unshared):
     """What commands need is indexed; lists are read from copies (`memory_reads`)."""
 
     is_shared = False
@@ -243,6 +243,9 @@ class MemoryStore:
             self._drop_listeners(
                 Listener(awaited, address) for address in indexes.addresses.of(awaited)
             )
+        for message in changes.delivered:
+            if state.messages.get(message.key) == message:
+                self._put_message(message.key, None)
         for key, message in changes.messages.items():
             self._put_message(key, message)
         _apply(state.schedules, changes.schedules)
@@ -392,15 +395,10 @@ class MemoryStore:
     def stored_promises(self, ids: Collection[str]) -> list[Promise]:
         return [self.state.promises[key] for key in ids if key in self.state.promises]
 
-    def announce(self, announcement: Announcement) -> None:
-        """There are none."""
+    # --- the outbox ----------------------------------------------------------------------
 
-    def listen(self, heard: Callable[[Announcement], None]) -> None:
-        """There are none."""
-
-    # --- the rest ------------------------------------------------------------------------
-
-    def messages(self, offer: OfferMessages) -> list[Message]:
+    def messages(self, offer: OfferMessages, now: Millis = FAR) -> list[Message]:
+        del now
         wanted = {
             (m.address, m.id, m.kind): m
             for m in self.state.messages.values()

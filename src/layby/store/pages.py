@@ -1,4 +1,4 @@
-"""Reads a whole SQLite file page by page, so that memory does not grow with the file."""
+"""Reads a whole store page by page, so that memory does not grow with it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
@@ -7,8 +7,10 @@ import msgspec
 
 from layby.core.model import Task, Wait
 from layby.store.page_bounds import Pair
+from layby.store.session import Session
 from layby.store.shrinking import FreeSpace, free_space
 from layby.store.sqlite import SqliteReader
+from layby.store.statements import Statements
 from layby.store.tables import HOLDERS, LISTENERS, MESSAGES, SCHEDULES, WAITS
 
 T = TypeVar("T")
@@ -18,19 +20,14 @@ PAGE: Final = 5_000
 _TABLE_OF: Final = {each.row: each for each in (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES)}
 
 
-class PageReader(SqliteReader):
-    """Reads pages of rows; parameters, values and errors of tasks stay in the file."""
+class PageReads:
+    """Reads pages of rows; parameters, values and errors of tasks stay where they are."""
 
-    def damage(self) -> str | None:
-        """What SQLite itself finds wrong with the file; None when nothing is."""
-        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        return None if found == "ok" else str(found)
-
-    def free_space(self) -> FreeSpace:
-        return free_space(self._connection)
+    _session: Session
+    _sql: Statements
 
     def count_promises(self) -> int:
-        return self._connection.execute("SELECT count(*) FROM promises").fetchone()[0]
+        return self._session.row("SELECT count(*) FROM promises")[0]
 
     def pair_pages(self) -> Iterator[list[Pair]]:
         """All promises in the order of their ids, each with its task."""
@@ -86,8 +83,19 @@ class PageReader(SqliteReader):
         )
 
     def _decoded(self, statement: str, sort: type[list[T]], given: Sequence[object]) -> list[T]:
-        text = self._connection.execute(statement, given).fetchone()[0]
-        return msgspec.json.decode(text, type=sort)
+        return self._session.read(statement, msgspec.json.Decoder(sort), *given)
+
+
+class PageReader(PageReads, SqliteReader):
+    """Of a file."""
+
+    def damage(self) -> str | None:
+        """What SQLite itself finds wrong with the file; None when nothing is."""
+        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        return None if found == "ok" else str(found)
+
+    def free_space(self) -> FreeSpace:
+        return free_space(self._connection)
 
 
 def _packed(ids: Sequence[str]) -> str:

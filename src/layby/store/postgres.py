@@ -2,30 +2,35 @@
 
 import uuid
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+import msgspec
 import psycopg
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
-from layby.core.model import Millis, Schedule
+from layby.core.model import FAR, HeldKey, Message, Millis, Schedule
+from layby.core.queries import OfferMessages
 from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
-from layby.errors import StoreUnreadable
-from layby.store.announcement import Announcement
+from layby.errors import StoreError, StoreUnreadable
+from layby.store.announcement import EVERYTHING, Announcement
+from layby.store.api import Heard, LeasedMessage, Wants
 from layby.store.locked_rows import LockedRows, awaiters_in, most_to_lock
+from layby.store.message_leases import MessageLeases
 from layby.store.migrate import migrate
 from layby.store.postgres_clock import DatabaseClock, Elapsed
 from layby.store.postgres_connection import BY_INDEX, Connection, Connector
 from layby.store.postgres_dialect import SCHEMA, PostgresDialect
 from layby.store.postgres_failures import explained
 from layby.store.postgres_session import PostgresSession
-from layby.store.postgres_signals import Signals
+from layby.store.postgres_signals import VOUCHED, Signals
 from layby.store.postgres_snapshots import PostgresSnapshots
 from layby.store.sql import SqlStore, add_pairs, cut_waits
 
 _DIALECT: Final = PostgresDialect()
+_KEYS: Final = msgspec.json.Decoder(list[tuple[str, str]])
 _MIGRATING: Final = {"lock_timeout": "60s", "statement_timeout": "0"}
 _FORGET_TIMES: Final = "DELETE FROM server_times WHERE at < ?"
 _DAY_MS: Final = 86_400_000
@@ -33,8 +38,8 @@ _SAVE_TIME: Final = """
     INSERT INTO server_times (server, at) VALUES (?, ?)
     ON CONFLICT (server) DO UPDATE SET at = greatest(server_times.at, excluded.at)
 """
-_STORED_TIME: Final = "SELECT COALESCE(max(at), 0) FROM server_times"
-_NOW: Final = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+STORED_TIME: Final = "SELECT COALESCE(max(at), 0) FROM server_times"
+NOW: Final = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
 
 class PostgresStore(SqlStore):
@@ -55,6 +60,7 @@ class PostgresStore(SqlStore):
         self._locked = LockedRows(self._session, self._sql, _DIALECT)
         self._url = url
         self._server = uuid.uuid4().hex
+        self._leases = MessageLeases(self._session, self._sql, self._server)
         self._signals: Signals | None = None
         self._clock: DatabaseClock | None = None
 
@@ -70,13 +76,13 @@ class PostgresStore(SqlStore):
     def clock_beside(self, elapsed: Elapsed) -> DatabaseClock:
         """The database's clock: from now on it says when commands happen."""
         with self.transaction():
-            (now,) = self._session.row(_NOW)
+            (now,) = self._session.row(NOW)
             self._session.execute(_FORGET_TIMES, (now - _DAY_MS,))
         self._clock = DatabaseClock(elapsed, now)
         return self._clock
 
     def store_time(self) -> Millis:
-        return self._session.row(_STORED_TIME)[0]
+        return self._session.row(STORED_TIME)[0]
 
     def _save_time(self, now: Millis) -> None:
         self._session.execute(_SAVE_TIME, (self._server, now))
@@ -93,7 +99,8 @@ class PostgresStore(SqlStore):
         if self._signals is not None and not announcement.is_empty:
             self._signals.tell(announcement)
 
-    def listen(self, heard: Callable[[Announcement], None]) -> None:
+    def share(self, heard: Heard, wants: Wants) -> None:
+        self._leases.wants = wants
         self._signals = Signals(self._url, heard)
 
     def open_reader(self, give_way: Callable[[], None]) -> PostgresSnapshots:
@@ -101,8 +108,40 @@ class PostgresStore(SqlStore):
 
     def close(self) -> None:
         if self._signals is not None:
+            with suppress(StoreError), self.transaction():
+                self._leases.release_all()
+            self._signals.tell(EVERYTHING)
             self._signals.stop()
         super().close()
+
+    # --- who is there --------------------------------------------------------------------
+
+    def vouch(self, holder: HeldKey) -> None:
+        if self._signals is not None:
+            self._signals.hold(holder)
+
+    def vouched(self) -> list[HeldKey]:
+        return self._session.read(VOUCHED, _KEYS)
+
+    # --- messages ------------------------------------------------------------------------
+
+    def offered_here(self, changes: Changes) -> list[Message]:
+        return self._leases.written(changes)
+
+    def messages(self, offer: OfferMessages, now: Millis = FAR) -> list[Message]:
+        return self._leases.free(offer, now)
+
+    def lease_messages(self, messages: Sequence[Message], now: Millis) -> list[LeasedMessage]:
+        return self._leases.lease(messages, now)
+
+    def renew_messages(self, now: Millis) -> list[Message]:
+        return self._leases.renew(now)
+
+    def release_messages(self, messages: Sequence[Message]) -> None:
+        self._leases.release(messages)
+
+    def _put_messages(self, messages: list[Message], now: Millis) -> None:
+        self._write(self._sql.put_leased, self._leases.write(messages, now))
 
     # --- load ----------------------------------------------------------------------------
 
@@ -110,7 +149,7 @@ class PostgresStore(SqlStore):
         self._locked.begin()
         if not footprint.locks:
             rows = super().load(footprint, now)
-            rows.now = self._heard(now, self._session.row(_NOW)[0])
+            rows.now = self._heard(now, self._session.row(NOW)[0])
             if not any(p.is_pending and p.timeout_at <= rows.now for p in rows.promises.values()):
                 return rows
         return self._load_locked(footprint, now)
@@ -216,7 +255,7 @@ def prepare_schema(url: str) -> None:
     with connector.connect() as connection:
         try:
             _refuse_other_programs(connection)
-            migrate(_Migrating(connection), _DIALECT)
+            migrate(Migrating(connection), _DIALECT)
         except psycopg.Error as error:
             raise explained(error, connector.name, url) from error
         except StoreUnreadable as error:
@@ -233,7 +272,7 @@ def _refuse_other_programs(connection: Connection) -> None:
         raise StoreUnreadable(f"{why}: give another database")
 
 
-class _Migrating:
+class Migrating:
     """A connection as `migrate` uses it."""
 
     def __init__(self, connection: Connection) -> None:

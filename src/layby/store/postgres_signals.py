@@ -1,7 +1,8 @@
 """LISTEN and NOTIFY: what processes that share a database tell each other after their commits.
 
 One thread with one connection. While that is broken nothing is heard, so the first thing heard
-afterwards is that anything may have happened.
+afterwards is that anything may have happened. The connection also holds a lock by which others see
+that this process is there; it is free as soon as the process dies, or the connection breaks.
 """
 
 import logging
@@ -16,6 +17,7 @@ from typing import Final
 
 import psycopg
 
+from layby.core.model import HeldKey
 from layby.core.pauses import Pauses
 from layby.errors import StoreError
 from layby.store.announcement import EVERYTHING, Announcement, of_text, to_text
@@ -25,6 +27,19 @@ logger = logging.getLogger(__name__)
 
 CHANNEL: Final = "layby"
 STOP_S: Final = 2.0
+_VOUCHING: Final = "1818327394"
+"""The first number of these advisory locks; the second one stands for a holder."""
+_HOLD: Final = f"SELECT pg_try_advisory_lock({_VOUCHING}, hashtext(%s || '/' || %s))"
+_LET_GO: Final = "SELECT pg_advisory_unlock_all()"
+VOUCHED: Final = f"""
+    SELECT h.pid, h.incarnation FROM holders AS h
+    WHERE h.standing = 'alive'
+        AND CAST(hashtext(h.pid || '/' || h.incarnation) AS bigint) & 4294967295 IN (
+            SELECT CAST(l.objid AS bigint) FROM pg_locks AS l
+            WHERE l.locktype = 'advisory' AND l.classid = {_VOUCHING} AND l.objsubid = 2
+                AND l.granted
+                AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+"""
 _TELL: Final = f"SELECT pg_notify('{CHANNEL}', %s)"
 _PAUSES: Final = Pauses(0.1, longest=2.0)
 # A hint need not reach the disk.
@@ -43,6 +58,9 @@ class Signals:
         self._wake, self._woken = socket.socketpair()
         self._wake.settimeout(0)
         self._woken.settimeout(0)
+        self._holder: HeldKey | None = None
+        self._held: HeldKey | None = None
+        """What the connection has a lock for."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="layby-signals", daemon=True)
         self._thread.start()
@@ -53,6 +71,11 @@ class Signals:
         self._told.append(announcement)
         if is_first:
             self._ring()
+
+    def hold(self, holder: HeldKey) -> None:
+        """From any thread: this process is that holder now, and none other."""
+        self._holder = holder
+        self._ring()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -73,7 +96,8 @@ class Signals:
             try:
                 with self._connector.connect() as connection:
                     connection.execute(f"LISTEN {CHANNEL}")
-                    failures = 0
+                    failures, self._held = 0, None
+                    self._hold(connection)
                     self._heard(EVERYTHING)
                     self._serve(connection)
             except (psycopg.Error, StoreError) as failure:
@@ -91,11 +115,19 @@ class Signals:
             select.select([connection, self._woken], [], [])
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
+            self._hold(connection)
             self._tell_all(connection)
             while notices := list(connection.notifies(timeout=0)):
                 for notice in notices:
                     if notice.pid != own:
                         self._heard(of_text(notice.payload))
+        self._tell_all(connection)  # what was committed just before the end
+
+    def _hold(self, connection: Connection) -> None:
+        if (holder := self._holder) != self._held and holder is not None:
+            connection.execute(_LET_GO)
+            connection.execute(_HOLD, holder)
+            self._held = holder
 
     def _tell_all(self, connection: Connection) -> None:
         if not self._told:

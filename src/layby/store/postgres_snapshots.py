@@ -12,14 +12,14 @@ from layby.store.postgres_session import Arguments, Cursor, PostgresSession
 from layby.store.sql_reads import SqlReads
 from layby.store.statements import Statements
 
-_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class TimedSession(PostgresSession):
     """Ends what it is asked when its time is over: between two statements, and within one."""
 
     def __init__(self, url: str, give_way: Callable[[], None]) -> None:
-        super().__init__(Connector(url, BY_INDEX), _BEGIN)
+        super().__init__(Connector(url, BY_INDEX), READ_ONLY)
         self._give_way = give_way
         self.until = inf
 

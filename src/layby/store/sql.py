@@ -1,6 +1,6 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -38,7 +38,6 @@ from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.core.ticks import Tick
 from layby.store import indexed_tags
-from layby.store.announcement import Announcement
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect
 from layby.store.page_bounds import Pair
@@ -59,6 +58,7 @@ from layby.store.tables import (
     WAITS,
     getter,
 )
+from layby.store.unshared import Unshared
 
 _pairs = msgspec.json.Decoder(list[Pair])
 _waits = msgspec.json.Decoder(list[Wait])
@@ -82,10 +82,8 @@ FRONT = 8
 """How many more ready tasks than needed are read, in case some are not for this worker."""
 
 
-class SqlStore(SqlReads):
+class SqlStore(Unshared, SqlReads):
     """What the writer asks of a database; who only looks at a file reads lists by it too."""
-
-    is_shared = False
 
     def __init__(
         self,
@@ -326,7 +324,8 @@ class SqlStore(SqlReads):
         self._write(sql.silence_messages, changes.silenced)
         self._write(sql.put_listeners, changes.listeners)
         self._write(sql.drop_listeners, changes.dropped_listeners)
-        self._write(sql.put_messages, [m for m in changes.messages.values() if m is not None])
+        self._write(sql.drop_delivered, changes.delivered)
+        self._put_messages([m for m in changes.messages.values() if m is not None], now)
         self._write(sql.drop_messages, [k for k, m in changes.messages.items() if m is None])
         self._save_holders(changes)
         self._write(sql.count_held, [(*key, by) for key, by in changes.held.items() if by])
@@ -339,6 +338,10 @@ class SqlStore(SqlReads):
     def _save_time(self, now: Millis) -> None:
         self._session.execute(self._sql.put_store_time, (now, now))
 
+    def _put_messages(self, messages: list[Message], now: Millis) -> None:
+        del now
+        self._write(self._sql.put_messages, messages)
+
     def _save_holders(self, changes: Changes) -> None:
         self._write(self._sql.put_holders, changes.holders.values())
 
@@ -346,10 +349,14 @@ class SqlStore(SqlReads):
         self._write(self._sql.put_schedules, schedules)
 
     def _save_promises(self, changes: Changes) -> None:
-        """Those that are new in the order of their ids, as everybody else would insert them."""
+        """Those that are new in the order of their ids, as everybody else would insert them.
+
+        Of what was pruned the row is gone, so what stays of it is inserted, not adopted.
+        """
         sql, new = self._sql, changes.born | changes.adopted
-        self._write_wide(sql.insert_promises, _whole(changes, sorted(changes.born)))
-        self._write_wide(sql.adopt_promises, _whole(changes, sorted(changes.adopted)))
+        adopted = changes.adopted - changes.deleted.keys()
+        self._write_wide(sql.insert_promises, _whole(changes, sorted(new - adopted)))
+        self._write_wide(sql.adopt_promises, _whole(changes, sorted(adopted)))
         born = [changes.promises[key] for key in sorted(new)]
         self._write(sql.insert_tags, [tag for p in born for tag in indexed_tags.of(p)])
         promises = [_promise_move(row) for key, row in changes.promises.items() if key not in new]
@@ -434,15 +441,10 @@ class SqlStore(SqlReads):
         found = self._one(self._sql.pairs, _pairs, packed(sorted(ids)))
         return [promise for promise, _ in found]
 
-    def announce(self, announcement: Announcement) -> None:
-        """There are none."""
-
-    def listen(self, heard: Callable[[Announcement], None]) -> None:
-        """There are none."""
-
     # --- the rest ------------------------------------------------------------------------
 
-    def messages(self, offer: OfferMessages) -> list[Message]:
+    def messages(self, offer: OfferMessages, now: Millis = FAR) -> list[Message]:
+        del now
         after = max(offer.after, (offer.start, "", ""))  # with two bounds it reads all between
         return self._one(self._sql.outbox, _messages, *after, offer.end, offer.limit)
 

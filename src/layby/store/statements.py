@@ -13,6 +13,7 @@ from layby.store.page_bounds import LIGHT
 from layby.store.tables import (
     FLOWS,
     HOLDERS,
+    LEASED_MESSAGES,
     LISTENERS,
     MESSAGES,
     PROMISE_MOVES,
@@ -134,7 +135,9 @@ class Statements:
         self.silence_listeners = Bulk(f"DELETE FROM listeners WHERE {among('address')}")
         self.silence_messages = Bulk(f"DELETE FROM messages WHERE {among('address')}")
         self.put_messages = self._upsert(MESSAGES)
+        self.put_leased = self._upsert(LEASED_MESSAGES)
         self.drop_messages = self._drop("messages", MESSAGES.key)
+        self.drop_delivered = self._drop("messages", MESSAGES.names)
         self.put_holders = self._upsert(HOLDERS, but="held")
         deltas = ("pid", "incarnation", "delta")
         self.count_held = Bulk(

@@ -77,6 +77,17 @@ TASKS: Final = table("promises", Task, key=("id",), prefix="task_")
 WAITS: Final = table("waits", Wait, key=("awaited", "awaiter"))
 LISTENERS: Final = table("listeners", Listener, key=("awaited", "address"))
 MESSAGES: Final = table("messages", Message, key=("id", "kind", "address"))
+LEASED_MESSAGES: Final = Table(
+    MESSAGES.name,
+    Message,
+    (
+        *MESSAGES.columns,
+        Column("offered_by", "offered_by", "text"),
+        Column("offered_until", "offered_until", "whole"),
+    ),
+    MESSAGES.key,
+)
+"""Messages with who offers them: a lease is of no concern to core."""
 HOLDERS: Final = table("holders", Holder, key=("pid", "incarnation"))
 SCHEDULES: Final = table("schedules", Schedule, key=("id",))
 PRUNING: Final = table("pruning", Pruning, key=("id",))
@@ -86,7 +97,8 @@ ROWS: Final = {
     each.row: each
     for each in (PROMISES, TASKS, WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS, PRUNING)
 }
-SORTS: Final = {column.name: column.sort for each in ROWS.values() for column in each.columns} | {
+_TABLES: Final = (*ROWS.values(), LEASED_MESSAGES)
+SORTS: Final = {column.name: column.sort for each in _TABLES for column in each.columns} | {
     "key": "text",
     "delta": "whole",
 }

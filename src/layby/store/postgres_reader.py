@@ -1,0 +1,81 @@
+"""Looks at a PostgreSQL database without changing it, and without an engine."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import psycopg
+
+from layby.core.model import Millis
+from layby.core.settings import Calendar, Settings
+from layby.errors import StoreUnreadable
+from layby.store.migrate import Migration, known, refuse_outdated, refuse_strangers
+from layby.store.pages import PageReads
+from layby.store.postgres import NOW, STORED_TIME, Migrating
+from layby.store.postgres_connection import BY_INDEX, Connection, Connector
+from layby.store.postgres_dialect import SCHEMA, PostgresDialect
+from layby.store.postgres_failures import explained
+from layby.store.postgres_session import PostgresSession
+from layby.store.postgres_snapshots import READ_ONLY
+from layby.store.sql import SqlStore
+
+T = TypeVar("T")
+
+_READ_ONLY: Final = {**BY_INDEX, "default_transaction_read_only": "on"}
+
+
+class ReadingDialect(PostgresDialect):
+    """All that a transaction reads is as it was when it began, and nothing is written."""
+
+    def session(self, connection: Connector) -> PostgresSession:
+        return PostgresSession(connection, READ_ONLY)
+
+
+class PostgresReader(PageReads, SqlStore):
+    """Nobody waits for it, and it waits for nobody."""
+
+    def __init__(self, url: str, settings: Settings, calendar: Calendar) -> None:
+        connector = Connector(url, _READ_ONLY)
+        _asked(connector, url, _refuse_foreign_or_outdated)
+        super().__init__(connector, ReadingDialect(), settings, calendar, connector.name)
+
+    def store_time(self) -> Millis:
+        return self._session.row(STORED_TIME)[0]
+
+    def now(self) -> Millis:
+        """What time it is in the store."""
+        return max(self._session.row(NOW)[0], self.store_time())
+
+
+def missing_in_database(url: str) -> list[Migration]:
+    """What opening this database would do to it first; only reads. All, if it is not ours yet."""
+    applied = _asked(Connector(url, _READ_ONLY), url, _applied)
+    return [each for each in known() if each.version not in applied]
+
+
+def _asked(connector: Connector, url: str, asked: Callable[[Connection], T]) -> T:
+    with connector.connect() as connection:
+        try:
+            return asked(connection)
+        except psycopg.Error as error:
+            raise explained(error, connector.name, url) from error
+        except StoreUnreadable as error:
+            raise StoreUnreadable(f"{connector.name}: {error}") from error
+
+
+def _applied(connection: Connection) -> dict[int, str]:
+    return refuse_strangers(Migrating(connection)) if _has_tables(connection) else {}
+
+
+def _refuse_foreign_or_outdated(connection: Connection) -> None:
+    if not _has_tables(connection):
+        raise StoreUnreadable(
+            "this is not a layby database: `layby migrate` makes it one, and so does opening it "
+            "with a Runner or a server"
+        )
+    refuse_outdated(Migrating(connection))
+
+
+def _has_tables(connection: Connection) -> bool:
+    name = f"{SCHEMA}.layby_migrations"
+    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (name,)).fetchone()
+    return row is not None and bool(row[0])

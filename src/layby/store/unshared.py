@@ -1,0 +1,36 @@
+"""What a store that no other process writes answers where others would be asked or told."""
+
+from collections.abc import Sequence
+
+from layby.core.changes import Changes
+from layby.core.model import HeldKey, Message, Millis
+from layby.store.announcement import Announcement
+from layby.store.api import Heard, LeasedMessage, Wants
+
+
+class Unshared:
+    """There are no others: every message is offered here, and nothing is written for that."""
+
+    is_shared = False
+
+    def announce(self, announcement: Announcement) -> None: ...
+
+    def share(self, heard: Heard, wants: Wants) -> None: ...
+
+    def offered_here(self, changes: Changes) -> list[Message]:
+        return [each for each in changes.messages.values() if each is not None]
+
+    def lease_messages(self, messages: Sequence[Message], now: Millis) -> list[LeasedMessage]:
+        del now
+        return [LeasedMessage(each) for each in messages]
+
+    def renew_messages(self, now: Millis) -> list[Message]:
+        del now
+        return []
+
+    def vouch(self, holder: HeldKey) -> None: ...
+
+    def vouched(self) -> list[HeldKey]:
+        return []
+
+    def release_messages(self, messages: Sequence[Message]) -> None: ...

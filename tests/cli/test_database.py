@@ -1,0 +1,127 @@
+"""Commands on a PostgreSQL database: the same as on a file, and no password is shown."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layby.cli.connection import find_place
+from layby.store.migrate import known
+from tests.helpers.cli_processes import Process
+from tests.helpers.command_line import Said, typed
+from tests.helpers.postgres import PASSWORD, cluster
+
+FLOWS = Path(__file__).with_name("flows.py")
+
+
+class Database:
+    """One that commands are typed for."""
+
+    def __init__(self) -> None:
+        self.name = cluster().new_database()
+        self.url = cluster().tcp_url(self.name)
+        self.masked = self.url.replace(PASSWORD, "***")
+        self.all: list[Said] = []
+
+    def typed(self, *arguments: object, **env: str) -> Said:
+        said = typed(*arguments, "--db", self.url, **env)
+        self.all.append(said)
+        return said
+
+
+@pytest.fixture
+def empty() -> Iterator[Database]:
+    """Without our tables."""
+    made = Database()
+    yield made
+    for said in made.all:
+        assert PASSWORD not in said.out + said.err
+
+
+@pytest.fixture
+def database(empty: Database) -> Database:
+    assert empty.typed("migrate").code == 0
+    return empty
+
+
+def test_migrating_says_what_it_does(empty: Database) -> None:
+    newest = known()[-1]
+    said = empty.typed("migrate", "--check")
+    assert (said.code, f"{newest.version:04}_{newest.name} is missing" in said.out) == (1, True)
+    assert empty.masked in said.out
+    applied = empty.typed("migrate", "--json").json["applied"]
+    assert applied[-1] == f"{newest.version:04}_{newest.name}"
+    assert "nothing to do" in empty.typed("migrate").lines[0]
+    assert empty.typed("migrate", "--check").code == 0
+
+
+@pytest.mark.parametrize("command", [["runs"], ["doctor"], ["waiting"], ["tasks", "search"]])
+def test_reads_do_not_migrate(empty: Database, command: list[str]) -> None:
+    """A database without our tables is told from one with them."""
+    said = empty.typed(*command)
+    said.complains(2, empty.masked, "`layby migrate` makes it one")
+    assert cluster().execute("SELECT 1 FROM pg_namespace WHERE nspname = 'layby'", empty.name) == []
+
+
+def test_promises_and_schedules(database: Database) -> None:
+    """Written by one command, read by the next."""
+    assert database.typed("promises", "create", "p", "--timeout", "1h").code == 0
+    assert database.typed("promises", "get", "p", "--json").json["promise"]["state"] == "pending"
+    assert (
+        database.typed("promises", "resolve", "p", "--json").json["promise"]["state"] == "resolved"
+    )
+    assert database.typed("promises", "search", "--json").code == 0
+    assert database.typed("schedules", "list", "--json").code == 0
+    assert database.typed("tasks", "search", "--json").code == 0
+
+
+def test_a_run_is_done_and_looked_at(database: Database) -> None:
+    said = database.typed("run", f"{FLOWS}:flow", "--id", "r", "--context", "n=2", "--json")
+    assert said.code == 0, said
+    listed: Any = database.typed("runs", "--json").json
+    assert "r" in str(listed)
+    for command in (["tree", "r"], ["why", "r"], ["waiting"]):
+        assert database.typed(*command).code == 0, command
+    assert database.typed("prune", "--completed", "0s", "--dry-run", "--json").json["roots"] == 1
+    assert database.typed("prune", "--completed", "0s", "--json").json["roots"] == 1
+
+
+def test_the_doctor_finds_what_is_wrong(database: Database) -> None:
+    assert database.typed("promises", "create", "p", "--timeout", "1h").code == 0
+    report = database.typed("doctor", "--json").json
+    assert (report["ok"], report["file"], report["counts"]["promises"]) == (
+        True,
+        database.masked,
+        {"pending": 1},
+    )
+    cluster().execute("INSERT INTO layby.listeners VALUES ('none', 'poll://any@g')", database.name)
+    said = database.typed("doctor")
+    assert said.code == 1
+    assert "none" in said.out
+
+
+def test_a_worker_works(database: Database) -> None:
+    """By LAYBY_DB too, which `ps` does not show."""
+    worker = Process(("-m", "layby.cli", "worker", str(FLOWS)), LAYBY_DB=database.url)
+    with worker:
+        worker.hear(f"layby works for {database.masked}")
+        said = database.typed("run", f"{FLOWS}:flow", "--context", "n=2", "--json", "--slots", "1")
+        assert said.code == 0, said
+        worker.stop()
+
+
+def test_it_is_away() -> None:
+    """What is told names the address, without the password."""
+    said = typed("runs", "--db", f"postgresql://layby:{PASSWORD}@127.0.0.1:1/none")
+    assert said.code == 2
+    assert "postgresql://layby:***@127.0.0.1:1/none" in said.err
+    assert PASSWORD not in said.out + said.err
+
+
+def test_hints_and_representations_hide_the_password() -> None:
+    place = find_place(None, None, f"postgresql://layby:{PASSWORD}@h/d")
+    assert PASSWORD not in repr(place) + str(place) + place.shown
+    said = typed("runs", "--db", f"postgresql://layby:{PASSWORD}@h/d", "--url", "http://h")
+    assert PASSWORD not in said.err
+    said.complains(2, "give only one of --url")
