@@ -3,7 +3,11 @@
 import sqlite3
 
 from layby.core.commands import EnsurePromise, GetPromise
+from layby.core.settings import Settings
+from layby.engine.calendar import next_after
+from layby.errors import StoreUnavailable
 from layby.store.shrinking import INCREMENTAL
+from layby.store.sqlite import SqliteStore
 from tests.cli.test_rerun import failed
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
@@ -58,6 +62,26 @@ def test_something_must_be_asked_for(desk: Desk):
     typed("prune").complains(2, "nothing to prune", "--completed 7d")
     typed("prune", "--completed", "soon").complains(2, "soon")
     typed("prune", "--compact", "--url", "http://127.0.0.1:1").complains(2, "--compact")
+
+
+def test_nothing_is_pruned_if_the_file_cannot_be_compacted(desk: Desk, tmp_path):
+    """Somebody uses it: that is said before anything is deleted."""
+    failed(desk)
+    owner = SqliteStore(tmp_path / "layby.db", Settings(), next_after)
+    typed("prune", "--failed", "0s", "--compact").complains(2, "layby.db")
+    owner.close()
+    assert desk.do(GetPromise(id="run/o:first"))[0].promise.state == "resolved"
+
+
+def test_what_was_deleted_is_told_in_any_case(desk: Desk, monkeypatch):
+    failed(desk)
+
+    def fails(store: SqliteStore) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(SqliteStore, "compact", fails)
+    said = typed("prune", "--failed", "0s", "--compact")
+    assert (said.code, said.out) == (2, "1 run pruned, with 2 promises below\n")
 
 
 def test_an_old_file_learns_to_shrink(desk: Desk, tmp_path):

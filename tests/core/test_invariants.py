@@ -146,6 +146,8 @@ BROKEN: dict[str, tuple[object, ...]] = {
         root("run/x:life/2"),
     ),
     "named_life_exists  ": (settled("run/x"), root("run/x", lives=1)),
+    "what_was_read_is_there": (promise("x"), task("x"), Wait("gone", "x", "read")),
+    "what_was_read_is_there ": (promise("x"), promise("x.1"), task("x"), Wait("x.1", "x", "read")),
     "tries_are_claims_that_began": (promise("x"), task("x", tries=1)),
     "tries_are_claims_that_began ": (promise("x"), task("x", version=1, ahead=True)),
     "one_living_holder_per_pid": tuple(

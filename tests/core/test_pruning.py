@@ -12,7 +12,7 @@ from layby.core.pruning import AUTOMATIC, HOLDERS_KEPT_MS, PACE_MS
 from layby.core.replies import PruneData
 from layby.core.settings import RetentionPolicy, Settings
 from tests.helpers import requests as r
-from tests.helpers.worlds import BACKENDS, World
+from tests.helpers.worlds import BACKENDS, Backend, World
 
 DAY = 24 * 3_600_000
 ELSEWHERE = "poll://uni@other/w"
@@ -178,7 +178,8 @@ def test_the_latest_life_counts(world: World) -> None:
     assert prune(world, failed=0, completed=1, dry_run=True) == PruneData(roots=1, rows=4)
     assert prune(world, failed=0, completed=1) == PruneData(roots=1, rows=4)
     assert ids(world) == {"run/a"}
-    assert world.promise("run/a").state == "rejected", "a settled promise never changes"
+    left = world.promise("run/a")
+    assert (left.state, left.settled_at) == ("resolved", DAY), "so the run ended"
 
 
 def test_a_run_whose_id_has_a_dot(world: World) -> None:
@@ -213,8 +214,147 @@ def test_a_wait_from_elsewhere_keeps_a_run(world: World) -> None:
     world.ok(r.suspend("other", 1, "run/a:a.promise.paid"))
     assert prune(world, completed=0) == PruneData(kept=1)
     world.ok(r.settle("run/a:a.promise.paid"))
-    assert prune(world, completed=0).roots == 1
     assert world.task("other").state == "pending"
+    assert prune(world, completed=0) == PruneData(kept=1), "its body will read it again"
+    world.ok(r.settle("other"))
+    assert prune(world, completed=0).roots == 1
+
+
+# --- what an unfinished task has awaited -------------------------------------------------
+
+
+def awaited(world: World, promise_id: str = "run/child") -> None:
+    """The body of a task of run/a has awaited it."""
+    world.ok(c.EnsurePromise(id=promise_id, awaiter="run/a:a"))
+    world.check()
+
+
+def reads(world: World) -> set[tuple[str, str]]:
+    return {key for key, wait in world.dump().waits.items() if wait.is_read}
+
+
+@pytest.mark.parametrize("is_settled", [True, False], ids=["settled before", "settled after"])
+def test_what_an_unfinished_task_has_awaited_stays(world: World, *, is_settled: bool) -> None:
+    """Its body may be replayed, or tried again, and then awaits it again."""
+    world.ok(r.run(a=""))
+    if is_settled:
+        ended(world, "run/child")
+        awaited(world)
+    else:
+        world.ok(r.run("run/child", a="", b="a"))
+        awaited(world)
+        for each in ("run/child:a", "run/child:b", "run/child"):
+            world.ok(r.settle(each))
+    world.clock.advance(DAY)
+    assert prune(world, completed=0, failed=0, ids=0) == PruneData(kept=1)
+    world.ok(r.take())
+    world.ok(r.fail("run/a:a", retry_in=2 * DAY))
+    assert prune(world, completed=0, failed=0, ids=0) == PruneData(kept=1), "it will try again"
+    world.ok(r.settle("run/a:a"))
+    assert reads(world) == set()
+    assert prune(world, completed=0).roots == 1
+
+
+def test_a_task_that_times_out_has_ended_too(world: World) -> None:
+    ended(world, "run/child")
+    world.ok(c.CreatePromise(id="t", timeout_at=DAY, tags={"resonate:target": ELSEWHERE}))
+    world.ok(c.EnsurePromise(id="run/child", awaiter="t"))
+    assert prune(world, completed=0).kept == 1
+    world.clock.advance(DAY)
+    world.tick()
+    assert prune(world, completed=0).roots == 1
+
+
+def test_a_placeholder_that_was_awaited_stays(world: World) -> None:
+    world.ok(r.run(a=""))
+    awaited(world, "payment-7")
+    world.clock.advance(DAY)
+    assert prune(world, ids=0) == PruneData()
+    world.ok(c.ResolvePromise(id="payment-7"))
+    everything = {"completed": 0, "failed": 0, "ids": 0, "foreign": True}
+    assert prune(world, **everything) == PruneData(kept=1)
+    world.ok(r.settle("run/a:a"))
+    assert prune(world, completed=0, failed=0, foreign=True).roots == 1
+
+
+def test_an_id_that_was_awaited_stays(world: World) -> None:
+    """It was pruned before: the body hears that again when it is replayed."""
+    ended(world, "run/child")
+    prune(world, completed=0)
+    world.ok(r.run(a=""))
+    awaited(world)
+    assert prune(world, ids=0) == PruneData()
+    world.ok(r.settle("run/a:a"))
+    assert prune(world, ids=0) == PruneData(ids=1)
+
+
+def test_only_other_trees_are_noted_and_only_once(world: World) -> None:
+    world.ok(r.run(a="", b=""))
+    for _ in range(2):
+        awaited(world, "payment-7")
+        awaited(world, "run/a:b")
+    assert reads(world) == {("payment-7", "run/a:a")}
+
+
+def test_nothing_is_noted_for_a_task_that_is_over(world: World) -> None:
+    world.ok(r.run(a=""))
+    world.ok(r.settle("run/a:a"))
+    awaited(world, "payment-7")
+    world.ok(c.EnsurePromise(id="payment-7", awaiter="nobody"))
+    assert reads(world) == set()
+
+
+@pytest.mark.parametrize("how", ["suspended", "told at once", "called back"])
+def test_what_a_task_of_an_sdk_has_awaited_stays(world: World, how: str) -> None:
+    """Its body is replayed from the beginning too."""
+    world.ok(r.promise("foo"))
+    world.ok(r.claimed("sdk"))
+    if how == "suspended":
+        world.ok(r.suspend("sdk", 1, "foo"))
+    world.ok(r.settle("foo"))
+    if how == "told at once":
+        assert world.send(r.suspend("sdk", 1, "foo")).status == 300
+    if how == "called back":
+        world.ok(c.RegisterCallback(awaited="foo", awaiter="sdk"))
+    world.check()
+    assert prune(world, completed=0, foreign=True) == PruneData(kept=1)
+    world.ok(r.settle("sdk"))
+    assert reads(world) == set()
+    assert prune(world, completed=0, foreign=True).roots == 2
+
+
+def test_a_note_outlives_a_settlement_of_the_same_batch(world: World) -> None:
+    world.ok(r.run(a=""))
+    ensure = c.EnsurePromise(id="payment-7", awaiter="run/a:a")
+    world.submit([(ensure, 0), (c.ResolvePromise(id="payment-7"), 0)])
+    assert reads(world) == {("payment-7", "run/a:a")}
+    world.check()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_notes_do_not_hold_up_those_who_wait(backend: Backend) -> None:
+    """However many there are, a settlement resumes those who wait in one step."""
+    with World(backend, settings=Settings(hop_limit=2)) as world:
+        for number in range(9):
+            world.ok(r.target(f"reader{number}"))
+            world.ok(c.EnsurePromise(id="foo", awaiter=f"reader{number}"))
+        world.ok(r.claimed("sdk"))
+        world.ok(r.suspend("sdk", 1, "foo"))
+        world.ok(c.ResolvePromise(id="foo"))
+        assert world.task("sdk").state == "pending"
+        assert world.promise("foo").tail_at is None
+        assert len(reads(world)) == 10
+        world.check()
+
+
+def test_a_wait_after_a_read_wakes(world: World) -> None:
+    world.ok(r.claimed("sdk"))
+    world.ok(c.EnsurePromise(id="foo", awaiter="sdk"))
+    world.ok(r.suspend("sdk", 1, "foo"))
+    world.ok(c.EnsurePromise(id="foo", awaiter="sdk"))
+    world.ok(c.ResolvePromise(id="foo"))
+    assert world.task("sdk").state == "pending"
+    world.check()
 
 
 def test_a_listener_keeps_a_run_until_it_was_told(world: World) -> None:
@@ -259,13 +399,43 @@ def test_foreign_promises_only_if_asked_for(world: World) -> None:
 
 
 def test_a_foreign_tree_without_a_root(world: World) -> None:
-    """Every id of it was somebody's own, and answers."""
+    """Every id of it was somebody's own: it goes alone, and answers."""
     for each in ("job.1", "job.2"):
         world.ok(r.promise(each))
         world.ok(r.settle(each))
-    assert prune(world, completed=0, failed=0, foreign=True).roots == 1
+    world.ok(r.promise("job.3"))
+    assert prune(world, completed=0, failed=0, foreign=True) == PruneData(roots=2)
     assert all(world.promise(each).is_expired for each in ("job.1", "job.2"))
     assert prune(world, completed=0, failed=0, ids=0, foreign=True) == PruneData(ids=2)
+    assert ids(world) == {"job.3"}
+
+
+def test_a_part_of_open_work_stays(world: World) -> None:
+    """A call of `order:1` has ended; that is replayed, although there is no promise `order`."""
+    world.ok(r.claimed("order:1"))
+    world.ok(r.promise("order:1.0"))
+    world.ok(r.promise("order:1.0.3"))
+    world.ok(r.settle("order:1.0.3"))
+    world.ok(r.settle("order:1.0"))
+    assert prune(world, completed=0, foreign=True) == PruneData(kept=2)
+    world.ok(r.settle("order:1"))
+    assert prune(world, completed=0, foreign=True) == PruneData(roots=3)
+
+
+@pytest.mark.parametrize("root", [(), ("order",)], ids=["without a root", "with one"])
+def test_many_foreign_promises_take_few_batches(world: World, root: tuple[str, ...]) -> None:
+    """Each is looked at once, however many share the beginning of their ids."""
+    many = [f"order:{number:03}" for number in range(100)]
+    for each in (*many, *root):
+        world.ok(r.promise(each))
+        world.ok(r.settle(each))
+    done = list(batches(world, completed=0, foreign=True))
+    assert len(done) <= len(many) // 4 + len(many) // 16 + 4
+    assert sum(each.roots for each in done) == (1 if root else 100)
+    world.tick(DAY)
+    for _ in range(20 if root else 0):
+        world.tick(PACE_MS)
+    assert ids(world) == ({"order"} if root else {*many})
 
 
 def test_tags_go_with_their_promise(world: World) -> None:
@@ -384,6 +554,24 @@ def test_what_comes_to_life_in_a_pruned_tree_stays(world: World) -> None:
     assert world.task("run/a:n99").state == "pending"
 
 
+def test_what_comes_to_life_in_front_holds_nothing_up(world: World) -> None:
+    """More than a batch of it: what is behind goes all the same, and then it is forgotten."""
+    for number in range(100):
+        world.ok(r.promise(f"foo.{number:03}"))
+        world.ok(r.settle(f"foo.{number:03}"))
+    world.ok(r.promise("foo"))
+    world.ok(r.settle("foo"))
+    prune(world, completed=0, foreign=True)
+    late = {f"foo.!{number}" for number in range(40)}
+    for each in late:
+        world.ok(r.promise(each))
+    for _ in range(20):
+        world.tick(PACE_MS)
+        world.check()
+    assert ids(world) == {"foo", *late}
+    assert world.dump().pruning == {}
+
+
 def test_a_large_tree_that_goes_while_it_is_looked_at(world: World) -> None:
     """Somebody else has pruned it between two batches: the pass goes on behind it."""
     large(world)
@@ -403,6 +591,8 @@ def test_nonsense_is_refused(world: World) -> None:
         c.Prune(limit=10**6),
         c.Prune(completed=-1),
         c.Prune(ids=-1),
+        c.Prune(ids=2**60),
+        c.CreatePromise(id="x", timeout_at=DAY, tags={"layby:expired": "1"}),
     ):
         assert world.send(bad).status == 400
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from layby.core.model import Promise, root_of
+from layby.core.model import Promise, ancestors_of, root_of
 from layby.core.state import State
 
 
@@ -21,6 +21,9 @@ def check_pruned(before: State, after: State) -> set[str]:
             continue
         tree = next(ids for ids in trees.values() if key in ids)
         assert all(_has_ended(before, each) for each in tree), f"{key} went, {tree} had not ended"
+        if _is_alone(before, key):
+            above = (before.promises.get(each) for each in ancestors_of(key))
+            assert not any(each is not None and each.is_pending for each in above)
         left = tree - pruned
         root = _root(before, key)
         is_armed = root in after.promises and after.promises[root].tail_at is not None
@@ -41,7 +44,14 @@ def _root(state: State, key: str) -> str:
     """A run is a tree of its own, whatever its id looks like."""
     head = key.partition(":")[0]
     task = state.tasks.get(head)
-    return head if task is not None and task.is_root else root_of(key)
+    if task is not None and task.is_root:
+        return head
+    return key if _is_alone(state, key) else root_of(key)
+
+
+def _is_alone(state: State, key: str) -> bool:
+    """Whether it is one of a tree that has no root promise."""
+    return not key.startswith("run/") and root_of(key) not in state.promises
 
 
 def _is_open_to_nobody(state: State, promise: Promise) -> bool:

@@ -325,7 +325,9 @@ class _Writer:
         )
 
     def _ensure(self) -> c.EnsurePromise:
-        return c.EnsurePromise(id=self._pick((*_PLAIN, "run/none")))
+        awaiter = self._task_in("pending", "acquired", "suspended") if self._chance(2) else None
+        settled = sorted(key for key, p in self._state.promises.items() if not p.is_pending)
+        return c.EnsurePromise(id=self._pick((*_PLAIN, "run/none", *settled[:5])), awaiter=awaiter)
 
     def _cancel(self) -> c.CancelPromise:
         return c.CancelPromise(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from layby import NotFound, ResultExpired, Retention, Runner, UsageError, Workflow, task
+from layby.core.commands import Prune
+from layby.core.replies import PruneData
 from layby.runner.retention import policy_of
 from layby.testing import virtual_test
 
@@ -86,3 +88,81 @@ def test_what_a_retention_may_be():
         Runner("memory:", retention=7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="a server has its own"):
         Runner("http://127.0.0.1:8001", retention=Retention(completed=1))
+
+
+async def prune_foreign(runner: Runner) -> None:
+    cursor: str | None = ""
+    while cursor is not None:
+        prune = Prune(completed=0, failed=0, ids=0, foreign=True, cursor=cursor)
+        done = (await runner.send(prune)).data
+        assert isinstance(done, PruneData)
+        cursor = done.cursor
+
+
+# --- runs that go on ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", [None, 60], ids=["ids answer", "ids go"])
+@virtual_test
+async def test_a_body_that_is_replayed_finds_what_it_awaited(tmp_path, ids):
+    """The run that it started, and a promise of nobody's run, for as long as it is not over."""
+    begun: list[str] = []
+    used: list[Runner] = []
+
+    @task
+    async def child(context):
+        begun.append("child")
+        context["v"] = 42
+
+    @task
+    async def parent(context, handle):
+        begun.append("parent")
+        run = await used[-1].start(kid, run_id="kid")
+        result = await run.result()
+        paid = await handle.wait_for("payment-7")
+        await handle.sleep(7_200)
+        context["got"] = (result["v"], paid)
+
+    kid, flow = Workflow("kid", [child]), Workflow("parent", [parent])
+    address, retention = f"sqlite:{tmp_path}/layby.db", Retention(completed=60, failed=60, ids=ids)
+    async with Runner(address, retention=retention) as runner:
+        used.append(runner)
+        runner.register(kid)
+        await runner.start(flow, run_id="p")
+        await runner.resolve("payment-7", 7)
+        await pass_time(10)
+        assert {run.id for run in await runner.list()} == {"kid", "p"}
+    async with Runner(address, retention=retention) as runner:
+        used.append(runner)
+        runner.register(kid)
+        runner.register(flow)
+        await prune_foreign(runner)
+        assert (await (await runner.get("p")).result())["got"] == [42, 7]
+        assert begun == ["parent", "child", "parent"]
+        await pass_time(3)
+        assert await runner.list() == []
+
+
+@virtual_test
+async def test_a_body_that_is_tried_again_finds_what_it_awaited():
+    tries: list[int] = []
+
+    @task(retries=1)
+    async def parent(context):
+        tries.append(len(tries))
+        run = await runner.start(FLOW, run_id="kid")
+        context["got"] = (await run.result())["shipped"]
+        await asyncio.sleep(600)
+        if tries == [0]:
+            raise ValueError("once")
+
+    async with Runner("memory:", retention=Retention(completed=60, failed=60)) as runner:
+        run = await runner.start(Workflow("parent", [parent]), run_id="p")
+        assert (await run.result())["got"] is True
+        assert tries == [0, 1]
+
+
+def test_who_means_longer_than_a_century_means_for_ever():
+    with pytest.raises(UsageError, match="at most 36500d"):
+        Retention(completed=timedelta(days=36_501))
+    assert policy_of(Retention(completed=0)).completed_ms == 0

@@ -4,6 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from layby.core import commands as c
@@ -14,6 +15,7 @@ from layby.engine.batch import declared
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.store.memory import MemoryStore
+from layby.store.postgres import PostgresStore
 from layby.store.shrinking import LEAST_SPARE_PAGES, free_space
 from layby.store.sql import SqlStore
 from layby.store.sqlite import SqliteStore
@@ -137,3 +139,19 @@ def test_an_older_file_keeps_its_pages(tmp_path: Path) -> None:
     assert pruned(engine, prune).roots == 1
     engine.stop()
     assert not sizes(path).is_given_back
+
+
+def test_what_another_process_is_changing_keeps_its_tree() -> None:
+    """On PostgreSQL such rows are not waited for, and not taken for absent."""
+    with World("postgres") as world:
+        assert isinstance(world.store, PostgresStore)
+        for each in ("foo", "foo.1", "foo.2"):
+            world.ok(r.promise(each))
+            world.ok(r.settle(each))
+        prune = c.Prune(completed=0, foreign=True, cursor='[2,-1,"",null,0]')
+        with psycopg.connect(world.store._url) as other:
+            other.execute("SELECT 1 FROM layby.promises WHERE id = 'foo.2' FOR UPDATE")
+            assert world.ok(prune).roots == 0
+            assert set(world.dump().promises) == {"foo", "foo.1", "foo.2"}
+        assert world.ok(prune).roots == 1
+        assert set(world.dump().promises) == {"foo"}

@@ -49,6 +49,8 @@ class FileReport(Struct, frozen=True):
         """What to do about a file that is much larger than it need be."""
         if self.space is None or self.space.free * 4 < self.space.size:
             return None
+        if self.space.free <= self.space.spare:
+            return None
         free = f"{self.space.free / 2**20:,.1f} of {self.space.size / 2**20:,.1f} MB are free"
         if self.space.is_given_back:
             return f"{free}: pruning gives them back bit by bit, `layby prune --compact` at once"

@@ -68,17 +68,23 @@ def prune(
             "--compact writes a file anew: it needs --db sqlite:PATH, and does not go with "
             "--dry-run"
         )
+    if compact:
+        _check_unused(place)
     first = Prune(completed=completed, failed=failed, ids=ids, foreign=foreign, dry_run=dry_run)
     with _told() as told:
         total = ask(place, lambda client: _pass(client, first, told))
-    if compact and place.file is not None:
-        _compact(place)
-    if as_json:
-        counts = {name: n for name, n in asdict(total).items() if name != "cursor"}
-        showing.print_json({"dry_run": dry_run, "compacted": compact, **counts})
-        return
-    for line in _lines(total, dry_run=dry_run):
-        showing.print_line(line)
+    is_compacted = False
+    try:
+        if compact:
+            _compact(place)
+            is_compacted = True
+    finally:  # somebody may have begun to use the file meanwhile; what is deleted is told
+        if as_json:
+            counts = {name: n for name, n in asdict(total).items() if name != "cursor"}
+            showing.print_json({"dry_run": dry_run, "compacted": is_compacted, **counts})
+        else:
+            for line in _lines(total, dry_run=dry_run):
+                showing.print_line(line)
 
 
 async def _pass(client: Client, first: Prune, told: Callable[[PruneData], None]) -> PruneData:
@@ -101,9 +107,19 @@ def _sum(total: PruneData, done: PruneData) -> PruneData:
     return PruneData(**{name: getattr(total, name) + getattr(done, name) for name in counts})
 
 
-def _compact(place: Place) -> None:
+def _check_unused(place: Place) -> None:
+    """Before anything is deleted; raises if somebody uses the file."""
+    _opened(place).close()
+
+
+def _opened(place: Place) -> SqliteStore:
     assert place.file is not None
-    store = SqliteStore(place.file, Settings(), next_after)
+    return SqliteStore(place.file, Settings(), next_after)
+
+
+def _compact(place: Place) -> None:
+    store = _opened(place)
+    assert place.file is not None
     try:
         before = place.file.stat().st_size
         store.compact()
@@ -122,7 +138,7 @@ def _lines(total: PruneData, *, dry_run: bool) -> list[str]:
         forgotten = ", ".join(_counted(n, what) for what, n in others.items() if n)
         told.append(f"{forgotten} {'would be forgotten' if dry_run else 'forgotten'}")
     if total.kept:
-        why = "somebody waits for a promise of it, or it is not cleaned up yet"
+        why = "somebody waits for or has awaited a promise of it, or it is not cleaned up yet"
         told.append(f"{_counted(total.kept, 'run')} kept: {why}")
     return told
 

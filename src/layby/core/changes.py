@@ -51,7 +51,7 @@ class Changes(Struct, eq=False):
     deleted: dict[str, Promise] = {}
     """Promises that are pruned, as they were; what stays of one is among the `promises`."""
     deleted_holders: set[HeldKey] = set()
-    pruning: dict[str, Pruning] = {}
+    pruning: dict[str, Pruning | None] = {}
     earliest: Millis = FAR
     """The earliest instant at which any row added here is due to be looked at again."""
 
@@ -99,7 +99,8 @@ class Changes(Struct, eq=False):
     def _add_pruning(self, later: "Changes") -> None:
         self.pruning.update(later.pruning)
         for each in later.pruning.values():
-            self._wake_by(each.due_at)
+            if each is not None:
+                self._wake_by(each.due_at)
 
     def _silence(self, addresses: list[str]) -> None:
         """Deleted before anything is written, so what this batch wrote to them is dropped here."""

@@ -123,6 +123,9 @@ class Draft(Changes, kw_only=True):
     def put_pruning(self, pruning: Pruning) -> None:
         self.pruning[pruning.id] = pruning
 
+    def drop_pruning(self, pruning_id: str) -> None:
+        self.pruning[pruning_id] = None
+
     def delete_schedule(self, schedule_id: str) -> None:
         self.schedules[schedule_id] = None
 

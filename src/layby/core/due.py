@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from layby.core import schedules
 from layby.core.endings import Endings
 from layby.core.model import Holder, Millis, Pruning, Schedule, TaskState
-from layby.core.pruning import FinishPruning, PruneTick
+from layby.core.pruning import AUTOMATIC, FinishPruning, PruneTick
 from layby.core.settings import Calendar, Settings
 from layby.core.ticks import (
     ExpireHolders,
@@ -50,7 +50,7 @@ class OverdueRows(Endings, Protocol):
         """Roots that were pruned, of trees that were too large for one batch."""
         ...
 
-    def pruning(self) -> Pruning | None:
+    def pruning(self, pruning_id: str) -> Pruning | None:
         """How far automatic pruning has come; None when it has not begun."""
         ...
 
@@ -83,18 +83,20 @@ def next_pruning(store: OverdueRows, settings: Settings) -> Millis | None:
     """When the next batch is due; None when nothing is pruned without being asked."""
     if settings.retention is None:
         return None
-    begun = store.pruning()
+    begun = store.pruning(AUTOMATIC)
     return 0 if begun is None else begun.due_at
 
 
 def _due_pruning(store: OverdueRows, now: Millis, settings: Settings) -> Iterator[Tick]:
     rows = settings.prune_rows
     for root in store.overdue_remains(now, 1):
-        ids = store.ids_below([root], "", rows + 1).get(root, [])
-        yield FinishPruning(id=root, ids=tuple(ids[:rows]), has_more=len(ids) > rows)
+        begun = store.pruning(root)
+        after = "" if begun is None else begun.cursor
+        ids = store.ids_below([root], after, rows + 1).get(root, [])
+        yield FinishPruning(id=root, ids=tuple(ids[:rows]), has_more=len(ids) > rows, after=after)
     due_at = next_pruning(store, settings)
     if settings.retention is not None and due_at is not None and due_at <= now:
-        begun = store.pruning()
+        begun = store.pruning(AUTOMATIC)
         cursor = "" if begun is None else begun.cursor
         yield PruneTick(retention=settings.retention, at_once=rows, cursor=cursor)
 

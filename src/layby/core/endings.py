@@ -4,12 +4,12 @@ A pass goes through stages, each an index in order of time. What a store must fi
 by `Endings`; which rows that takes, and how many, is worked out here, the same for every store.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, Protocol, get_args
 
 from msgspec import Struct
 
-from layby.core.model import Holder, Millis, Promise, Task, root_of
+from layby.core.model import Holder, Millis, Promise, Task, ancestors_of, root_of
 
 Stage = Literal[
     "completed", "failed", "foreign_completed", "foreign_failed", "placeholders", "ids", "holders"
@@ -57,7 +57,9 @@ class Found(Struct):
     is_last: bool = True
     """Nothing of the stage is behind them."""
     trees: Mapping[str, Sequence[str]] = {}
-    """By root: the ids below it."""
+    """By root: the ids below it. Only of candidates that speak for their tree."""
+    alone: Mapping[str, Sequence[str]] = {}
+    """Foreign candidates whose tree has no root promise; and the ids that theirs continue."""
     cut: str | None = None
     """The last id of the only tree, when that has more rows than a batch may have."""
 
@@ -66,7 +68,8 @@ class Found(Struct):
         if look.stage == "holders":
             return set()
         below = (key for ids in self.trees.values() for key in ids)
-        return {*(key for _, key in self.keys), *self.trees, *below}
+        above = (key for ids in self.alone.values() for key in ids)
+        return {*(key for _, key in self.keys), *self.trees, *below, *above}
 
 
 class Endings(Protocol):
@@ -80,6 +83,10 @@ class Endings(Protocol):
         """The first ids after this one, in order, of each tree; without those of the roots."""
         ...
 
+    def existing(self, ids: Sequence[str]) -> Collection[str]:
+        """Those of these promises that there are."""
+        ...
+
 
 def find(store: Endings, look: Look, now: Millis) -> Found:
     keys = store.ended_keys(look, now - look.age_ms, look.candidates + 1)
@@ -89,9 +96,21 @@ def find(store: Endings, look: Look, now: Millis) -> Found:
     keys = keys[: look.candidates]
     if look.stage not in OF_TREES:
         return Found(keys, is_last)
-    roots = list(dict.fromkeys(look.root_of(key) for _, key in keys))
+    roots, alone = _speaking(store, look, keys)
     below = store.ids_below(roots, look.tree or "", look.rows + 1)
-    return _fitting(look, keys, below, is_last=is_last)
+    found = _fitting(look, keys, {root: below.get(root, []) for root in roots}, is_last=is_last)
+    found.alone = {key: ancestors_of(key) for _, key in found.keys if key in alone}
+    return found
+
+
+def _speaking(store: Endings, look: Look, keys: Sequence[Key]) -> tuple[list[str], set[str]]:
+    """Roots whose trees are needed; and foreign candidates whose tree has no root promise."""
+    roots = list(dict.fromkeys(look.root_of(key) for _, key in keys))
+    if look.stage in OF_RUNS:
+        return roots, set()
+    there = store.existing(roots)
+    alone = {key for _, key in keys if look.root_of(key) not in there}
+    return [key for _, key in keys if key in there], alone
 
 
 def stage_of(promise: Promise, task: Task | None) -> tuple[Stage, Millis] | None:
@@ -122,7 +141,10 @@ def _fitting(
     room = look.rows
     for key in keys:
         root = look.root_of(key[1])
-        ids = below.get(root, [])
+        if root not in below:
+            taken.append(key)
+            continue
+        ids = below[root]
         if root not in trees and len(ids) >= room and taken:
             return Found(taken, is_last=False, trees=trees)
         taken.append(key)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from layby.core.codes import MAX_REFUSALS, read_refusals
 from layby.core.model import EMPTY, NEVER, Millis, Task, Wait
+from layby.core.settlement import is_elsewhere
 from layby.core.state import State
 
 Violations = Iterator[str]
@@ -30,7 +31,7 @@ class StateView:
         self.state = state
         self.now = now
         self.waits_of: defaultdict[str, list[Wait]] = defaultdict(list)
-        for wait in state.waits.values():
+        for wait in self.waits:
             self.waits_of[wait.awaiter].append(wait)
 
     def tasks(self, *states: str) -> Iterator[Task]:
@@ -46,6 +47,11 @@ class StateView:
             return True
         task = self.state.tasks.get(wait.awaited)
         return wait.is_for_end and task is not None and task.is_kept
+
+    @property
+    def waits(self) -> Iterator[Wait]:
+        """Without notes of what was read: nobody waits by them."""
+        return (wait for wait in self.state.waits.values() if not wait.is_read)
 
     def is_over(self, promise_id: str) -> bool:
         """Past its deadline but not settled yet: what waits for the tick is not a violation."""
@@ -150,7 +156,7 @@ def fulfilled_iff_settled(view: StateView) -> Violations:
 
 
 def settled_has_no_waits(view: StateView) -> Violations:
-    for wait in view.state.waits.values():
+    for wait in view.waits:
         if not view.is_open(wait):
             yield f"settled promise {wait.awaited} is still awaited by {wait.awaiter}"
 
@@ -174,7 +180,7 @@ def expired_is_bare(view: StateView) -> Violations:
 
 def internal_is_not_awaited(view: StateView) -> Violations:
     """No deadline would ever end such a wait."""
-    for wait in view.state.waits.values():
+    for wait in view.waits:
         if view.is_internal(wait.awaited):
             yield f"internal promise {wait.awaited} is awaited by {wait.awaiter}"
     for listener in view.state.listeners:
@@ -196,6 +202,15 @@ def awaiter_is_alive(view: StateView) -> Violations:
             yield f"awaiter {wait.awaiter} has no task"
         elif not view.is_pending(wait.awaiter) and not view.has_tail(wait.awaiter):
             yield f"awaiter {wait.awaiter} is settled"
+
+
+def what_was_read_is_there(view: StateView) -> Violations:
+    """A body that is replayed finds it; what was pruned before it was read stays as it is."""
+    for wait in view.state.waits.values():
+        if wait.is_read and wait.awaited not in view.state.promises:
+            yield f"promise {wait.awaited} is gone, but task {wait.awaiter} has read it"
+        if wait.is_read and not is_elsewhere(wait.awaited, wait.awaiter):
+            yield f"promise {wait.awaited} is of the same tree as {wait.awaiter}, which has read it"
 
 
 # --- tasks -------------------------------------------------------------------------------
@@ -360,6 +375,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     internal_is_not_awaited,
     internal_is_plain,
     awaiter_is_alive,
+    what_was_read_is_there,
     claim_only_while_acquired,
     halted_task_has_ttimeout,
     version_non_negative,

@@ -24,7 +24,7 @@ MAX_AWAITED: Final = 64
 PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
 TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
 Standing = Literal["alive", "lost", "left"]
-WaitMode = Literal["any", "all", "both", "end"]
+WaitMode = Literal["any", "all", "both", "end", "read"]
 NodeKind = Literal["root", "node"]
 MessageKind = Literal["execute", "unblock", "lost"]
 Overlap = Literal["allow", "skip", "queue_one"]
@@ -40,6 +40,11 @@ def root_of(promise_id: str) -> str:
     """The run or call tree an id belongs to: text before the first ':', else the first '.'."""
     head, colon, _ = promise_id.partition(":")
     return head if colon else promise_id.partition(".")[0]
+
+
+def ancestors_of(promise_id: str) -> list[str]:
+    """The ids that this one continues, whether they exist or not: text before each ':' and '.'."""
+    return [promise_id[:at] for at, sign in enumerate(promise_id) if at and sign in ":."]
 
 
 LIFE: Final = "life/"
@@ -129,6 +134,12 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
     def expired(self, at: Millis, tags: str) -> "Promise":
         """What is left when it was pruned: how it ended, and no value."""
         return replace(self, param=EMPTY, value=EMPTY, tags=tags, branch=None, expired_at=at)
+
+    def ended_as(self, last: "Promise") -> "Promise":
+        """Of a run's root: its latest life says how and when the run ended."""
+        return replace(
+            self, state=last.state, settled_at=last.settled_at, timeout_at=last.timeout_at
+        )
 
     def with_tail(self, tail_at: Millis | None) -> "Promise":
         return replace(self, tail_at=tail_at)
@@ -424,6 +435,9 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     Mode *any* is the protocol's callback; *all* counts towards the task's `waits_left`;
     *both* is an *all* wait the running task has also suspended on; *end* is an *all* wait of
     or for a node that cleans up: it lasts until the body of the awaited task has ended.
+    *read* neither counts nor wakes: the body has awaited a promise of another tree, and reads it
+    again whenever it is replayed or tried again, so that promise is not pruned before the task
+    has ended.
     """
 
     awaited: str
@@ -432,7 +446,7 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def counts(self) -> bool:
-        return self.mode != "any"
+        return self.mode in ("all", "both", "end")
 
     @property
     def wakes(self) -> bool:
@@ -441,6 +455,10 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_for_end(self) -> bool:
         return self.mode == "end"
+
+    @property
+    def is_read(self) -> bool:
+        return self.mode == "read"
 
 
 class Listener(Struct, frozen=True, array_like=True, gc=False):

@@ -12,7 +12,7 @@ from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import EMPTY, NEVER, Listener, NodeKind, Promise, PromiseState, Task, Wait
 from layby.core.replies import PromiseData, Reply, SettlementData, ok, refuse
-from layby.core.settlement import make_ready, settle
+from layby.core.settlement import is_elsewhere, make_ready, note_read, settle
 
 NOT_FOUND = refuse(404, "Promise not found")
 RUN_PREFIX = "run/"
@@ -157,6 +157,7 @@ def register_callback(d: Draft, c: RegisterCallback) -> Reply:
     if awaited.is_pending and awaiter.is_pending:
         add_wait(d, c.awaited, c.awaiter)
     elif awaiter.is_pending:
+        note_read(d, c.awaited, c.awaiter)
         _resume_at_once(d, task, c.awaited)
     return ok(PromiseData(awaited))
 
@@ -231,7 +232,26 @@ def resolve(d: Draft, c: ResolvePromise) -> Reply:
 
 @declare("layby.promise.ensure", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
 class EnsurePromise(PromiseCommand, frozen=True):
-    """The promise of this id; if there is none, a placeholder is created."""
+    """The promise of this id; if there is none, a placeholder is created.
+
+    `awaiter`: the task whose body awaits it. It is not pruned before that task has ended.
+    """
+
+    awaiter: str | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.add(self.id)
+        if self.awaiter is not None and is_elsewhere(self.id, self.awaiter):
+            into.ids.add(self.awaiter)
+            into.pairs.add((self.id, self.awaiter))
+
+    def named_ids(self) -> Ids:
+        return (self.id,) if self.awaiter is None else (self.id, self.awaiter)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        if self.awaiter is not None:
+            yield from validate.identifier(self.awaiter, "Awaiter promise ID")
 
 
 @handles(EnsurePromise)
@@ -239,6 +259,8 @@ def ensure(d: Draft, c: EnsurePromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None and c.id.startswith(RUN_PREFIX):
         return _no_such_run(c.id)
+    if c.awaiter is not None and is_elsewhere(c.id, c.awaiter):
+        note_read(d, c.id, c.awaiter)
     return ok(PromiseData(birth.placeholder(d, c.id) if promise is None else promise))
 
 

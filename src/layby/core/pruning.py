@@ -16,17 +16,17 @@ from msgspec import Struct
 from layby.core import birth
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
-from layby.core.endings import OF_RUNS, OF_TREES, STAGES, Found, Key, Look, Stage, is_past
+from layby.core.endings import OF_RUNS, OF_TREES, RUNS, STAGES, Found, Key, Look, Stage, is_past
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Problems, Sender, declare, handles
-from layby.core.model import Millis, Promise, Pruning, Task, later, life_id
+from layby.core.model import NEVER, Millis, Promise, Pruning, Task, later, life_id
 from layby.core.replies import OK, Empty, PruneData, Reply, ok
-from layby.core.settings import PRUNE_ROWS, RetentionPolicy
+from layby.core.settings import LONGEST_RETENTION_MS, PRUNE_ROWS, RetentionPolicy
 from layby.core.ticks import IdsTick, Tick
 
 AUTOMATIC: Final = "retention"
-"""The one row that says how far automatic pruning has come."""
+"""The row that says how far automatic pruning has come; others are of trees, by their roots."""
 HOLDERS_KEPT_MS: Final[Millis] = 24 * 3_600_000
 """How long a dead holder is remembered: until then it is told what became of it."""
 PACE_MS: Final[Millis] = 20
@@ -127,8 +127,8 @@ class Prune(PruneBatch, frozen=True):
 
     def problems(self) -> Problems:
         for name in ("completed", "failed", "ids"):
-            if (getattr(self, name) or 0) < 0:
-                yield f"{name} must be non-negative"
+            if not 0 <= (getattr(self, name) or 0) <= LONGEST_RETENTION_MS:
+                yield f"{name} must be between 0 and {LONGEST_RETENTION_MS} milliseconds"
         if not 1 <= self.limit <= MOST_ROWS:
             yield f"limit must be between 1 and {MOST_ROWS}"
         if read_cursor(self.cursor) is None:
@@ -166,12 +166,15 @@ def prune_by_time(d: Draft, c: PruneTick) -> Reply:
 
 @declare("tick.finish_pruning", sender=Sender.INTERNAL, answer=Empty)
 class FinishPruning(IdsTick, frozen=True):
-    """Go on with a tree that was too large for one batch. `has_more`: it has other rows, too."""
+    """Go on with a tree that was too large for one batch. `has_more`: it has other rows, too;
+    `after`: what is up to there has come to life, and was passed over.
+    """
 
     is_alone: ClassVar[bool] = True
 
     id: str
     has_more: bool
+    after: str = ""
 
     def footprint(self, into: Footprint) -> None:
         into.lean.update((self.id, *self.ids))
@@ -183,11 +186,25 @@ def finish_pruning(d: Draft, c: FinishPruning) -> Reply:
     root = d.promise(c.id)
     if root is None or not root.is_expired or root.tail_at is None:
         return OK
-    over = [row for row in _rows(d, c.ids) if _is_over(d, *row)]
+    rows = (row for row in _rows(d, c.ids) if not _is_born_later(row[0], root))
+    over = [row for row in rows if _is_over(d, *row)]
     for promise, _ in over:
         d.delete(promise)
-    d.put(root.with_tail(later(d.now, PACE_MS) if over and c.has_more else None))
+    alive = sorted({*c.ids} - {promise.id for promise, _ in over})
+    if c.has_more and alive:
+        d.put_pruning(Pruning(c.id, NEVER, alive[-1]))
+    elif c.after and not c.has_more:
+        d.drop_pruning(c.id)
+    is_locked = any(each not in d.rows.promises for each in c.ids)  # by another process
+    d.put(root.with_tail(later(d.now, PACE_MS) if c.has_more or is_locked else None))
     return OK
+
+
+def _is_born_later(promise: Promise, root: Promise) -> bool:
+    """Somebody made it below the id of a tree that was pruned: only runs leave promises open."""
+    if not promise.is_pending:
+        return False
+    return not root.id.startswith(RUNS) or promise.created_at > (root.expired_at or 0)
 
 
 # --- batches -----------------------------------------------------------------------------
@@ -266,49 +283,52 @@ class _Tree:
     """The tree of a candidate, as far as the batch has loaded it."""
 
     def __init__(self, d: Draft, look: Look, found: Found, key: Key) -> None:
-        self._d, self._look, self._key = d, look, key
-        self._root_id = look.root_of(key[1])
+        self._d, self._look, self._id = d, look, key[1]
+        self._root_id = key[1] if key[1] in found.alone else look.root_of(key[1])
         self._root = d.rows.promises.get(self._root_id)
-        below = found.trees.get(self._root_id, ())
-        self._below = _rows(d, [each for each in below if each != self._root_id])
+        below = [each for each in found.trees.get(self._root_id, ()) if each != self._root_id]
+        above = found.alone.get(key[1], ())
+        self._ids = (self._root_id, *below, *above)
+        self._below, self._above = _rows(d, below), _rows(d, above)
         self._is_rest = look.tree is not None
-        self._is_whole = look.tree is None and found.cut is None
 
     @property
     def size(self) -> int:
         """Rows that go."""
-        return len(self._below) if self._root is not None else 0
+        return len(self._below)
 
     @property
     def is_meant(self) -> bool:
         """A tree is pruned once, by the candidate that speaks for it: the root of a run's latest
-        life, the root of a foreign tree, or if it has none, what settled last.
+        life, or the root of a foreign tree. Where that has none, each promise is pruned alone.
         """
-        ended = self._d.rows.promises.get(self._key[1])
-        if ended is None or ended.is_expired:
+        ended = self._d.rows.promises.get(self._id)
+        if ended is None or ended.is_expired or self._root is None:
             return False
         if self._look.stage in OF_RUNS:
-            return self._key[1] == self._latest_life
+            return self._id == self._latest_life
         if any(task is not None and task.is_root for _, task in self._all):
             return False
-        return self._key[1] == (self._root_id if self._root is not None else self._last_id)
+        return self._id == self._root_id
 
     @property
     def is_over(self) -> bool:
-        """Nothing of it is open, and nobody waits for any of it."""
+        """Nothing of it is open, nobody waits for any of it, and it is not part of open work."""
+        # Of what another process is changing, nothing but the id is known here.
+        if any(each in self._d.rows.awaited for each in self._ids):
+            return False
+        if any(promise.is_pending for promise, _ in self._above):
+            return False
         return all(self._is_past(promise, task) for promise, task in self._all)
 
     def prune(self) -> None:
-        d = self._d
-        for promise, _ in self._below:
-            if self._root is not None and not self._is_rest:
-                d.delete(promise)
-            elif self._root is None:
-                d.expire(promise, birth.expired(promise.at(d.now), d.now))
-        if self._root is not None:
-            left = birth.expired(self._root.at(d.now), d.now)
-            # The parts of a large tree that were looked at before are still there.
-            d.expire(self._root, left.with_tail(d.now if self._is_rest else None))
+        d, root = self._d, self._root
+        assert root is not None  # it is meant
+        for promise, _ in () if self._is_rest else self._below:
+            d.delete(promise)
+        left = birth.expired(root.ended_as(d.rows.promises[self._id]), d.now)
+        # The parts of a large tree that were looked at before are still there.
+        d.expire(root, left.with_tail(d.now if self._is_rest else None))
 
     def _is_past(self, promise: Promise, task: Task | None) -> bool:
         """A promise that a run left open is abandoned with it; a foreign one may be settled yet,
@@ -331,14 +351,6 @@ class _Tree:
     def _latest_life(self) -> str | None:
         first = self._d.rows.tasks.get(self._root_id)
         return None if first is None or not first.is_root else life_id(first.id, first.lives or 1)
-
-    @property
-    def _last_id(self) -> str | None:
-        """Not known of a tree that is larger than a batch: that is kept."""
-        if not self._is_whole:
-            return None
-        settled = ((p.settled_at or 0, p.id) for p, _ in self._below)
-        return max(settled, default=(0, None))[1]
 
 
 def _rows(d: Draft, ids: Sequence[str]) -> list[tuple[Promise, Task | None]]:
@@ -367,7 +379,7 @@ def _prune_placeholders(d: Draft, look: Look, found: Found, *, dry_run: bool) ->
 
 
 def _prune_ids(d: Draft, look: Look, found: Found, *, dry_run: bool) -> PruneData:
-    over = [row for row in _old(d, look, found) if row.is_expired and row.tail_at is None]
+    over = [row for row in _old(d, look, found) if row.is_expired and _is_over(d, row, None)]
     for row in () if dry_run else over:
         d.delete(row)
     return PruneData(ids=len(over))

@@ -15,6 +15,10 @@ PRUNE_ROWS: Final = 16
 """Rows that are pruned in one transaction: about as long as a small command of somebody else."""
 
 
+LONGEST_RETENTION_MS: Final[Millis] = 36_500 * 24 * 3_600_000
+"""A hundred years: who means longer means for ever."""
+
+
 class RetentionPolicy(Struct, frozen=True):
     """How long ended runs are kept, and then their ids; None: for ever."""
 

@@ -14,7 +14,17 @@ from typing import Literal
 
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
-from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task, Wait, later
+from layby.core.model import (
+    NEVER,
+    Message,
+    Millis,
+    Promise,
+    PromiseState,
+    Task,
+    Wait,
+    later,
+    root_of,
+)
 
 Settler = Literal["holder", "holder that goes on", "somebody else"]
 """Who settles: the task's holder, whose body has ended unless it says otherwise, or another."""
@@ -58,11 +68,14 @@ def resume_waiting(d: Draft, promise: Promise) -> None:
         wait
         for awaiter, wait in stored
         if awaiter not in d.rows.forgotten and not (is_kept and wait.is_for_end)
+        if not wait.is_read
     ]
     waits = loaded[: d.settings.hop_limit]
     for wait in waits:
         resume(d, wait)
-    d.drop_waits(waits)
+    d.drop_waits([wait for wait in waits if not _leaves_read(wait)])
+    for wait in filter(_leaves_read, waits):
+        d.wait(Wait(wait.awaited, wait.awaiter, "read"))
     if len(waits) < len(loaded) or promise.id in d.rows.more_waits:
         arm_tail(d, promise.id)
 
@@ -80,6 +93,27 @@ def resume(d: Draft, wait: Wait) -> None:
         d.put_task(task.resumed_by(wait.awaited))
     else:
         d.put_task(task)
+
+
+def note_read(d: Draft, awaited: str, awaiter: str) -> None:
+    """The body of an open task awaits this, settled or not: a replay is to find it again.
+
+    A tree is pruned as a whole, so what is in the task's own needs no note.
+    """
+    task = d.task(awaiter)
+    if is_elsewhere(awaited, awaiter) and task is not None and task.state != "fulfilled":
+        drafted = d.waits.get((awaited, awaiter))
+        if drafted is None and d.rows.wait(awaited, awaiter) is None:
+            d.wait(Wait(awaited, awaiter, "read"))
+
+
+def is_elsewhere(awaited: str, awaiter: str) -> bool:
+    """Whether they are in different trees, and so are not pruned together."""
+    return root_of(awaited) != root_of(awaiter)
+
+
+def _leaves_read(wait: Wait) -> bool:
+    return wait.wakes and is_elsewhere(wait.awaited, wait.awaiter)
 
 
 def make_ready(d: Draft, task: Task, not_before: Millis = 0) -> None:

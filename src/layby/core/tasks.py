@@ -27,7 +27,7 @@ from layby.core.replies import (
     ok,
     refuse,
 )
-from layby.core.settlement import leave_ready, make_ready, settle, tell_holder
+from layby.core.settlement import leave_ready, make_ready, note_read, settle, tell_holder
 
 NOT_FOUND = refuse(404, "Task not found")
 
@@ -259,7 +259,10 @@ def suspend(d: Draft, c: SuspendTask, task: Task, promise: Promise) -> Reply:
     for each in awaited:
         if each is not None and each.internal:
             return promises.not_external(each)
-    if any(each is not None and not each.is_pending for each in awaited):
+    settled = [each for each in awaited if each is not None and not each.is_pending]
+    if settled:
+        for each in settled:
+            note_read(d, each.id, task.id)
         return _redirect(d, task, promise)
     for action in c.actions:
         promises.add_wait(d, action.data.awaited, task.id)

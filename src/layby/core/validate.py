@@ -127,6 +127,8 @@ def count(number: int, most: int, what: str) -> Problems:
 def tags(named: Tags) -> Problems:
     yield from _target(named)
     yield from _columns(named)
+    if birth.EXPIRED in named:
+        yield f"{birth.EXPIRED} is reserved: only pruning sets it"
     yield from count(len(named), MAX_TAGS, "tags")
     characters = sum(len(key) + len(value) for key, value in named.items())
     yield from count(characters, MAX_TAGS_CHARS, "characters of tags")

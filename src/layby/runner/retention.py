@@ -3,7 +3,9 @@
 from msgspec import Struct
 
 from layby.core.model import Millis
-from layby.core.settings import RetentionPolicy
+from layby.core.settings import LONGEST_RETENTION_MS, RetentionPolicy
+from layby.errors import UsageError
+from layby.wire import durations
 from layby.wire.durations import limit_of, millis_of
 from layby.workflow.duration_checks import Duration
 
@@ -30,4 +32,9 @@ def policy_of(retention: Retention) -> RetentionPolicy:
 
 def _length(retention: Retention, name: str) -> Millis | None:
     seconds = limit_of(getattr(retention, name), f"{name} of a Retention")
-    return None if seconds is None else millis_of(seconds)
+    if seconds is None:
+        return None
+    if seconds * 1000 > LONGEST_RETENTION_MS:
+        most = durations.shown(LONGEST_RETENTION_MS)
+        raise UsageError(f"{name} of a Retention must be at most {most}; None keeps for ever")
+    return millis_of(seconds)

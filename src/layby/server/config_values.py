@@ -125,17 +125,22 @@ class Number(Struct, frozen=True):
 
 
 class DurationValue(Struct, frozen=True):
-    """Read as seconds. A plain number means seconds."""
+    """Read as seconds. A plain number means seconds, unless that would be a trap."""
 
     least_ms: int = 1
     most_ms: int = 365 * durations.UNITS["d"]
+    needs_unit: bool = False
 
     @property
     def allowed(self) -> str:
         bounds = f"from {durations.shown(self.least_ms)} to {durations.shown(self.most_ms)}"
+        if self.needs_unit:
+            return f"a duration with its unit, such as 12h or 7d, {bounds}"
         return f"a duration such as 1m30s, or a number of seconds, {bounds}"
 
     def read(self, raw: object, _: Environ) -> float:
+        if self.needs_unit and not (isinstance(raw, str) and raw[-1:].isalpha()):
+            raise InvalidValue
         return _within(_milliseconds(raw), self.least_ms, self.most_ms) / 1000
 
     def shown(self, value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.settings import Lineage, RetentionPolicy, Settings
+from layby.core.settings import LONGEST_RETENTION_MS, Lineage, RetentionPolicy, Settings
 from layby.errors import UsageError
 from layby.server import auth_config
 from layby.server.auth_config import ApiKey, AuthConfig
@@ -45,6 +45,8 @@ PushAuth = Literal["none", "bearer"]
 
 LONG: Final = DurationValue(1_000, 3650 * 24 * 3_600_000)
 """From a second to ten years."""
+KEPT_FOR: Final = DurationValue(0, LONGEST_RETENTION_MS, needs_unit=True)
+"""What is pruned by mistake is gone: 7 could mean seconds or days."""
 ANYWHERE: Final = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, not bound
 
 
@@ -161,15 +163,15 @@ class TasksConfig(Struct, frozen=True, kw_only=True):
 class RetentionConfig(Struct, frozen=True, kw_only=True):
     completed: Annotated[
         float | None,
-        Setting(LONG, "How long runs are kept after they have completed; by default for ever"),
+        Setting(KEPT_FOR, "How long runs are kept after they have completed; by default for ever"),
     ] = None
     failed: Annotated[
         float | None,
-        Setting(LONG, "The same for runs that failed, were cancelled or were late"),
+        Setting(KEPT_FOR, "The same for runs that failed, were cancelled or were late"),
     ] = None
     ids: Annotated[
         float | None,
-        Setting(LONG, "How long the ids of pruned runs answer; by default for ever"),
+        Setting(KEPT_FOR, "How long the ids of pruned runs answer; by default for ever"),
     ] = None
 
     @property

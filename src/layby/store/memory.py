@@ -32,7 +32,6 @@ from layby.core.model import (
     TaskState,
     is_run_of,
 )
-from layby.core.pruning import AUTOMATIC
 from layby.core.queries import (
     OfferMessages,
 )
@@ -118,7 +117,7 @@ class MemoryStore(Unshared):
     def _load_prunable(self, rows: Rows, footprint: Footprint, now: Millis) -> None:
         ids = set(footprint.lean)
         if (look := footprint.look) is not None:
-            rows.found = found = endings.find(self, look, now)
+            rows.found = found = endings.find(self, look, max(now, footprint.until))
             ids |= found.ids(look)
             for pid in (pid for _, pid in found.keys if look.stage == "holders"):
                 rows.holders[pid] = {h.incarnation: h for h in self._holders_of(pid)}
@@ -129,6 +128,7 @@ class MemoryStore(Unshared):
         indexes = self._indexes
         return bool(
             indexes.awaiters.of(promise_id)
+            or indexes.readers.of(promise_id)
             or indexes.addresses.of(promise_id)
             or promise_id in indexes.told
         )
@@ -250,7 +250,7 @@ class MemoryStore(Unshared):
             self._put_message(key, message)
         _apply(state.schedules, changes.schedules)
         state.flows.update(changes.flows)
-        state.pruning.update(changes.pruning)
+        _apply(state.pruning, changes.pruning)
         self._save_holders(changes)
 
     def _delete(self, promise_id: str) -> None:
@@ -322,8 +322,8 @@ class MemoryStore(Unshared):
     def overdue_remains(self, now: Millis, limit: int) -> tuple[str, ...]:
         return until(self._indexes.remains, now, limit)
 
-    def pruning(self) -> Pruning | None:
-        return self.state.pruning.get(AUTOMATIC)
+    def pruning(self, pruning_id: str) -> Pruning | None:
+        return self.state.pruning.get(pruning_id)
 
     def ended_keys(self, look: Look, until: Millis, limit: int) -> list[Key]:
         keys = self._past_holders() if look.stage == "holders" else self._indexes.ended[look.stage]
@@ -339,6 +339,9 @@ class MemoryStore(Unshared):
             root: list(islice((each for each in below.of(root) if each > after), limit))
             for root in roots
         }
+
+    def existing(self, ids: Sequence[str]) -> set[str]:
+        return {key for key in ids if key in self.state.promises}
 
     def nodes_of(self, root_id: str, limit: int) -> list[str]:
         awaited = self._indexes.awaited.of(root_id)

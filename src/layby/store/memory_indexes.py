@@ -120,8 +120,10 @@ class Indexes:
         """Pending promises that a schedule has made."""
         self.awaiters: Groups[str] = Groups()
         """Who waits for a promise."""
+        self.readers: Groups[str] = Groups()
+        """Tasks that have read a promise and may read it again."""
         self.awaited: Groups[str] = Groups()
-        """What a task waits for."""
+        """What a task waits for, or has read."""
         self.addresses: Groups[str] = Groups()
         """Addresses that listen to a promise."""
         self.heard: Groups[str] = Groups()
@@ -189,11 +191,16 @@ class Indexes:
 
     def add_waits(self, waits: Iterable[Wait]) -> None:
         for wait in waits:
-            self.awaiters.add(wait.awaited, wait.awaiter)
+            is_in, is_not_in = (
+                (self.readers, self.awaiters) if wait.is_read else (self.awaiters, self.readers)
+            )
+            is_not_in.remove(wait.awaited, wait.awaiter)
+            is_in.add(wait.awaited, wait.awaiter)
             self.awaited.add(wait.awaiter, wait.awaited)
 
     def drop_wait(self, awaited: str, awaiter: str) -> None:
         self.awaiters.remove(awaited, awaiter)
+        self.readers.remove(awaited, awaiter)
         self.awaited.remove(awaiter, awaited)
 
     def add_listeners(self, listeners: Iterable[Listener]) -> None:

@@ -156,8 +156,8 @@ class SqlNeighbours:
         dialect = self._sql.dialect
         source = f"""
             (SELECT w.* FROM {dialect.any_text} JOIN waits AS w ON w.{by} = i.value
-                AND w.{other} <= COALESCE(
-                    (SELECT x.{other} FROM waits AS x WHERE x.{by} = i.value
+                AND w.mode <> 'read' AND w.{other} <= COALESCE(
+                    (SELECT x.{other} FROM waits AS x WHERE x.{by} = i.value AND x.mode <> 'read'
                         ORDER BY x.{other} LIMIT 1 OFFSET ?), '{LAST}')
             ) AS w
         """
@@ -172,10 +172,10 @@ class MemoryNeighbours:
         self._state = state
 
     def waits_of(self, awaiters: Sequence[str], each: int) -> list[Wait]:  # noqa: ARG002 - all
-        return [wait for wait in self._state.waits.values() if wait.awaiter in set(awaiters)]
+        return [wait for wait in self._open_waits if wait.awaiter in set(awaiters)]
 
     def waits_on(self, awaited: Sequence[str], each: int) -> list[Wait]:  # noqa: ARG002 - all
-        return [wait for wait in self._state.waits.values() if wait.awaited in set(awaited)]
+        return [wait for wait in self._open_waits if wait.awaited in set(awaited)]
 
     def listeners_on(self, awaited: Sequence[str]) -> dict[str, int]:
         others = (x for x in self._state.listeners if not x.address.startswith(OWN_INBOXES))
@@ -189,3 +189,7 @@ class MemoryNeighbours:
     def holders(self, pids: Sequence[str]) -> list[Holder]:
         found = (h for _, h in sorted(self._state.holders.items()))
         return [holder for holder in found if holder.is_alive or holder.pid in pids]
+
+    @property
+    def _open_waits(self) -> list[Wait]:
+        return [wait for wait in self._state.waits.values() if not wait.is_read]

@@ -15,10 +15,14 @@ SPARE_PART: Final = 20
 
 
 class FreeSpace(Struct, frozen=True):
-    """The free pages of a file, in bytes; `is_given_back`: whether pruning makes it smaller."""
+    """The free pages of a file, in bytes; `is_given_back`: whether pruning makes it smaller.
+
+    `spare`: how much of that stays free for new rows.
+    """
 
     size: int
     free: int
+    spare: int
     is_given_back: bool
 
 
@@ -35,18 +39,18 @@ def shrink(connection: sqlite3.Connection) -> None:
     if _number(connection, "auto_vacuum") != INCREMENTAL:
         return
     pages = _number(connection, "page_count")
-    spare = max(LEAST_SPARE_PAGES, pages // SPARE_PART)
-    excess = min(_number(connection, "freelist_count") - spare, PAGES_AT_ONCE)
+    excess = min(_number(connection, "freelist_count") - _spare(pages), PAGES_AT_ONCE)
     for _ in range(excess):
         # Of a statement without columns, sqlite3 makes one step: that is one page.
         connection.execute("PRAGMA incremental_vacuum")
 
 
 def free_space(connection: sqlite3.Connection) -> FreeSpace:
-    page = _number(connection, "page_size")
+    page, pages = _number(connection, "page_size"), _number(connection, "page_count")
     return FreeSpace(
-        size=page * _number(connection, "page_count"),
+        size=page * pages,
         free=page * _number(connection, "freelist_count"),
+        spare=page * _spare(pages),
         is_given_back=_number(connection, "auto_vacuum") == INCREMENTAL,
     )
 
@@ -56,6 +60,10 @@ def compact(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
     connection.execute("VACUUM")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _spare(pages: int) -> int:
+    return max(LEAST_SPARE_PAGES, pages // SPARE_PART)
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:

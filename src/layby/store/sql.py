@@ -29,7 +29,6 @@ from layby.core.model import (
     Wait,
     run_ids_between,
 )
-from layby.core.pruning import AUTOMATIC
 from layby.core.queries import (
     OfferMessages,
 )
@@ -161,7 +160,7 @@ class SqlStore(Unshared, SqlReads):
         look = footprint.look
         if look is None:
             return set(footprint.lean), set()
-        rows.found = found = endings.find(self, look, now)
+        rows.found = found = endings.find(self, look, max(now, footprint.until))
         pids = {pid for _, pid in found.keys if look.stage == "holders"}
         return footprint.lean | found.ids(look), pids
 
@@ -330,7 +329,9 @@ class SqlStore(Unshared, SqlReads):
         self._save_holders(changes)
         self._write(sql.count_held, [(*key, by) for key, by in changes.held.items() if by])
         self._write(sql.drop_holders, changes.deleted_holders)
-        self._write(sql.put_pruning, changes.pruning.values())
+        pruning = changes.pruning.items()
+        self._write(sql.put_pruning, [each for _, each in pruning if each is not None])
+        self._write(sql.drop_pruning, [key for key, each in pruning if each is None])
         self._write(sql.put_flows, changes.flows.values())
         self._save_schedules([each for each in changes.schedules.values() if each is not None])
         self._write(sql.drop_schedules, [k for k, s in changes.schedules.items() if s is None])
@@ -409,8 +410,8 @@ class SqlStore(Unshared, SqlReads):
     def overdue_remains(self, now: Millis, limit: int) -> list[str]:
         return self._one(self._sql.due_remains, _texts, now, limit)
 
-    def pruning(self) -> Pruning | None:
-        return next(iter(self._one(self._sql.pruning, _pruning, AUTOMATIC)), None)
+    def pruning(self, pruning_id: str) -> Pruning | None:
+        return next(iter(self._one(self._sql.pruning, _pruning, pruning_id)), None)
 
     def ended_keys(self, look: Look, until: Millis, limit: int) -> list[Key]:
         stages = self._sql.stages_after if look.tree is None else self._sql.stages_from
@@ -422,6 +423,9 @@ class SqlStore(Unshared, SqlReads):
         for root, promise_id in sorted(self._one(self._sql.ids_below, _keyed, *wanted)):
             found.setdefault(root, []).append(promise_id)
         return found
+
+    def existing(self, ids: Sequence[str]) -> set[str]:
+        return set(self._one(self._sql.existing, _texts, packed(ids)))
 
     def earliest(self) -> Millis:
         found: Sequence[int | None] = self._session.row(self._sql.earliest)

@@ -182,7 +182,7 @@ class Statements:
         self.gone_holders = self._select(HOLDERS, "standing <> 'alive' AND held > 0")
         self.nodes_of = self._all(
             "awaited",
-            """(SELECT awaited FROM waits WHERE awaiter = ? AND mode <> 'any'
+            """(SELECT awaited FROM waits WHERE awaiter = ? AND mode NOT IN ('any', 'read')
                 ORDER BY awaited LIMIT ?) AS nodes""",
         )
         self.held_ids = self._ids("task_holder = ? AND task_pid = ?", "id")
@@ -217,6 +217,7 @@ class Statements:
                 UNION SELECT id FROM messages WHERE {among("id")} AND kind <> 'lost'
                 ) AS subquery""",
         )
+        self.existing = self._all("id", f"promises WHERE {among('id')}")
         self.ids_below = self._all(
             cells("r", "id"),
             f"""(SELECT i.value AS r, p.id FROM {self.dialect.any_text} JOIN promises AS p
@@ -230,6 +231,7 @@ class Statements:
         self.stages_from = {stage: self._stage(stage, ">=") for stage in OF_TREES}
         self.pruning = self._select(PRUNING, "id = ?")
         self.put_pruning = self._upsert(PRUNING)
+        self.drop_pruning = Bulk(f"DELETE FROM pruning WHERE {among('id')}")
         self.delete_promises = Bulk(f"DELETE FROM promises WHERE {among('id')}")
         self.drop_tags = self._drop("tags", ("key", "value", "id"))
         self.drop_holders = self._drop("holders", HOLDERS.key)
@@ -248,8 +250,8 @@ class Statements:
         """The waits on some promises: of each a few more than one step handles."""
         waits = f"""
             (SELECT w.* FROM {self.dialect.any_text} JOIN waits AS w ON w.awaited = i.value
-                AND w.awaiter <= COALESCE(
-                    (SELECT x.awaiter FROM waits AS x WHERE x.awaited = i.value
+                AND w.mode <> 'read' AND w.awaiter <= COALESCE(
+                    (SELECT x.awaiter FROM waits AS x WHERE x.awaited = i.value AND x.mode <> 'read'
                         ORDER BY x.awaiter LIMIT 1 OFFSET ?), '{LAST}')
             ) AS w
         """

@@ -23,7 +23,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
-from layby.core.commands import CreatePromise, EnsurePromise, FenceTask, GetPromise
+from layby.core.commands import CreatePromise, EnsurePromise, FenceTask
 from layby.core.model import NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.core.validate import MAX_ID_BYTES
@@ -207,7 +207,7 @@ class TaskHandle:
         check_key(promise_id, "promise id", MAX_ID_BYTES)
         within = limit_of(timeout, "timeout")
         with self._call("wait_for", _checked(key)) as record_id:
-            found = await self._prepare_wait(EnsurePromise(id=promise_id), within, record_id)
+            found = await self._prepare_wait(promise_id, within, record_id)
             if isinstance(found, Promise):
                 return value_of(found)
             del record_id  # thousands may be parked here, so each string counts
@@ -218,7 +218,7 @@ class TaskHandle:
         """Wait, without a slot, for a promise that exists; returns the settled promise."""
         within = limit_of(timeout, "timeout")
         with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
-            found = await self._prepare_wait(GetPromise(id=promise_id), within, record_id)
+            found = await self._prepare_wait(promise_id, within, record_id)
             if isinstance(found, Promise):
                 return found
             return _promise(await self._parked(*found), promise_id)
@@ -417,17 +417,18 @@ class TaskHandle:
     # --- promises ------------------------------------------------------------------------
 
     async def _prepare_wait(
-        self, request: EnsurePromise | GetPromise, within: float | None, record_id: str | None
+        self, promise_id: str, within: float | None, record_id: str | None
     ) -> Promise | tuple[PromiseWatch, WaitingOn, str | None, Record | None]:
         """The promise, if it is settled; else what is needed to wait for it."""
-        call = Record("wait_for", digest_of(request.id))
+        call = Record("wait_for", digest_of(promise_id))
         attempt = self._attempt_with_store()
         assert record_id is not None
         attempt.begin_promise_wait(record_id, call)
         # A timeout is raised again; a value is in the promise.
         await self._has_ended_before(record_id, call)
         begun = None if within is None else attempt.fixed_deadline(record_id)
-        promise = _promise(await attempt.send(request), request.id)
+        ensure = EnsurePromise(id=promise_id, awaiter=attempt.id)
+        promise = _promise(await attempt.send(ensure), promise_id)
         if is_late(promise, begun) or (promise.is_pending and (begun or NEVER) < attempt.now()):
             error = DeferTimeout(_timeout_message(attempt.id, promise.id, within))
             await self._shared.ensure_held()
@@ -439,7 +440,7 @@ class TaskHandle:
             return promise
         watch = self._watch(attempt, promise.id, within, record_id)
         deadline = watch.deadline if isinstance(watch, TimedPromiseWatch) else None
-        waiting = WaitingOn("promise", "", deadline=deadline, awaited=request.id)
+        waiting = WaitingOn("promise", "", deadline=deadline, awaited=promise_id)
         return (
             (watch, waiting, None, None) if deadline is None else (watch, waiting, record_id, call)
         )
