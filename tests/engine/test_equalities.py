@@ -269,13 +269,6 @@ def test_long_scripts_on_postgres_are_equal(seed: int, early: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_scripts_that_prune_are_equal_on_postgres(seed: int) -> None:
-    """What is pruned is locked before, and gone afterwards, as elsewhere."""
-    script = seeded_run_script(seed, 150, early=True, prunes=True)
-    assert_equal_on_postgres(script, [3, 17, 8])
-
-
-@pytest.mark.parametrize("seed", range(2))
 def test_long_strict_scripts_on_postgres_are_equal(seed: int) -> None:
     """The same under the strict profile."""
     settings = replace(SMALL_STRICT, strict_lineage="colon" if seed % 2 else "off")

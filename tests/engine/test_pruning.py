@@ -1,6 +1,7 @@
 """Pruning gives one result on every store, and nothing goes that must not go."""
 
 import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from layby.core.queries import SnapDebug, TickDebug
 from layby.core.settings import RetentionPolicy, Settings
 from layby.core.state import State
 from tests.engine.test_equalities import (
+    POSTGRES_WAYS,
     WAYS,
     assert_same,
     in_batches,
@@ -23,7 +25,7 @@ from tests.engine.test_equalities import (
 )
 from tests.helpers.pruned_trees import check_pruned
 from tests.helpers.random_runs import SMALL, Script, run_scripts, seeded_run_script
-from tests.helpers.worlds import History, World
+from tests.helpers.worlds import Backend, History, World
 
 KEPT = replace(SMALL, retention=RetentionPolicy(500, 900, 2_000), prune_rows=4)
 
@@ -60,14 +62,22 @@ def _unpruned(state) -> set[str]:
     return {key for key, promise in state.promises.items() if not promise.is_expired}
 
 
-def assert_equal(script: Script, cuts: list[int], using: Settings, *, mixed: bool) -> int:
+def assert_equal(
+    script: Script,
+    cuts: list[int],
+    using: Settings,
+    *,
+    mixed: bool,
+    backend: Backend = "sqlite",
+    ways: Mapping[str, Callable[[Settings], World]] = WAYS,
+) -> int:
     with small("memory", using) as world:
         replies, state, pruned = one_by_one(world, script)
         told = replies, state
-    with small("sqlite", using) as world:
+    with small(backend, using) as world:
         replies, state, _ = one_by_one(world, script)
-        assert_same("one by one, sqlite", script, (replies, state), told)
-    for name, new_world in WAYS.items():
+        assert_same(f"one by one, {backend}", script, (replies, state), told)
+    for name, new_world in ways.items():
         if using.retention is not None and name.startswith("threaded"):
             continue  # its first tick may come before the world is paused
         with new_world(using) as world:
@@ -112,3 +122,11 @@ def test_scripts_prune_something() -> None:
                 for name in ("roots", "ids", "placeholders", "kept"):
                     seen |= {name} if getattr(done, name) else set()
     assert seen == {"lives", "foreign", "roots", "ids", "placeholders", "kept"}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_scripts_that_prune_are_equal_on_postgres(seed: int) -> None:
+    """What is pruned is locked before, and gone afterwards, as elsewhere."""
+    script = seeded_run_script(seed, 150, early=True, prunes=True)
+    cuts = [3, 17, 8]
+    assert_equal(script, cuts, SMALL, mixed=True, backend="postgres", ways=POSTGRES_WAYS)

@@ -137,7 +137,7 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     "layby.waiting.list": lambda p: {"prefix": p},
     "layby.promise.explain": lambda p: {"id": f"{p}x"},
     "layby.stats": lambda _: {},
-    "layby.prune": lambda _: {"completed": 10**15},
+    "layby.prune": lambda _: {"completed": 10**12},
     "layby.now": lambda _: {},
 }
 

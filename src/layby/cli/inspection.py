@@ -97,7 +97,7 @@ class Inspection:
             named = {wait.awaited for wait in waits} | {each for each in lives if each is not None}
             state = self._near(named, promises, tasks)
             view = StateView(state, self._now)
-            for wait in waits:
+            for wait in (each for each in waits if not each.is_read):
                 view.waits_of[wait.awaiter].append(wait)
             yield from _violations(view, PER_ROW)
             progress(self.counts.promises.total(), total)

@@ -288,7 +288,8 @@ class SqlStore(Unshared, SqlReads):
             for holder in rows.holders[pid].values()
         }
         if inboxes:
-            for notice in self._one(self._sql.notices, _messages, packed(sorted(inboxes))):
+            found = self._one(self._sql.notices, _messages, packed(sorted(inboxes)))
+            for notice in sorted(found, key=lambda each: each.key):
                 rows.notices[inboxes[notice.address]].append(notice)
 
     def _add_holders(self, rows: Rows, pids: set[str]) -> None:
