@@ -11,7 +11,10 @@ from typing import Final, Protocol
 from layby.core.kinds import EngineControl, Sender, declare
 from layby.core.model import HeldKey, Message, Millis
 from layby.core.replies import OK, Empty, Reply
+from layby.engine.items import Answer, Item
+from layby.engine.waiting import Watches
 from layby.store.announcement import Announcement
+from layby.store.api import Store
 
 LOOK_MS: Final[Millis] = 1_000
 """How often everything is looked at again."""
@@ -73,6 +76,51 @@ class Vouched:
         for key in gone:
             del self._seen[key]
         return gone
+
+
+class OtherProcesses:
+    """What this one looks at for them, and does for them, on the writer's thread."""
+
+    def __init__(self, store: Store, watches: Watches) -> None:
+        self._store = store
+        self._watches = watches
+        self._vouched = Vouched()
+        self._looked_until = ""
+        """How far the promises that are watched were looked at again."""
+
+    def next_watched(self) -> list[str]:
+        """All that are watched, or the next portion of very many."""
+        found = self._watches.next_watched(self._looked_until, WATCHED_AT_ONCE)
+        self._looked_until = found[-1] if len(found) == WATCHED_AT_ONCE else ""
+        return found
+
+    def settled(self, ids: Sequence[str]) -> list[tuple[Item, Answer]]:
+        """The answers to who watches these and need not wait any longer.
+
+        Only what is stored as settled counts: past its deadline, somebody is about to do it.
+        """
+        if not ids:
+            return []
+        with self._store.transaction():
+            found = self._store.stored_promises(ids)
+        return list(self._watches.settled(each for each in found if not each.is_pending))
+
+    def renewed_messages(self, now: Millis) -> list[Message]:
+        """All that this process may go on offering: others have taken back the rest."""
+        with self._store.transaction():
+            return self._store.renew_messages(now)
+
+    def release(self, messages: Sequence[Message]) -> None:
+        """Nobody here can take them: let others offer them."""
+        with self._store.transaction():
+            self._store.release_messages(messages)
+        self._store.announce(Announcement(addresses=frozenset(each.address for each in messages)))
+
+    def gone(self, now: Millis) -> list[HeldKey]:
+        """Holders that have died. A hint: without it they are lost when their leases are over."""
+        with self._store.transaction():
+            there = self._store.vouched()
+        return self._vouched.gone(there, now)
 
 
 def busy_until(now: Millis, times: int) -> Millis:

@@ -9,9 +9,9 @@ Answers leave after the commit, never before.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Final
@@ -36,14 +36,20 @@ from layby.engine.conflicts import Contended, Needed, replayed
 from layby.engine.elsewhere import (
     ADDRESSES_AT_ONCE,
     LOOK_MS,
-    WATCHED_AT_ONCE,
     HearCommit,
-    Vouched,
+    OtherProcesses,
     busy_until,
 )
 from layby.engine.items import NOT_BEGUN, Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
-from layby.engine.outbox import Delivery, Nobody, outgoing_of, stored_outbox, withdrawn_by
+from layby.engine.outbox import (
+    Delivery,
+    Nobody,
+    delivering,
+    outgoing_of,
+    stored_outbox,
+    withdrawn_by,
+)
 from layby.engine.portions import Scales
 from layby.engine.reads import READ_S, Reads
 from layby.engine.service import Service
@@ -116,9 +122,7 @@ class Engine:
         self._scales = Scales(store)
         self._reads = Reads(store, self._look_at, _answer_to)
         self._offered = OfferMessages()
-        self._looked_until = ""
-        """On a shared store: how far the promises that are watched were looked at again."""
-        self._vouched = Vouched()
+        self._others = OtherProcesses(store, self._watches)
         self._times_stuck = 0
         self._given = 0
         self._served = 0
@@ -477,7 +481,7 @@ class Engine:
             self._store.announce(announcement_of(changes, offered))
         if not changes.messages:
             return
-        with _delivering():
+        with delivering():
             if self._is_paused:  # new ones are offered after the pause; earlier ones are stale
                 self._delivery.committed((), tuple(changes.messages))
             else:
@@ -558,9 +562,11 @@ class Engine:
         with self._store.transaction():
             self._earliest = self._next_deadline(self._last_now, self.clock.wall())
         if is_shared:
-            self._look_at_watched(self._next_watched())
-            self._keep_messages()
-            self._lose_dead_holders()
+            answer(self._others.settled(self._others.next_watched()))
+            with delivering():
+                self._delivery.keep(self._others.renewed_messages(self._last_now))
+            if gone := self._others.gone(self._last_now):
+                self._again.append(Item(LoseHolders(keys=tuple(gone)), _ignore))
         self._offered = self.offer(self._offered)
 
     def offer(self, page: OfferMessages) -> OfferMessages:
@@ -568,7 +574,7 @@ class Engine:
         with self._store.transaction():
             outgoing, last = stored_outbox(self._store, page, self._last_now)
         if outgoing and not self._is_paused:
-            with _delivering():
+            with delivering():
                 self._delivery.offered(outgoing)
         if last is None:
             return replace(page, after=OfferMessages().after)
@@ -587,47 +593,16 @@ class Engine:
         if announcement.everything:
             self._repair_at = 0
             return
-        self._look_at_watched(self._watches.watched(announcement.settled))
+        answer(self._others.settled(self._watches.watched(announcement.settled)))
         for address in sorted(announcement.addresses)[:ADDRESSES_AT_ONCE]:
             self.offer(OfferMessages.to(address))
 
     def release(self, messages: Sequence[Message]) -> None:
-        """Nobody here can take them: let others offer them."""
-        with self._store.transaction():
-            self._store.release_messages(messages)
-        self._store.announce(Announcement(addresses=frozenset(each.address for each in messages)))
+        self._others.release(messages)
 
     def vouch(self, pid: str, incarnation: str) -> None:
         """This process is that holder; on a shared store others notice soon when it dies."""
         self._store.vouch((pid, incarnation))
-
-    def _lose_dead_holders(self) -> None:
-        """A hint: without it they are lost when their leases are over."""
-        with self._store.transaction():
-            there = self._store.vouched()
-        if gone := self._vouched.gone(there, self._last_now):
-            self._again.append(Item(LoseHolders(keys=tuple(gone)), _ignore))
-
-    def _keep_messages(self) -> None:
-        """Go on offering what is under way, and hear what others have taken back meanwhile."""
-        with self._store.transaction():
-            ours = self._store.renew_messages(self._last_now)
-        with _delivering():
-            self._delivery.keep(ours)
-
-    def _next_watched(self) -> list[str]:
-        """All that are watched, or the next portion of very many."""
-        found = self._watches.next_watched(self._looked_until, WATCHED_AT_ONCE)
-        self._looked_until = found[-1] if len(found) == WATCHED_AT_ONCE else ""
-        return found
-
-    def _look_at_watched(self, ids: Sequence[str]) -> None:
-        """Only what is stored as settled counts: past its deadline, somebody is about to do it."""
-        if not ids:
-            return
-        with self._store.transaction():
-            found = self._store.stored_promises(ids)
-        answer(list(self._watches.settled(each for each in found if not each.is_pending)))
 
     # --- queries and the debug surface ---------------------------------------------------
 
@@ -684,7 +659,7 @@ class Engine:
             stale = [each.key for each in self._store.messages(OfferMessages(limit=FAR))]
         self._store.clear()
         self._earliest = FAR
-        with _delivering():
+        with delivering():
             self._delivery.committed((), stale)
 
 
@@ -694,14 +669,6 @@ def _set_futures(answers: Sequence[tuple[Item, Answer]]) -> None:
             item.token.set_exception(each)
         else:
             item.token.set_result(each)
-
-
-@contextmanager
-def _delivering() -> Generator[None]:
-    try:
-        yield
-    except Exception:
-        logger.exception("delivery failed; its messages stay in the outbox")
 
 
 def _refuse(*items: Item) -> None:

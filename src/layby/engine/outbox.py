@@ -1,6 +1,8 @@
 """The outbox: messages written with the change that caused them, and how they are offered."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -9,6 +11,8 @@ from layby.core.changes import Changes
 from layby.core.model import Message, MessageKey, Millis, Promise
 from layby.core.queries import OfferMessages
 from layby.store.api import LeasedMessage, Store
+
+logger = logging.getLogger(__name__)
 
 PAGE_CHARS: Final = 4 * 2**20
 AT_ONCE: Final = 10
@@ -51,6 +55,15 @@ class Delivery(Protocol):
         It releases those that it can do nothing about.
         """
         ...
+
+
+@contextmanager
+def delivering() -> Generator[None]:
+    """Around whatever a `Delivery` is asked: its failure does not stop the writer."""
+    try:
+        yield
+    except Exception:
+        logger.exception("delivery failed; its messages stay in the outbox")
 
 
 def outgoing_of(changes: Changes, offered: Sequence[Message]) -> list[Outgoing]:

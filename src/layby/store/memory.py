@@ -52,8 +52,6 @@ V = TypeVar("V")
 class MemoryStore(Unshared):
     """What commands need is indexed; lists are read from copies (`memory_reads`)."""
 
-    is_shared = False
-
     def __init__(self, settings: Settings, calendar: Calendar) -> None:
         self._lock = Lock()
         """Between the writer and whoever copies what it writes."""
