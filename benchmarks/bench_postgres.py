@@ -12,9 +12,8 @@ from pathlib import Path
 
 from bars import Bench, Result
 from bench_core import IN_FLIGHT, create_and_settle
-from bench_worker import Clocks, run_many
+from bench_worker import runs_per_s
 
-from layby import Runner
 from layby.clock import SystemClock
 from layby.core.commands import CreatePromise, SettlePromise
 from layby.core.settings import Settings
@@ -116,18 +115,8 @@ async def create_and_settle_once(client: LocalClient, index: int) -> None:
 
 
 def postgres_runs() -> Iterator[Result]:
-    async def measure(url: str, count: int) -> tuple[float, float]:
-        async with Runner(url, slots=4) as runner:
-            await run_many(runner, 640, "warm")
-            found = []
-            for part in range(3):
-                clocks = Clocks()
-                await run_many(runner, count, f"hot{part}")
-                found.append((count / clocks.wall, count / clocks.cpu))
-        return max(found)
-
     with database() as url:
-        wall, cpu = asyncio.run(measure(url, 1_920))
+        wall, cpu = asyncio.run(runs_per_s(url, 4, 1_920))
     yield Result(
         "PostgreSQL: one-task runs, embedded, 64 in flight, 4 slots",
         f"{wall:,.0f} runs/s ({cpu:,.0f} per CPU second)",

@@ -38,7 +38,8 @@ def few_slots() -> Iterator[Result]:
     for _ in range(2):
         for slots, rates in found.items():
             with reference.folder() as path:
-                rates.append(asyncio.run(runs_per_s(path / "layby.db", slots, 1_920))[0])
+                address = f"sqlite:{path / 'layby.db'}"
+                rates.append(asyncio.run(runs_per_s(address, slots, 1_920))[0])
     few, many = (max(rates) for rates in found.values())
     yield Result(
         "one-task runs, 64 in flight, 4 slots, embedded",

@@ -15,19 +15,17 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from layby.cli.database import DatabaseClient, is_read
+from layby.cli.database import DatabaseClient, is_read, look
 from layby.client.first_answer import FirstAnswer
 from layby.client.http import HttpClient
 from layby.client.interface import Client
 from layby.client.transport import REFUSED, Unreachable
 from layby.clock import SystemClock
-from layby.core import validate
 from layby.core.commands import Command
 from layby.core.model import Millis
 from layby.core.queries import GetNow, Query
-from layby.core.replies import NowData, Reply, refuse
+from layby.core.replies import NowData, Reply
 from layby.core.settings import Settings
-from layby.engine.batch import apply
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, shown
@@ -178,14 +176,8 @@ class FileClient:
 
     def _look(self, request: Command | Query) -> Reply:
         """Read the file without owning or changing it."""
-        if (wrong := validate.problems(request)) is not None:
-            return refuse(400, wrong)
         reader = self._reader = self._reader or SqliteReader(self._file, Settings(), next_after)
-        with reader.transaction():
-            now = max(SystemClock().now(), reader.store_time())
-            if isinstance(request, Command):
-                return apply(reader, [(request, now)], now).replies[0]
-            return request.read(reader, now)
+        return look(reader, request, lambda: max(SystemClock().now(), reader.store_time()))
 
     def _opened(self) -> LocalClient:
         try:

@@ -1,10 +1,12 @@
 """How a command reaches a PostgreSQL database: it looks by itself, and writes with an engine."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from layby.clock import SystemClock
 from layby.core import validate
 from layby.core.commands import Command, GetPromise, GetSchedule, GetTask, Prune
+from layby.core.model import Millis
 from layby.core.queries import Query
 from layby.core.replies import Reply, refuse
 from layby.core.settings import Settings
@@ -14,6 +16,7 @@ from layby.engine.engine import Engine
 from layby.engine.opening import clock_of, needing_psycopg, open_store
 from layby.local import LocalClient
 from layby.store.migrate import Migration
+from layby.store.sql import SqlStore
 
 if TYPE_CHECKING:
     from layby.store.postgres_reader import PostgresReader
@@ -24,6 +27,17 @@ READS: Final = (Query, GetPromise, GetTask, GetSchedule)
 def is_read(request: Command | Query) -> bool:
     """It changes nothing, so it needs no engine."""
     return isinstance(request, READS) or (isinstance(request, Prune) and request.dry_run)
+
+
+def look(reader: SqlStore, request: Command | Query, clock: Callable[[], Millis]) -> Reply:
+    """Answer a read without an engine. `clock` is asked within the transaction."""
+    if (wrong := validate.problems(request)) is not None:
+        return refuse(400, wrong)
+    with reader.transaction():
+        now = clock()
+        if isinstance(request, Command):
+            return apply(reader, [(request, now)], now).replies[0]
+        return request.read(reader, now)
 
 
 class DatabaseClient:
@@ -49,14 +63,8 @@ class DatabaseClient:
             self._reader.close()
 
     def _look(self, request: Command | Query) -> Reply:
-        if (wrong := validate.problems(request)) is not None:
-            return refuse(400, wrong)
         reader = self._reader = self._reader or open_reader(self._url)
-        with reader.transaction():
-            now = reader.now()
-            if isinstance(request, Command):
-                return apply(reader, [(request, now)], now).replies[0]
-            return request.read(reader, now)
+        return look(reader, request, reader.now)
 
     def _opened(self) -> LocalClient:
         if self._own is None:

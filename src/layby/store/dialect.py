@@ -106,6 +106,17 @@ READY = f"""
 """
 """What takes may be handed, whatever its name (see `core.queue.is_for`)."""
 REFUSED = "task_state = 'pending' AND task_group = :group AND task_refused IS NOT NULL"
+DIFFERENT_REFUSALS = f"""
+    WITH RECURSIVE found(refused) AS (
+        SELECT (SELECT min(task_refused) FROM promises WHERE {REFUSED})
+        UNION ALL
+        SELECT (SELECT min(task_refused) FROM promises
+            WHERE {REFUSED} AND task_refused > found.refused)
+        FROM found WHERE found.refused IS NOT NULL
+    )
+    SELECT refused FROM found WHERE refused IS NOT NULL LIMIT {MOST_REFUSALS}
+"""
+"""From one to the next by the index, however many tasks have each."""
 
 
 def _json_front(kind: str, look: str) -> str:
@@ -141,17 +152,7 @@ class SqliteDialect:
     """
     by_name = f"SELECT ({_json_by_name('node', ':nodes')}), ({_json_by_name('root', ':roots')})"
 
-    refusals = f"""
-        WITH RECURSIVE found(refused) AS (
-            SELECT (SELECT min(task_refused) FROM promises WHERE {REFUSED})
-            UNION ALL
-            SELECT (SELECT min(task_refused) FROM promises
-                WHERE {REFUSED} AND task_refused > found.refused)
-            FROM found WHERE found.refused IS NOT NULL
-            LIMIT {MOST_REFUSALS}
-        )
-        SELECT json_group_array(refused) FROM found WHERE refused IS NOT NULL
-    """
+    refusals = f"SELECT json_group_array(refused) FROM ({DIFFERENT_REFUSALS})"
     refused = f"""
         SELECT json_group_array(json_array(q.task_ready_at, q.id, q.task_name))
         FROM json_each(:refusals) AS n JOIN promises AS q ON q.rowid IN (

@@ -6,7 +6,7 @@ Measured: rows are written quickest as one JSON parameter of objects, and read q
 from collections.abc import Sequence
 from typing import Any, Final
 
-from layby.store.dialect import LIVING, MOST_REFUSALS, READY, REFUSED, quoted
+from layby.store.dialect import DIFFERENT_REFUSALS, LIVING, READY, REFUSED, quoted
 from layby.store.postgres_session import PostgresSession
 from layby.store.tables import SORTS, Column
 
@@ -56,16 +56,7 @@ class PostgresDialect:
         (SELECT 2, NULL, NULL, NULL WHERE EXISTS (SELECT 1 FROM promises WHERE {REFUSED}))
     """
     by_name = f"{_by_name(0, 'node')} UNION ALL {_by_name(1, 'root')}"
-    refusals = f"""
-        WITH RECURSIVE found(refused) AS (
-            SELECT (SELECT min(task_refused) FROM promises WHERE {REFUSED})
-            UNION ALL
-            SELECT (SELECT min(task_refused) FROM promises
-                WHERE {REFUSED} AND task_refused > found.refused)
-            FROM found WHERE found.refused IS NOT NULL
-        )
-        SELECT refused FROM found WHERE refused IS NOT NULL LIMIT {MOST_REFUSALS}
-    """
+    refusals = DIFFERENT_REFUSALS
     refused = f"""
         SELECT q.* FROM json_array_elements_text(CAST(:refusals AS json)) AS n(value)
         CROSS JOIN LATERAL (
