@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from layby.core.takes import Take
 
 Ids = Iterable[str]
-Problems = Iterator[str]
+Problems = Iterable[str]
 Handler = Callable[[Draft, Any], Reply]
 
 

@@ -207,10 +207,9 @@ def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
 
 def edge_problems(nodes: "Sequence[Node | NodeAgain]") -> Problems:
     """What is wrong with the ids of nodes and with what they come after."""
-    ids = Counter(node.id for node in nodes)
+    ids = {node.id for node in nodes}
     cleanups = {node.id for node in nodes if node.cleanup}
-    for twice in sorted(node_id for node_id, times in ids.items() if times > 1):
-        yield f"Duplicate node '{twice}'"
+    yield from _duplicates(nodes) if len(ids) < len(nodes) else ()
     for node in nodes:
         for unknown in sorted({each for each in node.after if each not in ids}):
             yield f"Node '{node.id}' depends on unknown node '{unknown}'"
@@ -222,3 +221,8 @@ def edge_problems(nodes: "Sequence[Node | NodeAgain]") -> Problems:
         TopologicalSorter({node.id: node.after for node in nodes}).prepare()
     except CycleError as cycle:
         yield f"Dependencies form a cycle: {' -> '.join(cycle.args[1])}"
+
+
+def _duplicates(nodes: "Sequence[Node | NodeAgain]") -> Problems:
+    times = Counter(node.id for node in nodes)
+    return (f"Duplicate node '{each}'" for each in sorted(times) if times[each] > 1)

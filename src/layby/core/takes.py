@@ -5,6 +5,7 @@ Roots need a lease but no slot, so they come on top of what there is room for.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -79,9 +80,7 @@ class Take(Command, frozen=True):
         return (claim.id for claim in self.begun)
 
     def problems(self) -> Problems:
-        yield from validate.claim(self.pid, self.ttl)
-        yield from validate.identifier(self.incarnation, "Incarnation")
-        yield from validate.group(self.group)
+        yield from _taker_problems(self.pid, self.incarnation, self.ttl, self.group)
         yield from validate.count(len(self.names), MAX_NAMES, "names")
         if not 0 <= self.free <= MAX_FREE:
             yield f"free must be between 0 and {MAX_FREE}"
@@ -89,6 +88,16 @@ class Take(Command, frozen=True):
             yield f"ahead must be between 0 and {MAX_AHEAD}"
         yield from validate.claims(self.begun)
         yield from validate.codes(self.codes)
+
+
+@lru_cache(maxsize=256)
+def _taker_problems(pid: str, incarnation: str, ttl: Millis, group: str) -> Sequence[str]:
+    """Every take of a worker says the same of it: that is checked once."""
+    return (
+        *validate.claim(pid, ttl),
+        *validate.identifier(incarnation, "Incarnation"),
+        *validate.group(group),
+    )
 
 
 @handles(Take)
@@ -169,8 +178,7 @@ class _Hand:
         self._c = c
         self._holder = holder
         self._ready = d.rows.ready[c.key]
-        own = [task for task in map(d.tasks.__getitem__, dict.fromkeys(d.readied)) if task.is_ready]
-        self._own = sorted(own, key=lambda task: task.ready_at or 0)
+        self._own = _readied(d) if d.readied else ()
 
     def give_nodes(self, spoken_for: int) -> None:
         """Fill its free slots first; ahead, only what is left once all with room are served."""
@@ -260,12 +268,20 @@ class _Hand:
 
     def _own_entries(self, *, is_root: bool) -> Sequence[Entry]:
         """What this very step made ready and suits this take."""
+        if not self._own:
+            return ()
         key = self._c.key
         return [
             (task.ready_at or 0, task.id)
             for task in self._own
             if task.is_root == is_root and is_for(key, task)
         ]
+
+
+def _readied(d: Draft) -> Sequence[Task]:
+    """What this very step made ready, oldest first."""
+    own = [d.tasks[each] for each in dict.fromkeys(d.readied)]
+    return sorted(filter(lambda task: task.is_ready, own), key=lambda task: task.ready_at or 0)
 
 
 def _drop_taken(d: Draft, queue: Queue) -> None:

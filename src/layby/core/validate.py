@@ -1,6 +1,6 @@
 """Checks of fields: what is refused with 400 before any row is looked at."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from layby.core.tasks import TaskVersion
     from layby.core.workers import Released
 
-Problems = Iterator[str]
+Problems = Iterable[str]
 
 MAX_CODE_CHARS = 100
 MAX_ID_BYTES = 1024
@@ -32,13 +32,20 @@ def problems(request: "BaseRequest") -> str | None:
 
 
 def identifier(text: str, what: str) -> Problems:
+    """Nearly all are short and plain: nothing is set in motion for those."""
+    if text and text.isascii() and len(text) <= MAX_ID_BYTES and "\0" not in text:
+        return ()
+    return _identifier_problems(text, what)
+
+
+def _identifier_problems(text: str, what: str) -> Problems:
     if not text:
         yield f"{what} is required"
     elif len(text) > MAX_ID_BYTES // 4 and len(text.encode(errors="replace")) > MAX_ID_BYTES:
         yield f"{what} must not be longer than {MAX_ID_BYTES} bytes"
     if "\0" in text:
         yield f"{what} must not contain NUL"
-    if not text.isascii() and _has_lone_surrogate(text):
+    if _has_lone_surrogate(text):
         yield f"{what} must be valid Unicode"
 
 
@@ -105,23 +112,23 @@ def page(limit: int) -> Problems:
         yield f"limit must be between 1 and {MAX_PAGE}"
 
 
-def size(value: Value, what: str, most: int = MAX_VALUE_CHARS) -> Problems:
+def size(value: Value, what: str, most: int = MAX_VALUE_CHARS) -> Sequence[str]:
     """A batch is one transaction: a huge value would hold up everyone else in it."""
-    data = value.data if isinstance(value.data, str) else ""
-    headers = value.headers if isinstance(value.headers, dict) else {}
-    characters = len(data) + sum(len(key) + len(each) for key, each in headers.items())
-    if characters > most:
-        remedy = "store it elsewhere and pass its address"
-        yield f"{what} has {characters:,} characters, more than {most:,}: {remedy}"
+    characters = len(value.data) if isinstance(value.data, str) else 0
+    if value.headers:
+        characters += sum(len(key) + len(each) for key, each in value.headers.items())
+    if characters <= most:
+        return ()
+    remedy = "store it elsewhere and pass its address"
+    return (f"{what} has {characters:,} characters, more than {most:,}: {remedy}",)
 
 
-def count(number: int, most: int, what: str) -> Problems:
+def count(number: int, most: int, what: str) -> Sequence[str]:
     """Each is a row or a part of a query: too many would hold up everyone else.
 
     Requests from the wire are refused before they get here; those of this process are not.
     """
-    if number > most:
-        yield f"{what}: {number:,} are more than {most:,}"
+    return () if number <= most else (f"{what}: {number:,} are more than {most:,}",)
 
 
 def tags(named: Tags) -> Problems:
@@ -163,8 +170,10 @@ def is_address(text: str) -> bool:
     return address.is_valid(text) and "\0" not in text and len(text.encode()) <= MAX_ID_BYTES
 
 
-def group(text: str) -> Problems:
+@lru_cache(maxsize=256)
+def group(text: str) -> Sequence[str]:
     """A group is part of addresses, so it must be possible to parse it out of them."""
-    yield from identifier(text, "Group")
+    wrong = tuple(identifier(text, "Group"))
     if text and address.group_of(address.target_of(text)) != text:
-        yield "Group must not contain '/' or '?'"
+        wrong += ("Group must not contain '/' or '?'",)
+    return wrong
