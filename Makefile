@@ -5,6 +5,9 @@
 PYTHON ?= python3
 WORKERS ?= 3
 
+# The tests start hundreds of Python processes: each would compile all of layby anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
