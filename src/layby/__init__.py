@@ -1,7 +1,12 @@
 """layby runs Python tasks that hold no slot while they wait.
 
 This module is the front door: every public name is imported from here, none is defined here.
+Most are loaded when somebody first asks for them: a server, or a command that asks one, needs
+neither workers nor workflows, and starts in half the time without them.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from layby.errors import (
     ConditionError,
@@ -28,15 +33,17 @@ from layby.errors import (
     WorkerLost,
     WorkflowError,
 )
-from layby.runner import BlockingRunner, Retention, Run, Runner, Schedule, Settlement, run
-from layby.worker.blocking_handle import BlockingHandle
-from layby.worker.handle import TaskHandle, current_handle
-from layby.workflow.context import Context
-from layby.workflow.retry import RetryPolicy
-from layby.workflow.run_ending import RunEnding
-from layby.workflow.status import RunStatus, TaskExecution
-from layby.workflow.task import task
-from layby.workflow.workflow import AnyTask, Workflow
+
+if TYPE_CHECKING:
+    from layby.runner import BlockingRunner, Retention, Run, Runner, Schedule, Settlement, run
+    from layby.worker.blocking_handle import BlockingHandle
+    from layby.worker.handle import TaskHandle, current_handle
+    from layby.workflow.context import Context
+    from layby.workflow.retry import RetryPolicy
+    from layby.workflow.run_ending import RunEnding
+    from layby.workflow.status import RunStatus, TaskExecution
+    from layby.workflow.task import task
+    from layby.workflow.workflow import AnyTask, Workflow
 
 __version__ = "0.1.0.dev0"
 
@@ -83,3 +90,39 @@ __all__ = [
     "run",
     "task",
 ]
+
+_HOMES: Final = {
+    "AnyTask": "layby.workflow.workflow",
+    "BlockingHandle": "layby.worker.blocking_handle",
+    "BlockingRunner": "layby.runner",
+    "Context": "layby.workflow.context",
+    "Retention": "layby.runner",
+    "RetryPolicy": "layby.workflow.retry",
+    "Run": "layby.runner",
+    "RunEnding": "layby.workflow.run_ending",
+    "RunStatus": "layby.workflow.status",
+    "Runner": "layby.runner",
+    "Schedule": "layby.runner",
+    "Settlement": "layby.runner",
+    "TaskExecution": "layby.workflow.status",
+    "TaskHandle": "layby.worker.handle",
+    "Workflow": "layby.workflow.workflow",
+    "current_handle": "layby.worker.handle",
+    "run": "layby.runner",
+    "task": "layby.workflow.task",
+}
+_PACKAGES: Final = ("executors", "workflow")
+"""Public as well, and there without an import of their own."""
+
+if not TYPE_CHECKING:  # or a name that does not exist would be of any type
+
+    def __getattr__(name: str) -> Any:
+        if name in _PACKAGES:
+            return import_module(f"layby.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'layby' has no attribute '{name}'")
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_PACKAGES})
