@@ -1,6 +1,7 @@
 """The doctor finds what is wrong, says so in one line each, and changes nothing."""
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -52,10 +53,10 @@ def change(file: Path, statement: str) -> None:
     connection.close()
 
 
-@pytest.fixture
-def file(tmp_path):
+@pytest.fixture(scope="module")
+def sound_file(tmp_path_factory):
     """A file with a bit of everything in it."""
-    file = tmp_path / "a.db"
+    file = tmp_path_factory.mktemp("sound") / "a.db"
     engine = opened(file)
     for number in range(7):
         engine.call(CreatePromise(id=f"p{number}", timeout_at=NEVER))
@@ -74,6 +75,12 @@ def file(tmp_path):
     )
     engine.stop()
     return file
+
+
+@pytest.fixture
+def file(tmp_path, sound_file):
+    """A copy of it."""
+    return Path(shutil.copy(sound_file, tmp_path))
 
 
 def test_a_sound_file_is_told_what_was_checked(file):

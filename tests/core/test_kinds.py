@@ -6,7 +6,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw, Struct, UnsetType
 
@@ -144,6 +144,7 @@ BOUNDED = sorted(
 
 @pytest.mark.parametrize("kind", BOUNDED)
 @given(data=st.data())
+@settings(max_examples=20)
 def test_every_id_of_the_footprint_is_named_or_lies_below_a_named_one(kind, data) -> None:
     """A token that covers what is named then covers all that the step can see by id."""
     numbers = count()

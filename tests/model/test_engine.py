@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from layby.core.settings import Settings
+from tests.helpers.seeds import seeds
 from tests.helpers.worlds import BACKENDS, Backend, History, World
 from tests.model.oracle import NAMED_MESSAGES, Oracle
 from tests.model.reading import COMPAT, Profile
@@ -46,14 +47,14 @@ def test_every_answer_the_protocol_names_is_given(world: World) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(script=scripts())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_random_scripts_agree(backend: Backend, script: Script) -> None:
     """Random scripts, shrunk by Hypothesis when they fail, get the model's answers."""
     with World(backend) as world:
         play(world, script)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(10, slow=40))
 def test_long_scripts_agree(world: World, seed: int) -> None:
     """Long scripts named by their seed get the model's answers."""
     play(world, seeded_script(seed, 150))
