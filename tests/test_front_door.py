@@ -35,6 +35,13 @@ def test_a_name_that_does_not_exist_is_told():
         layby.Runnr  # type: ignore[attr-defined]  # noqa: B018 - asked for its error
 
 
+def test_a_server_starts_without_what_it_does_not_need():
+    """Clients of HTTP come with the first push."""
+    code = f"import sys, layby.server.server; print([n for n in {UNNEEDED} if n in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert told.stdout == "[]\n"
+
+
 def test_the_command_line_starts_without_what_it_does_not_need():
     """Completion asks it at each press of a key; the packages come when somebody names them."""
     code = f"""

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from layby.client.outbound import OutboundRefused, OutboundResolver, OutboundRules, look_up
+from layby.client.outbound import OutboundRefused, OutboundRules, look_up
+from layby.client.outbound_resolver import OutboundResolver
 
 NOT_PUBLIC = """
     127.0.0.1 127.255.255.254 10.0.0.1 172.16.3.4 172.31.255.255 192.168.1.1 0.0.0.0 0.1.2.3

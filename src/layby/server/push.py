@@ -21,7 +21,8 @@ from layby.client.outbound import Lookup, look_up
 from layby.core.model import Message, MessageKey, MessageKind
 from layby.core.pauses import Pauses
 from layby.engine.outbox import Outgoing
-from layby.server.push_post import Poster, PushOutcome
+from layby.server.push_outcome import PushOutcome
+from layby.server.push_post import Poster
 from layby.server.push_queue import PendingPush, PushHost, PushQueue
 from layby.server.server_config import PushConfig
 
