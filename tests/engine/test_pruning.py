@@ -22,6 +22,7 @@ from tests.engine.test_equalities import (
     shown_plainly,
     sizes,
     small,
+    without_notices,
 )
 from tests.helpers.pruned_trees import check_pruned
 from tests.helpers.random_runs import SMALL, Script, run_scripts, seeded_run_script
@@ -49,14 +50,6 @@ def one_by_one(world: World, script: Script) -> tuple[list[Any], State, int]:
             history.answered(shown_plainly(reply))
         history.observe(after, now)
     return replies, without_notices(after), pruned
-
-
-def without_notices(state: State) -> State:
-    """Which of two promises that are due at the same time settles first is left to the store, and
-    so is whether a holder that is lost at that time was told of it.
-    """
-    told = {key: each for key, each in state.messages.items() if each.kind != "lost"}
-    return replace(state, messages=told)
 
 
 def _unpruned(state) -> set[str]:
