@@ -13,6 +13,7 @@ import signal
 import sys
 
 from layby import Runner, Workflow, task
+from layby.runner import private_socket
 
 
 @task
@@ -41,6 +42,7 @@ async def own(runner: Runner) -> None:
 
 
 async def main(file: str, mode: str, *name: str) -> None:
+    private_socket.PATIENCE_S = 60.0  # five that start at once on a busy machine need more than 3 s
     async with Runner(f"sqlite:{file}", slots=1, socket=mode != "mute") as runner:
         if mode != "run":
             await own(runner)
