@@ -93,9 +93,16 @@ class StoreBusy(StoreUnavailable):
 
 
 class StoreGone(StoreUnavailable):
-    """The file was deleted, replaced or overwritten while it was in use.
+    """The store was taken away while it was in use: its file was deleted, replaced or overwritten.
 
     The batch that noticed may be in the file that was taken away; nothing is written after it.
+    """
+
+
+class StoreMigrated(StoreGone):
+    """A newer layby has changed the database so that this version must not use it any more.
+
+    Nothing is read or written after that: end this process, and start the newer version.
     """
 
 

@@ -293,7 +293,7 @@ def test_a_database_of_another_program(tmp_path):
 
 def test_a_newer_file(file):
     """It says to upgrade."""
-    change(file, "INSERT INTO layby_migrations VALUES (99, 'later', 'x')")
+    change(file, "INSERT INTO layby_migrations VALUES (99, 'later', 'x', 99)")
     assert "upgrade layby" in unusable(file)
 
 

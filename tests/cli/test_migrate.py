@@ -7,6 +7,7 @@ import pytest
 from layby.store.dialect import SqliteDialect
 from layby.store.migrate import known, migrate
 from tests.helpers.command_line import Desk, typed
+from tests.helpers.newer_layby import DAY_AFTER, NEW, TODAY, TOMORROW, knowing, migrate_tomorrow
 
 
 @pytest.fixture
@@ -49,6 +50,26 @@ def test_as_json(old):
     assert checked.code == 1
     assert f'"missing": [\n    "{missing[0]}"' in checked.out
     assert typed("migrate", "--json").json["applied"] == missing
+
+
+def test_it_says_what_stops_an_older_layby(desk: Desk):
+    """Before it is done: whoever has the older one would refuse the file."""
+    with knowing(*known(), *NEW["harsh"]):
+        lines = typed("migrate", "--check", "--db", desk.file).out.splitlines()
+    assert lines[1:] == [
+        f"  {TOMORROW:04}_gentle is missing",
+        f"  {DAY_AFTER:04}_harsh is missing: an older layby cannot use it any more after that",
+    ]
+
+
+def test_a_newer_schema_that_may_be_used_is_left_alone(desk: Desk):
+    """Nothing is missing there; what this layby knows is told."""
+    migrate_tomorrow(str(desk.file), "gentle")
+    told = f"is at schema {TOMORROW}, newer than this layby ({TODAY}), which may use it"
+    for flags in ([], ["--check"]):
+        said = typed("migrate", "--db", desk.file, *flags)
+        assert (said.code, told in said.out) == (0, True)
+    assert typed("runs", "--db", desk.file).code == 0
 
 
 def test_an_old_file_says_what_to_do(old):

@@ -55,7 +55,7 @@ class ThrowAwayStore(SqliteStore):
     def __init__(self, settings: Settings) -> None:
         self._folder = TemporaryDirectory(prefix="layby-test-", ignore_cleanup_errors=True)
         file = Path(self._folder.name, "a.db")
-        file.write_bytes(_migrated())
+        file.write_bytes(migrated())
         super().__init__(file, settings, next_after)
         self._connection.execute("PRAGMA synchronous = OFF")
 
@@ -65,7 +65,7 @@ class ThrowAwayStore(SqliteStore):
 
 
 @cache
-def _migrated() -> bytes:
+def migrated() -> bytes:
     """An empty database, so that not every test has to migrate one."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         migrate(connection, SqliteDialect())

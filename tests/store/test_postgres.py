@@ -18,9 +18,10 @@ from layby.engine.engine import Engine
 from layby.errors import LaybyError, StoreAway, StoreUnavailable, StoreUnreadable
 from layby.store import migrate
 from layby.store.bulk import Bulk, Wide
-from layby.store.postgres import PostgresStore, prepare_schema
+from layby.store.postgres import PostgresStore
 from layby.store.postgres_address import without_password
 from layby.store.postgres_connection import BY_INDEX, Connector
+from layby.store.postgres_migrating import prepare_schema
 from layby.store.postgres_session import _named, _positional
 from tests.helpers import requests as r
 from tests.helpers.postgres import PASSWORD, USER, Cluster, cluster, own_cluster
@@ -135,7 +136,7 @@ def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
 def test_a_newer_schema_is_refused(url: str) -> None:
     opened(url).close()
     with psycopg.connect(url) as connection:
-        connection.execute("INSERT INTO layby.layby_migrations VALUES (9999, 'later', '')")
+        connection.execute("INSERT INTO layby.layby_migrations VALUES (9999, 'later', '', 9999)")
     with pytest.raises(StoreUnreadable, match="newer layby"):
         opened(url)
 

@@ -15,7 +15,7 @@ from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.opening import clock_of, needing_psycopg, open_store
 from layby.local import LocalClient
-from layby.store.migrate import Migration
+from layby.store.migrate import Migration, Schema
 from layby.store.sql import SqlStore
 
 if TYPE_CHECKING:
@@ -81,7 +81,14 @@ def open_reader(url: str) -> "PostgresReader":
     return PostgresReader(url, Settings(), next_after)
 
 
-def missing_in(url: str) -> list[Migration]:
+def schema_in(url: str) -> Schema:
     with needing_psycopg():
-        from layby.store.postgres_reader import missing_in_database  # noqa: PLC0415 - needs an extra
-    return missing_in_database(url)
+        from layby.store.postgres_reader import schema_in_database  # noqa: PLC0415 - needs an extra
+    return schema_in_database(url)
+
+
+def migrate_in(url: str, told: Callable[[str], None]) -> list[Migration]:
+    """What was applied; `told` hears what keeps it waiting."""
+    with needing_psycopg():
+        from layby.store.postgres_migrating import prepare_schema  # noqa: PLC0415 - needs an extra
+    return prepare_schema(url, told)

@@ -21,7 +21,12 @@ MOST_REFUSALS: Final = 1_000
 class Dialect(Protocol):
     @property
     def begin_migrating(self) -> tuple[str, ...]:
-        """Begins a transaction in which nobody else migrates."""
+        """Begins a transaction in which migrations are applied."""
+        ...
+
+    @property
+    def stop_others(self) -> tuple[str, ...]:
+        """Waits until nobody else is within a transaction, and lets nobody begin one."""
         ...
 
     keyed: str
@@ -140,6 +145,7 @@ def _json_by_name(kind: str, limit: str) -> str:
 
 class SqliteDialect:
     begin_migrating = ("BEGIN IMMEDIATE",)
+    stop_others = ()  # the file is ours alone
     keyed = "WITHOUT ROWID"
     text = "TEXT"
     any_text = "(SELECT value FROM json_each(?)) AS i"

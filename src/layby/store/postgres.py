@@ -3,10 +3,9 @@
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import psycopg
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
@@ -14,16 +13,15 @@ from layby.core.model import FAR, HeldKey, Message, Millis, Schedule
 from layby.core.queries import OfferMessages
 from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
-from layby.errors import StoreError, StoreUnreadable
+from layby.errors import StoreError
 from layby.store.announcement import EVERYTHING, Announcement
 from layby.store.api import Heard, LeasedMessage, Wants
 from layby.store.locked_rows import LockedRows, awaiters_in, most_to_lock
 from layby.store.message_leases import MessageLeases
-from layby.store.migrate import migrate
 from layby.store.postgres_clock import DatabaseClock, Elapsed
-from layby.store.postgres_connection import BY_INDEX, Connection, Connector
-from layby.store.postgres_dialect import SCHEMA, PostgresDialect
-from layby.store.postgres_failures import explained
+from layby.store.postgres_connection import BY_INDEX, Connector
+from layby.store.postgres_dialect import PostgresDialect
+from layby.store.postgres_migrating import prepare_schema
 from layby.store.postgres_session import PostgresSession
 from layby.store.postgres_signals import VOUCHED, Signals
 from layby.store.postgres_snapshots import PostgresSnapshots
@@ -31,7 +29,6 @@ from layby.store.sql import SqlStore, add_pairs, cut_waits
 
 _DIALECT: Final = PostgresDialect()
 _KEYS: Final = msgspec.json.Decoder(list[tuple[str, str]])
-_MIGRATING: Final = {"lock_timeout": "60s", "statement_timeout": "0"}
 _FORGET_TIMES: Final = "DELETE FROM server_times WHERE at < ?"
 _DAY_MS: Final = 86_400_000
 _SAVE_TIME: Final = """
@@ -247,44 +244,6 @@ class PostgresStore(SqlStore):
         is_known = self._locked.is_known_schedule
         self._write(self._sql.put_schedules, [each for each in schedules if is_known(each)])
         self._write(self._sql.insert_schedules, [each for each in schedules if not is_known(each)])
-
-
-def prepare_schema(url: str) -> None:
-    """Bring the database to the schema this version knows; others wait meanwhile."""
-    connector = Connector(url, _MIGRATING)
-    with connector.connect() as connection:
-        try:
-            _refuse_other_programs(connection)
-            migrate(Migrating(connection), _DIALECT)
-        except psycopg.Error as error:
-            raise explained(error, connector.name, url) from error
-        except StoreUnreadable as error:
-            raise StoreUnreadable(f"{connector.name}: {error}") from error
-
-
-def _refuse_other_programs(connection: Connection) -> None:
-    tables = connection.execute(
-        "SELECT tablename FROM pg_tables WHERE schemaname = %s", (SCHEMA,)
-    ).fetchall()
-    names = {name for (name,) in tables}
-    if names and "layby_migrations" not in names:
-        why = f"its schema {SCHEMA} belongs to another program (it has a table {min(names)})"
-        raise StoreUnreadable(f"{why}: give another database")
-
-
-class Migrating:
-    """A connection as `migrate` uses it."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-
-    def execute(self, statement: str, arguments: Sequence[object] = (), /) -> Any:
-        text = statement.replace("?", "%s") if arguments else statement
-        return self._connection.execute(text, arguments or None)  # pyright: ignore[reportArgumentType] - texts of our own
 
 
 def _entries(rows: Rows) -> set[str]:

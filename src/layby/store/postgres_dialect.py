@@ -12,8 +12,10 @@ from layby.store.tables import SORTS, Column
 
 SCHEMA: Final = "layby"
 """Our tables are in a schema of their own, whatever else is in the database."""
-_LOCK: Final = 0x6C617962_79
-"""Of the advisory lock under which a database is migrated."""
+_QUEUED_MS: Final = 500
+"""How long a migration stands in line for a table. Nobody can pass it meanwhile, so that is shorter
+than writers wait for a lock (`lock_timeout` in `postgres_connection`).
+"""
 
 _TYPES: Final = {"text": "text", "json": "text", "whole": "bigint", "bool": "boolean"}
 _QUEUED: Final = "task_ready_at, id, task_name"
@@ -40,11 +42,8 @@ def _by_name(number: int, kind: str) -> str:
 
 
 class PostgresDialect:
-    begin_migrating = (
-        "BEGIN",
-        f"SELECT pg_advisory_xact_lock({_LOCK})",
-        f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
-    )
+    begin_migrating = ("BEGIN", f"SET LOCAL lock_timeout = {_QUEUED_MS}")
+    stop_others = ("LOCK TABLE layby_migrations IN ACCESS EXCLUSIVE MODE",)
     keyed = ""
     text = 'TEXT COLLATE "C"'
     size = "octet_length"

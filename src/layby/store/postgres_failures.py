@@ -17,7 +17,8 @@ _CONFLICTS: Final = {
 }
 _UNAVAILABLE: Final = {
     "25006": "it only allows reading: is this a standby? Give the address of the primary",
-    "42501": "this user may not do that: let it create a schema, or own the schema `layby`",
+    "42501": "this user may not do that: let it create a schema, or own the schema `layby`, or run "
+    "`layby migrate` as a user who may",
     "53100": "the disk of the database is full: free some space; nothing of this batch was written",
 }
 _AWAY: Final = {

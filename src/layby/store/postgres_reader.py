@@ -8,12 +8,13 @@ import psycopg
 from layby.core.model import Millis
 from layby.core.settings import Calendar, Settings
 from layby.errors import StoreUnreadable
-from layby.store.migrate import Migration, known, refuse_outdated, refuse_strangers
+from layby.store.migrate import Schema, refuse_outdated
 from layby.store.pages import PageReads
-from layby.store.postgres import NOW, STORED_TIME, Migrating
+from layby.store.postgres import NOW, STORED_TIME
 from layby.store.postgres_connection import BY_INDEX, Connection, Connector
-from layby.store.postgres_dialect import SCHEMA, PostgresDialect
+from layby.store.postgres_dialect import PostgresDialect
 from layby.store.postgres_failures import explained
+from layby.store.postgres_migrating import Migrating, has_ledger, schema_in
 from layby.store.postgres_session import PostgresSession
 from layby.store.postgres_snapshots import READ_ONLY
 from layby.store.sql import SqlStore
@@ -46,10 +47,9 @@ class PostgresReader(PageReads, SqlStore):
         return max(self._session.row(NOW)[0], self.store_time())
 
 
-def missing_in_database(url: str) -> list[Migration]:
-    """What opening this database would do to it first; only reads. All, if it is not ours yet."""
-    applied = _asked(Connector(url, _READ_ONLY), url, _applied)
-    return [each for each in known() if each.version not in applied]
+def schema_in_database(url: str) -> Schema:
+    """What it has, and what opening it would do to it first; only reads."""
+    return _asked(Connector(url, _READ_ONLY), url, schema_in)
 
 
 def _asked(connector: Connector, url: str, asked: Callable[[Connection], T]) -> T:
@@ -62,20 +62,10 @@ def _asked(connector: Connector, url: str, asked: Callable[[Connection], T]) -> 
             raise StoreUnreadable(f"{connector.name}: {error}") from error
 
 
-def _applied(connection: Connection) -> dict[int, str]:
-    return refuse_strangers(Migrating(connection)) if _has_tables(connection) else {}
-
-
 def _refuse_foreign_or_outdated(connection: Connection) -> None:
-    if not _has_tables(connection):
+    if not has_ledger(connection):
         raise StoreUnreadable(
             "this is not a layby database: `layby migrate` makes it one, and so does opening it "
             "with a Runner or a server"
         )
     refuse_outdated(Migrating(connection))
-
-
-def _has_tables(connection: Connection) -> bool:
-    name = f"{SCHEMA}.layby_migrations"
-    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (name,)).fetchone()
-    return row is not None and bool(row[0])

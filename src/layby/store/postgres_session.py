@@ -2,6 +2,9 @@
 
 What a transaction writes is kept until the commit and sent together with it, in one pipeline. If
 the connection breaks before the answer, the transaction is looked up by its id.
+
+Every transaction first asks whether a newer layby has changed the schema so that this version must
+not use it. Such a migration waits for those that have asked, and whoever asks later waits for it.
 """
 
 import re
@@ -15,10 +18,11 @@ from msgspec.structs import astuple
 from psycopg.pq import TransactionStatus
 
 from layby.core.model import Promise, Task
-from layby.errors import StoreAway, StoreError, StoreUnavailable
+from layby.errors import StoreAway, StoreError, StoreMigrated, StoreUnavailable
 from layby.store.api import StoreConflict
 from layby.store.bulk import Bulk, Wide
-from layby.store.postgres_connection import Connector
+from layby.store.migrate import OLDEST_CODE, newest_known, too_new
+from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, is_lost
 from layby.store.session import Queued, Reading, packed
 from layby.store.tables import ROWS, Table, encode
@@ -42,11 +46,12 @@ class PostgresSession:
     def __init__(self, connector: Connector, begin: str = BEGIN) -> None:
         self._connector = connector
         self._begin = begin
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._connection: Connection | None = None
         self._has_begun = False
         self._waiting: list[tuple[str, Arguments]] = []
         """Writes that leave with the commit."""
         self._xact_id: str | None = None
+        self._newest = newest_known()
 
     def explained(self, error: Exception, name: str) -> Exception | StoreError:
         assert isinstance(error, psycopg.Error)
@@ -65,6 +70,8 @@ class PostgresSession:
     def commit(self) -> None:
         if not self._has_begun and not self._waiting:
             return
+        if not self._has_begun:
+            self._run([])  # whether we may, before anything is sent that cannot be taken back
         writes, self._waiting = self._waiting, []
         try:
             self._run([*writes, ("COMMIT", None)])
@@ -203,11 +210,33 @@ class PostgresSession:
             raise StoreAway(f"{self._connector.name}: the connection is closed")
         if not self._has_begun:
             self._has_begun = True
-            return self._run([(self._begin, None), *statements])[1:]
+            return self._run_first(connection, statements)
         if len(statements) == 1:
             return [_execute(connection, *statements[0])]
         with connection.pipeline():
             return [_execute(connection, *each) for each in statements]
+
+    def _run_first(
+        self, connection: Connection, statements: Sequence[tuple[str, Arguments]]
+    ) -> list[Cursor]:
+        """The same, and begin. On a schema that is too new they may fail for just that reason."""
+        asked: Cursor | None = None
+        try:
+            with connection.pipeline():
+                _execute(connection, self._begin, None)
+                asked = _execute(connection, OLDEST_CODE, ())
+                found = [_execute(connection, *each) for each in statements]
+        except psycopg.Error:
+            self._refuse_too_new(asked)
+            raise
+        self._refuse_too_new(asked)
+        return found
+
+    def _refuse_too_new(self, asked: Cursor | None) -> None:
+        row = asked.fetchone() if asked is not None and asked.pgresult is not None else None
+        if row is not None and row[0] > self._newest:
+            why = f"a newer layby has migrated it, and it {too_new(row[0])}"
+            raise StoreMigrated(f"{self._connector.name}: {why}, then restart this process")
 
 
 def _execute(connection: psycopg.Connection[Any], text: str, arguments: Arguments) -> Cursor:

@@ -14,7 +14,7 @@ from layby.errors import StoreGone, StoreUnreadable
 from layby.store import wal_breaks
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
-from layby.store.migrate import Migration, known, migrate, refuse_outdated, refuse_strangers
+from layby.store.migrate import Schema, migrate, refuse_outdated, refuse_strangers, schema_of
 from layby.store.own_file import OwnFile
 from layby.store.ownership import Ownership, refuse_other_name
 from layby.store.shrinking import compact, prepare_shrinking, shrink
@@ -168,11 +168,10 @@ def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Con
         return connection
 
 
-def missing_migrations(path: Path | str) -> list[Migration]:
-    """What opening this file would do to it first; only reads."""
+def schema_in_file(path: Path | str) -> Schema:
+    """What it has, and what opening it would do to it first; only reads."""
     with closing(_connect_readonly(Path(path), refuse_strangers)) as connection:
-        applied = refuse_strangers(connection)
-    return [each for each in known() if each.version not in applied]
+        return schema_of(connection)
 
 
 def _connect_readonly(
