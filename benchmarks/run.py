@@ -20,6 +20,7 @@ import bench_retention
 import bench_rude
 import bench_server
 import bench_slots
+import bench_suspended
 import bench_worker
 import reference
 from bars import Bench, run
@@ -33,7 +34,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     5: bench_slots.BENCHES,
     6: bench_graph.BENCHES,
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
-    13: bench_postgres.BENCHES,
+    13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES),
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 
