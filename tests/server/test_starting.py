@@ -3,10 +3,12 @@
 import asyncio
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
+from layby.engine.switch_interval import SWITCH_INTERVAL_S
 from layby.errors import UsageError
 from layby.server.server import Server
 from layby.server.server_config import HttpConfig, ServerConfig, load
@@ -74,3 +76,19 @@ def test_an_address_that_is_not_ours_is_told_with_its_flag(host: str) -> None:
     told = refusal(ServerConfig(db="memory:", server=HttpConfig(host=host, port=0)))
     assert told.startswith(f"cannot listen on {host} port 0 (")
     assert told.endswith(": give an address of this machine with --host")
+
+
+def test_threads_are_switched_often_as_long_as_a_server_runs() -> None:
+    """Otherwise its writer waits up to 5 ms after every statement while anything else is busy."""
+
+    async def between() -> float:
+        server = Server(ServerConfig(db="memory:", server=HttpConfig(port=0)))
+        await server.start()
+        try:
+            return sys.getswitchinterval()
+        finally:
+            await server.stop()
+
+    before = sys.getswitchinterval()
+    assert asyncio.run(between()) == pytest.approx(SWITCH_INTERVAL_S)
+    assert sys.getswitchinterval() == before

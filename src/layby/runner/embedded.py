@@ -10,9 +10,9 @@ from layby.delivery.routing import Router
 from layby.engine.engine import Engine
 from layby.engine.opening import clock_of, is_file, open_store, path_of
 from layby.engine.outbox import Outgoing
+from layby.engine.switch_interval import lower_switch_interval, restore_switch_interval
 from layby.local import LocalClient
 from layby.runner.private_socket import PrivateSocket
-from layby.runner.switch_interval import lower_switch_interval, restore_switch_interval
 from layby.store.sqlite import Durability
 from layby.worker.thread_call import in_own_thread
 from layby.worker.worker import Worker

@@ -43,6 +43,7 @@ from layby.core.replies import (
 from layby.core.settings import RetentionPolicy, Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of, shown
+from layby.engine.switch_interval import SWITCH_INTERVAL_S
 from layby.errors import (
     Conflict,
     ContextError,
@@ -85,7 +86,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SWITCH_INTERVAL_S = 0.0005
 """The writer's thread must get the interpreter soon, however busy user code is."""
 
 Page = TypeVar("Page")

@@ -22,6 +22,11 @@ from layby.delivery.routing import Router
 from layby.engine.engine import Engine, EngineConfig
 from layby.engine.opening import clock_of, is_file, is_url, open_store, path_of
 from layby.engine.outbox import Outgoing
+from layby.engine.switch_interval import (
+    SWITCH_INTERVAL_S,
+    lower_switch_interval,
+    restore_switch_interval,
+)
 from layby.errors import StoreUnavailable, UsageError
 from layby.local import LocalClient
 from layby.server import server_config as configuration
@@ -77,6 +82,7 @@ class Server:
         except BaseException:
             store.close()
             raise
+        lower_switch_interval(SWITCH_INTERVAL_S)
         self.client = LocalClient(self.engine)
         self.router.attach(self.engine, self.client)
         self.front = self._new_front(self._gate)
@@ -100,6 +106,7 @@ class Server:
         await self._pusher.close(min(grace, 1.0))
         await self.client.close()
         await asyncio.get_running_loop().run_in_executor(None, self.engine.stop)
+        restore_switch_interval(SWITCH_INTERVAL_S)
 
     async def _listen(self) -> None:
         http = self.config.server
