@@ -13,7 +13,8 @@ from msgspec import Raw
 
 from layby.core.replies import Empty, Reply, ok
 from layby.engine.items import NOT_BEGUN, Allowance
-from layby.server.batch_answers import ASK_ALONE, READ_BYTES, SLICE, BatchAnswers, Serving
+from layby.server.batch_answers import ASK_ALONE, READ_BYTES, BatchAnswers, Serving
+from layby.server.slice_sizes import SLICE
 from layby.wire.decode import Request
 from layby.wire.encode import encode
 from tests.helpers.raw_http import envelope
@@ -27,12 +28,13 @@ class Served:
     def __init__(self, fitting: int = 1_000) -> None:
         self.slices: list[list[str]] = []
         self.is_gone = False
+        self.slice_size = SLICE
         self.turns = 0
         self._fitting = fitting
         self._allowance: Allowance | None = None
 
     def batch(self, requests: list[bytes]) -> BatchAnswers:
-        service = Serving(self._ask, self._wait, self._encode)
+        service = Serving(self._ask, self._wait, self._encode, lambda: self.slice_size)
         raws = [Raw(each) for each in requests]
         return BatchAnswers("c", raws, service, self._turn, lambda: self.is_gone)
 

@@ -18,13 +18,12 @@ from msgspec import Raw
 from layby.core.commands import Command
 from layby.core.replies import Reply, refuse
 from layby.engine.items import NOT_BEGUN, Allowance
+from layby.server.slice_sizes import SLICE
 from layby.wire.decode import Request, decode
 from layby.wire.encode import BatchEncoder
 
-SLICE: Final = 64
-"""Requests at most: others wait for the writer only as long as these take."""
 SLICE_BYTES: Final = 2**18
-"""And about this much of them, so that reading them does not take long either."""
+"""About this much of the requests in a slice, so that reading them does not take long either."""
 LOADED_CHARS: Final = 2**20
 """A slice ends after the request that brings what was loaded for it above this."""
 UNTURNED_CHARS: Final = 2**17
@@ -47,6 +46,8 @@ class Serving(NamedTuple):
     """Submits it; the answer is known already if it need not be asked."""
     wait: Callable[["asyncio.Future[Reply]"], Awaitable[Reply]]
     encode: Callable[[Request, Reply], bytes]
+    slice_size: Callable[[], int]
+    """How many requests the next slice may have, now that its turn has come."""
 
 
 class BatchAnswers:
@@ -83,13 +84,13 @@ class BatchAnswers:
     async def _without_turn(self) -> list[bytes]:
         """As far as the answers are small too."""
         self._is_small = False
-        return await self._answer_slice(Allowance(UNTURNED_CHARS, strict=True))
+        return await self._answer_slice(SLICE, Allowance(UNTURNED_CHARS, strict=True))
 
     async def _in_turn(self) -> list[bytes] | None:
         await self._hesitate()
         async with self._turn():
             await asyncio.sleep(0)  # others first
-            answers = None if self._is_gone() else await self._answer_slice(Allowance(LOADED_CHARS))
+            answers = None if self._is_gone() else await self._answer_large_slice()
         return answers or None  # the peer hung up
 
     async def _hesitate(self) -> None:
@@ -97,8 +98,11 @@ class BatchAnswers:
         if not self._answered_bytes:
             await asyncio.sleep(HESITATION_S)
 
-    async def _answer_slice(self, allowance: Allowance) -> list[bytes]:
-        requests = [decode(each) for each in self._next_slice()]
+    async def _answer_large_slice(self) -> list[bytes]:
+        return await self._answer_slice(self._service.slice_size(), Allowance(LOADED_CHARS))
+
+    async def _answer_slice(self, size: int, allowance: Allowance) -> list[bytes]:
+        requests = [decode(each) for each in self._next_slice(size)]
         asked = [self._served(each, allowance) for each in requests]
         answers: list[bytes] = []
         for request, each in zip(requests, asked, strict=True):
@@ -111,11 +115,11 @@ class BatchAnswers:
         self._answered_bytes += sum(map(len, answers))
         return answers
 
-    def _next_slice(self) -> list[bytes]:
+    def _next_slice(self, size: int) -> list[bytes]:
         """At least one."""
         found: list[bytes] = []
         room = SLICE_BYTES
-        for each in islice(self._rest, SLICE):
+        for each in islice(self._rest, size):
             if found and len(each) > room:
                 break
             found.append(each)

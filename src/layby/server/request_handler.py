@@ -17,6 +17,7 @@ from layby.local import LocalClient
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
 from layby.server.batch_answers import LOADED_CHARS, UNTURNED_CHARS, BatchAnswers, Serving
 from layby.server.rate_limited_log import RateLimitedLog
+from layby.server.slice_sizes import SliceSizes
 from layby.server.turns import Turns
 from layby.wire.decode import KINDS, Batch, Request, decode
 from layby.wire.encode import encode
@@ -68,6 +69,7 @@ class RequestHandler:
         self._count = count
         self._debug = debug
         self._turns = Turns()
+        self._slices = SliceSizes()
         self._failure_log = RateLimitedLog("requests are refused", logger)
 
     async def answer(self, body: bytes, token: str | None, peer: Peer) -> HttpAnswer:
@@ -78,9 +80,10 @@ class RequestHandler:
         who = self._gate.identify(request.auth or token)
         if isinstance(who, Reply):
             return self._counted(request, who)
-        if isinstance(request.body, Batch):
-            return self._answer_batch(request, request.body, who, peer)
         asking = Asking(who, peer, self._caller(who, peer), perf_counter())
+        self._slices.note(asking.caller)
+        if isinstance(request.body, Batch):
+            return self._answer_batch(request, request.body, asking)
         if _may_wait(request):
             return await self._answer_when_ready(request, asking)
         if len(body) <= UNTURNED_CHARS:
@@ -118,13 +121,13 @@ class RequestHandler:
         """Whose turn it is: without tokens everybody would be the same."""
         return peer.connection if self._gate.is_open else who
 
-    def _answer_batch(self, outer: Request, batch: Batch, who: Identity, peer: Peer) -> HttpAnswer:
+    def _answer_batch(self, outer: Request, batch: Batch, asking: "Asking") -> HttpAnswer:
         """The requests of a slice are submitted in one turn of the loop, so they share a commit."""
-        asking = Asking(who, peer, self._caller(who, peer), perf_counter())
         encode_each = partial(self._encoded, asking.began)
-        service = Serving(partial(self._ask_in_batch, asking), self._reply, encode_each)
+        ask, sizes = partial(self._ask_in_batch, asking), partial(self._slices.next, asking.caller)
+        service = Serving(ask, self._reply, encode_each, sizes)
         turn = partial(self._turns.turn, asking.caller)
-        parts = BatchAnswers(outer.corr_id, batch.requests, service, turn, peer.is_gone)
+        parts = BatchAnswers(outer.corr_id, batch.requests, service, turn, asking.peer.is_gone)
         return HttpAnswer(200, parts)
 
     def _encoded(self, began: float, request: Request, reply: Reply) -> bytes:
