@@ -19,6 +19,7 @@ from layby.core.settings import Settings
 from layby.engine.batch import apply
 from layby.engine.calendar import next_after
 from layby.errors import StoreGone, StoreOpenHere, StoreOwned, StoreUnreadable
+from layby.store import wal_breaks
 from layby.store.sqlite import SqliteReader, SqliteStore
 
 READER = """
@@ -38,6 +39,11 @@ try:
 except StoreOwned as refused:
     print(refused)
 """
+
+
+@pytest.fixture(autouse=True)
+def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_breaks, "CHECKPOINT_FRAMES", 1_000)
 
 
 @pytest.fixture

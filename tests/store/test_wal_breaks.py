@@ -2,7 +2,8 @@
 
 import threading
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from itertools import pairwise
 from typing import Any
 
 from layby.core import commands as c
@@ -101,3 +102,36 @@ def test_the_log_of_a_file_that_is_always_read_begins_anew(monkeypatch) -> None:
             for thread in threads:
                 thread.join()
     assert max(sizes) <= 200_000 or sizes[-1] < max(sizes)
+
+
+def test_a_log_that_is_read_is_not_copied_at_every_commit(monkeypatch) -> None:
+    """It cannot begin anew while it is read, so it stays long; each copy waits for the disk."""
+    monkeypatch.setattr(wal_breaks, "CHECKPOINT_FRAMES", 50)
+    asked: list[str] = []
+    with World("sqlite") as world:
+        store = world.store
+        assert isinstance(store, SqliteStore)
+        store._connection.set_trace_callback(asked.append)
+        reader = store.open_reader(lambda: None)
+        with closing(reader), reader.snapshot(PATIENCE_S):
+            frames = 0
+            for at in range(60):
+                world.ok(c.CreatePromise(id=f"p{at}", timeout_at=9**9))
+                frames = store._own_file._index.read().length
+        checkpoints = [each for each in asked if "wal_checkpoint" in each]
+        assert 2 <= len(checkpoints) <= frames // 50 + 1
+        assert frames > 200
+
+
+def test_every_log_is_copied_when_it_is_long_enough(monkeypatch) -> None:
+    """Also one that has just begun anew, whatever the length of the one before."""
+    monkeypatch.setattr(wal_breaks, "CHECKPOINT_FRAMES", 50)
+    lengths: list[int] = []
+    with World("sqlite") as world:
+        store = world.store
+        assert isinstance(store, SqliteStore)
+        for at in range(100):
+            world.ok(c.CreatePromise(id=f"p{at}", timeout_at=9**9))
+            lengths.append(store._own_file._index.read().length)
+    assert max(lengths) < 80
+    assert sum(after < before for before, after in pairwise(lengths)) >= 5

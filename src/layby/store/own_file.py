@@ -52,6 +52,8 @@ class OwnFile:
         self._samples = (0, (root - 1) * self._page)
         self.is_overwritten = False
         self._is_log_lost = False
+        self._checkpoint_at = b"", 0
+        """Which log it was, and how long, when a checkpoint was last due."""
         self._last_index = self._index.read()
         self._remember(_written(os.fstat(file)))
 
@@ -96,7 +98,22 @@ class OwnFile:
             raise self._lost_log()
 
     def is_checkpoint_due(self) -> bool:
-        return self._index.read().has_to_copy(wal_breaks.CHECKPOINT_FRAMES)
+        """Asked after each commit; whoever hears yes makes one.
+
+        While somebody reads the log it cannot begin anew, and not all of it may be copied: then
+        each commit would copy a little more, and wait for the disk. But in a log that is too long,
+        each must: readers wait until it begins anew.
+        """
+        index = self._index.read()
+        if index.copied == index.frames:
+            return False
+        salt, before = self._checkpoint_at
+        new = index.length - (before if salt == index.salt else 0)
+        is_too_long = index.length >= wal_breaks.WAL_BYTES // self._page
+        is_due = is_too_long or new >= wal_breaks.CHECKPOINT_FRAMES
+        if is_due:
+            self._checkpoint_at = index.salt, index.length
+        return is_due
 
     def close(self) -> None:
         """After the connection."""

@@ -11,12 +11,17 @@ from threading import Condition
 from time import monotonic
 from typing import Final
 
-KEPT_BYTES: Final = 4 * 2**20
-"""What is left of the log's file when it begins anew."""
+KEPT_BYTES: Final = 17 * 2**20
+"""What is left of the log's file when it begins anew: room until the next checkpoint, since a
+commit that makes the file longer takes longer.
+"""
 WAL_BYTES: Final = 32 * 2**20
 """A longer log calls for a break."""
-CHECKPOINT_FRAMES: Final = 1_000
-"""A log with so many frames is copied into the database after each commit: SQLite's own default."""
+CHECKPOINT_FRAMES: Final = 4_000
+"""So many frames are copied into the database at once, and a commit waits for it: one in several
+hundred. With SQLite's own default, a quarter of this, it is one in a hundred, and more than that
+beside large writes or pruning, which everybody else can notice.
+"""
 BREAK_S: Final = 0.25
 """How long a break lasts at most: without writes, the log neither grows nor begins anew."""
 

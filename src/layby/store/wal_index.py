@@ -39,9 +39,10 @@ class IndexState(NamedTuple):
         """A checkpoint is under way, or has failed half-way."""
         return self.copied != self.attempted
 
-    def has_to_copy(self, least: int) -> bool:
-        """Whether the log is that long, and a checkpoint has not copied all of it."""
-        return self.copied != self.frames and int.from_bytes(self.frames, sys.byteorder) >= least
+    @property
+    def length(self) -> int:
+        """How many frames there are."""
+        return int.from_bytes(self.frames, sys.byteorder)
 
     def explains_writing_since(self, before: "IndexState", *, after_commit: bool) -> bool:
         """A checkpoint writes several times. That a commit restarts the log writes nothing."""
