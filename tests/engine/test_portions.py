@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from layby.core.commands import Command, CreatePromise, GetPromise, SettlePromise, Value
 from layby.core.model import NEVER
 from layby.core.queries import SearchPromises
+from layby.core.replies import PromiseData
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
@@ -60,8 +61,8 @@ def portions(store: Store, batch: Sequence[Item], most: int = 10**6) -> list[Por
 
 def test_only_what_is_heavy_is_told(store):
     filled(store)
-    assert store.weigh([], 100) == {}
-    weights = store.weigh(["small", "none", "large", "small"], 10**6)
+    assert store.weigh([]) == {}
+    weights = store.weigh(["small", "none", "large", "small"])
     assert list(weights) == ["large"]
     assert SIZES["large"] < weights["large"] < SIZES["large"] + 100
 
@@ -121,23 +122,28 @@ def test_a_search_of_somebody_who_hung_up_is_not_carried_out(store):
     assert [answer for _, answer in answers] == [NOT_BEGUN]
 
 
-def test_what_is_known_to_be_heavy_is_weighed_again_only_when_it_has_changed(store, monkeypatch):
+def test_weights_follow_what_is_stored(store):
+    """Param and value together, and nothing of what is gone."""
     engine = filled(store)
-    asked: list[list[str]] = []
-    weigh = store.weigh
-    monkeypatch.setattr(store, "weigh", lambda ids, most: asked.append(ids) or weigh(ids, most))
+    value = Value(data="x" * LIGHT)
+    assert engine.call(SettlePromise(id="small", state="resolved", value=value)).status == 200
+    assert LIGHT < store.weigh(["small"])["small"] < LIGHT + 200
 
-    def ask() -> None:
-        engine.submit(gets(["large", "small"], Allowance(10**6)))
-        engine.pump()
 
-    ask()
-    ask()
-    seconds = ["large", "small"] if store.is_shared else ["small"]  # others change it too
-    assert asked == [["large", "small"], seconds]
-    assert engine.call(SettlePromise(id="large", state="resolved")).status == 200
-    ask()
-    assert asked[2:] == [["large", "small"]]
+def test_what_is_heavy_is_loaded_whole_beside_what_is_not(store):
+    engine = filled(store)
+    answers: list[tuple[Item, Answer]] = []
+    names = ["small", "large", "none"]
+    engine.submit([Item(GetPromise(id=name), answers.extend) for name in names])
+    engine.pump()
+    told = {getattr(item.request, "id", ""): answer for item, answer in answers}
+    assert getattr(told["none"], "status", 0) == 404
+    for name in ("small", "large"):
+        data = getattr(told[name], "data", None)
+        assert isinstance(data, PromiseData)
+        assert "x" * SIZES[name] in data.promise.param
+        assert len(data.promise.param) < SIZES[name] + 100
+        assert data.promise.value
 
 
 def test_what_is_put_off_is_answered_and_not_done(store):
@@ -168,7 +174,7 @@ def test_a_file_that_cannot_be_read_is_told_as_in_a_transaction(tmp_path):
     store = SqliteStore(tmp_path / "layby.db", Settings(), next_after)
     store._connection.close()
     with pytest.raises(StoreError):
-        store.weigh(["a"], 1)
+        store.weigh(["a"])
 
 
 def test_requests_of_this_process_are_not_weighed(store, monkeypatch):

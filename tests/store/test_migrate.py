@@ -27,6 +27,7 @@ from layby.errors import StoreUnreadable
 from layby.store import tables
 from layby.store.dialect import SqliteDialect
 from layby.store.migrate import known, migrate
+from layby.store.page_bounds import LIGHT
 from layby.store.sqlite import SqliteReader, SqliteStore
 from tests.helpers import requests as r
 from tests.helpers.clocks import ManualClock
@@ -75,6 +76,32 @@ def test_a_migration_once_released_stays_as_it_is():
     assert [each.checksum for each in known()[:1]] == [
         "03d4b84ffdd406a55e7d3e229187044aedce4f254967d0ba1fb364046bce808c"
     ]
+
+
+def test_a_statement_may_be_for_one_database_only(tmp_path, monkeypatch):
+    text = "/*only sqlite*/ CREATE TABLE ours (id TEXT);\n/*only other*/ NONSENSE;\n"
+    monkeypatch.setattr(
+        "layby.store.migrate.known", lambda: [known()[0].__class__(1, "some", text)]
+    )
+    connection = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    migrate(connection, SqliteDialect())
+    assert "ours" in {
+        name for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()
+    }
+    connection.close()
+
+
+def test_what_is_heavy_is_known_by_an_index(file):
+    """The same number as everywhere, and no row is looked at to find out."""
+    (text,) = rows(file, "SELECT sql FROM sqlite_master WHERE name = 'promises_heavy'")[0]
+    assert f"> {LIGHT}" in text
+    weights = SqliteDialect.weights.replace("?", "'[]'")
+    plan = rows(file, f"EXPLAIN QUERY PLAN {weights}")
+    assert "INDEX promises_heavy (id=? AND <expr>>?)" in str(plan)
+    table = rows(file, "SELECT rootpage FROM sqlite_master WHERE name = 'promises'")[0][0]
+    steps = [row[1:6] for row in rows(file, f"EXPLAIN {weights}")]
+    cursors = [p1 for name, p1, p2, *_ in steps if name == "OpenRead" and p2 == table]
+    assert not [each for each in steps if each[0] == "Column" and each[1] in cursors]
 
 
 def test_a_migration_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):

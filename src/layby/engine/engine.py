@@ -443,7 +443,6 @@ class Engine:
 
     def _committed(self, changes: Changes) -> None:
         self._earliest = min(self._earliest, changes.earliest)
-        self._scales.forget((*changes.promises, *changes.deleted))
         if not changes.is_empty:
             self.commits += 1
         for task_id in changes.given_up:

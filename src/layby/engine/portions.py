@@ -6,7 +6,7 @@ have an `Allowance`. What goes beyond it is put off, and its sender asks again w
 for the answers. Whatever its sender no longer waits for is put off too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,10 +22,6 @@ LOADED_CHARS: Final = 2**20
 """After the command that brings it above this, a transaction ends: others wait for it."""
 
 
-REMEMBERED: Final = 10_000
-"""Heavy promises whose weight is known: the oldest are forgotten."""
-
-
 class Portion(Struct):
     begun: list[Item] = field(default_factory=list)
     put_off: list[Item] = field(default_factory=list)
@@ -37,14 +33,6 @@ class Scales:
     def __init__(self, store: Store, most: int = LOADED_CHARS) -> None:
         self._store = store
         self._most = most
-        self._known: dict[str, int] = {}
-        """Heavy ones that were weighed and have not changed: weighing one may mean reading it."""
-
-    def forget(self, ids: Iterable[str]) -> None:
-        """These have changed."""
-        if self._known:
-            for each in ids:
-                self._known.pop(each, None)
 
     def portions(self, batch: Sequence[Item]) -> Iterator[Portion]:
         """In order; together they are the whole batch."""
@@ -71,20 +59,8 @@ class Scales:
             return [0] * len(batch)
         heavy: Mapping[str, int] = {}
         with suppress(StoreError):  # the transaction fails as well, and its callers are told
-            heavy = self._heavy(_ids(batch))
+            heavy = self._store.weigh(_ids(batch))
         return _shared_out(heavy, batch, self._most) if heavy else [0] * len(batch)
-
-    def _heavy(self, ids: Sequence[str]) -> Mapping[str, int]:
-        if self._store.is_shared:  # others change them too, and such stores weigh quickly
-            return self._store.weigh(ids, self._most)
-        found = {each: self._known[each] for each in ids if each in self._known}
-        if len(found) == len(ids):
-            return found
-        new = self._store.weigh([each for each in ids if each not in found], self._most)
-        self._known.update(new)
-        while len(self._known) > REMEMBERED:
-            del self._known[next(iter(self._known))]
-        return found | new
 
 
 def _shared_out(heavy: Mapping[str, int], batch: Sequence[Item], most: int) -> list[int]:
@@ -101,13 +77,9 @@ def _is_spent(item: Item) -> bool:
     return item.allowance is not None and item.allowance.left <= 0
 
 
-def _ids(items: Sequence[Item]) -> Sequence[str]:
-    """In the order of the items, as far as a store may stop before the last."""
-    found: dict[str, None] = {}
+def _ids(items: Sequence[Item]) -> list[str]:
     footprint = Footprint()
     for item in items:
         assert isinstance(item.request, Command)
         item.request.footprint(footprint)
-        found.update(dict.fromkeys(sorted(footprint.ids)))
-        footprint.ids.clear()
-    return list(found)
+    return sorted(footprint.ids)

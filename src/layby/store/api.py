@@ -68,11 +68,8 @@ class BatchStore(Protocol):
         """
         ...
 
-    def weigh(self, ids: Sequence[str], most: int) -> dict[str, int]:
-        """Those whose param and value have more than `LIGHT` characters or bytes, and how many.
-
-        May end with the one that brings the sum above `most`, in the order of `ids`.
-        """
+    def weigh(self, ids: Sequence[str]) -> dict[str, int]:
+        """Those whose param and value have more than `LIGHT` characters or bytes, and how many."""
         ...
 
     def save(self, changes: Changes, now: Millis = 0) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from layby.store.page_bounds import LIGHT
 from layby.store.session import Session
 from layby.store.sqlite_session import SqliteSession
 from layby.store.tables import Column
@@ -19,6 +20,9 @@ MOST_REFUSALS: Final = 1_000
 
 
 class Dialect(Protocol):
+    name: str
+    """Migrations may have statements for this dialect only."""
+
     @property
     def begin_migrating(self) -> tuple[str, ...]:
         """Begins a transaction in which migrations are applied."""
@@ -36,12 +40,12 @@ class Dialect(Protocol):
     any_text: str
     """A FROM item `i` with a column `value`: the texts in one parameter."""
 
-    size: str
-    """The function that gives the length of a text, in characters or bytes, whichever is quick."""
-    measures_in_order: bool
-    """Whether rows come in the order of `texts`, so that the first ones will do."""
-    texts: str
-    """The texts in one parameter as a FROM item `r` with the column `value`, in order."""
+    weights: str
+    """Those of the given promises that are heavy, with the bytes of their param and value."""
+    is_heavy: str
+    """A condition on a row of promises: its large texts are to be fetched by themselves. Empty if
+    they travel as well in its row.
+    """
     front: str
     """The oldest ready nodes and roots of a group, each up to a limit; and whether there are tasks
     that some code has refused.
@@ -96,7 +100,8 @@ class Dialect(Protocol):
     def filled(self, table: str, columns: tuple[str, ...]) -> str:
         """These texts of the rows with the `ids`, in that order; not as JSON: they may be large.
 
-        It ends with the row that brings their bytes to `most`, and loads none after it.
+        It ends with the row that brings their bytes to `most`, and loads none after it; rows of
+        promises that are light need not be counted.
         """
         ...
 
@@ -143,15 +148,26 @@ def _json_by_name(kind: str, limit: str) -> str:
     """
 
 
+def _weight(row: str) -> str:
+    """As the index has it that knows what is heavy: SQLite does not look at the rows then."""
+    return f"length(CAST({row}.param AS BLOB)) + length(CAST({row}.value AS BLOB))"
+
+
+_HEAVY: Final = f"promises AS h INDEXED BY promises_heavy WHERE {_weight('h')} > {LIGHT}"
+
+
 class SqliteDialect:
+    name = "sqlite"
     begin_migrating = ("BEGIN IMMEDIATE",)
     stop_others = ()  # the file is ours alone
     keyed = "WITHOUT ROWID"
     text = "TEXT"
     any_text = "(SELECT value FROM json_each(?)) AS i"
-    size = "octet_length" if sqlite3.sqlite_version_info >= (3, 43) else "length"
-    measures_in_order = True
-    texts = "json_each(?) AS r"
+    weights = f"""
+        SELECT json_group_array(json_array(h.id, {_weight("h")}))
+        FROM {_HEAVY} AND h.id IN (SELECT value FROM json_each(?))
+    """
+    is_heavy = f"EXISTS (SELECT 1 FROM {_HEAVY} AND h.id = promises.id)"
     front = f"""
         SELECT ({_json_front("node", ":nodes")}), ({_json_front("root", ":roots")}),
             EXISTS (SELECT 1 FROM promises WHERE {REFUSED})
@@ -208,19 +224,18 @@ class SqliteDialect:
         return f"SELECT json_group_array(json(packed)) FROM ({page})"
 
     def filled(self, table: str, columns: tuple[str, ...]) -> str:
-        names = ", ".join(columns)
-        nothing = ", ".join("NULL" for _ in columns)
+        """Sizes are added up first, without the texts, so that each text is read once."""
         cells = ", ".join(f"r.{name}" for name in columns)
-        size = " + ".join(f"length(CAST(r.{name} AS BLOB))" for name in columns)
+        size = " + ".join(f"length(CAST(s.{name} AS BLOB))" for name in columns)
+        sized = f"SELECT {size} FROM {table} AS s WHERE s.id = i.value"
+        if table == "promises":
+            sized = f"SELECT {_weight('h')} FROM {_HEAVY} AND h.id = i.value"
         return f"""
-            WITH RECURSIVE page(at, size, {names}) AS (
-                SELECT -1, 0, {nothing}
-                UNION ALL
-                SELECT page.at + 1, page.size + {size}, {cells} FROM page CROSS JOIN {table} AS r
-                WHERE page.size < :most
-                    AND r.id = json_extract(:ids, '$[' || (page.at + 1) || ']')
-            )
-            SELECT {names} FROM page WHERE at >= 0
+            SELECT {cells} FROM (
+                SELECT id, sum(size) OVER (ORDER BY at) - size AS before FROM (
+                    SELECT key AS at, value AS id, COALESCE(({sized}), 0) AS size
+                    FROM json_each(:ids) AS i)
+            ) AS wanted CROSS JOIN {table} AS r WHERE r.id = wanted.id AND before < :most
         """
 
     def _cell(self, column: Column, table: str) -> str:

@@ -107,7 +107,7 @@ class MemoryStore(Unshared):
             self._load_prunable(rows, footprint, now)
         return rows
 
-    def weigh(self, ids: Sequence[str], most: int) -> dict[str, int]:  # noqa: ARG002 - it is quick
+    def weigh(self, ids: Sequence[str]) -> dict[str, int]:
         stored = filter(None, map(self.state.promises.get, ids))
         weights = ((each.id, len(each.param) + len(each.value)) for each in stored)
         return {each: weight for each, weight in weights if weight > LIGHT}

@@ -167,7 +167,7 @@ def _apply(connection: Migrated, dialect: Dialect, migration: Migration) -> None
         for statement in dialect.stop_others:
             connection.execute(statement)
     for statement in _in(dialect, migration.text).split(";\n"):
-        if statement.strip():
+        if statement.strip() and _is_for(dialect, statement):
             connection.execute(statement)
     cells = {"version": migration.version, "name": migration.name, "checksum": migration.checksum}
     if migration.version >= _SAYS_OLDEST:
@@ -176,6 +176,11 @@ def _apply(connection: Migrated, dialect: Dialect, migration: Migration) -> None
     connection.execute(
         f"INSERT INTO layby_migrations ({names}) VALUES ({marks})", tuple(cells.values())
     )
+
+
+def _is_for(dialect: Dialect, statement: str) -> bool:
+    only = re.search(r"/\*only (\w+)\*/", statement)
+    return only is None or only[1] == dialect.name
 
 
 def _in(dialect: Dialect, text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from layby.store.dialect import DIFFERENT_REFUSALS, LIVING, READY, REFUSED, quoted
+from layby.store.page_bounds import LIGHT
 from layby.store.postgres_session import PostgresSession
 from layby.store.tables import SORTS, Column
 
@@ -41,14 +42,22 @@ def _by_name(number: int, kind: str) -> str:
     """
 
 
+_WEIGHT: Final = "octet_length(promises.param) + octet_length(promises.value)"
+"""Without reading them."""
+
+
 class PostgresDialect:
+    name = "postgres"
     begin_migrating = ("BEGIN", f"SET LOCAL lock_timeout = {_QUEUED_MS}")
     stop_others = ("LOCK TABLE layby_migrations IN ACCESS EXCLUSIVE MODE",)
     keyed = ""
     text = 'TEXT COLLATE "C"'
-    size = "octet_length"
-    measures_in_order = False
-    texts = "json_array_elements_text(CAST(? AS json)) WITH ORDINALITY AS r(value, at)"
+    weights = f"""
+        SELECT id, {_WEIGHT} FROM promises
+        WHERE id = ANY (ARRAY(SELECT json_array_elements_text(CAST(? AS json))))
+            AND {_WEIGHT} > {LIGHT}
+    """
+    is_heavy = ""
     any_text = "json_array_elements_text(CAST(? AS json)) AS i(value)"
     front = f"""
         {_front(0, "node")} UNION ALL {_front(1, "root")} UNION ALL

@@ -153,10 +153,9 @@ class PostgresSession:
         (cursor,) = self._ask([(_named(statement), arguments)])
         return cursor.fetchall()
 
-    def each_row(self, statement: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def read_alone(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
         self.begin()
-        (cursor,) = self._ask([(_positional(statement), arguments)])
-        found = cursor.fetchall()
+        found = self.read(statement, decoder, *arguments)
         self.commit()
         return found
 

@@ -1,6 +1,6 @@
 """How the store talks to a database: a few ways to read and to write, whatever the driver."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -62,8 +62,8 @@ class Session(Protocol):
         """Rows of plain cells."""
         ...
 
-    def each_row(self, statement: str, arguments: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-        """Rows of plain cells, of which the caller may not want all; outside a transaction too."""
+    def read_alone(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
+        """As a transaction of its own."""
         ...
 
     def queue(

@@ -39,7 +39,7 @@ from layby.core.ticks import Tick
 from layby.store import indexed_tags
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect
-from layby.store.page_bounds import Pair
+from layby.store.page_bounds import WHOLE, Pair
 from layby.store.session import packed
 from layby.store.sql_reads import SqlReads
 from layby.store.statements import Statements
@@ -70,6 +70,7 @@ _keys = msgspec.json.Decoder(list[Key])
 _flows = msgspec.json.Decoder(list[PublishedFlow])
 _texts = msgspec.json.Decoder(list[str])
 _keyed = msgspec.json.Decoder(list[tuple[str, str]])
+_weights = msgspec.json.Decoder(list[tuple[str, int]])
 _states = msgspec.json.Decoder(list[tuple[TaskState, str]])
 
 _promise_cells = getter(PROMISES.columns)
@@ -131,18 +132,11 @@ class SqlStore(Unshared, SqlReads):
             self._load_prunable(rows, footprint, now)
         return rows
 
-    def weigh(self, ids: Sequence[str], most: int) -> dict[str, int]:
-        """Looks no further than it must: older versions of SQLite read a text to measure it."""
-        weights: dict[str, int] = {}
+    def weigh(self, ids: Sequence[str]) -> dict[str, int]:
         try:
-            for each, weight in self._session.each_row(self._sql.weights, (packed(ids),)):
-                weights[each] = weight
-                most -= weight
-                if most < 0 and self._sql.dialect.measures_in_order:
-                    break
+            return dict(self._session.read_alone(self._sql.dialect.weights, _weights, packed(ids)))
         except self._session.errors as error:
             raise self._session.explained(error, self._name) from error
-        return weights
 
     def _load_prunable(self, rows: Rows, footprint: Footprint, now: Millis) -> None:
         """Last, so that rows which others need whole are not overwritten with lean ones."""
@@ -179,7 +173,7 @@ class SqlStore(Unshared, SqlReads):
             ]
         )
         rows.known |= ids
-        add_pairs(rows, pairs)
+        add_pairs(rows, self._with_large_texts(pairs))
         rows.add_listeners(listeners)
         if waits:
             rows.add_waits(waits)
@@ -202,7 +196,15 @@ class SqlStore(Unshared, SqlReads):
     def _load_pairs(self, rows: Rows, ids: set[str]) -> None:
         """Without the tasks that wait for them."""
         rows.known |= ids
-        add_pairs(rows, self._one(self._sql.pairs, _pairs, packed(sorted(ids))))
+        pairs = self._one(self._sql.pairs, _pairs, packed(sorted(ids)))
+        add_pairs(rows, self._with_large_texts(pairs))
+
+    def _with_large_texts(self, pairs: list[Pair]) -> list[Pair]:
+        """As part of a JSON they would be escaped and copied again and again."""
+        heavy = [pair for pair in pairs if not pair[0].param]
+        if not heavy:
+            return pairs
+        return [pair for pair in pairs if pair[0].param] + self._fill(heavy, WHOLE, FAR)
 
     def _load_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> set[str]:
         """Look at the queue once for all takes that ask for the same, as far as they can be served.

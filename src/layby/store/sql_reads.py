@@ -221,9 +221,11 @@ class SqlReads:
         statement = self._sql.dialect.page_of(self._sql.lean_pair, source)
         return self._one(statement, _pairs, *arguments, limit)
 
-    def _fill(self, rows: Sequence[Pair], shown: Shown) -> list[Pair]:
+    def _fill(
+        self, rows: Sequence[Pair], shown: Shown, most: int = page_bounds.PAGE_BYTES
+    ) -> list[Pair]:
         columns = tuple(name for name, is_shown in shown._asdict().items() if is_shown)
-        found = self._texts_of("promises", columns, [promise.id for promise, _ in rows])
+        found = self._texts_of("promises", columns, [promise.id for promise, _ in rows], most)
         return [
             (replace(promise, **dict(zip(columns, texts, strict=True))), task)
             for (promise, task), texts in zip(rows, found, strict=False)
@@ -245,10 +247,14 @@ class SqlReads:
         ]
 
     def _texts_of(
-        self, table: str, columns: tuple[str, ...], ids: Sequence[str]
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        ids: Sequence[str],
+        most: int = page_bounds.PAGE_BYTES,
     ) -> list[tuple[str, ...]]:
-        """These columns of the first of these rows, as many as a page may hold."""
-        given = {"ids": packed(ids), "most": page_bounds.PAGE_BYTES}
+        """These columns of the first of these rows, until they have so many bytes."""
+        given = {"ids": packed(ids), "most": most}
         return self._session.rows(self._sql.filled(table, columns), given)
 
     def _one(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:

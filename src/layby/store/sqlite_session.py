@@ -1,8 +1,7 @@
 """SQLite through Python's own driver: results and narrow rows travel as JSON."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, groupby
 from typing import Any, Final, TypeVar
@@ -63,9 +62,8 @@ class SqliteSession:
     def rows(self, statement: str, arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement, arguments).fetchall()
 
-    def each_row(self, statement: str, arguments: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-        with closing(self._connection.cursor()) as cursor:
-            yield from cursor.execute(statement, arguments)
+    def read_alone(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
+        return self.read(statement, decoder, *arguments)
 
     def queue(
         self, statement: str, arguments: Mapping[str, Any]

@@ -9,7 +9,6 @@ from layby.core.endings import OF_TREES, RUNS, STAGES, Stage
 from layby.core.model import EMPTY, NEVER
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect, quoted
-from layby.store.page_bounds import LIGHT
 from layby.store.tables import (
     FLOWS,
     HOLDERS,
@@ -66,14 +65,9 @@ class Statements:
     def _prepare_loads(self) -> None:
         """What a batch declares, and the few reads that are not by id."""
         among, cells = self.dialect.among, self.dialect.cells
-        self.pairs = self._all(self.pair, f"promises WHERE {among('id')}")
+        self.pairs = self._all(self._without_large_texts(), f"promises WHERE {among('id')}")
         self.lean_pairs = self._all(self.lean_pair, f"promises WHERE {among('id')}")
         self.filled = cache(self.dialect.filled)
-        weight = f"{self.dialect.size}(p.param) + {self.dialect.size}(p.value)"
-        self.weights = f"""
-            SELECT p.id, {weight} FROM {self.dialect.texts} CROSS JOIN promises AS p
-            WHERE p.id = r.value AND {weight} > {LIGHT}
-        """
         self.waits = self._waits_on()
         self.listeners = self._select(LISTENERS, among("awaited"))
         self.ids_of_branches = self._all(
@@ -245,6 +239,14 @@ class Statements:
                 WHERE {where} AND ({at}, {name}) {follows} (?, ?) AND {at} <= ?
                 ORDER BY {at}, {name} LIMIT ?) AS next""",
         )
+
+    def _without_large_texts(self) -> str:
+        """The pair of a row, with empty texts if it is heavy and they are fetched by themselves."""
+        pair, is_heavy = self.pair, self.dialect.is_heavy
+        for column in ("param", "value") if is_heavy else ():
+            text = f"promises.{quoted(column)}"
+            pair = pair.replace(text, f"CASE WHEN {is_heavy} THEN '' ELSE {text} END")
+        return pair
 
     def _waits_on(self) -> str:
         """The waits on some promises: of each a few more than one step handles."""
