@@ -11,11 +11,13 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import reference
 from bars import Bench, Result, percentile
@@ -34,6 +36,10 @@ RUDE_S = float(os.environ.get("RUDE_S", "600"))
 SETTLED_S = 20.0
 """After this the memory of the server counts: until then it grows to what it needs."""
 FLAT_MB = 20
+WINDOW_S = 30.0
+"""Memory is looked at every quarter of a second: what counts is the median of each window, since at
+any moment a few answers of 4 MB are being made, or not.
+"""
 
 
 # --- rude clients --------------------------------------------------------------------------------
@@ -216,6 +222,24 @@ def resident_mb(pid: int) -> float:
 
 
 @contextmanager
+def watched_memory(pid: int) -> Iterator[list[float]]:
+    """Megabytes, four times a second."""
+    found, over = [resident_mb(pid)], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.25):
+            found.append(resident_mb(pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
 def rude_clients(port: int, kinds: list[str]) -> Iterator[None]:
     command = [sys.executable, __file__, "rude", str(port), *kinds]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -231,17 +255,13 @@ def measured(kinds: list[str], quiet_s: float, rude_s: float) -> Iterator[Result
     with reference.folder() as folder, server(folder) as (port, pid):
         numbers_from(__file__, "polite", port, 2.0, "warm")
         quiet = numbers_from(__file__, "polite", port, quiet_s, "quiet")
+        settled_s = min(SETTLED_S, rude_s / 3)
         with rude_clients(port, kinds):
             began = resident_mb(pid)
-            first = numbers_from(__file__, "polite", port, min(SETTLED_S, rude_s / 3), "first")
-            resident: list[float] = []
-            rude: list[float] = []
-            until = time.perf_counter() + rude_s - min(SETTLED_S, rude_s / 3)
-            while time.perf_counter() < until:
-                resident.append(resident_mb(pid))
-                rude += numbers_from(__file__, "polite", port, 5.0, f"rude-{len(resident)}")
-            resident.append(resident_mb(pid))
-    yield compared(kinds, quiet, rude or first)
+            numbers_from(__file__, "polite", port, settled_s, "first")
+            with watched_memory(pid) as resident:
+                rude = numbers_from(__file__, "polite", port, rude_s - settled_s, "rude")
+    yield compared(kinds, quiet, rude)
     yield flat(kinds, began, resident, rude_s)
 
 
@@ -260,14 +280,22 @@ def compared(kinds: list[str], quiet: list[float], rude: list[float]) -> Result:
 
 
 def flat(kinds: list[str], began: float, resident: list[float], seconds: float) -> Result:
-    grown = max(resident) - resident[0]
+    levels = [median(each) for each in windows(resident, round(4 * min(WINDOW_S, seconds / 4)))]
+    grown = max(levels) - levels[0]
     return Result(
         f"memory of the server, {seconds:.0f} s of rude clients ({', '.join(kinds)})",
         f"{grown:.0f} MB more than after the first seconds",
         f"≤ {FLAT_MB} MB",
         grown <= FLAT_MB,
-        f"{began:.0f} MB before them, then {resident[0]:.0f} to {max(resident):.0f} MB",
+        f"{began:.0f} MB before them, then {levels[0]:.0f} to {max(levels):.0f} MB, at the end "
+        f"{levels[-1]:.0f}; at single moments {min(resident):.0f} to {max(resident):.0f} MB, "
+        f"the highest {max(resident) - resident[0]:.0f} MB above the first (the former measure)",
     )
+
+
+def windows(numbers: list[float], size: int) -> Iterator[list[float]]:
+    for start in range(0, max(len(numbers) - size, 0) + 1, size):
+        yield numbers[start : start + size]
 
 
 def rude() -> Iterator[Result]:
