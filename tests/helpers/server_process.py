@@ -107,8 +107,8 @@ class HungUp(Exception):
 class Peer:
     """One connection, kept alive, one request at a time. Every answer's form is looked at."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    def __init__(self, port: int, patience_s: float = PATIENCE_S) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), patience_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._asked = 0
         self._unread = b""

@@ -19,7 +19,9 @@ from layby.wire.decode import VERSION
 from tests.helpers.worlds import Answered
 
 PATIENCE_S = 90.0
-Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "slow", "html", "json", "busy", "pass"]
+Trouble = Literal[
+    "refuse", "lose", "cut", "twice", "hang", "slow", "html", "json", "busy", "unsure", "pass"
+]
 """What becomes of a request:
 
 `refuse`  the connection ends before the server hears of it
@@ -31,6 +33,7 @@ Trouble = Literal["refuse", "lose", "cut", "twice", "hang", "slow", "html", "jso
 `html`    a gateway answers 502 with a page; the server has not heard of it
 `json`    a gateway answers 502 with JSON of its own; the server has done it
 `busy`    503, as a server that stops says it
+`unsure`  503, but the server has done it: it cannot tell whether a commit has happened
 """
 When = Callable[[Any], bool]
 """Whether trouble is meant for a request with this data."""
@@ -179,6 +182,8 @@ class Meddler:
         for _ in range(2 if trouble == "twice" else 1):
             await _write(up, head + body)
             answer = await _unless_hung_up(_message(upstream), reader)
+        if trouble in ("json", "unsure"):
+            answer = _gateway(trouble, requests[0][0])
         await self._answer(trouble, answer, reader, writer)
 
     async def _answer(self, trouble: Trouble, answer: bytes, reader: Any, writer: Any) -> None:
@@ -190,7 +195,7 @@ class Meddler:
         if trouble == "hang":
             await reader.read()
             raise ConnectionResetError
-        await _write(writer, _gateway("json", "") if trouble == "json" else answer)
+        await _write(writer, answer)
 
     async def _stream(self, head: bytes, reader: Any, writer: Any, upstream: Any, up: Any) -> None:
         self._open_streams[writer] = up
@@ -326,7 +331,7 @@ async def _write(writer: asyncio.StreamWriter, content: bytes) -> None:
 
 
 def _gateway(trouble: str, kind: str) -> bytes:
-    if trouble == "busy":
+    if trouble in ("busy", "unsure"):
         head = {"corrId": "0", "status": 503, "version": VERSION}
         told = msgspec.json.encode({"kind": kind, "head": head, "data": "later"})
         return _http(b"503 Busy", b"application/json", told)

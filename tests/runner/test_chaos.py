@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pytest
+from deploy.topology import process
 
 from layby import Runner, Workflow
 from layby.core.model import NEVER
@@ -41,6 +42,10 @@ class Effect(NamedTuple):
     number: int
     """The try that left it."""
     at: int
+
+
+class HasEffects(Protocol):
+    effects_file: Path
 
 
 class Cluster:
@@ -151,7 +156,7 @@ def test_killed_again_and_again_everything_ends_well(
     assert repeated <= kills * 2 * SLOTS * 3
 
 
-def wait_for_work(found: Cluster, more: int, client: Process) -> None:
+def wait_for_work(found: HasEffects, more: int, client: process.Process) -> None:
     """Until so many effects have come, or for a moment: sooner or later nothing is left to do."""
     size, until_ = found.effects_file.stat().st_size, time.monotonic() + 1
 

@@ -4,12 +4,10 @@ hears what was done at another, once.
 
 import asyncio
 import re
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 from layby import Runner
 from layby.core.model import NEVER
 from layby.store.message_leases import LEASE_MS
+from tests.helpers.poll_streams import Stream
 from tests.helpers.postgres import PASSWORD, cluster
 from tests.helpers.raw_http import Line
 from tests.helpers.server_process import PATIENCE_S, Peer, ServerProcess
@@ -51,43 +50,6 @@ def streams(request: pytest.FixtureRequest) -> Iterator["Streams"]:
         each.close()
 
 
-class Stream:
-    """What a `/poll` stream carries, as an SDK reads it."""
-
-    def __init__(self, server: ServerProcess, group: str, name: str) -> None:
-        self._line = Line(server.port)
-        self._line.send(f"GET /poll/{group}/{name} HTTP/1.1\r\nhost: here\r\n\r\n".encode())
-        assert self._line.head()[0] == 200
-        self._has_grown = threading.Condition()
-        self.heard: list[Any] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        with suppress(OSError, EOFError):
-            for each in self._line.events():
-                with self._has_grown:
-                    self.heard.append(each)
-                    self._has_grown.notify_all()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._line.socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._line.socket.close()
-
-    def until(self, count: int, seconds: float = PATIENCE_S) -> list[Any]:
-        with self._has_grown:
-            assert self._has_grown.wait_for(lambda: len(self.heard) >= count, seconds), self.heard
-            return self.heard
-
-    @property
-    def tasks(self) -> list[str]:
-        """Without the group."""
-        ids = [each["data"]["task"]["id"] for each in self.heard if each["kind"] == "execute"]
-        return [each.partition(".")[2] for each in ids]
-
-
 class Streams(list[Stream]):
     """Those of one test."""
 
@@ -95,7 +57,7 @@ class Streams(list[Stream]):
 
     def open(self, server: ServerProcess, name: str) -> Stream:
         """It is connected when this returns."""
-        self.append(Stream(server, self.group, name))
+        self.append(Stream(server.port, self.group, name))
         return self[-1]
 
     def call(self, name: str) -> dict[str, Any]:

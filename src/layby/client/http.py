@@ -263,6 +263,8 @@ class HttpClient:
             why = next((f": {reply.data}" for reply in replies if reply.status == 503), why)
             batch = await self._conclude_all(batch, replies)
         if busy:
+            for pending in busy:  # a server that lost its database may not know what became of it
+                pending.may_have_arrived = True
             self._first.failed("it cannot serve now")
         return busy, StoreUnavailable(f"the server at {self.transport.url} cannot serve now{why}")
 

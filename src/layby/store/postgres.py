@@ -18,6 +18,7 @@ from layby.store.announcement import EVERYTHING, Announcement
 from layby.store.api import Heard, LeasedMessage, Wants
 from layby.store.locked_rows import LockedRows, awaiters_in, most_to_lock
 from layby.store.message_leases import MessageLeases
+from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_clock import DatabaseClock, Elapsed
 from layby.store.postgres_connection import BY_INDEX, Connector
 from layby.store.postgres_dialect import PostgresDialect
@@ -49,8 +50,10 @@ class PostgresStore(SqlStore):
     ) -> None:
         """`durability`: normal does not wait for the disk of the database."""
         is_full = durability == "full"
-        connector = Connector(url, {**BY_INDEX, "synchronous_commit": "on" if is_full else "off"})
         prepare_schema(url)
+        self._watch = AnswerWatch(url)
+        commits = {"synchronous_commit": "on" if is_full else "off"}
+        connector = Connector(url, {**BY_INDEX, **commits}, self._watch)
         super().__init__(connector, _DIALECT, settings, calendar, connector.name)
         assert isinstance(self._session, PostgresSession)
         self._writer = self._session
@@ -98,10 +101,10 @@ class PostgresStore(SqlStore):
 
     def share(self, heard: Heard, wants: Wants) -> None:
         self._leases.wants = wants
-        self._signals = Signals(self._url, heard)
+        self._signals = Signals(self._url, heard, self._watch)
 
     def open_reader(self, give_way: Callable[[], None]) -> PostgresSnapshots:
-        return PostgresSnapshots(self._url, self._sql, self._name, give_way)
+        return PostgresSnapshots(self._url, self._sql, self._name, give_way, self._watch)
 
     def close(self) -> None:
         if self._signals is not None:
@@ -110,6 +113,7 @@ class PostgresStore(SqlStore):
             self._signals.tell(EVERYTHING)
             self._signals.stop()
         super().close()
+        self._watch.stop()
 
     # --- who is there --------------------------------------------------------------------
 

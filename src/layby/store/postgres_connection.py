@@ -12,6 +12,7 @@ from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from layby.core.pauses import Pauses
 from layby.errors import StoreAway, StoreUnavailable, StoreUnreadable
 from layby.store.postgres_address import without_password
+from layby.store.postgres_answers import OWN, AnswerWatch, Backend, StoreConnection
 from layby.store.postgres_failures import explained, told
 
 OLDEST_POSTGRES: Final = 140_000
@@ -46,14 +47,20 @@ BY_INDEX: Final = {
 """What the writer has besides."""
 _SET: Final = "SELECT set_config(key, value, false) FROM json_each_text(CAST(%s AS json))"
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection = StoreConnection
 
 
 class Connector:
     """Makes connections to one database. While that is away it does not try again at once."""
 
-    def __init__(self, url: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: Mapping[str, str] | None = None,
+        watch: AnswerWatch | None = None,
+    ) -> None:
         self._url = url
+        self._watch = watch
         self.name = without_password(url)
         """What messages call it."""
         self._settings = {**SESSION, **(settings or {})}
@@ -91,7 +98,7 @@ class Connector:
         return None
 
     def _connect(self) -> Connection:
-        connection = psycopg.connect(
+        connection = StoreConnection.connect(
             self._url,
             autocommit=True,
             connect_timeout=CONNECT_S,
@@ -99,12 +106,14 @@ class Connector:
             keepalives_idle=30,
             tcp_user_timeout=30_000,
         )
+        connection.watch = self._watch
         try:
             self._check_version(connection.info.server_version)
             connection.prepared_max = 1_000
             connection.adapters.register_dumper(int, Int8Dumper)
             connection.adapters.register_dumper(int, Int8BinaryDumper)
             connection.execute(_SET, (_json(self._settings),))
+            connection.backend = Backend(*connection.execute(OWN).fetchall()[0])
         except BaseException:
             connection.close()
             raise

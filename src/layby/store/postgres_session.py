@@ -22,6 +22,7 @@ from layby.errors import StoreAway, StoreError, StoreMigrated, StoreUnavailable
 from layby.store.api import StoreConflict
 from layby.store.bulk import Bulk, Wide
 from layby.store.migrate import OLDEST_CODE, newest_known, too_new
+from layby.store.postgres_answers import END, UNKNOWN, Backend
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, is_lost
 from layby.store.session import Queued, Reading, packed
@@ -37,7 +38,8 @@ _STAMP: Final = """
     SELECT CAST(pg_current_xact_id() AS text),
         CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)
 """
-_STATUS: Final = "SELECT pg_xact_status(CAST(%s AS xid8))"
+# As long as it is in progress, nobody but the former connection could go on with it.
+_STATUS: Final = f"SELECT pg_xact_status(CAST(%s AS xid8)), ARRAY({END})"
 
 
 class PostgresSession:
@@ -47,6 +49,8 @@ class PostgresSession:
         self._connector = connector
         self._begin = begin
         self._connection: Connection | None = None
+        self._former: Backend | None = None
+        """What was at the other end of a connection that broke: it may not know."""
         self._has_begun = False
         self._waiting: list[tuple[str, Arguments]] = []
         """Writes that leave with the commit."""
@@ -66,6 +70,9 @@ class PostgresSession:
         self._waiting.clear()
         if self._connection is None:
             self._connection = self._connector.connect()
+            if self._former is not None:
+                self._connection.execute(END, self._former)
+                self._former = None
 
     def commit(self) -> None:
         if not self._has_begun and not self._waiting:
@@ -107,7 +114,8 @@ class PostgresSession:
         self._drop()
         if self._xact_id is None:
             raise StoreUnavailable(_unknown(self._connector.name)) from error
-        outcome = self._connector.ask_again(_STATUS, (self._xact_id,), unless="in progress")
+        asked = (self._xact_id, *(self._former or UNKNOWN))
+        outcome = self._connector.ask_again(_STATUS, asked, unless="in progress")
         if outcome == "aborted":
             raise StoreConflict from error
         if outcome != "committed":
@@ -117,6 +125,7 @@ class PostgresSession:
         connection, self._connection = self._connection, None
         self._has_begun = False
         if connection is not None:
+            self._former = connection.backend
             connection.close()
 
     # --- reads ---------------------------------------------------------------------------

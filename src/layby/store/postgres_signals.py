@@ -21,12 +21,15 @@ from layby.core.model import HeldKey
 from layby.core.pauses import Pauses
 from layby.errors import StoreError
 from layby.store.announcement import EVERYTHING, Announcement, of_text, to_text
+from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_connection import Connection, Connector
 
 logger = logging.getLogger(__name__)
 
 CHANNEL: Final = "layby"
 STOP_S: Final = 2.0
+PING_S: Final = 5.0
+"""After so much silence the connection is tried: it may be open on our side only."""
 _VOUCHING: Final = "1818327394"
 """The first number of these advisory locks; the second one stands for a holder."""
 _HOLD: Final = f"SELECT pg_try_advisory_lock({_VOUCHING}, hashtext(%s || '/' || %s))"
@@ -41,6 +44,7 @@ VOUCHED: Final = f"""
                 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
 _TELL: Final = f"SELECT pg_notify('{CHANNEL}', %s)"
+_PING: Final = "SELECT 1"
 _PAUSES: Final = Pauses(0.1, longest=2.0)
 # A hint need not reach the disk.
 _SETTINGS: Final = {"synchronous_commit": "off"}
@@ -51,8 +55,8 @@ Heard = Callable[[Announcement], None]
 class Signals:
     """`heard` is called in the thread of the signals: it must not block."""
 
-    def __init__(self, url: str, heard: Heard) -> None:
-        self._connector = Connector(url, _SETTINGS)
+    def __init__(self, url: str, heard: Heard, watch: AnswerWatch) -> None:
+        self._connector = Connector(url, _SETTINGS, watch)
         self._heard = heard
         self._told: deque[Announcement] = deque()
         self._wake, self._woken = socket.socketpair()
@@ -112,7 +116,9 @@ class Signals:
     def _serve(self, connection: Connection) -> None:
         own = connection.info.backend_pid
         while not self._stopping.is_set():
-            select.select([connection, self._woken], [], [])
+            ready, _, _ = select.select([connection, self._woken], [], [], PING_S)
+            if not ready:
+                connection.execute(_PING)
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
             self._hold(connection)

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Final
 
 from layby.errors import ReadRefused, StoreBusy
+from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_connection import BY_INDEX, Connector
 from layby.store.postgres_session import Arguments, Cursor, PostgresSession
 from layby.store.sql_reads import SqlReads
@@ -18,8 +19,8 @@ READ_ONLY: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 class TimedSession(PostgresSession):
     """Ends what it is asked when its time is over: between two statements, and within one."""
 
-    def __init__(self, url: str, give_way: Callable[[], None]) -> None:
-        super().__init__(Connector(url, BY_INDEX), READ_ONLY)
+    def __init__(self, url: str, give_way: Callable[[], None], watch: AnswerWatch) -> None:
+        super().__init__(Connector(url, BY_INDEX, watch), READ_ONLY)
         self._give_way = give_way
         self.until = inf
 
@@ -39,8 +40,15 @@ class TimedSession(PostgresSession):
 class PostgresSnapshots(SqlReads):
     """See `api.StoreReader`."""
 
-    def __init__(self, url: str, sql: Statements, name: str, give_way: Callable[[], None]) -> None:
-        self._timed = TimedSession(url, give_way)
+    def __init__(
+        self,
+        url: str,
+        sql: Statements,
+        name: str,
+        give_way: Callable[[], None],
+        watch: AnswerWatch,
+    ) -> None:
+        self._timed = TimedSession(url, give_way, watch)
         super().__init__(self._timed, sql, name)
 
     @contextmanager

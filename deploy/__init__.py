@@ -1,0 +1,1 @@
+"""How layby is deployed: images and manifests, and the same on one machine (`topology`)."""

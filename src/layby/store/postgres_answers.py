@@ -1,0 +1,157 @@
+"""Notices answers of PostgreSQL that will never come, because a connection is only half open.
+
+A machine or a proxy in between may go silent without ending a connection: then the kernel has
+nothing to report, and a statement would be waited for for ever. A limit alone does not tell that
+from a statement that takes long. So after a while the database is asked, through another
+connection, whether it still works on ours. If not, ours is ended: who waits sees that it broke.
+"""
+
+import logging
+import os
+import select
+import socket
+import threading
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg import pq
+
+from layby.store.postgres_address import without_password
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+SILENT_S: Final = 2.0
+"""An answer that takes longer is asked about, as often as this."""
+PROBE_S: Final = 2
+DOUBTS: Final = 2
+"""How often nobody may be found to work on an answer: it may be on its way."""
+
+_STARTED: Final = "CAST(extract(epoch FROM backend_start) AS text)"
+_ACTIVE: Final = f"""
+    SELECT pid, {_STARTED} FROM pg_stat_activity WHERE state = 'active' AND usename = current_user
+"""
+OWN: Final = f"SELECT pid, {_STARTED} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+END: Final = f"""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE pid = %s AND {_STARTED} = %s AND state <> 'active'
+"""
+"""What nobody can reach any more keeps its locks no longer."""
+
+
+class Backend(NamedTuple):
+    """The process of the database at the other end; its number may be used again."""
+
+    pid: int
+    started: str
+
+
+UNKNOWN: Final = Backend(0, "")
+
+
+class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
+    """Whatever it waits for is watched."""
+
+    watch: "AnswerWatch | None" = None
+    backend = UNKNOWN
+    """Kept here: a connection that broke does not tell."""
+
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        if self.watch is None:
+            return super().wait(*arguments, **options)
+        self.watch.begins(self)
+        try:
+            return super().wait(*arguments, **options)
+        finally:
+            self.watch.ends(self)
+
+
+class _Waiting:
+    def __init__(self) -> None:
+        self.since = self.asked_at = monotonic()
+        self.doubts = 0
+
+
+class AnswerWatch:
+    """For all connections of a process to one database, in a thread of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._waiting: dict[StoreConnection, _Waiting] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="layby-answers", daemon=True)
+        self._thread.start()
+
+    def begins(self, connection: StoreConnection) -> None:
+        self._waiting[connection] = _Waiting()
+
+    def ends(self, connection: StoreConnection) -> None:
+        with self._lock:  # from now on its file number may be another's
+            self._waiting.pop(connection, None)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(PROBE_S)
+
+    # --- in the thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            try:
+                self._look()
+            except Exception:
+                logger.exception("answers of the database are not watched: trying again")
+
+    def _look(self) -> None:
+        now = monotonic()
+        waiting = list(self._waiting.items())
+        silent = [(key, each) for key, each in waiting if now - each.asked_at >= SILENT_S]
+        if not silent:
+            return
+        active = self._active()
+        for connection, each in silent:
+            each.asked_at = monotonic()
+            each.doubts = 0 if connection.backend in active else each.doubts + 1
+            if each.doubts >= DOUBTS:
+                self._end(connection, each)
+
+    def _active(self) -> set[Backend]:
+        """Those that work; nobody, if that cannot be found out."""
+        try:
+            probe = psycopg.connect(self._url, autocommit=True, connect_timeout=PROBE_S)
+        except psycopg.Error:
+            return set()
+        try:
+            return _backends(probe.pgconn)
+        except psycopg.Error:
+            return set()
+        finally:
+            probe.close()
+
+    def _end(self, connection: StoreConnection, waiting: _Waiting) -> None:
+        with self._lock, suppress(OSError, psycopg.Error):
+            if self._waiting.get(connection) is not waiting:
+                return
+            with socket.socket(fileno=os.dup(connection.fileno())) as ours:
+                ours.shutdown(socket.SHUT_RDWR)
+        told = "%s: nothing works on a statement sent %.1f s ago, so its connection is ended"
+        logger.warning(told, without_password(self._url), monotonic() - waiting.since)
+
+
+def _backends(connection: pq.abc.PGconn) -> set[Backend]:
+    """What is active; nobody, if there is no answer in time: this may be silent as well."""
+    until = monotonic() + PROBE_S
+    connection.send_query(_ACTIVE.encode())
+    while connection.is_busy():
+        ready, _, _ = select.select([connection.socket], [], [], max(0.0, until - monotonic()))
+        if not ready:
+            return set()
+        connection.consume_input()
+    found = connection.get_result()
+    if found is None:
+        return set()
+    cells = ((found.get_value(row, 0), found.get_value(row, 1)) for row in range(found.ntuples))
+    return {Backend(int(pid or 0), (started or b"").decode()) for pid, started in cells}

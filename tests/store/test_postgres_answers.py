@@ -1,0 +1,97 @@
+"""Connections to PostgreSQL that are open on one side only: what waits for an answer goes on."""
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from layby.core import commands as c
+from layby.engine.engine import Engine
+from layby.store import postgres_answers
+from layby.store.postgres_answers import AnswerWatch
+from layby.store.postgres_connection import Connector
+from tests.helpers import requests as r
+from tests.helpers.postgres import cluster
+from tests.helpers.troubled_link import Cut, TroubledLink
+from tests.helpers.two_engines import running, told, until_available
+
+QUICK_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here has to wait for as long as in earnest."""
+    monkeypatch.setattr(postgres_answers, "SILENT_S", QUICK_S)
+    monkeypatch.setattr(postgres_answers, "LOOK_S", QUICK_S / 4)
+    monkeypatch.setattr(postgres_answers, "PROBE_S", 1)
+
+
+@pytest.fixture
+def database() -> str:
+    return cluster().new_database()
+
+
+@pytest.fixture
+def link() -> Iterator[TroubledLink]:
+    with TroubledLink(("127.0.0.1", cluster().port)) as link:
+        yield link
+
+
+@pytest.fixture
+def engine(link: TroubledLink, database: str) -> Iterator[Engine]:
+    with running(cluster().tcp_url(database, port=link.port)) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("how", ["silent", "far", "near", "reset"])
+def test_a_connection_that_is_only_half_open_is_left(
+    engine: Engine, link: TroubledLink, how: Cut
+) -> None:
+    """Whoever asks is told after a few seconds, and served through the next connection."""
+    assert engine.call(r.promise("p", 10**15)).is_ok
+    assert link.cut(how) >= 2
+    assert until_available(engine, r.settle("p")).is_ok
+
+
+def test_locks_of_a_connection_that_was_lost_are_not_waited_for(
+    engine: Engine, link: TroubledLink, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database does not hear that it is over: its end of the transaction is ended."""
+    assert engine.call(r.promise("p", 10**15)).is_ok
+    session = engine._store._session  # pyright: ignore[reportAttributeAccessIssue] - as it is
+    run, is_cut = session._run, threading.Event()
+
+    def cut_before_the_commit(statements):
+        if statements[-1][0] == "COMMIT" and not is_cut.is_set():
+            is_cut.set()
+            run(statements[:-1])
+            link.cut("near")
+        return run(statements)
+
+    monkeypatch.setattr(session, "_run", cut_before_the_commit)
+    settled = told(engine, r.settle("p"))
+    assert is_cut.is_set()
+    assert settled.promise.state == "resolved"
+    assert told(engine, c.GetPromise(id="p")).promise == settled.promise
+    assert engine.replays == 1
+
+
+def test_a_statement_that_takes_long_is_waited_for(database: str) -> None:
+    """Somebody works on it."""
+    watch = AnswerWatch(cluster().url(database))
+    with Connector(cluster().url(database), watch=watch).connect() as connection:
+        connection.execute("SELECT pg_sleep(%s)", (5 * QUICK_S,))
+    watch.stop()
+
+
+def test_a_database_that_cannot_be_asked_does_not_work(link: TroubledLink, database: str) -> None:
+    """Neither does who is asked about the silence answer."""
+    url = cluster().tcp_url(database, port=link.port)
+    watch = AnswerWatch(url)
+    connection = Connector(url, watch=watch).connect()
+    link.is_silent = True
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute("SELECT 1")
+    connection.close()
+    watch.stop()
