@@ -27,7 +27,7 @@ class Echo:
         while True:
             taken, _ = self._listener.accept()
             with taken:
-                got = b"".join(iter(lambda: taken.recv(1 << 16), b""))
+                got = received(taken)
                 if got == b"end":
                     return
                 taken.sendall(self._name + got)
@@ -51,7 +51,12 @@ def asked(port: int, content: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as caller:
         caller.sendall(content)
         caller.shutdown(socket.SHUT_WR)
-        return b"".join(iter(lambda: caller.recv(1 << 16), b""))
+        return received(caller)
+
+
+def received(peer: socket.socket) -> bytes:
+    """All that comes until it ends."""
+    return b"".join(iter(lambda: peer.recv(1 << 16), b""))
 
 
 def test_targets_take_turns(echoes: list[Echo]):
