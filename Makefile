@@ -4,6 +4,8 @@
 
 PYTHON ?= python3
 WORKERS ?= 3
+SEED ?= 2
+FLOWS ?= examples/fan_out.py
 
 # The tests start hundreds of Python processes: each would compile all of layby anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -12,11 +14,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK := requirements/dev.txt
+IMAGE_LOCK := requirements/server.txt
 LOCK_TOOL := .cache/lock
 LOCK_TOOL_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
+.PHONY: help setup demo test test-fast chaos topology test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +44,12 @@ test: $(READY) ## Run the tests (WORKERS=3 processes; WORKERS=0 for one, to debu
 
 test-fast: $(READY) ## Run the tests of the rules alone: core, model, store, workflow; under 40 seconds
 	$(BIN)/pytest -n $(WORKERS) tests/core tests/model tests/store tests/workflow $(ARGS)
+
+chaos: $(READY) ## Kill, cut and restart everything during 2,000 runs on PostgreSQL (SEED=2, 3 or 4)
+	$(BIN)/pytest -s -m slow tests/deploy/test_chaos.py -k seed$(SEED) $(ARGS)
+
+topology: $(READY) ## Servers, workers, a balancer and PostgreSQL on this machine (FLOWS=a file with workflows)
+	@$(BIN)/python -m deploy.topology $(FLOWS) $(ARGS)
 
 test-slow: $(READY) ## Run the tests marked slow
 	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
@@ -85,10 +94,13 @@ lock-tool:
 	@test -x $(LOCK_TOOL)/bin/uv || $(PYTHON) -m venv $(LOCK_TOOL)
 	@$(LOCK_TOOL)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(LOCK_TOOL_VERSION)
 
-lock: lock-tool ## Renew the lock (ARGS=--upgrade for the newest versions)
+lock: lock-tool ## Renew the lock, and that of the container image (ARGS=--upgrade for the newest versions)
 	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --extra server --extra graph --extra postgres --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-config \
 	  --custom-compile-command "make lock" --output-file $(LOCK) --quiet $(ARGS)
+	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --extra server --extra postgres --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-config --no-annotate --constraint $(LOCK) \
+	  --custom-compile-command "make lock" --output-file $(IMAGE_LOCK) --quiet
 
 SDK_LOCKS := $(wildcard tests/sdk/python/requirements-*.txt)
 

@@ -29,6 +29,7 @@ from tests.runner.test_chaos import CLIENT, Effect
 LEASE_S = 2
 SLOTS = 8
 TIMERS = 4
+READY_S = 60
 ARM_MS = 2_000
 """How soon they are due: by then all are armed, and the server is dead."""
 TIMER = {"resonate:timer": "true"}
@@ -159,6 +160,7 @@ class Chaos:
     def kill_server(self) -> None:
         """Just after it has armed timers, which another one has to see to."""
         dying, other = self._chance.sample(self._found.servers, 2)
+        self._until_ready()
         stream = Stream(self._found.ports[other], "timers", other)
         try:
             due = self._arm(dying, f"poll://uni@timers/{other}")
@@ -172,6 +174,14 @@ class Chaos:
             stream.close()
         self._found.processes[dying].start()
         self.say(f"timers were at most {max(self.lateness_s[-len(due) :]):.2f} s late")
+
+    def _until_ready(self) -> None:
+        """Whatever was done to them before: they are back by themselves, in good time."""
+        until = time.monotonic() + READY_S
+        while not all(self._found.is_ready(each) for each in self._found.servers):
+            assert time.monotonic() < until, "a server has not come back"
+            self._start_again()
+            self._pause.wait(0.1)
 
     def _arm(self, server: str, address: str) -> list[int]:
         """When they are due."""
