@@ -19,7 +19,7 @@ LOCK_TOOL := .cache/lock
 LOCK_TOOL_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast chaos topology test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
+.PHONY: help setup demo test test-fast chaos topology test-shared test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ topology: $(READY) ## Servers, workers, a balancer and PostgreSQL on this machin
 
 test-slow: $(READY) ## Run the tests marked slow
 	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
+
+test-shared: $(READY) ## Run the tests of several servers on one PostgreSQL that take a while
+	$(BIN)/pytest -n $(WORKERS) -m shared tests/deploy tests/server $(ARGS)
 
 sdk-setup: $(READY) ## Install the Resonate SDKs we test against; needs npm (test-sdk does it by itself)
 	@$(BIN)/python -m tests.sdk.install
@@ -127,7 +130,7 @@ ci-tools: ## Install what ci needs beyond PyPI and npm (libfaketime), if we may
 # Every phase runs, so one push shows everything that is wrong; the tests come last so that
 # their closing lines are the last words.
 ci: $(READY) ## All checks, as CI runs them
-	@failed=; for phase in ci-tools lint types test-sdk test; do \
+	@failed=; for phase in ci-tools lint types test-sdk test-shared test; do \
 	  printf '\n== %s\n' $$phase; \
 	  LAYBY_REQUIRE_TOOLS=1 $(MAKE) --no-print-directory $$phase || failed="$$failed $$phase"; \
 	done; \

@@ -24,7 +24,7 @@ PACE_S = 0.03
 @pytest.mark.parametrize(
     ("seed", "runs", "rounds"),
     [
-        pytest.param(1, 150, 1, id="small"),
+        pytest.param(1, 150, 1, id="small", marks=pytest.mark.shared),
         *[pytest.param(x, 2_000, 5, id=f"seed{x}", marks=pytest.mark.slow) for x in range(2, 5)],
     ],
 )

@@ -31,6 +31,7 @@ async def run_one(url: str) -> None:
         assert (await run.result(timeout=RESULT_S)).to_dict().keys() == {"first", "second"}
 
 
+@pytest.mark.shared
 @pytest.mark.timeout(120)
 def test_it_starts_serves_and_leaves_nothing(tmp_path: Path):
     """Ctrl-C ends all its processes, and the data is gone."""

@@ -23,6 +23,8 @@ from tests.helpers.postgres import cluster
 from tests.helpers.server_process import PATIENCE_S, Peer, ServerProcess
 from tests.runner.postgres_flows import steps
 
+pytestmark = pytest.mark.shared
+
 NOTHING = {"headers": {}, "data": ""}
 MANY = 60
 TWICE_S = 2.5
