@@ -114,6 +114,12 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
+    def pid(self) -> int:
+        """Of the process that starts all others."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
@@ -161,7 +167,7 @@ def cluster() -> Cluster:
     try:
         made = Cluster()
     except LookupError as missing:
-        if os.environ.get("LAYBY_REQUIRE_TOOLS"):
+        if os.environ.get("LAYBY_REQUIRE_TOOLS") or os.environ.get("LAYBY_TEST_STORE"):
             raise
         pytest.skip(str(missing))
     atexit.register(made.remove)

@@ -87,7 +87,8 @@ def _socket_of(server: Server) -> str:
     return f"unix:{server.config.db.removeprefix('sqlite:')}.sock"
 
 
-REMOTE = pytest.mark.parametrize("place", [_http, _shared], ids=["http", "socket"])
+SHARED = pytest.param(_shared, id="socket", marks=pytest.mark.files_only("a socket beside a file"))
+REMOTE = pytest.mark.parametrize("place", [pytest.param(_http, id="http"), SHARED])
 
 
 def at(
@@ -361,6 +362,7 @@ async def _has_worker(client: Runner, name: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.files_only("the socket beside a file")
 def test_a_blocking_client(tmp_path: Path):
     """For code without an event loop: the same."""
     address = f"sqlite:{tmp_path / 'layby.db'}"
