@@ -301,6 +301,7 @@ def test_a_life_that_nobody_can_run_is_told_of(tmp_path: Path, caplog: pytest.Lo
     at(_http, tmp_path, scene)
 
 
+@pytest.mark.files_only("a server that must answer within 50 ms")
 def test_a_server_that_is_gone_is_told_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

@@ -329,7 +329,7 @@ def test_an_id_with_nul_is_refused_for_itself(engine: Engine) -> None:
     assert told(engine, c.GetPromise(id="a\\u0000b")).promise.id == "a\\u0000b"
 
 
-@given(st.lists(st.text(st.sampled_from("\0\\u0a\1[\""))))
+@given(st.lists(st.text(st.sampled_from('\0\\u0a\1["'))))
 def test_nul_is_exchanged_in_lists_and_nothing_else(texts: list[str]) -> None:
     looked_for = msgspec.json.decode(_without_nul(packed(texts)))
     assert looked_for == [each.replace("\0", "\1") for each in texts]
