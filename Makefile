@@ -45,9 +45,11 @@ test-fast: $(READY) ## Run the tests of the rules alone: core, model, store, wor
 test-slow: $(READY) ## Run the tests marked slow
 	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
 
-# Every test here runs on PostgreSQL instead of files and memory (tests/helpers/places.py).
+# Every test here runs on PostgreSQL instead of files and memory (tests/helpers/places.py), but for
+# those that need no store at all.
 ON_POSTGRES := tests/model/test_engine.py tests/runner tests/worker tests/examples \
-  tests/server/test_histories.py tests/server/test_shared_histories.py
+  tests/server/test_histories.py tests/server/test_shared_histories.py \
+  --ignore-glob 'tests/worker/test_credit_*' --ignore tests/worker/test_wheel.py
 
 test-postgres: $(READY) ## Run the tests of workflows, crashes, examples and servers on PostgreSQL
 	LAYBY_TEST_STORE=postgres $(BIN)/pytest -n $(WORKERS) -m "not slow and not sdk and not files_only" $(ON_POSTGRES) $(ARGS)

@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 
 from layby.cli.doctor import examine, examine_database
 from layby.clock import virtual_clock
+from layby.core.invariants import Violation
 from layby.core.settings import Settings
 from layby.core.state import State
 from layby.engine import opening
@@ -101,7 +102,7 @@ def state_of(file: Path) -> State:
         reader.close()
 
 
-def violations(file: Path) -> list[str]:
+def violations(file: Path) -> list[Violation]:
     """What `layby doctor` finds wrong."""
     if _databases is None:
         return examine(file, limit=0).violations

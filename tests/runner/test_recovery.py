@@ -244,7 +244,6 @@ def test_a_poison_task_ends_as_worker_lost(tmp_path: Path):
     assert doctor(file) == 0
 
 
-@pytest.mark.postgres
 def test_a_process_asked_to_stop_hands_its_work_over(tmp_path: Path):
     """Running and parked tasks go to the next process at once, and no crash is counted."""
     file, effects = tmp_path / "layby.db", Effects(tmp_path)
