@@ -19,7 +19,7 @@ LOCK_TOOL := .cache/lock
 LOCK_TOOL_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast chaos topology test-shared test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
+.PHONY: help setup demo test test-fast chaos topology test-shared test-postgres test-slow sdk-setup test-sdk cover lint format types bench walk api-snapshot lock-tool lock sdk-lock ci-tools ci clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,11 +57,21 @@ test-slow: $(READY) ## Run the tests marked slow
 test-shared: $(READY) ## Run the tests of several servers on one PostgreSQL that take a while
 	$(BIN)/pytest -n $(WORKERS) -m shared tests/deploy tests/server $(ARGS)
 
+# Every test here runs on PostgreSQL instead of files and memory (tests/helpers/places.py), but for
+# those that need no store at all.
+ON_POSTGRES := tests/model/test_engine.py tests/runner tests/worker tests/examples \
+  tests/server/test_histories.py \
+  --ignore-glob 'tests/worker/test_credit_*' --ignore tests/worker/test_wheel.py
+
+test-postgres: $(READY) ## Run the tests of workflows, crashes, examples and servers on PostgreSQL
+	LAYBY_TEST_STORE=postgres $(BIN)/pytest -n $(WORKERS) -m "not slow and not sdk and not shared and not files_only" $(ON_POSTGRES) $(ARGS)
+
 sdk-setup: $(READY) ## Install the Resonate SDKs we test against; needs npm (test-sdk does it by itself)
 	@$(BIN)/python -m tests.sdk.install
 
-test-sdk: sdk-setup ## Run real SDKs, unmodified, against a real server
+test-sdk: sdk-setup ## Run real SDKs, unmodified, against a real server: the newest of them on PostgreSQL too
 	$(BIN)/pytest -n $(WORKERS) -m sdk tests/sdk $(ARGS)
+	LAYBY_TEST_STORE=postgres $(BIN)/pytest -n $(WORKERS) -m sdk tests/sdk $(ARGS)
 
 cover: $(READY) ## Show the branches of core that no test reaches
 	$(BIN)/coverage run -m pytest $(ARGS)
@@ -130,7 +140,7 @@ ci-tools: ## Install what ci needs beyond PyPI and npm (libfaketime), if we may
 # Every phase runs, so one push shows everything that is wrong; the tests come last so that
 # their closing lines are the last words.
 ci: $(READY) ## All checks, as CI runs them
-	@failed=; for phase in ci-tools lint types test-sdk test-shared test; do \
+	@failed=; for phase in ci-tools lint types test-sdk test-shared test-postgres test; do \
 	  printf '\n== %s\n' $$phase; \
 	  LAYBY_REQUIRE_TOOLS=1 $(MAKE) --no-print-directory $$phase || failed="$$failed $$phase"; \
 	done; \

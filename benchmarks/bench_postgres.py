@@ -31,9 +31,15 @@ DISK = os.environ.get("BENCH_DIR", "/var/tmp")
 @contextmanager
 def database() -> Iterator[str]:
     """The address of an empty one on the real disk."""
+    with cluster_on_disk() as cluster:
+        yield cluster.url(cluster.new_database())
+
+
+@contextmanager
+def cluster_on_disk() -> Iterator[Cluster]:
     cluster = Cluster({}, parent=DISK)
     try:
-        yield cluster.url(cluster.new_database())
+        yield cluster
     finally:
         cluster.remove()
 

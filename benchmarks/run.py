@@ -19,6 +19,7 @@ import bench_reads
 import bench_retention
 import bench_rude
 import bench_server
+import bench_shared
 import bench_slots
 import bench_suspended
 import bench_worker
@@ -34,7 +35,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     5: bench_slots.BENCHES,
     6: bench_graph.BENCHES,
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
-    13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES),
+    13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES, *bench_shared.BENCHES),
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 

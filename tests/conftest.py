@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.helpers.child_processes import left_behind
+from tests.helpers.places import ALL_ON_POSTGRES, is_virtual, on_postgres
 from tests.helpers.postgres import remove_cluster
 from tests.helpers.worlds import BACKENDS, World
 
@@ -46,6 +47,32 @@ def world(request: pytest.FixtureRequest, world_options: dict[str, Any]) -> Iter
     """An engine on each store, with time that moves when told to."""
     with World(request.param, **world_options) as world:
         yield world
+
+
+@pytest.fixture(autouse=True)
+def stored_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What addresses of files and of memory mean: see `tests.helpers.places`."""
+    if not getattr(request, "param", ALL_ON_POSTGRES):
+        yield
+        return
+    if reason := request.node.get_closest_marker("files_only"):
+        pytest.skip(*reason.args)
+    with on_postgres():
+        yield
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A database has a time of its own, which no test can move."""
+    if ALL_ON_POSTGRES:
+        virtual = [each for each in items if is_virtual(each)]
+        config.hook.pytest_deselected(items=virtual)
+        items[:] = [each for each in items if each not in set(virtual)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests marked `postgres` run there too, even where all others run on files and in memory."""
+    if metafunc.definition.get_closest_marker("postgres") and not ALL_ON_POSTGRES:
+        metafunc.parametrize("stored_on", [False, True], ids=["", "postgres"], indirect=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

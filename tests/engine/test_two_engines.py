@@ -105,6 +105,20 @@ def test_a_task_is_halted_while_its_holder_takes_another() -> None:
         shared.check()
 
 
+def test_who_waited_for_a_lock_is_told_of_what_was_born_meanwhile() -> None:
+    """A task is claimed with all of its branch, in which a third engine has created something."""
+    with sharing(engines=3) as shared:
+        one, _, three = shared.engines
+        assert one.call(r.claimed("t", ttl=10**9, branch="b")).is_ok
+        released, claim = shared.meeting(
+            c.ReleaseTask(id="t", version=1),
+            r.acquire("t", 1),
+            lambda: told(three, r.promise("x", branch="b")),
+        )
+        assert (released.status, claim.status) == (200, 200)
+        assert [each.id for each in claim.data.preload] == ["x"]
+
+
 def test_siblings_that_end_at_once_count_each_other() -> None:
     """Halves of a fan-in end on two engines: the last one, whichever that is, wakes the node."""
     with sharing() as shared:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from layby.testing import current_clock, deterministic_runner, virtual_test
+from tests.helpers.places import program_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -46,7 +47,7 @@ SAYS = {
 
 def run(example: Path, folder: Path) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-W", "error", example],
+        [sys.executable, "-W", "error", program_of(example, folder)],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -88,10 +89,11 @@ def test_an_order_that_is_done_is_not_submitted_again(tmp_path):
     assert not any("submitted as" in line for line in second)
 
 
+@pytest.mark.postgres
 def test_orders_that_were_killed_while_they_waited_go_on(tmp_path):
     """After kill -9 the next process waits on: nothing is submitted twice, all is packed."""
     example = ROOT / "examples" / "order_pipeline.py"
-    command = [sys.executable, "-u", example]
+    command = [sys.executable, "-u", program_of(example, tmp_path)]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as orders:
         assert orders.stdout is not None
         waiting = 0

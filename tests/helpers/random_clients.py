@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tests.helpers.recording import Call, Caller, Data, Ear, wall_ms
@@ -83,9 +83,9 @@ class Hammer:
         self._ears = ears
         self._seen = seen
 
-    def strike_all(self, families: int, times: int) -> None:
-        for family in range(families):
-            self.strike(f"f{family}", times)
+    def strike_all(self, families: Iterable[str], times: int) -> None:
+        for family in families:
+            self.strike(family, times)
 
     def strike(self, family: str, times: int) -> None:
         """A family's ids are never named together with those of another."""
@@ -206,8 +206,8 @@ class Hammer:
         return {"id": self._task}
 
 
-def settle_all(caller: Caller, families: int, times: int) -> None:
-    for family in (f"f{n}" for n in range(families)):
+def settle_all(caller: Caller, families: Iterable[str], times: int) -> None:
+    for family in families:
         for each in (*_plain(family, times), *_tasks(family)):
             caller.insist("promise.settle", settle(each))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
+from itertools import cycle
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -198,10 +199,10 @@ class Ear:
 
 
 class Meeting:
-    """A server and all who talk to it, with what they say; closes what was opened."""
+    """Servers and all who talk to them, with what they say; closes what was opened."""
 
-    def __init__(self, server: ServerProcess) -> None:
-        self.server = server
+    def __init__(self, *servers: ServerProcess) -> None:
+        self._servers = cycle(servers)
         self.record = Record()
         self._callers: list[Caller] = []
         self._ears: list[Ear] = []
@@ -216,13 +217,14 @@ class Meeting:
             caller.close()
 
     def caller(self, name: str) -> Caller:
-        self._callers.append(Caller(name, self.server, self.record))
+        """Of the server whose turn it is."""
+        self._callers.append(Caller(name, next(self._servers), self.record))
         return self._callers[-1]
 
     def ear(
         self, group: str, name: str, tell: Callable[[Data], object] = lambda _message: None
     ) -> Ear:
-        self._ears.append(Ear(self.server, group, name, self.record, tell))
+        self._ears.append(Ear(next(self._servers), group, name, self.record, tell))
         return self._ears[-1]
 
 

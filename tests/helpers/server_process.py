@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from layby.wire.decode import VERSION
+from tests.helpers.places import address_of
 
 PATIENCE_S = 90
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
@@ -24,7 +25,7 @@ class ServerProcess:
 
     def __init__(self, folder: Path, *flags: str, db: str | None = None) -> None:
         self.file = folder / "server.db"
-        self._db = db or f"sqlite:{self.file}"
+        self._db = db or address_of(self.file)
         self.port = 0
         self.said = ""
         self.is_up = threading.Event()

@@ -43,8 +43,8 @@ def born(task_id: str) -> Data:
 class Site(Meeting):
     """Where they all meet, and what they share."""
 
-    def __init__(self, server: ServerProcess, seed: int, roots: int) -> None:
-        super().__init__(server)
+    def __init__(self, servers: Sequence[ServerProcess], seed: int, roots: int) -> None:
+        super().__init__(*servers)
         self.seed = seed
         self.roots = [f"r{n}" for n in range(roots)]
         self.to_settle: SimpleQueue[str | None] = SimpleQueue()

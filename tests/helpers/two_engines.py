@@ -1,7 +1,7 @@
 """Engines that share one PostgreSQL database, each with a writer thread of its own."""
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -53,10 +53,13 @@ class Sharing:
         sent = [submit(engine, each) for engine, each in zip(self.engines, commands, strict=True)]
         return [[future.result(PATIENCE_S) for future in futures] for futures in sent]
 
-    def meeting(self, first: Command, second: Command) -> tuple[Any, Any]:
+    def meeting(
+        self, first: Command, second: Command, meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[Any, Any]:
         """The second engine gets its command when the first has read, and has not yet written.
 
-        The first waits a moment for the second to be done: whoever it locks out cannot be.
+        The first waits a moment for the second to be done: whoever it locks out cannot be. Then
+        something else may happen, before the first goes on.
         """
         one, two = self.engines[:2]
         store: Any = one._store
@@ -66,6 +69,7 @@ class Sharing:
             store.save = save
             futures.extend(submit(two, [second]))
             wait(futures, timeout=MEETING_S)
+            meanwhile()
             save(*arguments)
 
         store.save = saving

@@ -1,7 +1,6 @@
 """What the tests of the worker share."""
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from layby import Run, Runner, TaskExecution, Workflow
 from layby.core.model import Promise
 from layby.worker.worker_stop import WorkerStop
 from layby.workflow.workflow import AnyTask
+from tests.helpers.places import rows_of
 
 
 def flow_of(*tasks: AnyTask, name: str = "flow") -> Workflow:
@@ -35,12 +35,7 @@ async def look(run: Run, task_id: str) -> TaskExecution:
 
 
 def rows(path: Path, query: str = "SELECT * FROM task_executions") -> list[dict[str, Any]]:
-    """What somebody sees who looks into the file with SQL."""
-    with sqlite3.connect(path) as connection:
-        connection.row_factory = sqlite3.Row
-        found = [dict(row) for row in connection.execute(query)]
-    connection.close()
-    return found
+    return rows_of(path, query)
 
 
 def promises(runner: Runner) -> dict[str, Promise]:

@@ -31,11 +31,12 @@ from layby.store.sqlite import SqliteStore
 from layby.wire.decode import VERSION, Batch, decode
 from layby.wire.encode import encode
 from tests.helpers.clocks import ManualClock
+from tests.helpers.places import ALL_ON_POSTGRES
 from tests.helpers.postgres_stores import postgres_store
 
 Backend = Literal["memory", "sqlite", "postgres"]
-BACKENDS: tuple[Backend, ...] = ("memory", "sqlite")
-EVERY_BACKEND: tuple[Backend, ...] = (*BACKENDS, "postgres")
+BACKENDS: tuple[Backend, ...] = ("postgres",) if ALL_ON_POSTGRES else ("memory", "sqlite")
+EVERY_BACKEND: tuple[Backend, ...] = ("memory", "sqlite", "postgres")
 Timed = tuple[Command | Query, Millis]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from layby.core.settings import Settings
 from tests.helpers.seeds import seeds
-from tests.helpers.worlds import BACKENDS, Backend, History, World
+from tests.helpers.worlds import BACKENDS, EVERY_BACKEND, Backend, History, World
 from tests.model.oracle import NAMED_MESSAGES, Oracle
 from tests.model.reading import COMPAT, Profile
 from tests.model.scripts import (
@@ -102,7 +102,7 @@ def test_strict_settings_are_the_strict_profile() -> None:
     assert Settings() == settings_of(COMPAT)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_every_answer_the_strict_profile_names_is_given(backend: Backend) -> None:
     """What compat answers is reached here too, and the 422 of a listener."""
     reached: set[tuple[str, int]] = set()

@@ -1,4 +1,4 @@
-"""A process that works on a file until it is killed: `python recovery_child.py FILE FOLDER MODE`.
+"""A process that works until it is killed: `python recovery_child.py ADDRESS FOLDER MODE`.
 
 Every side effect is one line appended to FOLDER/effects, written before the task goes on. Lines
 that begin with `@` on stdout tell the test where the process stands.
@@ -16,7 +16,7 @@ from pathlib import Path
 from layby import Runner, Workflow, task
 from layby.errors import LaybyError
 
-FILE, FOLDER, MODE = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+ADDRESS, FOLDER, MODE = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 EACH = 80
 SLEEP_S = 2.0
 EFFECTS = os.open(FOLDER / "effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -206,7 +206,7 @@ MODES = {
 
 
 async def main() -> None:
-    async with Runner(f"sqlite:{FILE}", slots=8, max_crashes=3) as runner:
+    async with Runner(ADDRESS, slots=8, max_crashes=3) as runner:
         tell(f"open {time.time_ns() // 1_000_000}")
         await MODES[MODE](runner)
 

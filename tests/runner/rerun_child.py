@@ -1,4 +1,4 @@
-"""A process whose run fails and that is then killed: `python rerun_child.py FILE`.
+"""A process whose run fails and that is then killed: `python rerun_child.py FILE ADDRESS`.
 
 Each body that runs is a line on stdout; the test kills the process when the run has failed.
 """
@@ -42,7 +42,7 @@ FLOW = Workflow("order", tasks=[reserve, charge, ship])
 
 
 async def main() -> None:
-    async with Runner(sys.argv[1]) as runner:
+    async with Runner(sys.argv[2]) as runner:
         run = await runner.start(FLOW, {"order": 7}, run_id="order-7")
         if MENDED.exists():
             await run.rerun()

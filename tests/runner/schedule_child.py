@@ -1,4 +1,4 @@
-"""A program with a schedule that kills itself: `python schedule_child.py FILE WHERE TIMES`.
+"""A program with a schedule that kills itself: `python schedule_child.py ADDRESS WHERE TIMES`.
 
 WHERE is a place in the commit of a change of the schedule's row: `inside` (written, but not
 committed) or `after` (committed, but told nobody); `never` ends the program as programs end.
@@ -15,7 +15,7 @@ from typing import Any
 from layby import Runner, Workflow, task
 from layby.store.sql import SqlStore
 
-FILE, WHERE, TIMES = sys.argv[1], sys.argv[2], int(sys.argv[3])
+ADDRESS, WHERE, TIMES = sys.argv[1], sys.argv[2], int(sys.argv[3])
 written = 0
 write, transaction = SqlStore.save, SqlStore.transaction
 
@@ -54,7 +54,7 @@ flow = Workflow("work", tasks=[first, second])
 
 
 async def main() -> None:
-    async with Runner(f"sqlite:{FILE}") as runner:
+    async with Runner(ADDRESS) as runner:
         for overlap in ("skip", "queue_one"):
             await runner.schedule(flow, "* * * * * *", id=overlap, overlap=overlap, catch_up=True)
         while written < TIMES:  # noqa: ASYNC110 - it counts what is written elsewhere

@@ -75,6 +75,7 @@ def test_it_is_open_only_inside_with(tmp_path: Path):
         pass
 
 
+@pytest.mark.files_only("who owns a file")
 def test_a_file_in_use(tmp_path: Path):
     """The second one fails to open, and leaves no thread behind."""
     address = f"sqlite:{tmp_path / 'layby.db'}"

@@ -27,8 +27,8 @@ from layby.core.state import State
 from layby.worker.replay import record_of
 from layby.workflow import plan
 from tests.helpers.cli_processes import Process, layby, until
+from tests.helpers.places import address_of, state_of
 from tests.runner import chaos_flows
-from tests.runner.test_recovery import state_of
 
 FLOWS = chaos_flows.__file__
 CLIENT = Path(__file__).with_name("chaos_client.py")
@@ -68,7 +68,7 @@ class Cluster:
     def serve(self) -> None:
         flags = ("--port", str(self._port), "--tasks-max-crashes", "1000")
         self._begin(
-            "server", layby("serve", "--db", f"sqlite:{self.file}", *flags, **self._environment)
+            "server", layby("serve", "--db", address_of(self.file), *flags, **self._environment)
         )
         self.processes["server"].hear("layby serves")
 
@@ -168,7 +168,7 @@ def wait_for_work(found: HasEffects, more: int, client: process.Process) -> None
 
 
 def doctor(file: Path) -> int:
-    command = [sys.executable, "-m", "layby.cli", "doctor", str(file)]
+    command = [sys.executable, "-m", "layby.cli", "doctor", "--db", address_of(file)]
     return subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
 
 

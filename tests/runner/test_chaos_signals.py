@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.body_log import Audit, BodyLog, audit
 from tests.helpers.cli_processes import Process
+from tests.helpers.places import state_of
 from tests.helpers.stepped_clock import IS_REQUIRED, SteppedClock, library, needed_library
 from tests.runner.test_chaos import (
     SLOTS,
@@ -25,7 +26,6 @@ from tests.runner.test_chaos import (
     doctor,
     wait_for_work,
 )
-from tests.runner.test_recovery import state_of
 
 LEASE_MS = 1_500
 LEASE_S = LEASE_MS / 1000

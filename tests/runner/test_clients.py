@@ -87,7 +87,8 @@ def _socket_of(server: Server) -> str:
     return f"unix:{server.config.db.removeprefix('sqlite:')}.sock"
 
 
-REMOTE = pytest.mark.parametrize("place", [_http, _shared], ids=["http", "socket"])
+SHARED = pytest.param(_shared, id="socket", marks=pytest.mark.files_only("a socket beside a file"))
+REMOTE = pytest.mark.parametrize("place", [pytest.param(_http, id="http"), SHARED])
 
 
 def at(
@@ -300,6 +301,7 @@ def test_a_life_that_nobody_can_run_is_told_of(tmp_path: Path, caplog: pytest.Lo
     at(_http, tmp_path, scene)
 
 
+@pytest.mark.files_only("a server that must answer within 50 ms")
 def test_a_server_that_is_gone_is_told_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
@@ -361,6 +363,7 @@ async def _has_worker(client: Runner, name: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.files_only("the socket beside a file")
 def test_a_blocking_client(tmp_path: Path):
     """For code without an event loop: the same."""
     address = f"sqlite:{tmp_path / 'layby.db'}"

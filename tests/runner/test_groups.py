@@ -23,6 +23,7 @@ async def train(context, handle):
 FLOW = Workflow("training", tasks=[prepare, train])
 
 
+@pytest.mark.files_only("the socket beside a file")
 def test_a_task_with_a_group_waits_for_a_worker_of_that_group(tmp_path: Path):
     """The rest of the run goes to whoever runs the run."""
     result = asyncio.run(in_two_groups(tmp_path / "layby.db"))

@@ -26,10 +26,10 @@ from layby.workflow import plan
 from tests.helpers.body_log import BodyLog, audit
 from tests.helpers.cli_processes import Process, layby, until
 from tests.helpers.flows import flow_of
+from tests.helpers.places import address_of, state_of
 from tests.helpers.troubled_server import play, served
 from tests.helpers.workers import settled_down
 from tests.runner import promise_flows
-from tests.runner.test_recovery import state_of
 
 CHILD = Path(__file__).with_name("promise_child.py")
 FLOWS = Path(promise_flows.__file__)
@@ -287,7 +287,7 @@ class Site:
         self._processes = processes
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = self._begin(layby("serve", "--db", f"sqlite:{self.file}", *self._where()))
+        self.server = self._begin(layby("serve", "--db", address_of(self.file), *self._where()))
         self.server.hear("layby serves")
 
     def _where(self) -> tuple[str, ...]:

@@ -7,10 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from layby.core.invariants import check
-from layby.core.settings import Settings
 from layby.core.state import State
 from layby.engine.calendar import next_after
-from layby.store.sqlite import SqliteReader
+from tests.helpers.places import address_of, state_of
 
 CHILD = Path(__file__).with_name("schedule_child.py")
 KILLS = (("inside", 2), ("after", 2))
@@ -22,24 +21,16 @@ def test_every_occurrence_has_its_run_or_is_counted(tmp_path: Path) -> None:
     file = tmp_path / "layby.db"
     for where, times in KILLS:
         assert _lives(file, where, times) == -signal.SIGKILL
-        _check(_read(file))
+        _check(state_of(file))
     assert _lives(file, "never", 3) == 0
-    state = _read(file)
+    state = state_of(file)
     _check(state)
     assert {each.skipped > 0 for each in state.schedules.values()} == {True}
 
 
 def _lives(file: Path, where: str, times: int) -> int:
-    child = [sys.executable, str(CHILD), str(file), where, str(times)]
+    child = [sys.executable, str(CHILD), address_of(file), where, str(times)]
     return subprocess.run(child, timeout=PATIENCE_S, check=False).returncode
-
-
-def _read(file: Path) -> State:
-    reader = SqliteReader(file, Settings(), next_after)
-    with reader.transaction():
-        state = reader.dump()
-    reader.close()
-    return state
 
 
 def _check(state: State) -> None:

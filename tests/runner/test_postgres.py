@@ -9,6 +9,7 @@ import pytest
 
 from layby import Runner
 from layby.errors import LaybyError, RunnerClosed, StoreUnavailable, UsageError
+from layby.testing import deterministic_runner, run_virtual
 from tests.helpers.cli_processes import Process
 from tests.helpers.postgres import PASSWORD, cluster, own_cluster
 from tests.runner.postgres_flows import charges, held, steps
@@ -41,6 +42,17 @@ def test_runs_are_done(url: str) -> None:
             assert again == found[0]
 
     asyncio.run(main())
+
+
+def test_virtual_time_is_refused(url: str) -> None:
+    """Nobody can move the time of a database: leases would end, and nothing would renew them."""
+
+    async def main() -> None:
+        async with deterministic_runner(url):
+            pass
+
+    with pytest.raises(UsageError, match="use 'memory:' or a file"):
+        run_virtual(main())
 
 
 def test_others_do_the_work(url: str) -> None:

@@ -23,6 +23,7 @@ from tests.helpers.troubled_server import play
 from tests.runner.sharing_child import shared, waiting
 
 CHILD = Path(__file__).with_name("sharing_child.py")
+pytestmark = pytest.mark.files_only("the socket beside a file")
 
 
 @pytest.fixture

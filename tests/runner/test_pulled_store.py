@@ -20,6 +20,7 @@ from tests.helpers.troubled_server import play
 from tests.runner.sharing_child import waiting
 
 CHILD = Path(__file__).with_name("sharing_child.py")
+pytestmark = pytest.mark.files_only("a file that is taken away")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.cli_processes import Process, layby
+from tests.helpers.places import address_of
 from tests.helpers.stepped_clock import SteppedClock, needed_library
 from tests.runner.test_kept_promises import free_port
 
@@ -63,7 +64,7 @@ def test_embedded_everything_is_as_long_as_it_says(by: int, clock: SteppedClock,
     Red on 6dc57c6, back 5 s and 1 h: sleeps of 0.01 s, deadlines "already passed", timeouts that
     came when the clock had caught up. Forward was green, here and on a server: a guard.
     """
-    assert_kept_time(play(f"sqlite:{tmp_path / 'layby.db'}", by, clock), by)
+    assert_kept_time(play(address_of(tmp_path / "layby.db"), by, clock), by)
 
 
 @pytest.mark.parametrize("by", [BACK_1_H, *RARELY])
@@ -71,7 +72,7 @@ def test_on_a_server_everything_is_as_long_as_it_says(by: int, clock: SteppedClo
     """The same, with the clock of server and worker stepped at once; and leases are kept."""
     port = free_port()
     with ExitStack() as processes:
-        flags = ("--db", f"sqlite:{tmp_path / 'layby.db'}", "--port", str(port))
+        flags = ("--db", address_of(tmp_path / "layby.db"), "--port", str(port))
         server = processes.enter_context(layby("serve", *flags, **clock.environment))
         server.hear("layby serves")
         assert_kept_time(play(f"http://127.0.0.1:{port}", by, clock), by)

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from layby.core.settings import Settings
 from layby.core.state import State
-from layby.engine.calendar import next_after
-from layby.store.sqlite import SqliteReader
+from tests.helpers.places import address_of, state_of
 
 CHILD = Path(__file__).with_name("recovery_child.py")
 EACH = 80
@@ -45,7 +43,7 @@ class Child:
     """A process on a file. What it tells can be waited for; nobody sleeps."""
 
     def __init__(self, file: Path, folder: Path, mode: str) -> None:
-        command = [sys.executable, str(CHILD), str(file), str(folder), mode]
+        command = [sys.executable, str(CHILD), address_of(file), str(folder), mode]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -114,16 +112,8 @@ def wait_for_effects(effects: Effects, is_enough: Callable[[list], bool], of: Ch
     pytest.fail("the child has stopped working")
 
 
-def state_of(file: Path) -> State:
-    reader = SqliteReader(file, Settings(), next_after)
-    with reader.transaction():
-        state = reader.dump()
-    reader.close()
-    return state
-
-
 def doctor(file: Path) -> int:
-    command = [sys.executable, "-m", "layby.cli", "doctor", str(file)]
+    command = [sys.executable, "-m", "layby.cli", "doctor", "--db", address_of(file)]
     return subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
 
 

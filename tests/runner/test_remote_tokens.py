@@ -81,6 +81,7 @@ def test_a_worker_that_is_refused_asks_now_and_then(
     assert "lost its lease" not in caplog.text
 
 
+@pytest.mark.files_only("looks into a store of another thread")
 def test_what_waits_and_what_ends_meanwhile_is_not_lost(rights: Rights):
     """A token that is not known for a while is like a server that is away."""
     begun, gate = asyncio.Event(), asyncio.Event()

@@ -13,6 +13,7 @@ from layby import RunCancelled, RunFailed, Workflow, task
 from layby.client.http import HttpClient
 from layby.core.commands import WatchRun
 from layby.errors import Conflict, NotFound
+from tests.helpers.places import address_of
 from tests.helpers.troubled_server import Meddler, play, served
 from tests.runner.test_remote import Place, at_a_place
 
@@ -23,7 +24,8 @@ PATIENCE_S = 60
 
 def test_a_run_that_failed_before_its_process_was_killed_is_run_again(tmp_path: Path):
     """The new process repeats neither what succeeded nor what was checkpointed."""
-    command = [sys.executable, str(CHILD), str(tmp_path / "shop.db")]
+    file = tmp_path / "shop.db"
+    command = [sys.executable, str(CHILD), str(file), address_of(file)]
     said: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None

@@ -20,6 +20,7 @@ from layby.core.replies import PromiseData, TaskData
 from layby.workflow import plan
 from layby.workflow.workflow import Workflow
 from tests.helpers.cli_processes import Process, layby, until
+from tests.helpers.places import address_of
 from tests.helpers.server_process import ServerProcess
 
 HERE = Path(__file__)
@@ -254,7 +255,7 @@ def test_a_second_signal_a_second_later_ends_the_process(number: signal.Signals,
 def test_an_interrupted_run_waits_for_its_plain_body_as_well(tmp_path: Path):
     """`layby run`: the task it was in is finished when it says how to go on."""
     (tmp_path / "effects").touch()
-    place = ("--db", f"sqlite:{tmp_path / 'a.db'}", "--id", "r")
+    place = ("--db", address_of(tmp_path / "a.db"), "--id", "r")
     with layby("run", f"{FLOWS}:charging", *place, FOLDER=str(tmp_path)) as one:
         until((tmp_path / "effects").read_text, one)
         one.send(signal.SIGINT)

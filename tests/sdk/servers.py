@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from layby.cli.doctor import examine
 from tests.helpers import server_process as processes
+from tests.helpers.places import violations
 from tests.sdk.peers import PATIENCE_S
 
 
@@ -19,7 +19,7 @@ class Server(processes.ServerProcess):
 
     def violations(self) -> list:
         """What `layby doctor` finds wrong in the file; the server must be down."""
-        return examine(self.file, limit=0).violations
+        return violations(self.file)
 
     def ask(self, kind: str, **data: Any) -> processes.Answer:
         caller = processes.Peer(self.port)

@@ -8,14 +8,15 @@ must hold in every record and `linear` whether there is an order that explains a
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
-from layby.cli.doctor import examine
 from layby.core.settings import Settings
 from tests.helpers import linearizability as linear
 from tests.helpers import record_checks as judging
+from tests.helpers.places import violations
 from tests.helpers.random_clients import GROUP, Hammer, Seen, family_of, settle_all
 from tests.helpers.recording import Call, Meeting, together
 from tests.helpers.server_process import ServerProcess
@@ -44,8 +45,12 @@ def server(tmp_path: Path, flags: tuple[str, ...]) -> Generator[ServerProcess]:
     """Whatever was done to it, its file is sound in the end and it had nothing to complain of."""
     with ServerProcess(tmp_path, *NO_RETRY, *flags) as server:
         yield server
-    assert [line for line in server.said.splitlines() if not line.startswith("layby serves")] == []
-    assert examine(server.file, limit=5).violations == []
+    assert complaints(server) == []
+    assert violations(server.file) == []
+
+
+def complaints(server: ServerProcess) -> list[str]:
+    return [line for line in server.said.splitlines() if not line.startswith("layby serves")]
 
 
 # --- anything at any time --------------------------------------------------------------------
@@ -54,13 +59,13 @@ def server(tmp_path: Path, flags: tuple[str, ...]) -> Generator[ServerProcess]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_there_is_an_order_that_explains_every_answer(server: ServerProcess, seed: int) -> None:
     """As if the server had done one call after the other, whoever sent them and whenever."""
-    hammered(server, seed, families=4, times=50)
+    hammered(server, seed=seed, families=4, times=50)
 
 
 @pytest.mark.parametrize("seed", [3])
 def test_so_there_is_when_the_server_was_killed(server: ServerProcess, seed: int) -> None:
     """What was answered has been done, for good; what was not answered may have been."""
-    hammered(server, seed, families=4, times=50, kills=2)
+    hammered(server, seed=seed, families=4, times=50, kills=2)
 
 
 @pytest.mark.slow
@@ -68,13 +73,21 @@ def test_so_there_is_when_the_server_was_killed(server: ServerProcess, seed: int
 @pytest.mark.parametrize("kills", [0, 6])
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_there_is_such_an_order_every_time(server: ServerProcess, seed: int, kills: int) -> None:
-    hammered(server, seed, families=25, times=60, kills=kills)
+    hammered(server, seed=seed, families=25, times=60, kills=kills)
 
 
 def hammered(
-    server: ServerProcess, seed: int, *, families: int, times: int, kills: int = 0, clients: int = 8
+    *servers: ServerProcess,
+    seed: int,
+    families: int,
+    times: int,
+    first: int = 0,
+    kills: int = 0,
+    clients: int = 8,
 ) -> None:
-    with Meeting(server) as meeting:
+    """`first` is the number of the first family: those before it have their ids already."""
+    names, mortal = [f"f{first + n}" for n in range(families)], cycle(servers)
+    with Meeting(*servers) as meeting:
         steady, restless = meeting.ear("ears", "steady"), meeting.ear("ears", "restless")
         worker, _ = meeting.ear(GROUP, "one"), meeting.ear(GROUP, "another")
         seen = Seen()
@@ -84,8 +97,8 @@ def hammered(
         ]
 
         def strike() -> None:
-            together(*(partial(each.strike_all, families, times) for each in hammers))
-            settle_all(meeting.caller("last"), families, times)
+            together(*(partial(each.strike_all, names, times) for each in hammers))
+            settle_all(meeting.caller("last"), names, times)
             await_told(meeting)
             meeting.record.end()
 
@@ -94,7 +107,7 @@ def hammered(
             strike,
             paced(meeting, calls, 5 * families, lambda: restless.leave(politely=True)),
             paced(meeting, calls, 5 * families, lambda: worker.leave(politely=False)),
-            paced(meeting, calls, kills, lambda: killed(server)),
+            paced(meeting, calls, kills, lambda: killed(next(mortal))),
         )
     assert {(call.kind, call.answer.status) for call in meeting.record.calls if call.answer} >= MET
     judging.judge(meeting.record)
@@ -119,19 +132,19 @@ def assert_linear(calls: Iterable[Call]) -> None:
 @pytest.mark.parametrize("seed", [1])
 def test_no_word_is_lost(server: ServerProcess, seed: int) -> None:
     """Every task is dispatched as often as it must be, and every listener hears once."""
-    worked(server, seed, roots=100)
+    worked(server, seed=seed, roots=100)
 
 
 @pytest.mark.parametrize("seed", [2])
 def test_no_word_is_lost_between_two_streams(server: ServerProcess, seed: int) -> None:
     """Workers may be cut off in the middle, and who reads a stream to its end misses nothing."""
-    worked(server, seed, roots=100, cuts=50)
+    worked(server, seed=seed, roots=100, cuts=50)
 
 
 @pytest.mark.parametrize("seed", [3])
 def test_no_word_is_lost_with_the_server(server: ServerProcess, seed: int) -> None:
     """A server that was killed goes on where it was."""
-    worked(server, seed, roots=100, cuts=20, kills=2)
+    worked(server, seed=seed, roots=100, cuts=20, kills=2)
 
 
 @pytest.mark.slow
@@ -140,11 +153,12 @@ def test_no_word_is_lost_with_the_server(server: ServerProcess, seed: int) -> No
 @pytest.mark.parametrize("kills", [0, 10])
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_no_word_is_ever_lost(server: ServerProcess, seed: int, kills: int) -> None:
-    worked(server, seed, roots=500, cuts=300, kills=kills)
+    worked(server, seed=seed, roots=500, cuts=300, kills=kills)
 
 
-def worked(server: ServerProcess, seed: int, *, roots: int, cuts: int = 0, kills: int = 0) -> None:
-    with Site(server, seed, roots) as site:
+def worked(*servers: ServerProcess, seed: int, roots: int, cuts: int = 0, kills: int = 0) -> None:
+    dying = cycle(servers)
+    with Site(servers, seed, roots) as site:
         steady, restless = site.ear("ears", "steady"), site.ear("ears", "restless")
         *workers, mortal = [Worker(site, f"worker-{n}") for n in range(4)]
         takers = [Taker(site, f"taker-{n}") for n in range(2)]
@@ -170,7 +184,7 @@ def worked(server: ServerProcess, seed: int, *, roots: int, cuts: int = 0, kills
             paced(site, calls, 1, mortal.die),
             paced(site, calls, cuts, lambda: restless.leave(politely=True)),
             paced(site, calls, cuts, lambda: workers[0].ear.leave(politely=False)),
-            paced(site, calls, kills, lambda: killed(server)),
+            paced(site, calls, kills, lambda: killed(next(dying))),
         )
     judging.judge(site.record)
     assert kills or list(judging.told_twice(site.record)) == []

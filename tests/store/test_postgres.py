@@ -7,8 +7,11 @@ from contextlib import closing
 from itertools import count
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from layby.clock import SystemClock
 from layby.core import commands as c
@@ -22,7 +25,8 @@ from layby.store.postgres import PostgresStore
 from layby.store.postgres_address import without_password
 from layby.store.postgres_connection import BY_INDEX, Connector
 from layby.store.postgres_migrating import prepare_schema
-from layby.store.postgres_session import _named, _positional
+from layby.store.postgres_session import _named, _positional, _without_nul
+from layby.store.session import packed
 from tests.helpers import requests as r
 from tests.helpers.postgres import PASSWORD, USER, Cluster, cluster, own_cluster
 from tests.helpers.two_engines import PATIENCE_S, running, submit, told, until_available
@@ -314,3 +318,18 @@ def test_texts_are_bound_and_never_read_as_sql(engine: Engine, value: str) -> No
     tags = {"k": value, "resonate:target": r.OTHER}
     made = engine.call(c.CreatePromise(id=f"p{value}", timeout_at=10**15, tags=tags))
     assert engine.call(c.GetPromise(id=f"p{value}")).data == made.data
+
+
+def test_an_id_with_nul_is_refused_for_itself(engine: Engine) -> None:
+    """No text in a database has one: it is looked for in vain, and its neighbours are answered."""
+    refused, made, read = submit(
+        engine, [r.promise("a\0b"), r.promise("a\\u0000b"), c.GetPromise(id="\\\0")]
+    )
+    assert [each.result(PATIENCE_S).status for each in (refused, made, read)] == [400, 200, 400]
+    assert told(engine, c.GetPromise(id="a\\u0000b")).promise.id == "a\\u0000b"
+
+
+@given(st.lists(st.text(st.sampled_from('\0\\u0a\1["'))))
+def test_nul_is_exchanged_in_lists_and_nothing_else(texts: list[str]) -> None:
+    looked_for = msgspec.json.decode(_without_nul(packed(texts)))
+    assert looked_for == [each.replace("\0", "\1") for each in texts]

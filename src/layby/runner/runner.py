@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from layby.client.paging import pages
 from layby.client.request_ids import new_request_id
+from layby.clock import virtual_clock
 from layby.core.address import OWN_GROUP
 from layby.core.commands import (
     CancelPromise,
@@ -219,6 +220,11 @@ class Runner:
         return await open_or_join(file, self._open_file, may_join=self._socket)
 
     def _open_file(self) -> EmbeddedLink:
+        if is_postgres(self._address) and virtual_clock.get() is not None:
+            raise UsageError(
+                f"Runner({self._shown!r}): virtual time is this process's own, and a database "
+                "has a time that others share: use 'memory:' or a file"
+            )
         link = SharedDatabaseLink if is_postgres(self._address) else EmbeddedLink
         return link(
             self._address,

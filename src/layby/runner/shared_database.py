@@ -26,10 +26,8 @@ class SharedDatabaseLink(EmbeddedLink):
         await self._register(worker)
         await super().join(worker)
         worker.on_new_incarnation = partial(self._start_over, worker)
-        if not self.engine.is_inline:
-            clock = ServerClock(SystemClock())
-            self._heart = HeartbeatThread(worker, self._own_client, clock)
-            self._heart.start()
+        self._heart = HeartbeatThread(worker, self._own_client, ServerClock(SystemClock()))
+        self._heart.start()
 
     async def close(self) -> None:
         if self._heart is not None:

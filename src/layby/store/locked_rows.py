@@ -6,12 +6,13 @@ and the queue take what is free (SKIP LOCKED).
 
 - One statement locks; what belongs to the locked rows (waits, listeners) is read by a *later* one,
   because a statement that has waited sees only the locked rows themselves as they are now.
-- An id that exists but was not locked has just been born: the batch is replayed.
+- An id that exists but was not locked has just been born: the batch is replayed. So it is when
+  what was listed before the locks (a branch, the leases of a pid) has more in it after them.
 - If a row of the hop is not free, the batch is replayed with the whole hop locked from the start.
 - What a batch writes it must have locked. If it has not, it is replayed with those rows locked.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -64,11 +65,17 @@ class LockedRows:
         return found
 
     def promises(
-        self, ids: Collection[str], beside: Collection[str], footprint: Footprint, limit: int
+        self,
+        ids: Collection[str],
+        beside: Collection[str],
+        footprint: Footprint,
+        limit: int,
+        lists: Sequence[Reading] = (),
     ) -> tuple[list[Pair], list[Wait], list[Listener], Millis]:
         """Lock and read them; and, later, what belongs to `ids`, and what time it is.
 
         If nobody may wait, those of `ids` that others have locked are left out; none of `beside`.
+        `lists` are those that `ids` were taken from.
         """
         also = footprint.also.union(beside)
         may_wait = footprint.may_wait or bool(footprint.also)
@@ -80,8 +87,11 @@ class LockedRows:
             (self._sql.waits, WAITS_READ, (own, limit)),
             (self._sql.listeners, LISTENERS_READ, (own,)),
             self._session.read_stamp(),
+            *lists,
         ]
-        pairs, existing, waits, listeners, stamp = self._session.read_together(readings)
+        found = self._session.read_together(readings)
+        pairs, existing, waits, listeners, stamp, *listed = found
+        existing += [key for each in listed for _, key in each]
         self._ids |= {promise.id for promise, _ in pairs}
         if may_wait and not self._ids.issuperset(existing):
             raise StoreConflict("a promise was born meanwhile")

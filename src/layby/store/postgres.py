@@ -26,6 +26,7 @@ from layby.store.postgres_migrating import prepare_schema
 from layby.store.postgres_session import PostgresSession
 from layby.store.postgres_signals import VOUCHED, Signals
 from layby.store.postgres_snapshots import PostgresSnapshots
+from layby.store.session import Reading
 from layby.store.sql import SqlStore, add_pairs, cut_waits
 
 _DIALECT: Final = PostgresDialect()
@@ -158,16 +159,18 @@ class PostgresStore(SqlStore):
     def _load_locked(self, footprint: Footprint, now: Millis) -> Rows:
         """Like `load`, in the order of the locks."""
         rows = Rows(self._settings, self._calendar, now)
-        ids = set(footprint.ids)
+        ids, lists = set(footprint.ids), list[Reading]()
         if footprint.branches_of or footprint.branches:
             ids |= self._load_branches(rows, footprint)
+            lists.append(self._list_branches(footprint))
         if footprint.leases_of:
             ids |= self._load_leases(rows, footprint)
+            lists.append(self._list_leases(footprint))
         if footprint.schedules:
             self._lock_schedules(rows, footprint)
             ids |= footprint.started_by(rows.schedules)
         rows.open_runs = {each: self._open_runs(each) for each in footprint.runs_of}
-        self._lock_promises(rows, ids, footprint, now)
+        self._lock_promises(rows, ids, footprint, now, lists)
         if footprint.takes:
             self._lock_ready(rows, footprint, rows.now)
         ids, pids = self._find_prunable(rows, footprint, now)
@@ -184,10 +187,17 @@ class PostgresStore(SqlStore):
         found = self._locked.schedules(footprint.schedules, may_wait=footprint.may_wait)
         rows.schedules = {**dict.fromkeys(footprint.schedules), **{each.id: each for each in found}}
 
-    def _lock_promises(self, rows: Rows, ids: set[str], footprint: Footprint, now: Millis) -> None:
+    def _lock_promises(
+        self,
+        rows: Rows,
+        ids: set[str],
+        footprint: Footprint,
+        now: Millis,
+        lists: Sequence[Reading],
+    ) -> None:
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
         beside = {key for found in rows.open_runs.values() for key in found}
-        pairs, waits, listeners, there = self._locked.promises(ids, beside, footprint, limit)
+        pairs, waits, listeners, there = self._locked.promises(ids, beside, footprint, limit, lists)
         rows.now = self._heard(now, there)
         rows.known |= ids | beside | footprint.also
         add_pairs(rows, pairs)

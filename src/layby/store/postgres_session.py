@@ -272,7 +272,16 @@ def _bindable(arguments: Arguments) -> Arguments:
 
 
 def _without_nul(cell: Any) -> Any:
-    return cell.replace("\0", "\1") if isinstance(cell, str) and "\0" in cell else cell
+    if not isinstance(cell, str):
+        return cell
+    if cell.startswith("[") and _NUL_IN_JSON in cell:  # a list of what is looked for
+        return _ESCAPED_NUL.sub(r"\1\\u0001", cell)
+    return cell.replace("\0", "\1") if "\0" in cell else cell
+
+
+_NUL_IN_JSON: Final = r"\u0000"
+_ESCAPED_NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+"""Without those whose backslash is itself escaped."""
 
 
 def _unknown(name: str) -> str:

@@ -40,7 +40,7 @@ from layby.store import indexed_tags
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect
 from layby.store.page_bounds import WHOLE, Pair
-from layby.store.session import packed
+from layby.store.session import Reading, packed
 from layby.store.sql_reads import SqlReads
 from layby.store.statements import Statements
 from layby.store.tables import (
@@ -262,19 +262,27 @@ class SqlStore(Unshared, SqlReads):
         queues = Queue(ours[:nodes], nodes), Queue(roots_of_ours[:roots], roots)
         return queues, has_refused
 
-    def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
+    def _list_branches(self, footprint: Footprint) -> Reading:
+        """Each promise of a branch, with the branch."""
         branches = footprint.all_branches()
         named, of = packed(sorted(branches)), packed(sorted(footprint.branches_of))
-        limit = self._settings.preload_limit
-        rows.branches = {branch: [] for branch in branches}
-        for branch, promise_id in self._one(self._sql.ids_of_branches, _keyed, named, of, limit):
+        return self._sql.ids_of_branches, _keyed, (named, of, self._settings.preload_limit)
+
+    def _load_branches(self, rows: Rows, footprint: Footprint) -> set[str]:
+        statement, decoder, arguments = self._list_branches(footprint)
+        rows.branches = {branch: [] for branch in footprint.all_branches()}
+        for branch, promise_id in self._one(statement, decoder, *arguments):
             rows.branches.setdefault(branch, []).append(promise_id)
         return {promise_id for ids in rows.branches.values() for promise_id in ids}
 
+    def _list_leases(self, footprint: Footprint) -> Reading:
+        """Each task that a pid has leased, with the pid."""
+        return self._sql.leased, _keyed, (packed(sorted(footprint.leases_of)),)
+
     def _load_leases(self, rows: Rows, footprint: Footprint) -> set[str]:
+        statement, decoder, arguments = self._list_leases(footprint)
         rows.leases_of = {pid: [] for pid in footprint.leases_of}
-        pids = packed(sorted(footprint.leases_of))
-        for pid, task_id in self._one(self._sql.leased, _keyed, pids):
+        for pid, task_id in self._one(statement, decoder, *arguments):
             rows.leases_of[pid].append(task_id)
         return {task_id for ids in rows.leases_of.values() for task_id in ids}
 
