@@ -5,6 +5,15 @@ from layby.core.blocks import (
     ContinueBlocked,
     PinRun,
 )
+from layby.core.deferral import (
+    DeferTask,
+    ResumeSpec,
+    TriggerSpec,
+)
+from layby.core.exits import (
+    ExtendWait,
+    WakeTask,
+)
 from layby.core.fields import (
     MAX_CLAIMS,
     NOTHING,
@@ -102,8 +111,10 @@ __all__ = [
     "CreateRunSchedule",
     "CreateSchedule",
     "CreateTask",
+    "DeferTask",
     "DeleteSchedule",
     "EnsurePromise",
+    "ExtendWait",
     "FailTask",
     "FenceTask",
     "FinishTask",
@@ -129,6 +140,7 @@ __all__ = [
     "Released",
     "RerunRun",
     "ResolvePromise",
+    "ResumeSpec",
     "RootVerdict",
     "SettleAction",
     "SettlePromise",
@@ -139,9 +151,11 @@ __all__ = [
     "Tags",
     "Take",
     "TaskVersion",
+    "TriggerSpec",
     "UnpauseSchedule",
     "Unread",
     "Value",
+    "WakeTask",
     "WatchPromise",
     "WatchRun",
 ]

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.model import Millis, Promise, Task
+from layby.core.model import Millis, Promise, Task, TaskState
+from layby.core.resumption import Resumption
 
 WaitKind = Literal[
     "condition",  # parked in defer_until
@@ -156,6 +157,17 @@ def waiting_of(promise: Promise, task: Task | None, now: Millis) -> Waiting | No
     return _waiting("untaken", max(since, ready_at))
 
 
+ShownState = TaskState | Literal["deferred"]
+"""The states of a task, and one more for people: it is suspended, until its trigger fires."""
+
+
+def shown_state(task: Task) -> ShownState:
+    if task.state != "suspended":
+        return task.state
+    told = read_waiting_on(task.waiting_on)
+    return "deferred" if told is not None and told.kind == "trigger" else "suspended"
+
+
 def waits_since(promise: Promise, task: Task | None) -> Millis:
     """The order in which the store lists what waits."""
     since = None if task is None else task.waiting_since
@@ -192,6 +204,13 @@ def halted_sentence(by: str = "", reason: str = "") -> str:
     who = f" by {by}" if by else ""
     why = f" ({reason})" if reason else ""
     return f"is halted{who}{why} until somebody continues it"
+
+
+def deferred(waited: Resumption) -> str:
+    """What a deferred task waits for; which trigger that is, and who runs it, is told beside."""
+    sentence = f"deferred until {waited.kind} fires"
+    awaited = waited.trigger
+    return WaitingOn("trigger", sentence, waited.since, waited.until, awaited=awaited).to_text()
 
 
 def blocked(codes: Iterable[str], why: str, pin: str | None, now: Millis) -> str:

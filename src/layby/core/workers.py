@@ -159,39 +159,53 @@ class RootVerdict(Struct, frozen=True):
     value: Value = NOTHING
 
 
-class EndTry(FencedCommand, frozen=True):
-    """The try is over. It may carry a take of the next task, and a verdict on the run."""
+class GiveUpClaim(FencedCommand, frozen=True):
+    """The claim is over. It may carry a take of the next task."""
 
     take: Take | None = None
-    root: RootVerdict | None = None
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
-        if self.root is not None:
-            into.ids.add(self.root_id)
         if self.take is not None:
             self.take.footprint(into)
 
     def named_ids(self) -> Ids:
-        """Ids of back-off timers begin with the named id; those of roots do not."""
         yield self.id
-        if self.root is not None:
-            yield self.root_id
         if self.take is not None:
             yield from self.take.named_ids()
 
     def problems(self) -> Problems:
-        """Every finish may carry a verdict though few use it, so a large one is sent separately."""
         yield from super().problems()
         if self.take is not None:
             yield from self.take.problems()
-        if self.root is not None:
-            verdict, most = self.root, MAX_VERDICT_CHARS
-            yield from validate.settlement(verdict.state, verdict.value, "value of root", most)
 
     @property
     def asks(self) -> Take | None:
         return self.take
+
+
+class EndTry(GiveUpClaim, frozen=True):
+    """The try is over. It may also carry a verdict on the run."""
+
+    root: RootVerdict | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        super().footprint(into)
+        if self.root is not None:
+            into.ids.add(self.root_id)
+
+    def named_ids(self) -> Ids:
+        """Ids of back-off timers begin with the named id; those of roots do not."""
+        yield from super().named_ids()
+        if self.root is not None:
+            yield self.root_id
+
+    def problems(self) -> Problems:
+        """Every finish may carry a verdict though few use it, so a large one is sent separately."""
+        yield from super().problems()
+        if self.root is not None:
+            verdict, most = self.root, MAX_VERDICT_CHARS
+            yield from validate.settlement(verdict.state, verdict.value, "value of root", most)
 
     @property
     def root_id(self) -> str:
