@@ -409,3 +409,27 @@ def test_acquire_shows_it_of_tasks_that_have_deferred_only(world: World) -> None
     world.ok(c.ReleaseTask(id="plain", version=1))
     _, plain = world.ask("task.acquire", data | {"id": "plain"}, 0)
     assert sorted(plain["task"]) == ["id", "pid", "resumes", "state", "ttl", "version"]
+
+
+# --- polls -----------------------------------------------------------------------------------
+
+
+def test_polls_travel_with_heartbeats(world: World) -> None:
+    """Since when it waits stays; what another manager runs by now is left alone."""
+    poll(world)
+    report = c.PollReport(polls=3, last_poll_at=20, next_poll_at=50, last_error="e" * 5_000)
+    for at in (30, 60):
+        world.clock.advance(30)
+        world.ok(c.HeartbeatWorker(pid="m", incarnation="1", polling={OWN: report, NODE: report}))
+        told = msgspec.json.decode(world.task(OWN).waiting_on or "")
+        assert (told["polls"], told["last_poll_at"], told["next_poll_at"]) == (3, 20, 50)
+        assert len(told["last_error"]) == 1_000
+        assert world.task(OWN).waiting_since == 30, at
+        world.check()
+    assert "polls" not in (world.task(NODE).waiting_on or "")
+    world.ok(c.LeaveWorker(pid="m", incarnation="1"))
+    world.tick()
+    world.ok(r.take_triggers(pid="n"))
+    world.ok(c.Take(pid="m", incarnation="2", group=TRIGGER_GROUP, names=(), free=0))
+    world.ok(c.HeartbeatWorker(pid="m", incarnation="2", polling={OWN: report}))
+    assert world.task(OWN).waiting_on is None

@@ -62,9 +62,10 @@ class WakeTask(ExitCommand, frozen=True):
 @handles(WakeTask)
 def wake(d: Draft, c: WakeTask) -> Reply:
     found = _waiting(d, c)
-    if isinstance(found, Reply):
-        return found
-    task, waited = found
+    return found if isinstance(found, Reply) else wake_deferred(d, c, *found)
+
+
+def wake_deferred(d: Draft, c: WakeTask, task: Task, waited: Resumption) -> Reply:
     told = waited.told(c.exit_id, c.by, c.reason)
     state, value = promises.settle_state(c.state), birth.encoded(c.value)
     if waited.own:
@@ -95,9 +96,10 @@ class ExtendWait(ExitCommand, frozen=True):
 @handles(ExtendWait)
 def extend(d: Draft, c: ExtendWait) -> Reply:
     found = _waiting(d, c)
-    if isinstance(found, Reply):
-        return found
-    task, waited = found
+    return found if isinstance(found, Reply) else extend_deferred(d, c, *found)
+
+
+def extend_deferred(d: Draft, c: ExtendWait, task: Task, waited: Resumption) -> Reply:
     ends_at = None if c.timeout is None else deadline(d.now, c.timeout)
     moved = _moved(d, c, waited.told(c.exit_id, c.by, c.reason), ends_at)
     for each in moved.awaited:

@@ -418,6 +418,9 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             history=history or self.history,
         )
 
+    def told(self, waiting_on: str) -> "Task":
+        return replace(self, waiting_on=waiting_on)
+
     def waiting_until(
         self, begun: Mapping[str, Millis], ended: Collection[str], now: Millis
     ) -> "Task":

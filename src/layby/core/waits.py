@@ -31,6 +31,8 @@ WaitKind = Literal[
 ]
 WAIT_KINDS: Final[tuple[str, ...]] = get_args(WaitKind)
 
+MAX_ERROR_CHARS: Final = 1_000
+
 Form = Literal[
     "timer",  # time itself settles the promise
     "open",  # a promise without a task
@@ -78,6 +80,7 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     """The promise it waits for, if any."""
     asked_since: Millis | None = None
     """Since when its condition has been polled, if it is."""
+    last_poll_at: Millis | None = None
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -92,6 +95,26 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
             last_error=polling.last_error,
             asked_since=polling.asked_since,
         )
+
+
+    def reported(self, report: "PollReport") -> "WaitingOn":
+        """Of a trigger, with what its manager says of its polls."""
+        return replace(
+            self,
+            polls=report.polls,
+            last_poll_at=report.last_poll_at,
+            next_poll_at=report.next_poll_at,
+            last_error=None if report.last_error is None else report.last_error[:MAX_ERROR_CHARS],
+        )
+
+
+class PollReport(Struct, frozen=True, rename="camel"):
+    """How the polls of a trigger went, as its manager reports it with its heartbeats."""
+
+    polls: int = 0
+    last_poll_at: Millis | None = None
+    next_poll_at: Millis | None = None
+    last_error: str | None = None
 
 
 class Polling(Struct, frozen=True, omit_defaults=True):
@@ -211,6 +234,11 @@ def deferred(waited: Resumption) -> str:
     sentence = f"deferred until {waited.kind} fires"
     awaited = waited.trigger
     return WaitingOn("trigger", sentence, waited.since, waited.until, awaited=awaited).to_text()
+
+
+def running(kind: str, now: Millis) -> WaitingOn:
+    """What a trigger waits for whose manager has not said it."""
+    return WaitingOn("trigger", f"{kind} has not fired yet", now)
 
 
 def blocked(codes: Iterable[str], why: str, pin: str | None, now: Millis) -> str:
