@@ -1,14 +1,16 @@
 """What a worker needs to know about the code it runs; the workflow layer provides it."""
 
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from layby.core.commands import Value
 from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
-from layby.errors import LaybyError
+from layby.errors import LaybyError, UsageError
 from layby.wire.call_format import Call
 
 Mode = Literal["async", "thread", "process"]
@@ -28,6 +30,43 @@ class UnfitCode(LaybyError):
 
     def __str__(self) -> str:
         return self.args[0]
+
+
+def function_name(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> str:
+    """By which another process finds it; refuses what has no such name, or cannot be called so."""
+    module = getattr(function, "__module__", None)
+    qualified = getattr(function, "__qualname__", "")
+    if not inspect.isfunction(function) or function_named(f"{module}:{qualified}") is not function:
+        raise UsageError(
+            f"resume= needs a function that another process finds by its name, got {function!r}: "
+            "write a def at the top of a module, and pass what it needs as kwargs="
+        )
+    try:
+        inspect.signature(function).bind(None, None, event=None, **kwargs)
+    except TypeError as error:
+        raise UsageError(
+            f"{qualified} cannot be called as {qualified}(context, handle, event=..., "
+            f"**kwargs) with kwargs={sorted(kwargs)}: {error}"
+        ) from None
+    return f"{module}:{qualified}"
+
+
+def function_named(name: str, near: Callable[..., Any] | None = None) -> Callable[..., Any] | None:
+    """A function at the top of a module that has been imported; None if there is none.
+
+    Nothing is imported for a name that comes from a store. `near` is a function of the code that
+    deferred: what was the script itself there may be a module here, and the other way round.
+    """
+    module, _, qualified = name.partition(":")
+    places = [vars(sys.modules[module])] if module in sys.modules else []
+    own = getattr(near, "__module__", None)
+    if near is not None and "__main__" in (module, own):
+        places.append(getattr(near, "__globals__", {}))
+    for place in places:
+        found = place.get(qualified)
+        if inspect.isfunction(found) and found.__qualname__ == qualified:
+            return found
+    return None
 
 
 class Verdict(Struct, frozen=True):
@@ -87,6 +126,10 @@ class LoadedTask(Protocol):
 
     def completed(self, result: Any) -> Value:
         """The value to settle with; raises when the result cannot be stored."""
+        ...
+
+    def carried(self) -> Raw:
+        """What the body has changed so far, for the try that goes on after it has deferred."""
         ...
 
     def failed(

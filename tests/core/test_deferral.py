@@ -160,7 +160,11 @@ def test_deferring_again_replaces_what_was_before(world: World) -> None:
     assert resumed(world) is None
     world.ok(c.ResolvePromise(id="sent", value=MORE))
     found = resumed(world)
-    assert (found.name, found.event.id, found.event.value) == ("more", "sent", '{"data":"bW9yZQ=="}')
+    assert (found.name, found.event.id, found.event.value) == (
+        "more",
+        "sent",
+        '{"data":"bW9yZQ=="}',
+    )
 
 
 def test_a_deferred_task_that_is_continued_goes_on_waiting(world: World) -> None:
@@ -320,7 +324,11 @@ def test_people_let_a_wait_fail(world: World) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [r.trigger("Poll", on_cancel=True), r.trigger("Delay", ms=90_000), r.trigger("Event", name="e")],
+    [
+        r.trigger("Poll", on_cancel=True),
+        r.trigger("Delay", ms=90_000),
+        r.trigger("Event", name="e"),
+    ],
     ids=lambda spec: spec.kind,
 )
 def test_people_give_a_wait_more_time(world: World, spec: c.TriggerSpec) -> None:

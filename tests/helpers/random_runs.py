@@ -233,10 +233,11 @@ class _Writer:
         names = ("f", "g", "root") if self._early else self._pick((("f",), ("g", "f"), ("root",)))
         begun = self._begun()
         ahead = self._state.tasks.get(begun[0].id) if begun else None
+        group = self._pick(("g", "g", "g", TRIGGER_GROUP)) if ahead is None else ahead.group
         return c.Take(
-            pid=ahead.pid if ahead and ahead.pid else self._pick(_PIDS),
+            pid=ahead.pid if ahead and ahead.pid else self._pid_in(group),
             incarnation=ahead.holder if ahead and ahead.holder else self._incarnation(),
-            group=self._pick(("g", "g", "g", TRIGGER_GROUP)),
+            group=group or "g",
             names=names,
             free=_ALL if self._early else self._pick((1, 1, 2, 0)),
             ttl=self._pick((5_000, 60_000, 1)),
@@ -246,6 +247,10 @@ class _Writer:
             in_line=self._chance(4),
             begun=begun,
         )
+
+    def _pid_in(self, group: str | None) -> str:
+        """A process runs triggers or other tasks: a holder belongs to one group."""
+        return self._pick(_PIDS) if group != TRIGGER_GROUP else "m"
 
     def _begun(self) -> tuple[c.TaskVersion, ...]:
         """Mostly one that is ahead; now and then a claim that is not."""
@@ -344,7 +349,9 @@ class _Writer:
 
     def _heartbeat(self) -> c.HeartbeatWorker:
         return c.HeartbeatWorker(
-            pid=self._pick(_PIDS), incarnation=self._incarnation(), held=self._pick((None, 0, 1))
+            pid=self._pick((*_PIDS, "m")),
+            incarnation=self._incarnation(),
+            held=self._pick((None, 0, 1)),
         )
 
     def _leave(self) -> c.LeaveWorker:

@@ -7,7 +7,7 @@ the name of a class: its promise has a task, which a trigger manager takes.
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from layby.core import birth, promises, validate, values, waits
 from layby.core.address import target_of
@@ -120,7 +120,7 @@ class ResumeSpec(Struct, frozen=True):
 
     name: str | None = None
     kwargs: Raw = NOTHING_GIVEN
-    context: Raw | None = None
+    context: Raw | UnsetType = UNSET
     key: str | None = None
 
     def problems(self) -> Problems:
@@ -129,7 +129,7 @@ class ResumeSpec(Struct, frozen=True):
         if self.key is not None:
             yield from validate.identifier(self.key, "Key of the wait")
         yield from an_object(self.kwargs, "kwargs", MAX_KWARGS_CHARS)
-        if self.context is not None:
+        if not isinstance(self.context, UnsetType):
             yield from an_object(self.context, "context", validate.MAX_VALUE_CHARS)
 
 

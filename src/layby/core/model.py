@@ -201,7 +201,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     """
 
     resume: str | None = None
-    """How it goes on after a defer, as a `Resumption`; kept until it fails, ends or defers again."""
+    """How it goes on after a defer, as a `Resumption`: until it fails, ends or defers again."""
 
     @property
     def resumption(self) -> Resumption | None:

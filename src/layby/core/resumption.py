@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Resumption(Struct, frozen=True, omit_defaults=True, gc=False):
     name: str | None = None
     """The function to go on with; None when the task's own function runs again."""
     kwargs: Raw = NOTHING_GIVEN
-    context: Raw | None = None
+    context: Raw | UnsetType = UNSET
     """What the body had changed by then, in the words of its worker."""
     key: str | None = None
     """What its worker calls this wait."""

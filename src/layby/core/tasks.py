@@ -6,7 +6,7 @@ Handlers have their guards in protocol order (404, 409, 422), then a straight pa
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from layby.core import birth, promises, strict, validate, waits
 from layby.core.draft import Draft
@@ -453,7 +453,7 @@ def resumed(d: Draft, task: Task) -> Resumed | None:
         at=resumption.at,
         name=resumption.name,
         kwargs=bytes(resumption.kwargs).decode(),
-        context=None if resumption.context is None else bytes(resumption.context).decode(),
+        context=None if resumption.context is UNSET else bytes(resumption.context).decode(),
         key=resumption.key,
         event=TriggerEvent(
             id=resumption.trigger if is_late else resumption.won,

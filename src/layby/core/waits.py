@@ -96,7 +96,6 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
             asked_since=polling.asked_since,
         )
 
-
     def reported(self, report: "PollReport") -> "WaitingOn":
         """Of a trigger, with what its manager says of its polls."""
         return replace(

@@ -33,6 +33,7 @@ from layby.core.model import Millis
 from layby.core.queries import Execute
 from layby.core.replies import (
     Claim,
+    DeferData,
     FailData,
     FinishData,
     Reply,
@@ -443,7 +444,9 @@ class Worker:
     def _accept_tasks(self, reply: Reply | None, ask: Ask) -> None:
         """Accept the tasks that an answer brings, and note what it leaves in the store."""
         data = None if reply is None else reply.data
-        taken = data.taken if isinstance(data, FinishData | FailData | RunData) else data
+        taken = (
+            data.taken if isinstance(data, FinishData | FailData | DeferData | RunData) else data
+        )
         if isinstance(taken, TakeData):
             self.credit.heard(taken.oldest_left, NOTHING if taken.again else ask)
             self.arrive(taken.claims)
