@@ -36,7 +36,7 @@ MAX_ARGS_CHARS: Final = 2**16
 MAX_KWARGS_CHARS: Final = 2**20
 
 
-class Delay(Struct, frozen=True, forbid_unknown_fields=True):
+class DelayArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """Fires when so much time has passed."""
 
     ms: Int64
@@ -45,7 +45,7 @@ class Delay(Struct, frozen=True, forbid_unknown_fields=True):
         return deadline(now, max(0, self.ms))
 
 
-class At(Struct, frozen=True, forbid_unknown_fields=True):
+class AtArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """Fires at an instant, at once if that is past."""
 
     at: Int64
@@ -54,7 +54,7 @@ class At(Struct, frozen=True, forbid_unknown_fields=True):
         return min(max(0, self.at), NEVER)
 
 
-class Event(Struct, frozen=True, forbid_unknown_fields=True):
+class EventArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """Fires when the promise of this name settles, which comes into being by waiting for it."""
 
     name: str
@@ -64,7 +64,7 @@ class Event(Struct, frozen=True, forbid_unknown_fields=True):
         return self.name
 
 
-class PromiseSettled(Struct, frozen=True, forbid_unknown_fields=True):
+class PromiseSettledArgs(Struct, frozen=True, forbid_unknown_fields=True):
     """The same, in the words of whoever waits for a run or a call."""
 
     id: str
@@ -74,9 +74,12 @@ class PromiseSettled(Struct, frozen=True, forbid_unknown_fields=True):
         return self.id
 
 
-Promised = Delay | At | Event | PromiseSettled
+Promised = DelayArgs | AtArgs | EventArgs | PromiseSettledArgs
 PROMISED: Final[dict[str, type[Promised]]] = {
-    each.__name__: each for each in (Delay, At, Event, PromiseSettled)
+    "Delay": DelayArgs,
+    "At": AtArgs,
+    "Event": EventArgs,
+    "PromiseSettled": PromiseSettledArgs,
 }
 """Triggers that nobody has to run, by their kinds."""
 
@@ -85,8 +88,12 @@ class TriggerSpec(Struct, frozen=True, rename="camel"):
     """`on_cancel`: if it is cancelled or times out, its class has something to do about it."""
 
     kind: str
-    args: Raw = NOTHING_GIVEN
+    args: Raw | UnsetType = UNSET
     on_cancel: bool = False
+
+    @property
+    def given(self) -> Raw:
+        return given(self.args)
 
     @property
     def promised(self) -> Promised | None:
@@ -98,18 +105,18 @@ class TriggerSpec(Struct, frozen=True, rename="camel"):
 
     def problems(self) -> Problems:
         yield from validate.identifier(self.kind, "Kind of the trigger")
-        yield from an_object(self.args, "args of the trigger", MAX_ARGS_CHARS)
+        yield from an_object(self.given, "args of the trigger", MAX_ARGS_CHARS)
         try:
             known = self._read()
         except msgspec.MsgspecError as error:
             yield f"args of {self.kind}: {error}"
             return
-        if isinstance(known, Event | PromiseSettled):
+        if isinstance(known, EventArgs | PromiseSettledArgs):
             yield from validate.identifier(known.awaited, "Awaited promise ID")
 
     def _read(self) -> Promised | None:
         wanted = PROMISED.get(self.kind)
-        return None if wanted is None else msgspec.json.decode(self.args, type=wanted)
+        return None if wanted is None else msgspec.json.decode(self.given, type=wanted)
 
 
 class ResumeSpec(Struct, frozen=True):
@@ -119,7 +126,7 @@ class ResumeSpec(Struct, frozen=True):
     """
 
     name: str | None = None
-    kwargs: Raw = NOTHING_GIVEN
+    kwargs: Raw | UnsetType = UNSET
     context: Raw | UnsetType = UNSET
     key: str | None = None
 
@@ -128,7 +135,7 @@ class ResumeSpec(Struct, frozen=True):
             yield from validate.identifier(self.name, "Name of the function to resume at")
         if self.key is not None:
             yield from validate.identifier(self.key, "Key of the wait")
-        yield from an_object(self.kwargs, "kwargs", MAX_KWARGS_CHARS)
+        yield from an_object(given(self.kwargs), "kwargs", MAX_KWARGS_CHARS)
         if not isinstance(self.context, UnsetType):
             yield from an_object(self.context, "context", validate.MAX_VALUE_CHARS)
 
@@ -155,7 +162,7 @@ class DeferTask(GiveUpClaim, frozen=True, kw_only=True):
     def shared_id(self) -> str | None:
         """The promise that it waits for, if that is not its own."""
         known = self.trigger.promised
-        return known.awaited if isinstance(known, Event | PromiseSettled) else None
+        return known.awaited if isinstance(known, EventArgs | PromiseSettledArgs) else None
 
     def named_ids(self) -> Ids:
         yield from super().named_ids()
@@ -214,7 +221,7 @@ def _begin_wait(d: Draft, c: DeferTask, own: str) -> Resumption:
     if c.timeout is not None:
         ends_at = deadline(d.now, c.timeout)
     trigger, until, needs_timer = own, ends_at, ends_at is not None
-    if isinstance(known, Delay | At):
+    if isinstance(known, DelayArgs | AtArgs):
         fires_at = known.fires_at(d.now)
         needs_timer = ends_at is not None and ends_at < fires_at
         until = ends_at if needs_timer else fires_at
@@ -230,7 +237,7 @@ def _begin_wait(d: Draft, c: DeferTask, own: str) -> Resumption:
         create_deadline(d, own, ends_at)
     return Resumption(
         kind=c.trigger.kind,
-        args=c.trigger.args,
+        args=c.trigger.given,
         at=c.version,
         trigger=trigger,
         own=trigger == own,
@@ -238,7 +245,7 @@ def _begin_wait(d: Draft, c: DeferTask, own: str) -> Resumption:
         until=until,
         since=d.now,
         name=c.resume.name,
-        kwargs=c.resume.kwargs,
+        kwargs=given(c.resume.kwargs),
         context=c.resume.context,
         key=c.resume.key,
         on_cancel=known is None and c.trigger.on_cancel,
@@ -260,8 +267,13 @@ def create_trigger(
     }
     if spec.on_cancel:
         tags[ON_CANCEL] = "true"
-    param = values.text_of(values.wrap(bytes(spec.args)))
+    param = values.text_of(values.wrap(bytes(spec.given)))
     birth.create(d, own, NEVER if ends_at is None else ends_at, param, tags)
+
+
+def given(json: Raw | UnsetType) -> Raw:
+    """What is absent is an empty object."""
+    return NOTHING_GIVEN if isinstance(json, UnsetType) else json
 
 
 def an_object(json: Raw, what: str, most: int) -> Problems:

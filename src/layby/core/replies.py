@@ -264,6 +264,8 @@ class FlowData(Struct, frozen=True):
     layout: str | None = None
 
 
+TakingData = FinishData | FailData | DeferData | RunData
+"""Answers that may bring tasks besides, because their requests have carried a take."""
 OK: Final = Reply(200, Empty())
 DEBUG_IS_OFF: Final = Reply(403, "Debug operations are disabled")
 

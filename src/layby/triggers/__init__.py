@@ -3,7 +3,7 @@
 All public names are imported here; none is defined here.
 """
 
+from layby.triggers.base_trigger import Trigger
 from layby.triggers.promised import At, Delay, Event, PromiseSettled
-from layby.triggers.trigger import Trigger
 
 __all__ = ["At", "Delay", "Event", "PromiseSettled", "Trigger"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from layby.core.validate import identifier
 from layby.errors import UsageError
-from layby.triggers.trigger import Trigger
+from layby.triggers.base_trigger import Trigger
 from layby.wire.durations import millis_of, seconds_of
 
 

@@ -15,6 +15,7 @@ from layby.core import birth, snapshot
 from layby.core.codes import Refusals
 from layby.core.fields import Tags
 from layby.core.model import (
+    EMPTY,
     Holder,
     Listener,
     Message,
@@ -29,7 +30,6 @@ from layby.core.model import (
     Wait,
 )
 from layby.core.replies import Claim, ClaimData, Explanation, Resumed, TriggerEvent
-from layby.core.resumption import NOTHING_GIVEN
 from layby.core.state import State
 from layby.core.waits import ShownState, shown_state
 from layby.errors import WireError
@@ -113,17 +113,17 @@ class ResumedRecord(WireRecord, frozen=True):
     at: int
     event: TriggerEventRecord
     name: str | None = None
-    kwargs: Raw = NOTHING_GIVEN
+    kwargs: Json = UNSET
     context: Json = UNSET
     key: str | None = None
 
     @classmethod
     def of(cls, row: Resumed) -> "ResumedRecord":
-        event, kwargs = TriggerEventRecord.of(row.event), Raw(row.kwargs.encode())
+        event, kwargs = TriggerEventRecord.of(row.event), _json(row.kwargs)
         return cls(row.kind, row.at, event, row.name, kwargs, _json(row.context), row.key)
 
     def row(self) -> Resumed:
-        kwargs, context = bytes(self.kwargs).decode(), _text(self.context)
+        kwargs, context = _text(self.kwargs) or EMPTY, _text(self.context)
         event = self.event.row()
         return Resumed(self.kind, self.at, event, self.name, kwargs, context, self.key)
 

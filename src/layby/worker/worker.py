@@ -33,12 +33,12 @@ from layby.core.model import Millis
 from layby.core.queries import Execute
 from layby.core.replies import (
     Claim,
-    DeferData,
     FailData,
     FinishData,
     Reply,
     RunData,
     TakeData,
+    TakingData,
 )
 from layby.errors import EngineStopped, StoreError
 from layby.executors import HealthEvent, HealthEventSink
@@ -444,9 +444,7 @@ class Worker:
     def _accept_tasks(self, reply: Reply | None, ask: Ask) -> None:
         """Accept the tasks that an answer brings, and note what it leaves in the store."""
         data = None if reply is None else reply.data
-        taken = (
-            data.taken if isinstance(data, FinishData | FailData | DeferData | RunData) else data
-        )
+        taken = data.taken if isinstance(data, TakingData) else data
         if isinstance(taken, TakeData):
             self.credit.heard(taken.oldest_left, NOTHING if taken.again else ask)
             self.arrive(taken.claims)
