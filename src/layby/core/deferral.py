@@ -206,7 +206,7 @@ def defer(d: Draft, c: DeferTask, task: Task, _: Promise) -> Reply:
 def _shared_refusal(d: Draft, shared: str, task_id: str) -> Reply | None:
     promise = d.promise(shared)
     if promise is None and shared.startswith(promises.RUN_PREFIX):
-        return refuse(422, promises.no_such_run(shared).data)
+        return refuse(422, str(promises.no_such_run(shared).data))
     if promise is not None and promise.internal:
         return promises.not_external(promise)
     standing = d.rows.wait(shared, task_id)

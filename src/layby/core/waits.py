@@ -198,7 +198,7 @@ def waits_since(promise: Promise, task: Task | None) -> Millis:
 
 def awaited_in_memory(task: Task) -> tuple[str, ...]:
     """What a parked body waits for: there is no row for that, only what its worker says."""
-    told = read_waiting_on(task.waiting_on)
+    told = read_waiting_on(task.waiting_on) if task.state == "acquired" else None
     return () if told is None or told.awaited is None else (told.awaited,)
 
 
@@ -229,9 +229,15 @@ def halted_sentence(by: str = "", reason: str = "") -> str:
 
 
 def deferred(waited: Resumption) -> str:
-    """What a deferred task waits for; which trigger that is, and who runs it, is told beside."""
-    sentence = f"deferred until {waited.kind} fires"
+    """What a deferred task waits for. Who runs its trigger is told of that."""
     awaited = waited.trigger
+    if waited.own and waited.kind in ("Delay", "At"):
+        sentence = "deferred until its time has come"
+    else:
+        what = f"trigger {waited.kind} fires" if waited.own else f"'{awaited}' settles"
+        sentence = f"deferred until {what}"
+    by = f" (its deadline was moved by {waited.by})" if waited.by else ""
+    sentence += by
     return WaitingOn("trigger", sentence, waited.since, waited.until, awaited=awaited).to_text()
 
 

@@ -200,7 +200,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     What is claimed does not wait, so the fields about waits do not make a claim larger.
     """
 
-    state: ShownState
+    state: ShownState  # pyright: ignore[reportIncompatibleVariableOverride] - one more, for people
     name: str | None = None
     kind: NodeKind | None = None
     group: str | None = None
