@@ -60,7 +60,7 @@ Examples:
   layby triggers
   layby triggers order-7:wait_for_job"""
 )
-@click.argument("asked", metavar="ID", required=False)
+@click.argument("asked", metavar="[ID]", required=False)
 @limited(50)
 @reaching
 @as_json
