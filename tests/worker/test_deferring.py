@@ -472,3 +472,44 @@ async def test_people_wake_it_and_move_its_deadline():
         assert (await runner.client.send(wake)).is_ok
         assert await run.result() == {"got": None}
         assert promises(runner)["paid"].is_pending
+
+
+# --- triggers that run code: here by hand, as a manager would ----------------------------------
+
+
+class Poll(triggers.Trigger, frozen=True):
+    url: str
+
+
+@task
+async def polls(context, handle):
+    await handle.defer(Poll("u"), resume=fetch, timeout=600)
+
+
+@virtual_test
+async def test_a_trigger_that_fails_is_not_one_of_the_tasks_of_the_run():
+    """Neither in the status nor among what failed; whoever waits for it gets a TriggerError."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(polls), run_id="r")
+        await asyncio.sleep(1)
+        assert list((await run.status()).tasks) == ["polls"]
+        await runner.reject("run/r:polls.defer.1", "it is off")
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+        assert list(failed.value.failed) == ["polls"]
+        assert "TriggerError" in str(failed.value)
+        assert "it is off" in str(failed.value)
+        assert await run.context() == {}
+
+
+@virtual_test
+async def test_a_run_that_is_run_again_defers_again():
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(polls), run_id="r")
+        await asyncio.sleep(601)
+        with pytest.raises(RunFailed, match="DeferTimeout"):
+            await run.result()
+        again = await run.rerun()
+        await asyncio.sleep(1)
+        await runner.resolve("run/r:life/2:polls.defer.1", {"amount": 4})
+        assert await again.result() == {"total": 4}

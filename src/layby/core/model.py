@@ -224,6 +224,11 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return self.group == TRIGGER_GROUP
 
     @property
+    def is_node(self) -> bool:
+        """It is a task of a run, as its workflow names it."""
+        return self.kind == "node" and not self.is_trigger
+
+    @property
     def latest_life_id(self) -> str | None:
         """The root that `lives` names."""
         return None if self.lives is None else life_id(root_of(self.id), self.lives)

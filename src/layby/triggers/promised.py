@@ -56,6 +56,6 @@ class PromiseSettled(Trigger, frozen=True):
 
 
 def _check_id(given: object, what: str) -> None:
-    wrong = identifier(given, what) if isinstance(given, str) else iter(["it is not a text"])
-    if (problem := next(wrong, None)) is not None:
+    wrong = identifier(given, what) if isinstance(given, str) else ["it is not a text"]
+    for problem in wrong:
         raise UsageError(f"{what} must be the id of a promise, got {given!r}: {problem}")

@@ -217,7 +217,7 @@ def _settled(about: Explanation, now: Millis) -> Reason:
         why = f"the run's deadline passed, {moment(promise.timeout_at)}"
     elif promise.state != "resolved":
         why = _error(promise.value)
-    elif task is not None and task.kind == "node" and (skipped := read(promise)).reason:
+    elif task is not None and task.is_node and (skipped := read(promise)).reason:
         word, why = "skipped", skipped.reason
     when = ago(promise.settled_at or 0, now)
     sentence = f"is settled: {word} {when}" + (f" ({why})" if why else "")
