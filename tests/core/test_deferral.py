@@ -192,6 +192,21 @@ def test_a_foreign_callback_does_not_wake_it(world: World) -> None:
     assert resumed(world).event.id == "paid"
 
 
+def test_an_event_that_lost_wakes_no_later_wait(world: World) -> None:
+    """Of a task that suspends by the protocol after its time was up."""
+    world.ok(r.claimed("job"))
+    world.ok(r.defer("job", 1, r.trigger("Event", name="paid"), 300))
+    world.tick(300)
+    world.ok(r.acquire("job", 1))
+    world.ok(r.promise("other"))
+    world.ok(r.suspend("job", 2, "other"))
+    world.ok(c.ResolvePromise(id="paid", value=PAID))
+    assert world.task("job").state == "suspended"
+    world.ok(r.settle("other"))
+    assert world.task("job").state == "pending"
+    world.check()
+
+
 # --- triggers that run code ------------------------------------------------------------------
 
 
