@@ -77,6 +77,21 @@ def check(state: State, now: Millis) -> list[Violation]:
     ]
 
 
+def named_by(task: Task) -> set[str]:
+    """Other rows that the invariants of this one look at, besides what it waits for."""
+    found = task.resumption
+    named = set() if found is None else {*found.awaited, found.won or found.trigger}
+    if task.is_trigger:
+        named.add(_awaiter_of(task))
+    if task.latest_life_id is not None:
+        named.add(task.latest_life_id)
+    return named
+
+
+def _awaiter_of(trigger: Task) -> str:
+    return trigger.id.rpartition(".defer.")[0]
+
+
 # --- the seven of seed 004 ---------------------------------------------------------------
 
 
@@ -334,7 +349,7 @@ def triggers_have_awaiters(view: StateView) -> Violations:
     for task in view.tasks("pending", "acquired", "suspended", "halted"):
         if not task.is_trigger or task.id.endswith(CLEAN_UP) or view.is_over(task.id):
             continue
-        awaiter = view.state.tasks.get(task.id.rpartition(".defer.")[0])
+        awaiter = view.state.tasks.get(_awaiter_of(task))
         waited = None if awaiter is None else awaiter.open_resumption
         if waited is None or waited.trigger != task.id:
             yield f"trigger {task.id} is {task.state}, but nobody waits for it"
