@@ -2,7 +2,9 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType
 from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Raw, Struct
@@ -32,23 +34,36 @@ class UnfitCode(LaybyError):
         return self.args[0]
 
 
-def function_name(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> str:
-    """By which another process finds it; refuses what has no such name, or cannot be called so."""
-    module = getattr(function, "__module__", None)
-    qualified = getattr(function, "__qualname__", "")
-    if not inspect.isfunction(function) or function_named(f"{module}:{qualified}") is not function:
-        raise UsageError(
-            f"resume= needs a function that another process finds by its name, got {function!r}: "
-            "write a def at the top of a module, and pass what it needs as kwargs="
-        )
+def function_name(function: object, given: tuple[str, ...] = ()) -> str:
+    """By which another process finds it; refuses what has no such name, or cannot be called so.
+
+    `given` are the names of the arguments that it gets besides the event.
+    """
+    if not inspect.isfunction(function):
+        raise _nameless(function)
+    return _name_of(function, given)
+
+
+@lru_cache(maxsize=1024)
+def _name_of(function: FunctionType, given: tuple[str, ...]) -> str:
+    module, qualified = function.__module__, function.__qualname__
+    if function_named(f"{module}:{qualified}") is not function:
+        raise _nameless(function)
     try:
-        inspect.signature(function).bind(None, None, event=None, **kwargs)
+        inspect.signature(function).bind(None, None, event=None, **dict.fromkeys(given))
     except TypeError as error:
         raise UsageError(
             f"{qualified} cannot be called as {qualified}(context, handle, event=..., "
-            f"**kwargs) with kwargs={sorted(kwargs)}: {error}"
+            f"**kwargs) with kwargs={list(given)}: {error}"
         ) from None
     return f"{module}:{qualified}"
+
+
+def _nameless(function: object) -> UsageError:
+    return UsageError(
+        f"resume= needs a function that another process finds by its name, got {function!r}: "
+        "write a def at the top of a module, and pass what it needs as kwargs="
+    )
 
 
 def function_named(name: str, near: Callable[..., Any] | None = None) -> Callable[..., Any] | None:

@@ -20,7 +20,7 @@ from layby import (
 )
 from layby.core.commands import ExtendWait, WakeTask
 from layby.testing import virtual_test
-from layby.worker.deferring import Deferred
+from layby.worker.deferring import Deferred, new_deferral
 from tests.helpers.workers import crashing, flow_of, look, promises, rows, settled_down
 
 seen: list[Any] = []
@@ -513,3 +513,13 @@ async def test_a_run_that_is_run_again_defers_again():
         await asyncio.sleep(1)
         await runner.resolve("run/r:life/2:polls.defer.1", {"amount": 4})
         assert await again.result() == {"total": 4}
+
+
+def test_what_is_not_a_function_has_no_name_either():
+    for wrong in (5, Poll("u"), pays, [], fetch.__get__(object())):
+        with pytest.raises(UsageError, match="at the top of a module"):
+            new_deferral(triggers.Delay(1), wrong, None, None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match="must be a dict"):
+        new_deferral(triggers.Delay(1), fetch, ["factor"], None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match="must be a dict"):
+        new_deferral(triggers.Delay(1), fetch, {1: 2}, None)  # pyright: ignore[reportArgumentType]

@@ -22,7 +22,7 @@ UNSEEN: Final = (
     invariants.triggers_end_with_their_waits,
     invariants.triggers_have_awaiters,
 )
-"""They need what a snapshot leaves out: holders, schedules, lives, resumptions and internal counts."""
+"""They need what a snapshot leaves out: holders, schedules, lives, resumptions, internal counts."""
 SEEN: Final = tuple(each for each in INVARIANTS if each not in UNSEEN)
 
 

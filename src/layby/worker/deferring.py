@@ -5,7 +5,7 @@ with the attempt, so code that swallows the exception is deferred all the same w
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import Raw, Struct, UnsetType
@@ -67,7 +67,8 @@ def new_deferral(
         raise UsageError(f"defer() needs a trigger such as triggers.Delay(60), got {trigger!r}")
     if resume is None and kwargs:
         raise UsageError("defer() takes kwargs= for its resume= function: give that, too")
-    name = None if resume is None else function_name(resume, dict(kwargs or {}))
+    _check_kwargs(kwargs)
+    name = None if resume is None else function_name(resume, tuple(sorted(kwargs or {})))
     length = millis_of(limit_of(timeout, "timeout of defer()"))
     spec = TriggerSpec(
         trigger.kind(),
@@ -104,6 +105,16 @@ async def _event_again(attempt: DeferringAttempt, record: Record) -> TriggerEven
         raise ResultExpired(f"the event of '{promise_id}'", state)
     value = "{}" if promise is None else promise.value
     return TriggerEvent(promise_id, state, value, 0, by, reason)
+
+
+def _check_kwargs(kwargs: object) -> None:
+    """Callers may not check types."""
+    if kwargs is None:
+        return
+    if not isinstance(kwargs, Mapping) or not all(
+        isinstance(each, str) for each in cast("Mapping[object, object]", kwargs)
+    ):
+        raise UsageError(f"kwargs of defer() must be a dict with names as keys, got {kwargs!r}")
 
 
 def _object(given: dict[str, Any], what: str, most: int) -> Raw:
