@@ -36,7 +36,6 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     6: bench_graph.BENCHES,
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
     13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES),
-    13: bench_postgres.BENCHES,
     14: bench_deferring.BENCHES,
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""

@@ -1,3 +1,4 @@
+-- oldest code: 19
 -- How a deferred task goes on (`core.resumption`): kept beside what it waits for, which is forgotten
 -- with every move of the task.
 ALTER TABLE promises ADD COLUMN task_resume TEXT;
