@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -364,7 +365,7 @@ def test_a_file_is_named_as_elsewhere(file):
 def test_deferred_tasks_are_sound_page_by_page(file, monkeypatch):
     """Whatever page the task, its trigger and its deadline are on."""
     engine = opened(file)
-    taken = engine.call(r.take(2, names=("n",), pid="v")).data
+    taken: Any = engine.call(r.take(2, names=("n",), pid="v")).data
     for claim, spec in zip(
         taken.claims, (r.trigger("Poll"), r.trigger("Event", name="e")), strict=True
     ):

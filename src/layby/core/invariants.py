@@ -80,7 +80,7 @@ def check(state: State, now: Millis) -> list[Violation]:
 def named_by(task: Task) -> set[str]:
     """Other rows that the invariants of this one look at, besides what it waits for."""
     found = task.resumption
-    named = set() if found is None else {*found.awaited, found.won or found.trigger}
+    named = set[str]() if found is None else {*found.awaited, found.won or found.trigger}
     if task.is_trigger:
         named.add(_awaiter_of(task))
     if task.latest_life_id is not None:
