@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import bench_core
+import bench_deferring
 import bench_graph
 import bench_postgres
 import bench_reads
@@ -36,6 +37,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     6: bench_graph.BENCHES,
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
     13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES, *bench_shared.BENCHES),
+    14: bench_deferring.BENCHES,
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 

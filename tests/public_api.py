@@ -30,6 +30,7 @@ MODULES = (
     "layby.executors",
     "layby.graph",
     "layby.testing",
+    "layby.triggers",
     "layby.workflow",
 )
 SYNTAX = frozenset(

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from layby.core import commands as c
 from layby.core.model import NEVER
@@ -56,17 +57,19 @@ def test_requests_of_one_turn_leave_together(threaded: bool) -> None:
 
 @inline_or_threaded
 @pytest.mark.parametrize("moment", ["under way", "just answered"])
-@pytest.mark.parametrize("kind", ["take", "run", "finish", "fail", "acquire", "create"])
+@pytest.mark.parametrize("kind", ["take", "run", "finish", "fail", "defer", "acquire", "create"])
 def test_claims_of_a_cancelled_caller_are_handed_back(
     threaded: bool, kind: str, moment: str
 ) -> None:
     """Whatever claimed them: released, never forgotten, and somebody else gets them."""
     taker = r.take()
+    deferred = r.defer("run/c:a", 1, r.trigger("Event", name="e"))
     requests: dict[str, tuple[c.Command, str]] = {
         "take": (taker, "run/a:a"),
         "run": (r.run("run/b", with_take=r.take(1), a=""), "run/b:a"),
         "finish": (r.finish("run/c:a", with_take=r.take(1)), "run/c:b"),
         "fail": (c.FailTask(id="run/c:a", version=1, take=r.take(1)), "run/c:b"),
+        "defer": (replace(deferred, take=r.take(1)), "run/a:a"),
         "acquire": (r.acquire("t", 0), "t"),
         "create": (r.claimed("new"), "new"),
     }
@@ -76,7 +79,7 @@ def test_claims_of_a_cancelled_caller_are_handed_back(
         await client.send(r.run("run/c", a="", b="a"))
         await client.send(r.take())
         await client.send(r.target("t"))
-        if kind == "take":
+        if kind in ("take", "defer"):
             await client.send(r.run("run/a", a=""))
         sending = asyncio.ensure_future(client.send(request))
         await asyncio.sleep(0)  # it has left the caller, and nobody has answered yet

@@ -1,14 +1,18 @@
 """What a worker needs to know about the code it runs; the workflow layer provides it."""
 
+import inspect
+import sys
 from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType
 from typing import Any, Literal, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from layby.core.commands import Value
 from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
-from layby.errors import LaybyError
+from layby.errors import LaybyError, UsageError
 from layby.wire.call_format import Call
 
 Mode = Literal["async", "thread", "process"]
@@ -28,6 +32,56 @@ class UnfitCode(LaybyError):
 
     def __str__(self) -> str:
         return self.args[0]
+
+
+def function_name(function: object, given: tuple[str, ...] = ()) -> str:
+    """By which another process finds it; refuses what has no such name, or cannot be called so.
+
+    `given` are the names of the arguments that it gets besides the event.
+    """
+    if not inspect.isfunction(function):
+        raise _nameless(function)
+    return _name_of(function, given)
+
+
+@lru_cache(maxsize=1024)
+def _name_of(function: FunctionType, given: tuple[str, ...]) -> str:
+    module, qualified = function.__module__, function.__qualname__
+    if function_named(f"{module}:{qualified}") is not function:
+        raise _nameless(function)
+    try:
+        inspect.signature(function).bind(None, None, event=None, **dict.fromkeys(given))
+    except TypeError as error:
+        raise UsageError(
+            f"{qualified} cannot be called as {qualified}(context, handle, event=..., "
+            f"**kwargs) with kwargs={list(given)}: {error}"
+        ) from None
+    return f"{module}:{qualified}"
+
+
+def _nameless(function: object) -> UsageError:
+    return UsageError(
+        f"resume= needs a function that another process finds by its name, got {function!r}: "
+        "write a def at the top of a module, and pass what it needs as kwargs="
+    )
+
+
+def function_named(name: str, near: Callable[..., Any] | None = None) -> Callable[..., Any] | None:
+    """A function at the top of a module that has been imported; None if there is none.
+
+    Nothing is imported for a name that comes from a store. `near` is a function of the code that
+    deferred: what was the script itself there may be a module here, and the other way round.
+    """
+    module, _, qualified = name.partition(":")
+    places = [vars(sys.modules[module])] if module in sys.modules else []
+    own = getattr(near, "__module__", None)
+    if near is not None and "__main__" in (module, own):
+        places.append(getattr(near, "__globals__", {}))
+    for place in places:
+        found = place.get(qualified)
+        if inspect.isfunction(found) and found.__qualname__ == qualified:
+            return found
+    return None
 
 
 class Verdict(Struct, frozen=True):
@@ -87,6 +141,10 @@ class LoadedTask(Protocol):
 
     def completed(self, result: Any) -> Value:
         """The value to settle with; raises when the result cannot be stored."""
+        ...
+
+    def carried(self) -> Raw:
+        """What the body has changed so far, for the try that goes on after it has deferred."""
         ...
 
     def failed(

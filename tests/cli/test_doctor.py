@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -30,6 +31,7 @@ from layby.errors import LaybyError
 from layby.store import pages
 from layby.store.sqlite import SqliteReader, SqliteStore
 from tests.cli.test_main import run
+from tests.helpers import requests as r
 
 OURS = {"resonate:target": "poll://any@layby.g", "layby:name": "n"}
 FOREIGN = {"resonate:target": "poll://any@default"}
@@ -142,6 +144,9 @@ def test_it_works_while_an_owner_runs_and_writes_nothing(file):
     engine.stop()
 
 
+OPEN = '{"kind":"k","at":1,"trigger":"f1"}'
+OVER = '{"kind":"k","at":1,"trigger":"f1","own":true,"deadline":"l","won":"l"}'
+
 BREAKS = {
     "pending_task_no_ttimeout": "UPDATE promises SET task_wake_at = NULL WHERE id = 'f3'",
     "acquired_task_no_lease": "DELETE FROM holders",
@@ -183,6 +188,11 @@ BREAKS = {
     "refusals_are_of_nodes": (
         """UPDATE promises SET task_refused = '["other",[],null]' WHERE id = 't6'"""
     ),
+    "deferred_waits_for_its_trigger": f"UPDATE promises SET task_resume = '{OPEN}' WHERE id = 'f3'",
+    "triggers_end_with_their_waits": (
+        f"""UPDATE promises SET task_resume = '{OVER}' WHERE id = 'f3'"""
+    ),
+    "triggers_have_awaiters": "UPDATE promises SET task_group = 'triggers' WHERE id = 'run/r:a'",
     "named_life_exists": "UPDATE promises SET task_lives = 2 WHERE id = 'run/r'",
     "one_living_holder_per_pid": (
         "DROP INDEX holders_living; "
@@ -350,3 +360,16 @@ def test_a_file_is_named_as_elsewhere(file):
     assert doctor("--db", f"sqlite:{file}") == plainly
     code, _, said = doctor(file, "--db", "other.db")
     assert (code, "give one of them" in said) == (2, True)
+
+
+def test_deferred_tasks_are_sound_page_by_page(file, monkeypatch):
+    """Whatever page the task, its trigger and its deadline are on."""
+    engine = opened(file)
+    taken: Any = engine.call(r.take(2, names=("n",), pid="v")).data
+    for claim, spec in zip(
+        taken.claims, (r.trigger("Poll"), r.trigger("Event", name="e")), strict=True
+    ):
+        assert engine.call(r.defer(claim.task.id, 1, spec, 60_000)).is_ok
+    engine.stop()
+    monkeypatch.setattr(pages, "PAGE", 1)
+    assert doctor(file)[0] == 0

@@ -35,6 +35,11 @@ ACQUIRED = {"state": "acquired", "pid": "p", "ttl": 5, "ready_at": None, "waitin
 IDLE = {"wake_at": None, "ready_at": None, "waiting_since": None}
 
 
+OPEN = '{"kind":"k","at":1,"trigger":"t"}'
+OVER = '{"kind":"k","at":1,"trigger":"t","won":"t"}'
+LATE = '{"kind":"k","at":1,"trigger":"t","own":true,"deadline":"l","won":"l"}'
+
+
 def root(key: str, **changed: object) -> Task:
     return task(key, kind="root", state="fulfilled", **IDLE | changed)
 
@@ -150,6 +155,11 @@ BROKEN: dict[str, tuple[object, ...]] = {
     "what_was_read_is_there ": (promise("x"), promise("x.1"), task("x"), Wait("x.1", "x", "read")),
     "tries_are_claims_that_began": (promise("x"), task("x", tries=1)),
     "tries_are_claims_that_began ": (promise("x"), task("x", version=1, ahead=True)),
+    "deferred_waits_for_its_trigger": (settled("x"), task("x", state="fulfilled", resume=OPEN)),
+    "deferred_waits_for_its_trigger ": (promise("x"), task("x", resume=OPEN)),
+    "deferred_waits_for_its_trigger  ": (promise("x"), task("x", resume=OVER), promise("t")),
+    "triggers_end_with_their_waits": (promise("x"), task("x", resume=LATE), promise("t")),
+    "triggers_have_awaiters": (promise("x.defer.1"), task("x.defer.1", group="triggers")),
     "one_living_holder_per_pid": tuple(
         Holder("p", each, "g", embedded=False, ttl=1, expires_at=9) for each in "12"
     ),

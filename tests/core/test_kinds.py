@@ -131,7 +131,7 @@ def made_of(wanted: Any, texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any
 def ids_in(footprint: Footprint) -> set[str]:
     pairs = footprint.pairs | footprint.born_into | footprint.starts
     by_id = footprint.ids | footprint.branches_of | footprint.branches | footprint.schedules
-    by_id |= footprint.lean | footprint.also
+    by_id |= footprint.lean | footprint.also | footprint.beside
     return by_id | footprint.runs_of | {each for pair in pairs for each in pair}
 
 
@@ -160,7 +160,7 @@ def test_a_footprint_says_which_ids_it_holds() -> None:
     """A new field of it is either no id, or looked at above."""
     no_ids = {"pids", "leases_of", "notices", "takes", "take_count", "ahead", "waiting"}
     no_ids |= {"root_params", "leaving", "since", "until", "node_ids", "look"}
-    no_ids |= {"also_pids", "locks", "may_wait"}
+    no_ids |= {"also_pids", "locks", "may_wait", "claims"}
     looked_at = {"ids", "lean", "pairs", "branches_of", "branches", "born_into", "schedules"}
-    looked_at |= {"runs_of", "starts", "also"}
+    looked_at |= {"runs_of", "starts", "also", "beside"}
     assert set(Footprint.__struct_fields__) == no_ids | looked_at

@@ -21,6 +21,7 @@ from tests.helpers.server_process import ServerProcess
 ROOT = Path(__file__).parents[2]
 NAMES = (
     "calls",
+    "deferring",
     "deploying",
     "errors",
     "graph",

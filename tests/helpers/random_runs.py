@@ -19,7 +19,9 @@ from layby.core import queries as q
 from layby.core.address import inbox_of, target_of
 from layby.core.model import NEVER, life_id
 from layby.core.replies import PruneData
+from layby.core.resumption import TRIGGER_GROUP
 from layby.core.settings import Settings
+from tests.helpers import requests as r
 from tests.helpers.worlds import Timed, World
 
 Pick = Callable[[Sequence[Any]], Any]
@@ -50,6 +52,8 @@ _SHARED_KINDS = (
     *("take",) * 8,
     *("finish",) * 9,
     *("fail",) * 3,
+    *("defer",) * 4,
+    *("wake", "extend"),
     *("heartbeat",) * 3,
     *("leave",),
     *("hand_back",) * 3,
@@ -229,10 +233,11 @@ class _Writer:
         names = ("f", "g", "root") if self._early else self._pick((("f",), ("g", "f"), ("root",)))
         begun = self._begun()
         ahead = self._state.tasks.get(begun[0].id) if begun else None
+        group = self._pick(("g", "g", "g", TRIGGER_GROUP)) if ahead is None else ahead.group
         return c.Take(
-            pid=ahead.pid if ahead and ahead.pid else self._pick(_PIDS),
+            pid=ahead.pid if ahead and ahead.pid else self._pid_in(group),
             incarnation=ahead.holder if ahead and ahead.holder else self._incarnation(),
-            group="g",
+            group=group or "g",
             names=names,
             free=_ALL if self._early else self._pick((1, 1, 2, 0)),
             ttl=self._pick((5_000, 60_000, 1)),
@@ -242,6 +247,10 @@ class _Writer:
             in_line=self._chance(4),
             begun=begun,
         )
+
+    def _pid_in(self, group: str | None) -> str:
+        """A process runs triggers or other tasks: a holder belongs to one group."""
+        return self._pick(_PIDS) if group != TRIGGER_GROUP else "m"
 
     def _begun(self) -> tuple[c.TaskVersion, ...]:
         """Mostly one that is ahead; now and then a claim that is not."""
@@ -303,9 +312,46 @@ class _Writer:
             still_running=self._chance(4),
         )
 
+    def _defer(self) -> c.DeferTask:
+        task_id = self._task_in("acquired")
+        spec = self._pick(
+            (
+                r.trigger("Delay", ms=self._pick((0, 900, 20_000))),
+                r.trigger("At", at=self.now + self._pick((-5, 5, 900))),
+                r.trigger("Event", name=self._pick(_PLAIN)),
+                r.trigger("PromiseSettled", id=self._any_id()),
+                r.trigger("f"),
+                r.trigger("g", on_cancel=True),
+            )
+        )
+        timeout = self._pick((None, None, 0, 900, 5_000))
+        defer = r.defer(task_id, self._version(task_id), spec, timeout, self._pick((None, "go_on")))
+        return replace(defer, take=self._maybe_take())
+
+    def _deferred(self) -> str:
+        return self._known(key for key, t in self._state.tasks.items() if t.open_resumption)
+
+    def _exit_id(self) -> str:
+        return f"exit-{len(self.script) // self._pick((1, 1, 1, 10))}"
+
+    def _wake(self) -> c.WakeTask:
+        return c.WakeTask(
+            id=self._deferred(),
+            exit_id=self._exit_id(),
+            state=self._pick(_STATES),
+            value=self._pick(_VALUES),
+            by="me",
+        )
+
+    def _extend(self) -> c.ExtendWait:
+        timeout = self._pick((None, 0, 900, 20_000))
+        return c.ExtendWait(id=self._deferred(), exit_id=self._exit_id(), timeout=timeout)
+
     def _heartbeat(self) -> c.HeartbeatWorker:
         return c.HeartbeatWorker(
-            pid=self._pick(_PIDS), incarnation=self._incarnation(), held=self._pick((None, 0, 1))
+            pid=self._pick((*_PIDS, "m")),
+            incarnation=self._incarnation(),
+            held=self._pick((None, 0, 1)),
         )
 
     def _leave(self) -> c.LeaveWorker:

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from msgspec import Raw, json
+
 from layby.core import commands as c
 from layby.core.model import NEVER
+from layby.core.resumption import TRIGGER_GROUP
 
 OTHER = "poll://any@other"
 WORKER = "poll://uni@other/w"
@@ -118,3 +121,25 @@ def finish(task_id: str, version: int = 1, with_take: c.Take | None = None) -> c
 def fail(task_id: str, version: int = 1, retry_in: int | None = None) -> c.FailTask:
     error = c.Value(data="ZXJy")
     return c.FailTask(id=task_id, version=version, error=error, retry_in=retry_in)
+
+
+def trigger(kind: str, *, on_cancel: bool = False, **args: Any) -> c.TriggerSpec:
+    return c.TriggerSpec(kind, Raw(json.encode(args)), on_cancel)
+
+
+def defer(
+    task_id: str,
+    version: int,
+    spec: c.TriggerSpec,
+    timeout: int | None = None,
+    resume: str | None = None,
+    **kwargs: Any,
+) -> c.DeferTask:
+    named = c.ResumeSpec(resume, Raw(json.encode(kwargs)))
+    return c.DeferTask(id=task_id, version=version, trigger=spec, resume=named, timeout=timeout)
+
+
+def take_triggers(
+    *names: str, free: int = 10, pid: str = "m", incarnation: str = "1", ttl: int = 60_000
+) -> c.Take:
+    return take(free, pid, incarnation, ttl, names=names or ("Poll",), group=TRIGGER_GROUP)

@@ -91,6 +91,16 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     },
     "layby.worker.list": lambda _: {"pid": "w", "incarnation": "i"},
     "layby.task.finish": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
+    "layby.task.defer": lambda p: {
+        "id": f"{p}x",
+        "version": 1,
+        "trigger": {"kind": "Event", "args": {"name": f"{p}y"}},
+        "resume": {"name": "m:f", "kwargs": {"n": 1}},
+        "timeout": 1000,
+        "take": _take(),
+    },
+    "layby.task.wake": lambda p: {"id": f"{p}x", "exitId": "e", "by": "me"},
+    "layby.task.extend": lambda p: {"id": f"{p}x", "exitId": "e", "timeout": 1000},
     "layby.task.fail": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
     "layby.task.block": lambda p: {"id": f"{p}x", "version": 1, "code": "v1", "why": "new"},
     "layby.task.continue": lambda p: {"id": f"{p}x"},
@@ -158,7 +168,13 @@ NAMELESS: Final = frozenset({"layby.flow.find", "layby.now"})
 """Name no id: neither the tasks of a workflow nor the time are a secret."""
 
 TAKING: Final = frozenset(
-    {"layby.worker.take", "layby.task.finish", "layby.task.fail", "layby.run.start"}
+    {
+        "layby.worker.take",
+        "layby.task.finish",
+        "layby.task.fail",
+        "layby.task.defer",
+        "layby.run.start",
+    }
 )
 HOLDING: Final = frozenset(
     {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from layby import RunCancelled, RunFailed, Runner, Workflow, task
+from layby import RunCancelled, RunFailed, Runner, Workflow, task, triggers
 from layby.client import first_answer
 from layby.client.http import HttpClient
 from layby.core import commands as c
@@ -334,5 +334,38 @@ def test_closing_in_the_middle_of_everything_leaves_nothing():
         assert all(not isinstance(end, TimeoutError) for end in ends)
         held = await place.ok(q.SearchTasks(state="acquired"))
         assert held.tasks == []
+
+    at_a_place(scene)
+
+
+async def adds(context, handle, event, by: int) -> None:
+    context["n"] += event + by
+    if context["n"] < 10:
+        await handle.defer(triggers.Delay(0.001), resume=ends)
+
+
+async def ends(context, handle, event) -> None:
+    context["ended"] = handle.try_number
+
+
+@task
+async def defers(context, handle):
+    context["n"] = 1
+    await handle.defer(triggers.Event("added"), resume=adds, kwargs={"by": 2}, timeout=60)
+
+
+def test_tasks_defer_over_a_network():
+    """The payload, the context and the function come with the claim, on whichever worker it is."""
+
+    async def scene(place: Place) -> None:
+        async with place.runner() as runner:
+            run = await runner.start(Workflow("deferring", tasks=[defers]))
+            while (await run.status()).tasks["defers"].parked_in != "store":  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        async with place.runner() as runner:
+            runner.register(Workflow("deferring", tasks=[defers]))
+            await runner.resolve("added", 3)
+            again = await runner.get(run.id)
+            assert await again.result(timeout=30) == {"n": 6, "ended": 3}
 
     at_a_place(scene)

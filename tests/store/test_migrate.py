@@ -343,26 +343,3 @@ def test_a_task_of_an_sdk_that_is_suspended_is_just_suspended(looking):
     action = SuspendAction(kind=wait.kind, head={}, data=wait)
     assert engine.call(SuspendTask(id="a", version=1, actions=[action])).status == 200
     assert look("SELECT state, sub_status FROM task_executions") == [("suspended", None)]
-
-
-def test_a_task_whose_body_waits_in_the_store_is_deferred(looking):
-    """Whether or not it says for what; a node whose dependencies are open is not deferred."""
-    engine, look = looking
-    taken(engine, "by-defer", "node")
-    look(
-        "UPDATE promises SET task_state = 'suspended',"
-        " task_waits_left = CASE id WHEN 'node' THEN 1 ELSE 0 END"
-    )
-    assert look("SELECT id, state, sub_status FROM task_executions ORDER BY id") == [
-        ("by-defer", "deferred", "Deferred"),
-        ("node", "suspended", None),
-    ]
-
-
-def test_triggers_lists_promises_that_are_tagged_as_such(looking):
-    """Class, state and deadline of each; other promises are not shown."""
-    engine, look = looking
-    engine.call(CreatePromise(id="p", timeout_at=9_000, tags={"layby:trigger": "Delay"}))
-    engine.call(CreatePromise(id="q", timeout_at=9_000, tags={"other": "Delay"}))
-    query = "SELECT id, root, trigger_class, state, timeout_at FROM triggers"
-    assert look(query) == [("p", "p", "Delay", "pending", 9_000)]

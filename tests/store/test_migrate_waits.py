@@ -41,7 +41,7 @@ def test_what_backs_off_says_so(connection: sqlite3.Connection) -> None:
     assert found == {"x": backing_off(1, 7_000, 5), "y": None}
 
 
-def test_only_what_waits_for_something_else_is_deferred(connection: sqlite3.Connection) -> None:
-    """As `run.status()` has it."""
+def test_neither_is_deferred(connection: sqlite3.Connection) -> None:
+    """Nothing was before there were triggers."""
     query = "SELECT id, state FROM task_executions ORDER BY id"
-    assert connection.execute(query).fetchall() == [("x", "suspended"), ("y", "deferred")]
+    assert connection.execute(query).fetchall() == [("x", "suspended"), ("y", "suspended")]

@@ -9,7 +9,7 @@ from layby.core import queries as q
 from layby.core.codes import Refusals
 from layby.core.model import Promise, Task
 from layby.core.stats import GetStats
-from layby.core.waits import WAIT_KINDS, WaitingOn, backing_off, waiting_of
+from layby.core.waits import WAIT_KINDS, WaitingOn, backing_off, shown_state, waiting_of
 from layby.store.sql import SqlStore
 from layby.workflow.reasons import reason_of
 from layby.workflow.status import NodeRow, task_execution
@@ -151,5 +151,5 @@ def expected_in_view(promise: Promise, task: Task) -> tuple[str, str | None]:
     waiting = waiting_of(promise, task, NOW)
     if waiting is not None and waiting.form == "blocked":
         return "blocked", None
-    is_deferred = waiting is not None and waiting.form == "suspended" and task.is_ours
-    return ("deferred", "Deferred") if is_deferred else (task.state, None)
+    state = shown_state(task)
+    return state, "Deferred" if state == "deferred" else None

@@ -275,9 +275,9 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
     ),
     "suspended by a trigger": (
         suspended_on(
-            "x", task=replace(NODE, waiting_on=WaitingOn("trigger", "waiting for x", 5).to_text())
+            "x", task=replace(NODE, waiting_on=WaitingOn("trigger", "deferred for x", 5).to_text())
         ),
-        "is suspended, waiting for x",
+        "is deferred for x",
         "whoever settles that: layby resolve x --value JSON",
     ),
 }

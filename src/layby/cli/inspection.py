@@ -93,8 +93,8 @@ class Inspection:
             self.counts.promises.update(promise.state for promise in promises.values())
             self.counts.tasks.update(task.state for task in tasks.values())
             waits = self._reader.waits_of(tasks)
-            lives = {task.latest_life_id for task in tasks.values()}
-            named = {wait.awaited for wait in waits} | {each for each in lives if each is not None}
+            named = {wait.awaited for wait in waits}
+            named |= {each for task in tasks.values() for each in invariants.named_by(task)}
             state = self._near(named, promises, tasks)
             view = StateView(state, self._now)
             for wait in (each for each in waits if not each.is_read):

@@ -43,6 +43,7 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
     "Look": (
         LazyCommand("runs", "runs", "List runs, the newest first."),
         LazyCommand("waiting", "waiting", "List what waits now, the longest first."),
+        LazyCommand("triggers", "triggers", "List what deferred tasks wait for."),
         LazyCommand("why", "why", "Say in one sentence why something waits."),
         LazyCommand("tree", "tree", "Draw a run, or a tree of calls."),
         LazyCommand("doctor", "doctor", "Check that a file or a server is sound."),
@@ -53,6 +54,8 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
         LazyCommand("cancel", "steering", "Cancel a run, a task or a promise."),
         LazyCommand("halt", "steering", "Stop a run or a task until it is continued."),
         LazyCommand("continue", "steering", "Let a halted run or task go on."),
+        LazyCommand("wake", "triggers", "End the wait of a deferred task now."),
+        LazyCommand("extend", "triggers", "Move the deadline of a deferred task's wait."),
         LazyCommand("rerun", "rerun", "Run again what failed in a run that has ended."),
         LazyCommand("invoke", "invoke", "Call a function of a worker in any language."),
         LazyCommand("schedules", "schedules", "Cron rules: list, add, pause, start now, delete."),

@@ -18,8 +18,11 @@ UNSEEN: Final = (
     invariants.one_living_holder_per_pid,
     invariants.held_count_is_true,
     invariants.schedule_runs_forward,
+    invariants.deferred_waits_for_its_trigger,
+    invariants.triggers_end_with_their_waits,
+    invariants.triggers_have_awaiters,
 )
-"""They need what a snapshot leaves out: holders, schedules, lives and internal counts."""
+"""They need what a snapshot leaves out: holders, schedules, lives, resumptions, internal counts."""
 SEEN: Final = tuple(each for each in INVARIANTS if each not in UNSEEN)
 
 

@@ -4,7 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from layby.core.commands import Command, Released, ReleaseTask, ReleaseTasks
 from layby.core.queries import Query
-from layby.core.replies import Claim, ClaimData, FailData, FinishData, Reply, RunData, TakeData
+from layby.core.replies import (
+    Claim,
+    ClaimData,
+    Reply,
+    TakeData,
+    TakingData,
+)
 
 
 def releases(
@@ -25,4 +31,4 @@ def releases(
 def _taken(data: object) -> Sequence[Claim]:
     if isinstance(data, TakeData):
         return data.claims
-    return data.taken.claims if isinstance(data, FinishData | FailData | RunData) else ()
+    return data.taken.claims if isinstance(data, TakingData) else ()

@@ -64,8 +64,7 @@ class Changes(Struct, eq=False):
         if later.tasks:
             self._add_tasks(later)
         if later.waits or later.dropped_waits or later.forgotten:
-            self.waits.update(later.waits)
-            self.dropped_waits += later.dropped_waits
+            self._add_waits(later)
             self.forgotten += later.forgotten
         if later.listeners or later.dropped_listeners:
             self.listeners += later.listeners
@@ -95,6 +94,13 @@ class Changes(Struct, eq=False):
             self.tasks.pop(key, None)
             self.born.discard(key)
             self.adopted.discard(key)
+
+    def _add_waits(self, later: "Changes") -> None:
+        """They are dropped after others are written, so one that begins again is not among them."""
+        if later.waits and self.dropped_waits:
+            self.dropped_waits = [each for each in self.dropped_waits if each not in later.waits]
+        self.waits.update(later.waits)
+        self.dropped_waits += later.dropped_waits
 
     def _add_pruning(self, later: "Changes") -> None:
         self.pruning.update(later.pruning)

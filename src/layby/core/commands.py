@@ -5,6 +5,15 @@ from layby.core.blocks import (
     ContinueBlocked,
     PinRun,
 )
+from layby.core.deferral import (
+    DeferTask,
+    ResumeSpec,
+    TriggerSpec,
+)
+from layby.core.exits import (
+    ExtendWait,
+    WakeTask,
+)
 from layby.core.fields import (
     MAX_CLAIMS,
     NOTHING,
@@ -80,6 +89,7 @@ from layby.core.workers import (
     FinishTask,
     HeartbeatWorker,
     LeaveWorker,
+    PollReport,
     Released,
     ReleaseTasks,
     RootVerdict,
@@ -102,8 +112,10 @@ __all__ = [
     "CreateRunSchedule",
     "CreateSchedule",
     "CreateTask",
+    "DeferTask",
     "DeleteSchedule",
     "EnsurePromise",
+    "ExtendWait",
     "FailTask",
     "FenceTask",
     "FinishTask",
@@ -120,6 +132,7 @@ __all__ = [
     "NodeAgain",
     "PauseSchedule",
     "PinRun",
+    "PollReport",
     "Prune",
     "PublishFlow",
     "RegisterCallback",
@@ -129,6 +142,7 @@ __all__ = [
     "Released",
     "RerunRun",
     "ResolvePromise",
+    "ResumeSpec",
     "RootVerdict",
     "SettleAction",
     "SettlePromise",
@@ -139,9 +153,11 @@ __all__ = [
     "Tags",
     "Take",
     "TaskVersion",
+    "TriggerSpec",
     "UnpauseSchedule",
     "Unread",
     "Value",
+    "WakeTask",
     "WatchPromise",
     "WatchRun",
 ]

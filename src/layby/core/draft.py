@@ -94,6 +94,13 @@ class Draft(Changes, kw_only=True):
         if task.is_ours and task.is_ready:
             self.readied.append(task.id)
 
+    def put_polled(self, task: Task) -> None:
+        """It waits for the same as before: only its polls are other ones."""
+        if task.waiting_since is None:
+            self.put_task(task)
+        else:
+            self.tasks[task.id] = task
+
     def silence(self, address: str) -> None:
         """Nobody will ever listen at this address again."""
         self.silenced.append(address)

@@ -17,6 +17,10 @@ class Footprint(Struct):
     """The rows a batch declares."""
 
     ids: set[str] = field(default_factory=set)
+    beside: set[str] = field(default_factory=set)
+    """Promises that a step may wait for, or create, but never settles: who else waits for them is
+    not loaded.
+    """
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """Waits (awaited, awaiter) a step may add: it must see one that already exists."""
     branches_of: set[str] = field(default_factory=set)
@@ -42,6 +46,10 @@ class Footprint(Struct):
     """Takes that wait in the engine: nothing is handed out ahead that they have room for."""
     root_params: bool = False
     """Claims bring the params of their roots: each task of a run is loaded with its root."""
+    claims: bool = False
+    """Tasks are claimed other than by a take. Whoever claims a task that had deferred is told what
+    its trigger said, so that is loaded too.
+    """
     leaving: int = 0
     """How many rows may leave the queue other than by a take."""
     also: set[str] = field(default_factory=set)
@@ -66,6 +74,10 @@ class Footprint(Struct):
         self.takes[key] = self.takes.get(key, 0) + free
         self.take_count += 1
         self.ahead += ahead
+
+    @property
+    def may_claim(self) -> bool:
+        return self.claims or bool(self.takes)
 
     def nodes_of(self, group: str) -> int:
         """How many ready nodes of a group may be handed out, and one more: the oldest left."""

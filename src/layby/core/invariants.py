@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from layby.core.codes import MAX_REFUSALS, read_refusals
 from layby.core.model import EMPTY, NEVER, Millis, Task, Wait
+from layby.core.resumption import CLEAN_UP
 from layby.core.settlement import is_elsewhere
 from layby.core.state import State
 
@@ -74,6 +75,21 @@ def check(state: State, now: Millis) -> list[Violation]:
     return [
         Violation(invariant.__name__, what) for invariant in INVARIANTS for what in invariant(view)
     ]
+
+
+def named_by(task: Task) -> set[str]:
+    """Other rows that the invariants of this one look at, besides what it waits for."""
+    found = task.resumption
+    named = set[str]() if found is None else {*found.awaited, found.won or found.trigger}
+    if task.is_trigger:
+        named.add(_awaiter_of(task))
+    if task.latest_life_id is not None:
+        named.add(task.latest_life_id)
+    return named
+
+
+def _awaiter_of(trigger: Task) -> str:
+    return trigger.id.rpartition(".defer.")[0]
 
 
 # --- the seven of seed 004 ---------------------------------------------------------------
@@ -303,6 +319,42 @@ def named_life_exists(view: StateView) -> Violations:
             yield f"task {task.id} has had {task.lives} lives, but {life} is not the root of one"
 
 
+def deferred_waits_for_its_trigger(view: StateView) -> Violations:
+    """An open wait has its waits, and lasts no longer than the task; one that is over has ended."""
+    for task in view.state.tasks.values():
+        found = task.resumption
+        if found is None:
+            continue
+        if task.state == "fulfilled":
+            yield f"fulfilled task {task.id} would go on after {found.trigger}"
+        waited = {wait.awaited for wait in view.waits_of[task.id]}
+        if found.won is None and task.state not in ("suspended", "halted"):
+            yield f"{task.state} task {task.id} waits for {found.trigger}"
+        if found.won is None and not waited.issuperset(found.awaited):
+            yield f"task {task.id} is not told of the end of {found.awaited}"
+        if found.won is not None and view.is_pending(found.won) and not view.is_over(found.won):
+            yield f"task {task.id} goes on, but {found.won} has not settled"
+
+
+def triggers_end_with_their_waits(view: StateView) -> Violations:
+    for task in view.state.tasks.values():
+        found = task.resumption
+        for owned in () if found is None or found.won is None else found.owned:
+            if view.is_pending(owned) and not view.is_over(owned):
+                yield f"{owned} is pending, but task {task.id} does not wait for it any more"
+
+
+def triggers_have_awaiters(view: StateView) -> Violations:
+    """A trigger runs for a task that waits for it, or cleans up."""
+    for task in view.tasks("pending", "acquired", "suspended", "halted"):
+        if not task.is_trigger or task.id.endswith(CLEAN_UP) or view.is_over(task.id):
+            continue
+        awaiter = view.state.tasks.get(_awaiter_of(task))
+        waited = None if awaiter is None else awaiter.open_resumption
+        if waited is None or waited.trigger != task.id:
+            yield f"trigger {task.id} is {task.state}, but nobody waits for it"
+
+
 # --- holders, messages, schedules --------------------------------------------------------
 
 
@@ -387,6 +439,9 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     waiting_since_while_waiting,
     refusals_are_of_nodes,
     named_life_exists,
+    deferred_waits_for_its_trigger,
+    triggers_end_with_their_waits,
+    triggers_have_awaiters,
     one_living_holder_per_pid,
     held_count_is_true,
     execute_is_current,

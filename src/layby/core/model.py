@@ -13,6 +13,8 @@ from typing import Final, Literal
 from msgspec import Struct, json
 from msgspec.structs import replace
 
+from layby.core.resumption import TRIGGER_GROUP, Resumption, read_resumption
+
 Millis = int
 
 NEVER: Final[Millis] = 2**53 - 1
@@ -198,6 +200,34 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     The first root is always told; so it knows the latest life.
     """
 
+    resume: str | None = None
+    """How it goes on after a defer, as a `Resumption`: until it fails, ends or defers again."""
+
+    @property
+    def resumption(self) -> Resumption | None:
+        return None if self.resume is None else read_resumption(self.resume)
+
+    @property
+    def open_resumption(self) -> Resumption | None:
+        """What it waits for; None if it has not deferred, or that wait is over."""
+        found = self.resumption
+        return None if found is None or found.is_over else found
+
+    @property
+    def is_deferred(self) -> bool:
+        """It waits for a trigger, and nobody runs or holds it."""
+        return self.state == "suspended" and self.open_resumption is not None
+
+    @property
+    def is_trigger(self) -> bool:
+        """Its body is run by a trigger manager, for a task that waits."""
+        return self.group == TRIGGER_GROUP
+
+    @property
+    def is_node(self) -> bool:
+        """It is a task of a run, as its workflow names it."""
+        return self.kind == "node" and not self.is_trigger
+
     @property
     def latest_life_id(self) -> str | None:
         """The root that `lives` names."""
@@ -318,6 +348,12 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     def suspended(self, why: str | None = None) -> "Task":
         return replace(self._unheld(), state="suspended", resumes=(), waiting_on=why)
 
+    def deferred(self, resumption: Resumption, why: str) -> "Task":
+        return replace(self.suspended(why), resume=resumption.to_text())
+
+    def resuming(self, resumption: Resumption) -> "Task":
+        return replace(self, resume=resumption.to_text())
+
     def halted(self, why: str | None = None) -> "Task":
         """A layby holder keeps it until its body has ended: one ahead may have begun."""
         pid = None if self.holder is None else self.pid
@@ -337,6 +373,7 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             deadlines=None,
             refused=None,
             awaited=None,
+            resume=None,
         )
 
     def fulfilled_kept(self) -> "Task":
@@ -364,7 +401,9 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
 
     def failed(self, error: str | None) -> "Task":
         failures = self.failures + 1
-        return replace(self, failures=failures, error=error, deadlines=None, awaited=None)
+        return replace(
+            self, failures=failures, error=error, deadlines=None, awaited=None, resume=None
+        )
 
     def crashed(self) -> "Task":
         return replace(self, crashes=self.crashes + 1)
@@ -383,6 +422,9 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             progress=progress or self.progress,
             history=history or self.history,
         )
+
+    def told(self, waiting_on: str) -> "Task":
+        return replace(self, waiting_on=waiting_on)
 
     def waiting_until(
         self, begun: Mapping[str, Millis], ended: Collection[str], now: Millis

@@ -12,7 +12,7 @@ from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import EMPTY, NEVER, Listener, NodeKind, Promise, PromiseState, Task, Wait
 from layby.core.replies import PromiseData, Reply, SettlementData, ok, refuse
-from layby.core.settlement import is_elsewhere, make_ready, note_read, settle
+from layby.core.settlement import is_deferral, is_elsewhere, make_ready, note_read, settle
 
 NOT_FOUND = refuse(404, "Promise not found")
 RUN_PREFIX = "run/"
@@ -221,11 +221,11 @@ def resolve(d: Draft, c: ResolvePromise) -> Reply:
     """Settle, or create settled in one step. Runs are neither created nor ended by resolving."""
     promise = d.promise(c.id)
     task = d.task(c.id)
-    if task is not None and task.kind is not None:
+    if task is not None and task.kind is not None and not task.is_trigger:
         return MADE_BY_TASKS[task.kind]
     if promise is None:
         if c.id.startswith(RUN_PREFIX):
-            return _no_such_run(c.id)
+            return no_such_run(c.id)
         promise = birth.create(d, c.id, NEVER, EMPTY, {})
     return _settlement(d, promise, c, settle_state(c.state), birth.encoded(c.value))
 
@@ -258,7 +258,7 @@ class EnsurePromise(PromiseCommand, frozen=True):
 def ensure(d: Draft, c: EnsurePromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None and c.id.startswith(RUN_PREFIX):
-        return _no_such_run(c.id)
+        return no_such_run(c.id)
     if c.awaiter is not None and is_elsewhere(c.id, c.awaiter):
         note_read(d, c.id, c.awaiter)
     return ok(PromiseData(birth.placeholder(d, c.id) if promise is None else promise))
@@ -325,13 +325,18 @@ def _settlement(
 
 
 def _resume_at_once(d: Draft, task: Task, awaited: str) -> None:
-    """The awaited promise is settled already: the caller must not wait for nothing."""
+    """The awaited promise is settled already: the caller must not wait for nothing.
+
+    A deferred task goes on when its trigger fires, and not before.
+    """
+    if task.state == "suspended" and is_deferral(d, task):
+        return
     if task.state == "suspended":
         make_ready(d, task)
     elif task.state in ("pending", "acquired"):
         d.put_task(task.resumed_by(awaited))
 
 
-def _no_such_run(promise_id: str) -> Reply:
+def no_such_run(promise_id: str) -> Reply:
     why = f"Run '{promise_id}' not found: a run is created by starting it, not by waiting"
     return refuse(404, why)

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from layby.core.model import Holder, Message, Millis, Promise, Schedule, Task
+from layby.core.model import EMPTY, Holder, Message, Millis, Promise, PromiseState, Schedule, Task
 
 
 class Reply(Struct, frozen=True):
@@ -33,12 +33,41 @@ class TaskData(Struct, frozen=True):
     task: Task
 
 
+class TriggerEvent(Struct, frozen=True):
+    """What has ended the wait of a deferred task: its trigger fired or failed, or time was up.
+
+    `by` and `reason`: who ended it, or moved its deadline, if that was a person.
+    """
+
+    id: str
+    state: PromiseState
+    value: str
+    settled_at: Millis
+    by: str = ""
+    reason: str = ""
+
+
+class Resumed(Struct, frozen=True):
+    """How a task goes on that had deferred. `kwargs` and `context` are encoded JSON."""
+
+    kind: str
+    at: int
+    """The version of the claim that deferred."""
+    event: TriggerEvent
+    name: str | None = None
+    """The function to go on with; None: that of the task, from its beginning."""
+    kwargs: str = EMPTY
+    context: str | None = None
+    key: str | None = None
+
+
 class ClaimData(Struct, frozen=True):
     """A claimed task with its promise and the settled neighbours worth knowing."""
 
     task: Task
     promise: Promise
     preload: Sequence[Promise] = ()
+    resumed: Resumed | None = None
 
 
 class PreloadData(Struct, frozen=True):
@@ -76,6 +105,7 @@ class Claim(Struct, frozen=True):
     ready_at: int = 0
     root_param: str | None = None
     """The param of the run's root, for workers that are not embedded: saves them a round trip."""
+    resumed: Resumed | None = None
 
 
 class TakeData(Struct, frozen=True):
@@ -106,6 +136,19 @@ class FailData(Struct, frozen=True):
     task: Task
     taken: TakeData = TakeData()
     root: Promise | None = None
+
+
+class DeferData(Struct, frozen=True):
+    """The task is deferred; pending, if its trigger had fired already."""
+
+    task: Task
+    taken: TakeData = TakeData()
+
+
+class ExitData(Struct, frozen=True):
+    """The task whose wait a person has ended or prolonged."""
+
+    task: Task
 
 
 class PinData(Struct, frozen=True):
@@ -221,6 +264,8 @@ class FlowData(Struct, frozen=True):
     layout: str | None = None
 
 
+TakingData = FinishData | FailData | DeferData | RunData
+"""Answers that may bring tasks besides, because their requests have carried a take."""
 OK: Final = Reply(200, Empty())
 DEBUG_IS_OFF: Final = Reply(403, "Debug operations are disabled")
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.endings import Found
-from layby.core.footprint import OutsideFootprint
+from layby.core.footprint import Footprint, OutsideFootprint
 from layby.core.model import (
     HeldKey,
     Holder,
@@ -25,6 +25,7 @@ from layby.core.model import (
     life_root_of,
 )
 from layby.core.queue import Offer, Ready, TakeKey, is_for
+from layby.core.resumption import clean_up_id, cleans_up
 from layby.core.settings import Calendar, Settings
 
 
@@ -110,6 +111,23 @@ class Rows:
     def unknown_roots(self) -> set[str]:
         """Roots of the runs whose nodes are loaded, or may be born in this batch."""
         return {life_root_of(each) for each in self.known if ":" in each} - self.known
+
+    def unknown_triggers(self, footprint: Footprint) -> "tuple[set[str], set[str]]":
+        """What belongs to the loaded tasks that have deferred: ids that may be changed with all
+        effects, and others that are only read.
+        """
+        changed, read = set[str](), set[str]()
+        for task in self.tasks.values():
+            if task.is_trigger and cleans_up(self.promises[task.id].tags):
+                read.add(clean_up_id(task.id))
+            if task.resume is None or (found := task.resumption) is None:
+                continue
+            if found.won is None:
+                changed.update(found.owned)
+                read.add(found.trigger)
+            elif footprint.may_claim:
+                read.add(found.won)
+        return changed - self.known, read - changed - self.known
 
     def add(self, changes: Changes) -> None:
         """Make the writes of a step visible to the next one of the same batch."""

@@ -12,6 +12,7 @@ the holder has said that the body has ended, or is gone.
 from collections.abc import Sequence
 from typing import Literal
 
+from layby.core import trigger_ends
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.model import (
@@ -25,6 +26,7 @@ from layby.core.model import (
     later,
     root_of,
 )
+from layby.core.resumption import Resumption
 
 Settler = Literal["holder", "holder that goes on", "somebody else"]
 """Who settles: the task's holder, whose body has ended unless it says otherwise, or another."""
@@ -46,7 +48,11 @@ def settle(
 
 
 def settle_all(d: Draft, settled: Sequence[Promise], *, by: Settler = "somebody else") -> None:
-    """Write promises that have just settled, then tell everyone who waits or listens."""
+    """Write promises that have just settled, then tell everyone who waits or listens.
+
+    What a deferred task has of its own to wait for ends with it.
+    """
+    settled = [*settled, *trigger_ends.ended_with(d, settled)]
     for promise in settled:
         d.put(promise)
         d.settled.append(promise.id)
@@ -87,12 +93,56 @@ def resume(d: Draft, wait: Wait) -> None:
         return
     if wait.counts:
         task = task.one_wait_fewer()
-    if task.state == "suspended" and (wait.wakes or task.waits_left == 0):
+    if task.resume is not None and is_deferral(d, task):
+        _end_deferral(d, task, wait.awaited)
+    elif task.state == "suspended" and (wait.wakes or task.waits_left == 0):
         make_ready(d, task.resumed_by(wait.awaited))
     elif wait.wakes:
         d.put_task(task.resumed_by(wait.awaited))
     else:
         d.put_task(task)
+
+
+def is_deferral(d: Draft, task: Task) -> bool:
+    """Whether it waits for a trigger, or did when this step began: nothing else can wake it."""
+    stored = d.rows.tasks.get(task.id)
+    was_open = stored is not None and stored.open_resumption is not None
+    return task.open_resumption is not None or was_open
+
+
+def _end_deferral(d: Draft, task: Task, awaited: str) -> None:
+    resumption = task.open_resumption
+    if resumption is None or awaited not in resumption.awaited:
+        d.put_task(task)
+        return
+    deadline = None if resumption.deadline is None else d.promise(resumption.deadline)
+    won = resumption.winner(d.promise(resumption.trigger), deadline)
+    end_deferral(d, task, resumption.ended(won or awaited), awaited)
+
+
+def end_deferral(d: Draft, task: Task, ended: Resumption, awaited: str = "") -> None:
+    """The wait is over: its other waits must not wake the task later, when it waits for another.
+
+    The wait for `awaited` is dropped by whoever has settled that.
+    """
+    won = ended.won or ""
+    for other in ended.awaited:
+        if other != awaited:
+            stop_waiting(d, Wait(other, task.id))
+    resumed = task.resuming(ended).resumed_by(won)
+    if task.state == "suspended":
+        make_ready(d, resumed)
+    else:
+        d.put_task(resumed)
+    settle_all(d, [*trigger_ends.cancelled(d, trigger_ends.losers(ended, won), "its wait is over")])
+
+
+def stop_waiting(d: Draft, wait: Wait) -> None:
+    """What it was for may be read again, if it is of another tree."""
+    if is_elsewhere(wait.awaited, wait.awaiter):
+        d.wait(Wait(wait.awaited, wait.awaiter, "read"))
+    else:
+        d.drop_waits([wait])
 
 
 def note_read(d: Draft, awaited: str, awaiter: str) -> None:
@@ -169,7 +219,10 @@ def _fulfill_own_task(d: Draft, promise: Promise, by: Settler) -> None:
     leave_ready(d, task)
     if by == "somebody else":
         tell_holder(d, task)
-    d.put_task(task.fulfilled() if by == "holder" else task.fulfilled_kept())
+    over = task.fulfilled() if by == "holder" else task.fulfilled_kept()
+    d.put_task(over)
+    if task.is_trigger:
+        trigger_ends.clean_up_after(d, promise, over)
     if task.is_root and task.waits_left > 0:
         arm_tail(d, promise.id)  # its waits name the nodes that still have to be cancelled
     else:

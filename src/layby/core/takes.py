@@ -18,7 +18,7 @@ from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import Codes, HeldKey, Holder, Millis, Promise, Task, later, life_root_of
 from layby.core.queue import Entry, Queue, TakeKey, is_early, is_for
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
-from layby.core.tasks import TaskVersion
+from layby.core.tasks import TaskVersion, resumed
 
 MAX_FREE: Final = 100_000
 MAX_AHEAD: Final = 64
@@ -224,11 +224,12 @@ class _Hand:
         if task.refused is not None:
             self._holder = holder.retried(self._d.now)
             self._d.put_holder(self._holder)
-        self.claims.append(Claim(claimed, promise, ready_at, self._root_param(task)))
+        again = resumed(self._d, claimed)
+        self.claims.append(Claim(claimed, promise, ready_at, self._root_param(task), again))
 
     def _root_param(self, task: Task) -> str | None:
         """A big one is left out, as each claim of the run would carry it: workers read it once."""
-        if self._c.embedded or ":" not in task.id:
+        if self._c.embedded or task.is_trigger or ":" not in task.id:
             return None
         root_id = life_root_of(task.id)
         root = self._d.promise(root_id) if root_id.startswith(self._c.prefix) else None

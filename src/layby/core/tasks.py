@@ -6,14 +6,14 @@ Handlers have their guards in protocol order (404, 409, 422), then a straight pa
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from layby.core import birth, promises, strict, validate, waits
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_WAITS, Int64, Unread
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
-from layby.core.model import Millis, Promise, Task, later
+from layby.core.model import EMPTY, Millis, Promise, Task, later
 from layby.core.promises import CreatePromise, RegisterCallback, SettlePromise
 from layby.core.replies import (
     OK,
@@ -23,7 +23,9 @@ from layby.core.replies import (
     PreloadData,
     PromiseData,
     Reply,
+    Resumed,
     TaskData,
+    TriggerEvent,
     ok,
     refuse,
 )
@@ -94,6 +96,7 @@ class CreateTask(Command, frozen=True):
 
     def footprint(self, into: Footprint) -> None:
         promise = self.action.data
+        into.claims = True
         into.ids.add(promise.id)
         into.branches_of.add(promise.id)
         if branch := promise.tags.get(birth.BRANCH):
@@ -142,6 +145,7 @@ class AcquireTask(FencedCommand, frozen=True):
     ttl: Int64
 
     def footprint(self, into: Footprint) -> None:
+        into.claims = True
         into.ids.add(self.id)
         into.branches_of.add(self.id)
 
@@ -404,7 +408,10 @@ def resume_halted(d: Draft, c: ContinueTask) -> Reply:
         return refuse(409, "Task is not halted")
     if _other_version(task, c.version):
         return refuse(409, "Version mismatch")
-    if task.is_kept:
+    waited = task.open_resumption
+    if waited is not None:
+        d.put_task(task.suspended(waits.deferred(waited)))
+    elif task.is_kept:
         d.put_task(task.pending_kept())
     else:
         make_ready(d, task)
@@ -430,7 +437,33 @@ def _claim(d: Draft, task: Task, promise: Promise, pid: str, ttl: Millis) -> Rep
     leave_ready(d, task)
     claimed = task.acquired(pid, ttl, later(d.now, ttl), None)
     d.put_task(claimed)
-    return ok(ClaimData(claimed, promise, d.branch(promise.branch, but=promise.id)))
+    preload = d.branch(promise.branch, but=promise.id)
+    return ok(ClaimData(claimed, promise, preload, resumed(d, claimed)))
+
+
+def resumed(d: Draft, task: Task) -> Resumed | None:
+    """How a task that was just claimed goes on, if it had deferred."""
+    resumption = task.resumption
+    if resumption is None or resumption.won is None:
+        return None
+    won = d.promise(resumption.won)
+    is_late = resumption.won == resumption.deadline
+    return Resumed(
+        kind=resumption.kind,
+        at=resumption.at,
+        name=resumption.name,
+        kwargs=bytes(resumption.kwargs).decode(),
+        context=None if resumption.context is UNSET else bytes(resumption.context).decode(),
+        key=resumption.key,
+        event=TriggerEvent(
+            id=resumption.trigger if is_late else resumption.won,
+            state="rejected_timedout" if is_late or won is None else won.state,
+            value=EMPTY if is_late or won is None else won.value,
+            settled_at=0 if won is None else won.settled_at or 0,
+            by=resumption.by,
+            reason=resumption.reason,
+        ),
+    )
 
 
 def _redirect(d: Draft, task: Task, promise: Promise) -> Reply:

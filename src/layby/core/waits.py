@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.model import Millis, Promise, Task
+from layby.core.model import Millis, Promise, Task, TaskState
+from layby.core.resumption import Resumption
 
 WaitKind = Literal[
     "condition",  # parked in defer_until
@@ -29,6 +30,8 @@ WaitKind = Literal[
     "code",  # the code of its workers does not fit: it needs a worker with other code
 ]
 WAIT_KINDS: Final[tuple[str, ...]] = get_args(WaitKind)
+
+MAX_ERROR_CHARS: Final = 1_000
 
 Form = Literal[
     "timer",  # time itself settles the promise
@@ -77,6 +80,7 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     """The promise it waits for, if any."""
     asked_since: Millis | None = None
     """Since when its condition has been polled, if it is."""
+    last_poll_at: Millis | None = None
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -91,6 +95,25 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
             last_error=polling.last_error,
             asked_since=polling.asked_since,
         )
+
+    def reported(self, report: "PollReport") -> "WaitingOn":
+        """Of a trigger, with what its manager says of its polls."""
+        return replace(
+            self,
+            polls=report.polls,
+            last_poll_at=report.last_poll_at,
+            next_poll_at=report.next_poll_at,
+            last_error=None if report.last_error is None else report.last_error[:MAX_ERROR_CHARS],
+        )
+
+
+class PollReport(Struct, frozen=True, rename="camel"):
+    """How the polls of a trigger went, as its manager reports it with its heartbeats."""
+
+    polls: int = 0
+    last_poll_at: Millis | None = None
+    next_poll_at: Millis | None = None
+    last_error: str | None = None
 
 
 class Polling(Struct, frozen=True, omit_defaults=True):
@@ -156,6 +179,17 @@ def waiting_of(promise: Promise, task: Task | None, now: Millis) -> Waiting | No
     return _waiting("untaken", max(since, ready_at))
 
 
+ShownState = TaskState | Literal["deferred"]
+"""The states of a task, and one more for people: it is suspended, until its trigger fires."""
+
+
+def shown_state(task: Task) -> ShownState:
+    if task.state != "suspended":
+        return task.state
+    told = read_waiting_on(task.waiting_on)
+    return "deferred" if told is not None and told.kind == "trigger" else "suspended"
+
+
 def waits_since(promise: Promise, task: Task | None) -> Millis:
     """The order in which the store lists what waits."""
     since = None if task is None else task.waiting_since
@@ -164,7 +198,7 @@ def waits_since(promise: Promise, task: Task | None) -> Millis:
 
 def awaited_in_memory(task: Task) -> tuple[str, ...]:
     """What a parked body waits for: there is no row for that, only what its worker says."""
-    told = read_waiting_on(task.waiting_on)
+    told = read_waiting_on(task.waiting_on) if task.state == "acquired" else None
     return () if told is None or told.awaited is None else (told.awaited,)
 
 
@@ -192,6 +226,24 @@ def halted_sentence(by: str = "", reason: str = "") -> str:
     who = f" by {by}" if by else ""
     why = f" ({reason})" if reason else ""
     return f"is halted{who}{why} until somebody continues it"
+
+
+def deferred(waited: Resumption) -> str:
+    """What a deferred task waits for. Who runs its trigger is told of that."""
+    awaited = waited.trigger
+    if waited.own and waited.kind in ("Delay", "At"):
+        sentence = "deferred until its time has come"
+    else:
+        what = f"trigger {waited.kind} fires" if waited.own else f"'{awaited}' settles"
+        sentence = f"deferred until {what}"
+    by = f" (its deadline was moved by {waited.by})" if waited.by else ""
+    sentence += by
+    return WaitingOn("trigger", sentence, waited.since, waited.until, awaited=awaited).to_text()
+
+
+def running(kind: str, now: Millis) -> WaitingOn:
+    """What a trigger waits for whose manager has not said it."""
+    return WaitingOn("trigger", f"{kind} has not fired yet", now)
 
 
 def blocked(codes: Iterable[str], why: str, pin: str | None, now: Millis) -> str:

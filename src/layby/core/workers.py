@@ -32,6 +32,7 @@ from layby.core.takes import Take, gone, take_next
 from layby.core.tasks import FencedCommand, handles_claim
 
 MAX_VERDICT_CHARS = 2**16
+PollReport = waits.PollReport
 
 
 class WorkerCommand(Command, frozen=True):
@@ -53,13 +54,29 @@ class WorkerCommand(Command, frozen=True):
 
 @declare("layby.worker.heartbeat", sender=Sender.WORKER, answer=HeartbeatData, unqueues=False)
 class HeartbeatWorker(WorkerCommand, frozen=True):
-    """Renew one row, however many tasks are held. `held` is what the worker believes."""
+    """Renew one row, however many tasks are held. `held` is what the worker believes.
+
+    `polling`: how the polls of triggers went that it runs, by their ids: those that have changed.
+    """
 
     held: Int64 | None = None
+    polling: Annotated[dict[str, PollReport], Meta(max_length=MAX_WAITS)] = field(
+        default_factory=dict
+    )
 
     def footprint(self, into: Footprint) -> None:
         into.pids.add(self.pid)
         into.notices.add(self.pid)
+        into.beside.update(self.polling)
+
+    def named_ids(self) -> Ids:
+        return self.polling
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.count(len(self.polling), MAX_WAITS, "polls")
+        for each in self.polling:
+            yield from validate.identifier(each, "Trigger ID")
 
 
 @handles(HeartbeatWorker)
@@ -68,11 +85,23 @@ def heartbeat(d: Draft, c: HeartbeatWorker) -> Reply:
     if holder is None or not holder.is_alive:
         return gone(d, c.pid, c.incarnation)
     d.put_holder(holder.renewed(d.now, holder.ttl))
+    for task_id, report in c.polling.items():
+        _note_polls(d, c, task_id, report)
     lost = d.rows.notices[c.pid]
     for notice in lost:
         d.unsend(notice.key)
     agrees = c.held is None or c.held == holder.held
     return ok(HeartbeatData(lost, agrees, d.now))
+
+
+def _note_polls(d: Draft, c: HeartbeatWorker, task_id: str, report: PollReport) -> None:
+    """What somebody else runs by now is left alone."""
+    task = d.task(task_id)
+    if task is None or not task.is_claim_of(c.pid, c.incarnation, task.version):
+        return
+    if task.state == "acquired" and task.is_trigger:
+        told = waits.read_waiting_on(task.waiting_on) or waits.running(task.name or "", d.now)
+        d.put_polled(task.told(told.reported(report).to_text()))
 
 
 @declare("layby.worker.check", sender=Sender.INTERNAL, answer=Empty, unqueues=False, reads=True)
@@ -159,39 +188,53 @@ class RootVerdict(Struct, frozen=True):
     value: Value = NOTHING
 
 
-class EndTry(FencedCommand, frozen=True):
-    """The try is over. It may carry a take of the next task, and a verdict on the run."""
+class GiveUpClaim(FencedCommand, frozen=True):
+    """The claim is over. It may carry a take of the next task."""
 
     take: Take | None = None
-    root: RootVerdict | None = None
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
-        if self.root is not None:
-            into.ids.add(self.root_id)
         if self.take is not None:
             self.take.footprint(into)
 
     def named_ids(self) -> Ids:
-        """Ids of back-off timers begin with the named id; those of roots do not."""
         yield self.id
-        if self.root is not None:
-            yield self.root_id
         if self.take is not None:
             yield from self.take.named_ids()
 
     def problems(self) -> Problems:
-        """Every finish may carry a verdict though few use it, so a large one is sent separately."""
         yield from super().problems()
         if self.take is not None:
             yield from self.take.problems()
-        if self.root is not None:
-            verdict, most = self.root, MAX_VERDICT_CHARS
-            yield from validate.settlement(verdict.state, verdict.value, "value of root", most)
 
     @property
     def asks(self) -> Take | None:
         return self.take
+
+
+class EndTry(GiveUpClaim, frozen=True):
+    """The try is over. It may also carry a verdict on the run."""
+
+    root: RootVerdict | None = None
+
+    def footprint(self, into: Footprint) -> None:
+        super().footprint(into)
+        if self.root is not None:
+            into.ids.add(self.root_id)
+
+    def named_ids(self) -> Ids:
+        """Ids of back-off timers begin with the named id; those of roots do not."""
+        yield from super().named_ids()
+        if self.root is not None:
+            yield self.root_id
+
+    def problems(self) -> Problems:
+        """Every finish may carry a verdict though few use it, so a large one is sent separately."""
+        yield from super().problems()
+        if self.root is not None:
+            verdict, most = self.root, MAX_VERDICT_CHARS
+            yield from validate.settlement(verdict.state, verdict.value, "value of root", most)
 
     @property
     def root_id(self) -> str:

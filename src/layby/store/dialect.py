@@ -7,7 +7,7 @@ costs more than binding.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from layby.store.page_bounds import LIGHT
@@ -35,6 +35,8 @@ class Dialect(Protocol):
 
     keyed: str
     """Clause for tables that consist only of their key."""
+    in_views: Mapping[str, str]
+    """What stands in views for marks of that name: to read a text as JSON, and a task's tries."""
     text: str
     """The type of texts: compared by their bytes."""
     any_text: str
@@ -161,6 +163,10 @@ class SqliteDialect:
     begin_migrating = ("BEGIN IMMEDIATE",)
     stop_others = ()  # the file is ours alone
     keyed = "WITHOUT ROWID"
+    in_views: Mapping[str, str] = {
+        "/*json*/": "",
+        "/*tries*/": "json_each(promises.task_history, '$.tries') AS told",
+    }
     text = "TEXT"
     any_text = "(SELECT value FROM json_each(?)) AS i"
     weights = f"""

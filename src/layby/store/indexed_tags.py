@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from layby.core import birth
+from layby.core import birth, resumption
 from layby.core.commands import Tags
 from layby.core.model import EMPTY, Promise
 
@@ -18,7 +18,16 @@ COLUMN_OF: Final = {
 """Tags that have a column: the column's index serves them. Without a target there is no task,
 and so no column for its name: then the name is stored like any other tag."""
 UNINDEXED: Final = frozenset(
-    {birth.KIND, birth.PLACEHOLDER, birth.KEEPS, birth.AFTER, birth.EXPIRED}
+    {
+        birth.KIND,
+        birth.PLACEHOLDER,
+        birth.KEEPS,
+        birth.AFTER,
+        birth.EXPIRED,
+        resumption.TRIGGER,
+        resumption.ON_CANCEL,
+        resumption.CANCELS,
+    }
 )
 """Tags that nobody looks up: they are on too many rows to narrow anything, or found by id."""
 LONGEST: Final = 512

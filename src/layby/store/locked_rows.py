@@ -112,6 +112,24 @@ class LockedRows:
         self._ids |= hop
         return pairs
 
+    def triggers(
+        self, ids: Collection[str], limit: int
+    ) -> tuple[list[Pair], list[Wait], list[Listener]]:
+        """What deferred tasks have of their own, with what belongs to it; never waits itself."""
+        texts = packed(sorted(ids))
+        readings: list[Reading] = [
+            (f"{self._sql.pairs} ORDER BY id {FREE}", PAIRS, (texts,)),
+            (self._existing, TEXTS, (texts,)),
+            (self._sql.waits, WAITS_READ, (texts, limit)),
+            (self._sql.listeners, LISTENERS_READ, (texts,)),
+        ]
+        pairs, existing, waits, listeners = self._session.read_together(readings)
+        found = {promise.id for promise, _ in pairs}
+        if not found.issuperset(existing):
+            raise StoreConflict("a trigger was locked", ids=ids)
+        self._ids |= found
+        return pairs, waits, listeners
+
     def lean(self, ids: Collection[str]) -> tuple[list[Pair], set[str]]:
         """Lock those that are free, without their params and values; and which of them exist."""
         texts = packed(sorted(ids))

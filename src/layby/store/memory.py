@@ -98,8 +98,10 @@ class MemoryStore(Unshared):
         for schedule_id in footprint.runs_of:
             rows.open_runs[schedule_id] = self._open_runs(schedule_id)
             self._load_pairs(rows, rows.open_runs[schedule_id])
+        self._load_pairs(rows, footprint.beside)
         if footprint.root_params:
             self._load_pairs(rows, rows.unknown_roots())
+        self._load_triggers(rows, footprint)
         rows.standing = {
             pair: self.state.waits[pair] for pair in footprint.pairs if pair in self.state.waits
         }
@@ -133,12 +135,20 @@ class MemoryStore(Unshared):
 
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         limit = self._settings.hop_limit + len(ids)
-        rows.known = set(ids)
+        rows.known |= ids
         for awaited in ids:
             self._load_waits(rows, awaited, limit)
             listening = self._indexes.addresses.of(awaited)
             rows.add_listeners(Listener(awaited, address) for address in listening)
         self._load_pairs(rows, rows.known)
+
+    def _load_triggers(self, rows: Rows, footprint: Footprint) -> None:
+        """What deferred tasks wait for, and what they are resumed with: their rows name it."""
+        changed, read = rows.unknown_triggers(footprint)
+        while changed or read:
+            self._load_promises(rows, changed)
+            self._load_pairs(rows, read)
+            changed, read = rows.unknown_triggers(footprint)
 
     def _load_waits(self, rows: Rows, awaited: str, limit: int) -> None:
         """The first waits for a promise, and whether there are more; also loads their awaiters."""

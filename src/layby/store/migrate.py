@@ -184,4 +184,6 @@ def _is_for(dialect: Dialect, statement: str) -> bool:
 
 
 def _in(dialect: Dialect, text: str) -> str:
-    return re.sub(r"\bTEXT\b", dialect.text, text.replace("/*keyed*/", dialect.keyed))
+    for mark, instead in (("/*keyed*/", dialect.keyed), *dialect.in_views.items()):
+        text = text.replace(mark, instead)
+    return re.sub(r"\bTEXT\b", dialect.text, text)

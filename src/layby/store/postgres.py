@@ -173,13 +173,14 @@ class PostgresStore(SqlStore):
         self._lock_promises(rows, ids, footprint, now, lists)
         if footprint.takes:
             self._lock_ready(rows, footprint, rows.now)
+        self._lock_triggers(rows, footprint)
         ids, pids = self._find_prunable(rows, footprint, now)
         if ids:
             self._lock_lean(rows, ids)
         self._lock_holders(rows, footprint, pids)
         if footprint.root_params and (roots := rows.unknown_roots()):
             self._load_pairs(rows, roots)
-        if rows.more_waits and footprint.pairs:
+        if footprint.pairs and (rows.more_waits or footprint.beside):
             self._load_existing(rows, footprint)
         return rows
 
@@ -196,7 +197,7 @@ class PostgresStore(SqlStore):
         lists: Sequence[Reading],
     ) -> None:
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
-        beside = {key for found in rows.open_runs.values() for key in found}
+        beside = {key for found in rows.open_runs.values() for key in found} | footprint.beside
         pairs, waits, listeners, there = self._locked.promises(ids, beside, footprint, limit, lists)
         rows.now = self._heard(now, there)
         rows.known |= ids | beside | footprint.also
@@ -208,6 +209,27 @@ class PostgresStore(SqlStore):
             hop = awaiters_in(rows)
             add_pairs(rows, self._locked.hop(hop, footprint.also))
             rows.known |= hop
+
+    def _lock_triggers(self, rows: Rows, footprint: Footprint) -> None:
+        """What deferred tasks wait for is named by their rows, so it is locked after them.
+
+        What they only read decides nothing by itself: the lock on what has settled it did.
+        """
+        changed, read = rows.unknown_triggers(footprint)
+        while changed or read:
+            limit = self._settings.hop_limit + len(changed)
+            pairs, waits, listeners = self._locked.triggers(changed, limit)
+            rows.known |= changed
+            add_pairs(rows, pairs)
+            rows.add_listeners(listeners)
+            rows.add_waits(waits)
+            cut_waits(rows, limit)
+            hop = awaiters_in(rows)
+            add_pairs(rows, self._locked.hop(hop, footprint.also))
+            rows.known |= hop
+            if read := read - rows.known:
+                self._load_pairs(rows, read)
+            changed, read = rows.unknown_triggers(footprint)
 
     def _lock_ready(self, rows: Rows, footprint: Footprint, now: Millis) -> None:
         """Look at the queue, then lock as much of it as may be handed out."""

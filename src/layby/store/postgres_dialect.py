@@ -3,7 +3,7 @@
 Measured: rows are written quickest as one JSON parameter of objects, and read quickest as columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from layby.store.dialect import DIFFERENT_REFUSALS, LIVING, READY, REFUSED, quoted
@@ -51,6 +51,11 @@ class PostgresDialect:
     begin_migrating = ("BEGIN", f"SET LOCAL lock_timeout = {_QUEUED_MS}")
     stop_others = ("LOCK TABLE layby_migrations IN ACCESS EXCLUSIVE MODE",)
     keyed = ""
+    in_views: Mapping[str, str] = {
+        "/*json*/": "::json",
+        "/*tries*/": "LATERAL json_array_elements(promises.task_history::json -> 'tries')"
+        " AS told(value)",
+    }
     text = 'TEXT COLLATE "C"'
     weights = f"""
         SELECT id, {_WEIGHT} FROM promises

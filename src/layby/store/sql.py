@@ -122,11 +122,13 @@ class SqlStore(Unshared, SqlReads):
         for schedule_id in footprint.runs_of:
             rows.open_runs[schedule_id] = self._open_runs(schedule_id)
             queued |= rows.open_runs[schedule_id]
+        queued |= footprint.beside
         if beside := queued - rows.known:  # only handed out: their awaiters are not touched
             self._load_pairs(rows, beside)
         if footprint.root_params and (roots := rows.unknown_roots()):
             self._load_pairs(rows, roots)
-        if rows.more_waits and footprint.pairs:
+        self._load_triggers(rows, footprint)
+        if footprint.pairs and (rows.more_waits or footprint.beside):
             self._load_existing(rows, footprint)
         if footprint.look is not None or footprint.lean:
             self._load_prunable(rows, footprint, now)
@@ -179,6 +181,16 @@ class SqlStore(Unshared, SqlReads):
             rows.add_waits(waits)
             cut_waits(rows, limit)
             self._load_hop(rows)
+
+    def _load_triggers(self, rows: Rows, footprint: Footprint) -> None:
+        """What deferred tasks wait for, and what they are resumed with: their rows name it."""
+        changed, read = rows.unknown_triggers(footprint)
+        while changed or read:
+            if changed:
+                self._load_promises(rows, changed)
+            if read := read - rows.known:
+                self._load_pairs(rows, read)
+            changed, read = rows.unknown_triggers(footprint)
 
     def _load_existing(self, rows: Rows, footprint: Footprint) -> None:
         """Waits that may be added but already exist, where not all waits were loaded."""

@@ -14,14 +14,26 @@ from msgspec.json import Decoder
 
 from layby.core.kinds import BaseRequest
 from layby.core.model import Message, Promise, Schedule, Task
-from layby.core.replies import AnnotateData, Claim, Explanation, FenceData, Reply, TakeData
+from layby.core.replies import (
+    AnnotateData,
+    Claim,
+    ClaimData,
+    DeferData,
+    ExitData,
+    Explanation,
+    FenceData,
+    Reply,
+    TakeData,
+)
 from layby.core.state import State
 from layby.errors import WireError
 from layby.wire.decode import KINDS, VERSION, Replies
 from layby.wire.records import (
     AnnotatedTaskRecord,
+    ClaimedTaskRecord,
     ClaimRecord,
     ExplanationRecord,
+    HeldTaskRecord,
     MessageRecord,
     NoticeRecord,
     Pair,
@@ -77,9 +89,12 @@ RECORDS: Final[dict[Any, Any]] = {
     Explanation: ExplanationRecord,
     State: SnapshotRecord,
     FenceData: FenceRecord,
+    ClaimData: ClaimedTaskRecord,
 }
 SHOWN_OTHERWISE: Final[dict[tuple[type[Any], str], Any]] = {
     (AnnotateData, "task"): AnnotatedTaskRecord,
+    (DeferData, "task"): HeldTaskRecord,
+    (ExitData, "task"): HeldTaskRecord,
 }
 UNSHOWN: Final = ((TakeData, "again"), (TakeData, "look_at"))
 

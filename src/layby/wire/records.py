@@ -15,6 +15,7 @@ from layby.core import birth, snapshot
 from layby.core.codes import Refusals
 from layby.core.fields import Tags
 from layby.core.model import (
+    EMPTY,
     Holder,
     Listener,
     Message,
@@ -28,8 +29,9 @@ from layby.core.model import (
     TaskState,
     Wait,
 )
-from layby.core.replies import Claim, Explanation
+from layby.core.replies import Claim, ClaimData, Explanation, Resumed, TriggerEvent
 from layby.core.state import State
+from layby.core.waits import ShownState, shown_state
 from layby.errors import WireError
 
 Pair = tuple[Promise, Task | None]
@@ -86,6 +88,46 @@ class PromiseRecord(WireRecord, frozen=True):
         )
 
 
+class TriggerEventRecord(WireRecord, frozen=True):
+    id: str
+    state: PromiseState
+    value: Raw
+    settled_at: int
+    by: str = ""
+    reason: str = ""
+
+    @classmethod
+    def of(cls, row: TriggerEvent) -> "TriggerEventRecord":
+        value = Raw(row.value.encode())
+        return cls(row.id, row.state, value, row.settled_at, row.by, row.reason)
+
+    def row(self) -> TriggerEvent:
+        value = bytes(self.value).decode()
+        return TriggerEvent(self.id, self.state, value, self.settled_at, self.by, self.reason)
+
+
+class ResumedRecord(WireRecord, frozen=True):
+    """How a task goes on that was deferred by `layby.task.defer`."""
+
+    kind: str
+    at: int
+    event: TriggerEventRecord
+    name: str | None = None
+    kwargs: Json = UNSET
+    context: Json = UNSET
+    key: str | None = None
+
+    @classmethod
+    def of(cls, row: Resumed) -> "ResumedRecord":
+        event, kwargs = TriggerEventRecord.of(row.event), _json(row.kwargs)
+        return cls(row.kind, row.at, event, row.name, kwargs, _json(row.context), row.key)
+
+    def row(self) -> Resumed:
+        kwargs, context = _text(self.kwargs) or EMPTY, _text(self.context)
+        event = self.event.row()
+        return Resumed(self.kind, self.at, event, self.name, kwargs, context, self.key)
+
+
 class TaskRecord(WireRecord, frozen=True):
     """A task as the protocol shows it. It does not show tries: to it, each claim is one."""
 
@@ -95,6 +137,8 @@ class TaskRecord(WireRecord, frozen=True):
     resumes: int
     ttl: int | None = None
     pid: str | None = None
+    resume: "ResumedRecord | None" = None
+    """Of a claim that resumes a deferred task: how it goes on."""
 
     @classmethod
     def of(cls, row: Task) -> "TaskRecord":
@@ -110,6 +154,27 @@ class TaskRecord(WireRecord, frozen=True):
             ttl=self.ttl,
             tries=self.version,
         )
+
+    @property
+    def resumed(self) -> Resumed | None:
+        return None if self.resume is None else self.resume.row()
+
+
+class ClaimedTaskRecord(WireRecord, frozen=True):
+    """A claim by the protocol; that of a task which had deferred shows more than the protocol's."""
+
+    task: TaskRecord
+    promise: PromiseRecord
+    preload: list[PromiseRecord]
+
+    @classmethod
+    def of(cls, row: ClaimData) -> "ClaimedTaskRecord":
+        task = replace(TaskRecord.of(row.task), resume=_resumed(row.resumed))
+        return cls(task, PromiseRecord.of(row.promise), promises_of(row.preload))
+
+    def row(self) -> ClaimData:
+        preload = [each.row() for each in self.preload]
+        return ClaimData(self.task.row(), self.promise.row(), preload, self.task.resumed)
 
 
 class AnnotatedTaskRecord(TaskRecord, frozen=True):
@@ -135,6 +200,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     What is claimed does not wait, so the fields about waits do not make a claim larger.
     """
 
+    state: ShownState  # pyright: ignore[reportIncompatibleVariableOverride] - one more, for people
     name: str | None = None
     kind: NodeKind | None = None
     group: str | None = None
@@ -163,7 +229,9 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     @classmethod
     def of(cls, row: Task) -> "HeldTaskRecord":
         return cls(
-            *_protocol_fields(row),
+            row.id,
+            shown_state(row),
+            *_protocol_fields(row)[2:],
             name=row.name,
             kind=row.kind,
             group=row.group,
@@ -196,7 +264,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             group=self.group,
             name=self.name,
             kind=self.kind,
-            state=self.state,
+            state="suspended" if self.state == "deferred" else self.state,
             version=self.version,
             pid=self.pid or self.kept_by,
             holder=None if self.kept_by is None else UNTOLD,
@@ -291,10 +359,13 @@ class ClaimRecord(WireRecord, frozen=True):
     @classmethod
     def of(cls, row: Claim) -> "ClaimRecord":
         task, promise = HeldTaskRecord.of(row.task), PromiseRecord.of(row.promise)
+        if row.resumed is not None:
+            task = replace(task, resume=_resumed(row.resumed))
         return cls(task, promise, row.ready_at, _json(row.root_param))
 
     def row(self) -> Claim:
-        return Claim(self.task.row(), self.promise.row(), self.ready_at, _text(self.root_param))
+        task, promise, root_param = self.task.row(), self.promise.row(), _text(self.root_param)
+        return Claim(task, promise, self.ready_at, root_param, self.task.resumed)
 
 
 class PairRecord(WireRecord, frozen=True):
@@ -482,6 +553,10 @@ class SnapshotRecord(WireRecord, frozen=True):
 
 def _about(state: State, row: Message) -> Promise | None:
     return state.promises[row.id] if row.kind == "unblock" else None
+
+
+def _resumed(row: Resumed | None) -> ResumedRecord | None:
+    return None if row is None else ResumedRecord.of(row)
 
 
 def promises_of(rows: Iterable[Promise]) -> list[PromiseRecord]:

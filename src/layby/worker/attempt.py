@@ -33,9 +33,10 @@ from layby.core.waits import WaitingOn
 from layby.errors import StoreError, UsageError, WireError, error_for
 from layby.program import LoadedTask
 from layby.worker import tell
+from layby.worker.deferring import Deferral, Deferred
 from layby.worker.lineage import lineage_of
 from layby.worker.promise_watches import PromiseWatch, PromiseWatches
-from layby.worker.replay import NEW, Recalled, Record, Replay, encoded
+from layby.worker.replay import NEW, Recalled, Record, Replay, body_of, encoded
 from layby.worker.thread_call import on_loop
 from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
 
@@ -114,6 +115,7 @@ class Attempt:
         "_timeout_left",
         "_timer",
         "body",
+        "deferral",
         "error",
         "failures",
         "has_begun",
@@ -126,6 +128,7 @@ class Attempt:
         "ready_at",
         "reason",
         "replay",
+        "resumed",
         "thread_waits",
         "try_number",
         "version",
@@ -147,8 +150,16 @@ class Attempt:
         self.loaded = loaded
         self.ready_at = claim.ready_at
         awaited = claim.task.awaited_by_key
+        self.resumed = claim.resumed
+        self.deferral: Deferral | None = None
+        """What the body waits for once it has ended, if it has asked for that."""
         self.replay = Replay(
-            claim.task.id, claim.task.failures, recalled, awaited, self._end_after_mismatch
+            claim.task.id,
+            claim.task.failures,
+            recalled,
+            awaited,
+            self._end_after_mismatch,
+            body_of(claim.resumed),
         )
         self._awaits: dict[str, str] | None = None
         """What its waits for promises are for, as far as the store does not know it yet."""
@@ -200,6 +211,8 @@ class Attempt:
 
     def check_open(self) -> None:
         """Raise when the body may no longer use its handle."""
+        if self.deferral is not None and self.is_open:
+            raise Deferred(f"{self.id} is deferred: its body has to end")
         if self.replay.mismatch is not None:
             raise self.replay.mismatch
         if self.reason is not None and not self._is_end_deferred:

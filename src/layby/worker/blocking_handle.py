@@ -3,11 +3,12 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from layby.program import Served
+from layby.triggers import Trigger
 from layby.worker.handle import Condition, Seconds, TaskHandle, Token, arguments_of
 from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
 from layby.worker.real_work import RealWork
@@ -114,6 +115,21 @@ class BlockingHandle:
 
     def promise(self, name: str) -> "BlockingToken":
         return BlockingToken(self, self._call(self._handle.promise(name)))
+
+    def defer(
+        self,
+        trigger: Trigger,
+        resume: Callable[..., Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: Seconds | None = None,
+        *,
+        key: str | None = None,
+    ) -> Any:
+        return self._call(self._handle.defer(trigger, resume, kwargs, timeout, key=key))
+
+    @property
+    def event(self) -> Any:
+        return self._handle.event
 
     # --- other control -------------------------------------------------------------------
 

@@ -237,7 +237,7 @@ class Calls:
             return None
         self._lease(task.id, task.version, sent_at)
         queued_at = data.promise.created_at if task.version == 1 else 0
-        return Claim(task, data.promise, queued_at)
+        return Claim(task, data.promise, queued_at, resumed=data.resumed)
 
     # --- the lease -----------------------------------------------------------------------
 

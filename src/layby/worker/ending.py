@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from layby.core.commands import Value
 from layby.errors import ContextError, ProcessFailed, ReplayMismatch, TaskTimeout
@@ -11,6 +11,7 @@ from layby.wire.json_values import error_text
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback
 from layby.worker.child_stack import EndedInChild, traceback_text
+from layby.worker.deferring import Deferral, Deferred
 
 
 class Completed(Struct, frozen=True):
@@ -30,7 +31,14 @@ class Failed(Struct, frozen=True):
         return error_text(self.error)
 
 
-Ending = Completed | Failed | Literal["taken away", "blocked"]
+class Deferring(Struct, frozen=True):
+    """`context`: what the body had changed, if the next try begins elsewhere."""
+
+    deferral: Deferral
+    context: Raw | UnsetType
+
+
+Ending = Completed | Failed | Deferring | Literal["taken away", "blocked"]
 
 
 def classify(attempt: Attempt, task: "asyncio.Task[Any] | None") -> Ending:
@@ -41,12 +49,32 @@ def classify(attempt: Attempt, task: "asyncio.Task[Any] | None") -> Ending:
         return failed(attempt, timeout_error(attempt))
     if attempt.reason is not None:
         return "taken away"
+    if attempt.deferral is not None and task is not None and _has_only_deferred(task):
+        return _deferring(attempt, attempt.deferral)
     if task is None or task.cancelled() or task.exception() is not None:
         return failed(attempt, attempt.error or asyncio.CancelledError("cancelled"))
     try:
         return Completed(attempt.loaded.completed(task.result()))
     except Exception as error:  # noqa: BLE001 - a result that cannot be stored is a failure
         return failed(attempt, error, may_retry=False)
+
+
+def _has_only_deferred(task: "asyncio.Task[Any]") -> bool:
+    """Whether nothing else went wrong while the body ended; it may even have swallowed that."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return group.split(Deferred)[1] is None
+    return not task.cancelled() and (error is None or isinstance(error, Deferred))
+
+
+def _deferring(attempt: Attempt, deferral: Deferral) -> Ending:
+    """Whoever begins at the function again begins with its original input."""
+    try:
+        context = UNSET if deferral.name is None else attempt.loaded.carried()
+    except Exception as error:  # noqa: BLE001 - a context that cannot be stored is a failure
+        return failed(attempt, error, may_retry=False)
+    return Deferring(deferral, context)
 
 
 def _mismatched(attempt: Attempt, mismatch: ReplayMismatch) -> Ending:

@@ -14,7 +14,7 @@ from outside does not stand in line for a slot first.
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
@@ -30,6 +30,7 @@ from layby.core.validate import MAX_ID_BYTES
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, ContextError, DeferTimeout, UsageError, error_for
 from layby.program import Served
+from layby.triggers import Trigger
 from layby.wire.durations import (
     is_never,
     limit_of,
@@ -37,8 +38,10 @@ from layby.wire.durations import (
     seconds_of,
     seconds_of_millis,
 )
+from layby.wire.trigger_events import payload_of
 from layby.worker.attempt import Attempt
 from layby.worker.condition_poll import check_condition, check_pace, count_first, name_of
+from layby.worker.deferring import event_or_defer, new_deferral
 from layby.worker.outgoing_call import (
     DEFAULT_TARGET,
     CallOptions,
@@ -288,6 +291,35 @@ class TaskHandle:
                 await self._shared.ensure_held()
             what = f"{attempt.id}: {name}() at {place}"
             return answer_of_type(result_of(promise, what), returns, what)
+
+    async def defer(
+        self,
+        trigger: Trigger,
+        resume: Callable[..., Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the wait's own clock, by design
+        *,
+        key: str | None = None,
+    ) -> Any:
+        """End this try, and go on in a new one when the trigger fires; nothing is held meanwhile.
+
+        With `resume`, the new try begins at `resume(context, handle, event=payload, **kwargs)`,
+        with the context as it was changed so far. Without it the task's function runs again, and
+        this call returns the payload then; so whatever it did before must be in checkpoints.
+        """
+        asked = new_deferral(trigger, resume, kwargs, timeout)
+        attempt = self._attempt_with_store()
+        with self._call("defer", _checked(key)) as record_id:
+            assert record_id is not None
+            return await event_or_defer(attempt, asked, record_id)
+
+    @property
+    def event(self) -> Any:
+        """What the trigger fired with that has resumed this try; None if it was not resumed."""
+        resumed = None if self._attempt is None else self._attempt.resumed
+        if resumed is None or resumed.event.state != "resolved":
+            return None
+        return payload_of(resumed.event, "")
 
     # --- other control -------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from layby.core.commands import Value
 from layby.core.model import Millis, Promise
+from layby.core.replies import Resumed
 from layby.errors import (
     ConditionError,
     ContextError,
@@ -84,6 +85,7 @@ class Replay:
     __slots__ = (
         "_awaited",
         "_before",
+        "_body",
         "_calls",
         "_failed_at",
         "_failures",
@@ -101,8 +103,11 @@ class Replay:
         recalled: Recalled = NEW,
         awaited: Mapping[str, str] | None = None,
         on_mismatch: Callable[[], None] = lambda: None,
+        body: str = "",
     ) -> None:
         self._task_id = task_id
+        self._body = body
+        """Which function runs: calls without a key are counted for each by itself."""
         self._awaited = awaited or None
         """What earlier runs of the body waited for, by the keys of those waits."""
         self.mismatch: ReplayMismatch | None = None
@@ -233,7 +238,7 @@ class Replay:
         number = next((count for each, count in self._calls if each == kind), 0) + 1
         others = (each for each in self._calls if each[0] != kind)
         self._calls = ((kind, number), *others)
-        return f"{kind}-{number}"
+        return f"{kind}-{self._body}{number}"
 
     def leave_unkeyed(self) -> None:
         self._unkeyed = None
@@ -260,6 +265,11 @@ class KeyedCall:
     def __exit__(self, *_: object) -> None:
         if self._key is None:
             self._replay.leave_unkeyed()
+
+
+def body_of(resumed: Resumed | None) -> str:
+    """Marks the calls of a function that a task was resumed at; empty for the task's own."""
+    return "" if resumed is None or resumed.name is None else f"r{resumed.at}."
 
 
 def is_same_call(record: Record, call: Record) -> bool:

@@ -12,7 +12,15 @@ from typing import Any, Protocol
 
 from layby.client.interface import WatchingClient
 from layby.client.patience import send_until_answered
-from layby.core.commands import BlockTask, FailTask, FinishTask, RootVerdict, Take, Value
+from layby.core.commands import (
+    BlockTask,
+    DeferTask,
+    FailTask,
+    FinishTask,
+    RootVerdict,
+    Take,
+    Value,
+)
 from layby.core.model import Millis, PromiseState, Task
 from layby.core.replies import Reply
 from layby.errors import EngineStopped, StoreError, UsageError
@@ -21,7 +29,7 @@ from layby.wire.json_values import read_error, text_of
 from layby.worker.attempt import Attempt
 from layby.worker.callbacks import Callback, Callbacks
 from layby.worker.credit import NOTHING, Ask
-from layby.worker.ending import Completed, Failed, failed
+from layby.worker.ending import Completed, Deferring, Failed, failed
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +37,7 @@ UNACCEPTABLE = (400, 413)
 """Refusals of the content, not of the sender or the moment."""
 MAX_VERDICT_BYTES = 64 * 1024
 
-Report = FinishTask | FailTask | BlockTask
+Report = FinishTask | FailTask | DeferTask | BlockTask
 
 
 class ReportHost(Protocol):
@@ -56,9 +64,11 @@ class Reporter:
         self._program = program
         self._callbacks = callbacks
 
-    def report(self, attempt: Attempt, ending: Completed | Failed) -> None:
+    def report(self, attempt: Attempt, ending: Completed | Failed | Deferring) -> None:
         if isinstance(ending, Completed):
             self._finish(attempt, ending.value)
+        elif isinstance(ending, Deferring):
+            self._defer(attempt, ending)
         else:
             self._fail(attempt, ending)
 
@@ -97,6 +107,20 @@ class Reporter:
             take=take,
         )
         self._send(finish, ask, partial(self._finished, attempt))
+
+    def _defer(self, attempt: Attempt, ending: Deferring) -> None:
+        ask, take = self._host.ask()
+        deferral = ending.deferral
+        defer = DeferTask(
+            id=attempt.id,
+            version=attempt.version,
+            trigger=deferral.trigger,
+            resume=deferral.resume(ending.context),
+            timeout=deferral.timeout,
+            history=attempt.loaded.history.handed_back(self._host.now(), "Suspended"),
+            take=take,
+        )
+        self._send(defer, ask, partial(self._deferred, attempt))
 
     def _fail(self, attempt: Attempt, failure: Failed) -> None:
         now, delay = self._host.now(), failure.delay
@@ -139,6 +163,12 @@ class Reporter:
             self._fail(attempt, failed(attempt, error, may_retry=False))
         else:
             self._call(attempt.loaded.callback(None), attempt.id, reply)
+
+    def _deferred(self, attempt: Attempt, reply: Reply) -> None:
+        """What the store refuses to wait for is a failure; there is no callback for a wait."""
+        if reply.status in (*UNACCEPTABLE, 422):
+            error = UsageError(f"{attempt.id} cannot be deferred: {reply.data}")
+            self._fail(attempt, failed(attempt, error, may_retry=False))
 
     def _settled(self, reply: Reply) -> None:
         """There is no callback."""

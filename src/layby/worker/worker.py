@@ -38,6 +38,7 @@ from layby.core.replies import (
     Reply,
     RunData,
     TakeData,
+    TakingData,
 )
 from layby.errors import EngineStopped, StoreError
 from layby.executors import HealthEvent, HealthEventSink
@@ -443,7 +444,7 @@ class Worker:
     def _accept_tasks(self, reply: Reply | None, ask: Ask) -> None:
         """Accept the tasks that an answer brings, and note what it leaves in the store."""
         data = None if reply is None else reply.data
-        taken = data.taken if isinstance(data, FinishData | FailData | RunData) else data
+        taken = data.taken if isinstance(data, TakingData) else data
         if isinstance(taken, TakeData):
             self.credit.heard(taken.oldest_left, NOTHING if taken.again else ask)
             self.arrive(taken.claims)

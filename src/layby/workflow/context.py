@@ -4,6 +4,9 @@ import copy
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, Protocol, TypeVar, cast
 
+import msgspec
+from msgspec import Raw, Struct
+
 from layby.errors import ContextError
 from layby.wire.json_values import decode, encode, refuse_scalar
 from layby.workflow.merge import Delta, View, size_of
@@ -22,6 +25,13 @@ class NamedTask(Protocol):
     """A task as written: what `@task` makes."""
 
     id: str
+
+
+class Carried(Struct, frozen=True, omit_defaults=True):
+    """What a task had changed when it was deferred."""
+
+    changed: dict[str, Raw] = {}
+    removed: tuple[str, ...] = ()
 
 
 class Context(MutableMapping[str, Any]):
@@ -134,6 +144,19 @@ class Context(MutableMapping[str, Any]):
             )
         return self._results.of(task_id, self._reader)
 
+    def event(self, task: str | NamedTask) -> Any:
+        """What the trigger fired with that a task before this one was deferred for, the last one.
+
+        None when it was not deferred, or has not completed.
+        """
+        task_id = task if isinstance(task, str) else task.id
+        if self._results is None or self._reader is None:
+            raise ContextError(
+                f"event of task '{task_id}': only tasks of its run can read it; put what is needed "
+                "later into the context"
+            )
+        return self._results.event_of(task_id, self._reader)
+
     def to_dict(self) -> dict[str, Any]:
         """A plain copy that shares nothing with the context."""
         return copy.deepcopy(dict(self))
@@ -191,6 +214,20 @@ class Context(MutableMapping[str, Any]):
         delta = Delta(changed, tuple(sorted(self._removed)))
         self._check_size(delta)
         return delta
+
+    def carried(self) -> Raw:
+        """What was changed so far, for whoever goes on with the task."""
+        delta = self.changes()
+        changed = {key: Raw(value) for key, value in delta.changed.items()}
+        return Raw(msgspec.json.encode(Carried(changed, delta.removed)))
+
+    def restore(self, carried: str) -> None:
+        """As it was when the task was deferred."""
+        left = msgspec.json.decode(carried, type=Carried)
+        for key, value in left.changed.items():
+            self._values[key] = decode(bytes(value))
+        for key in left.removed:
+            self.pop(key, None)
 
     def _encoded(self, key: str) -> bytes:
         if key in self._values:

@@ -77,6 +77,8 @@ class RunMemory:
         self.views.learn(task_id, found.delta, settled_at)
         if found.result is not None:
             self.results.encoded[task_id] = found.result
+        if found.event is not None:
+            self.results.event_ids[task_id] = found.event
 
     def node_id(self, run_id: str, task_id: str) -> str:
         """Its promise; that of an earlier life if it does not run again in this one."""
@@ -139,6 +141,8 @@ class FlowProgram:
             return None
         if _cleans_up(memory, node):
             return None  # how the run has ended must be read
+        if node is not None and memory.results.unread_events(node.task_id):
+            return None
         return self._loaded(claim, node, memory)
 
     async def load(self, claim: Claim) -> LoadedTask | Verdict:
@@ -153,8 +157,17 @@ class FlowProgram:
         if node is not None and memory.is_pinned:
             await self._check_pin(claim, memory)
         await self._learn(plan.run_id_of(claim.task.id), memory, _before(memory, node))
+        if node is not None:
+            await self._read_events(memory, node.task_id)
         ending = await self._ending(memory, node) if _cleans_up(memory, node) else None
         return self._loaded(claim, node, memory, ending)
+
+    async def _read_events(self, memory: RunMemory, reader: str) -> None:
+        """They are stored once, with their triggers, and few are large."""
+        results = memory.results
+        for task_id in results.unread_events(reader):
+            promise = await self._read(results.event_ids[task_id])
+            results.events[task_id] = json_values.from_text(promise.value)
 
     async def _check_pin(self, claim: Claim, memory: RunMemory) -> None:
         """The first code that runs one of its tasks is the code of the whole run."""
@@ -309,7 +322,9 @@ class LoadedNode(LoadedBody):
         else:
             kept = _kept(result, self._context, self._definition.id)
             self._context.absorb(result)
-        return outcome.encode_completed(self._context.changes(), self._conflicts, kept)
+        return outcome.encode_completed(
+            self._context.changes(), self._conflicts, kept, self.event_id
+        )
 
     def _adopt(self, left: "LeftInProcess") -> bytes | None:
         if left.refused:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.model import Millis, Task
+from layby.core.replies import Resumed
 
 MAX_TRIES: Final = 20
 MAX_SPANS: Final = 50
@@ -44,6 +45,10 @@ class Try(Struct, frozen=True, gc=False, omit_defaults=True):
     """How many of its earlier spans are no longer kept."""
     code: str | None = None
     """The name of the code that its body ran with, if it was told."""
+    callback: str | None = None
+    """The function that it began at, if not at that of the task."""
+    event: str | None = None
+    """The promise that resumed it: its value is the payload."""
 
     @property
     def is_open(self) -> bool:
@@ -66,12 +71,17 @@ class History(Struct, frozen=True, gc=False, omit_defaults=True):
 class TaskHistory:
     """The history of a claimed task while its worker runs it."""
 
-    __slots__ = ("_code", "_history", "_queued_at", "_try_number")
+    __slots__ = ("_code", "_history", "_queued_at", "_resumed", "_try_number")
 
     def __init__(
-        self, task: Task, queued_at: Millis | None = None, code: str | None = None
+        self,
+        task: Task,
+        queued_at: Millis | None = None,
+        code: str | None = None,
+        resumed: Resumed | None = None,
     ) -> None:
         self._code = code
+        self._resumed = None if resumed is None else (resumed.name, resumed.event.id)
         self._history = read_history(task.history)
         self._try_number = task.try_number
         self._queued_at = queued_at
@@ -86,7 +96,7 @@ class TaskHistory:
 
     def _start(self, why: str, now: Millis) -> None:
         self._history = started(
-            self._history, self._try_number, why, now, self._queued_at, self._code
+            self._history, self._try_number, why, now, self._queued_at, self._code, self._resumed
         )
 
     def parked(self, now: Millis) -> None:
@@ -118,7 +128,7 @@ class ClaimHistory(TaskHistory):
         return ended(self._history, now, "Completed").to_text()
 
     def handed_back(self, now: Millis, outcome: str) -> str:
-        """The text to store; `outcome` is `Released` or `Halted`."""
+        """The text to store; `outcome` is `Released`, `Halted` or `Suspended`."""
         return ended(self._history, now, outcome).to_text()
 
     def blocked(self, now: Millis, why: str) -> str:
@@ -157,13 +167,16 @@ def started(
     now: Millis,
     queued_at: Millis | None = None,
     code: str | None = None,
+    resumed: tuple[str | None, str] | None = None,
 ) -> History:
     """A worker has claimed the task. A try still open then was lost with its worker."""
     if history.last is not None and history.last.number >= try_number:
         return history
     history = without_gap(ended(history, now, "Lost"), try_number)
     queued = () if queued_at is None else (Span("queued", min(queued_at, now), now),)
-    begun = Try(try_number, why, (*queued, Span("running", now)), code=code)
+    callback, event = resumed or (None, None)
+    spans = (*queued, Span("running", now))
+    begun = Try(try_number, why, spans, code=code, callback=callback, event=event)
     return _folded(history, begun)
 
 

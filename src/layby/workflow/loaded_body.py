@@ -4,19 +4,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from msgspec import Raw
+
 from layby.core.commands import Value
-from layby.core.replies import Claim
-from layby.program import Failure, Mode
+from layby.core.replies import Claim, Resumed
+from layby.errors import UsageError
+from layby.program import Failure, Mode, UnfitCode, function_named
 from layby.wire import json_values
+from layby.wire.trigger_events import payload_of
 from layby.workflow.context import Context
 from layby.workflow.history import ClaimHistory
-from layby.workflow.task import TaskDefinition
+from layby.workflow.task import TaskDefinition, is_async
 
 
 class LoadedBody:
     """What both have in common: all but the meaning of the result."""
 
-    __slots__ = ("_context", "_definition", "_random", "code", "history")
+    __slots__ = ("_context", "_definition", "_random", "_resumed", "_then", "code", "history")
 
     def __init__(
         self,
@@ -30,10 +34,17 @@ class LoadedBody:
         self._definition = definition
         self._context = context
         self._random = random
-        self.history = ClaimHistory(claim.task, claim.ready_at or None, code)
+        self._resumed = claim.resumed
+        self._then = _function_of(claim.resumed, definition, code)
+        """What it is resumed at; None when its own function runs."""
+        if claim.resumed is not None and claim.resumed.context is not None:
+            context.restore(claim.resumed.context)
+        self.history = ClaimHistory(claim.task, claim.ready_at or None, code, claim.resumed)
 
     @property
     def mode(self) -> Mode:
+        if self._then is not None:
+            return "async" if is_async(self._then) else "thread"
         return self._definition.mode
 
     @property
@@ -41,9 +52,27 @@ class LoadedBody:
         return self._definition.timeout
 
     def body(self, handle: Any) -> Callable[[], Any]:
+        if self._then is not None:
+            return partial(self._go_on, self._then, handle)
         if self._definition.process:
             return partial(self.in_process, self._definition, self._context.for_process())
         return partial(self._definition.call, self._context, handle)
+
+    def _go_on(self, then: Callable[..., Any], handle: Any) -> Any:
+        """A trigger that failed, or came too late, fails the try that it would have begun."""
+        assert self._resumed is not None
+        event = payload_of(self._resumed.event, self._definition.id)
+        kwargs = json_values.decode(self._resumed.kwargs.encode())
+        return then(self._context, handle, event=event, **kwargs)
+
+    @property
+    def event_id(self) -> str | None:
+        """The promise whose value it was resumed with, if it was."""
+        event = None if self._resumed is None else self._resumed.event
+        return event.id if event is not None and event.state == "resolved" else None
+
+    def carried(self) -> Raw:
+        return self._context.carried()
 
     @staticmethod
     def in_process(definition: TaskDefinition[..., Any], context: Context) -> Any:
@@ -61,3 +90,16 @@ class LoadedBody:
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         return self._definition.callback(self._context, error)
+
+
+def _function_of(
+    resumed: Resumed | None, definition: TaskDefinition[..., Any], code: str | None
+) -> Callable[..., Any] | None:
+    """The function to go on with. Where there is none of that name, the code does not fit."""
+    if resumed is None or resumed.name is None:
+        return None
+    found = function_named(resumed.name, definition.function)
+    if found is not None:
+        return found
+    why = f"there is no function '{resumed.name}' for task '{definition.id}' to be resumed at"
+    raise UsageError(why) if code is None else UnfitCode(why, code)

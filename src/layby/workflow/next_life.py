@@ -64,7 +64,7 @@ def rows_of_life(run_id: str, rows: Iterable[Row], life: int | None = None) -> L
     old_bodies = {
         node.task_id: task
         for promise, task in by_id.values()
-        if task is not None and task.kind == "node" and task.is_kept and not promise.is_pending
+        if task is not None and task.is_node and task.is_kept and not promise.is_pending
         if (node := plan.parse_node_id(promise.id)) is not None
         if node.life < param.life_of(node.task_id)
     }

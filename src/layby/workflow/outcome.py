@@ -44,6 +44,8 @@ class NodeOutcome(Struct, frozen=True):
     """Keys to which concurrent tasks before it gave different values."""
     result: bytes | None = None
     """What it returned beside the context, as JSON."""
+    event: str | None = None
+    """The promise whose value it was resumed with, if it was deferred."""
     error: str | None = None
     """For Failed and Cancelled: what happened, in one line."""
     reason: str | None = None
@@ -87,6 +89,7 @@ class _NodeValue(Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     blocked: bool = False
     result: Raw | UnsetType = UNSET
+    event: str | None = None
 
 
 class _RunValue(Struct, frozen=True, omit_defaults=True):
@@ -100,11 +103,15 @@ class _RunValue(Struct, frozen=True, omit_defaults=True):
 
 
 def encode_completed(
-    delta: Delta, conflicts: tuple[MergeConflict, ...] = (), result: bytes | None = None
+    delta: Delta,
+    conflicts: tuple[MergeConflict, ...] = (),
+    result: bytes | None = None,
+    event: str | None = None,
 ) -> Value:
     changed = {key: Raw(value) for key, value in delta.changed.items()}
     kept = UNSET if result is None else Raw(result)
-    return _wrapped(_NodeValue("Completed", changed, delta.removed, conflicts, result=kept))
+    value = _NodeValue("Completed", changed, delta.removed, conflicts, result=kept, event=event)
+    return _wrapped(value)
 
 
 def encode_skipped(skip: Skip) -> Value:
@@ -213,6 +220,7 @@ def _read_node(text: str) -> NodeOutcome:
         delta,
         told.conflicts,
         None if told.result is UNSET else bytes(told.result),
+        told.event,
         reason=told.reason,
         blocked=told.blocked,
     )

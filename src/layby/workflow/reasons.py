@@ -143,6 +143,8 @@ def sentence_of(
         case "parked":
             return f"is parked, {_said(told)}"
         case "suspended":
+            if told is not None and told.kind == "trigger":
+                return f"is {told.sentence}"
             on = _listed(about) or "a promise"
             return f"is suspended on {on}" if told is None else f"is suspended, {told.sentence}"
         case "backoff":
@@ -173,6 +175,8 @@ def old_body_sentence(task: Task) -> str:
 
 def subject_of(promise: Promise, task: Task | None) -> str:
     """What people call it."""
+    if task is not None and task.is_trigger:
+        return f"trigger {task.name} ({short_id(promise.id)})"
     if (run_id := plan.parse_root_id(promise.id)) is not None and task is not None:
         return f"run '{run_id}'"
     node = plan.parse_node_id(promise.id)
@@ -213,7 +217,7 @@ def _settled(about: Explanation, now: Millis) -> Reason:
         why = f"the run's deadline passed, {moment(promise.timeout_at)}"
     elif promise.state != "resolved":
         why = _error(promise.value)
-    elif task is not None and task.kind == "node" and (skipped := read(promise)).reason:
+    elif task is not None and task.is_node and (skipped := read(promise)).reason:
         word, why = "skipped", skipped.reason
     when = ago(promise.settled_at or 0, now)
     sentence = f"is settled: {word} {when}" + (f" ({why})" if why else "")
@@ -278,6 +282,8 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
                 "slot": f"a slot of {worker}",
             }.get(waiting.kind, "whoever settles that promise" if about.awaited else worker)
         case "suspended":
+            if waiting.kind == "trigger" and _has_trigger(about):
+                return "the outside world (its trigger keeps looking)"
             return "whoever settles that" if _ends_at(about, waiting) is None else ""
         case "halted":
             return "whoever continues it"
@@ -297,7 +303,10 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
         return f"{_start_worker(about)}{_version_tag(_task(about))}"
     if waiting.form == "untaken" and _task(about).is_ours and not about.able_workers:
         return _start_worker(about)
-    return _settling(about) if waiting.is_held or waiting.form == "suspended" else None
+    settling = _settling(about) if waiting.is_held or waiting.form == "suspended" else None
+    if settling is None and waiting.form == "suspended" and waiting.kind == "trigger":
+        return f"layby wake {_quoted(short_id(about.promise.id))}"
+    return settling
 
 
 def _otherwise(about: Explanation, waiting: Waiting) -> str | None:
@@ -305,6 +314,10 @@ def _otherwise(about: Explanation, waiting: Waiting) -> str | None:
     if waiting.form == "blocked" and not about.able_workers:
         return f"layby continue --code {_quoted(short_id(about.promise.id))}"
     return None
+
+
+def _has_trigger(about: Explanation) -> bool:
+    return any(task is not None and task.is_trigger for _, task in about.awaited)
 
 
 def _start_worker(about: Explanation) -> str:

@@ -19,28 +19,47 @@ LISTED: Final = 10
 class TaskResults:
     """The results of one run, as far as they are known; encoded, since few are read."""
 
-    __slots__ = ("_shape", "encoded")
+    __slots__ = ("_shape", "encoded", "event_ids", "events")
 
     def __init__(
         self, shape: Callable[[], Shape], encoded: Mapping[str, bytes] | None = None
     ) -> None:
         self._shape = shape
         self.encoded = dict(encoded or {})
+        self.event_ids: dict[str, str] = {}
+        """Of tasks that were deferred: the promises whose values they were resumed with."""
+        self.events: dict[str, Any] = {}
+        """Those values, as far as they were read."""
 
     def of(self, task_id: str, reader: str | None = None) -> Any:
         """What a task before `reader` returned; None if it was nothing, or is in the context."""
+        self._check(task_id, reader, "result")
+        found = self.encoded.get(task_id)
+        return None if found is None else decode(found)
+
+    def event_of(self, task_id: str, reader: str) -> Any:
+        """What a task before `reader` was resumed with; None if it was not deferred."""
+        self._check(task_id, reader, "event")
+        return self.events.get(task_id)
+
+    def unread_events(self, reader: str) -> list[str]:
+        """Tasks before `reader` whose events are not known here."""
+        if not self.event_ids:
+            return []
+        before = self._shape().ancestors(reader)
+        return [each for each in self.event_ids if each in before and each not in self.events]
+
+    def _check(self, task_id: str, reader: str | None, what: str) -> None:
         shape = self._shape()
         if task_id not in shape.after:
             some = ", ".join(list(shape.after)[:LISTED])
             hint = close_match(task_id, tuple(shape.after)) or f"; it has {some}"
-            raise ContextError(f"result of task '{task_id}': this run has no such task{hint}")
+            raise ContextError(f"{what} of task '{task_id}': this run has no such task{hint}")
         if reader is not None and not shape.precedes(task_id, reader):
             raise ContextError(
-                f"task '{reader}' asks for the result of '{task_id}', which need not have ended: "
+                f"task '{reader}' asks for the {what} of '{task_id}', which need not have ended: "
                 f"add it to the dependencies of '{reader}'"
             )
-        found = self.encoded.get(task_id)
-        return None if found is None else decode(found)
 
     def seen_by(self, reader: str) -> "TaskResults":
         """All that `reader` may ask for, without the shape of the whole run."""
@@ -48,7 +67,9 @@ class TaskResults:
         before = shape.ancestors(reader)
         known = {each: found for each, found in self.encoded.items() if each in before}
         star = Shape(dict.fromkeys(shape.after, ()) | {reader: tuple(before)})
-        return TaskResults(partial(same_shape, star), known)
+        seen = TaskResults(partial(same_shape, star), known)
+        seen.events = {each: found for each, found in self.events.items() if each in before}
+        return seen
 
 
 def encoded_result(returned: object, task_id: str) -> bytes | None:

@@ -21,7 +21,7 @@ def rows_of(rows: Iterable[tuple[Promise, Task | None]], now: Millis) -> Rows:
     found: dict[str, tuple[Promise, Task]] = {}
     for promise, task in rows:
         node = plan.parse_node_id(promise.id)
-        if node is not None and task is not None and task.kind == "node":
+        if node is not None and task is not None and task.is_node:
             found[node.task_id] = promise.at(now), task
     return found
 

@@ -1,0 +1,165 @@
+"""How people end or prolong the wait of a deferred task. Who did it, and why, is kept with it."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from layby.core import birth, promises, validate, values, waits
+from layby.core.deferral import TriggerSpec, create_deadline, create_trigger
+from layby.core.draft import Draft
+from layby.core.fields import NOTHING, Int64, Value
+from layby.core.footprint import Footprint
+from layby.core.kinds import Problems, Sender, declare, handles
+from layby.core.model import NEVER, Millis, Promise, Task, Wait, deadline
+from layby.core.replies import ExitData, Reply, ok, refuse
+from layby.core.resumption import Resumption, clean_up_id, deadline_id, own_id
+from layby.core.settlement import end_deferral, settle, settle_all, stop_waiting
+from layby.core.tasks import NOT_FOUND, TaskCommand
+
+MAX_TOLD_CHARS = 1_000
+
+
+class ExitCommand(TaskCommand, frozen=True, kw_only=True):
+    """`exit_id` is made by the caller, once per call: a copy of the call changes nothing."""
+
+    exit_id: str
+    by: str = ""
+    reason: str = ""
+
+    def footprint(self, into: Footprint) -> None:
+        own = self.own_id
+        into.ids.update((self.id, own, deadline_id(own), clean_up_id(own)))
+        into.pairs.update((each, self.id) for each in (own, deadline_id(own)))
+
+    @property
+    def own_id(self) -> str:
+        return own_id(self.id, self.exit_id)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        if not self.exit_id:
+            yield "exitId is required: any text that no other call has"
+        yield from validate.settlement_id(self.exit_id or None)
+        for what, text in (("by", self.by), ("reason", self.reason)):
+            yield from validate.count(len(text), MAX_TOLD_CHARS, f"characters of {what}")
+
+
+@declare("layby.task.wake", sender=Sender.CLIENT, answer=ExitData)
+class WakeTask(ExitCommand, frozen=True):
+    """End the wait of a deferred task now: as if its trigger had fired with this value, or failed.
+
+    A promise that others may wait for as well is not settled by this.
+    """
+
+    state: str = "resolved"
+    value: Value = NOTHING
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.settlement(self.state, self.value)
+
+
+@handles(WakeTask)
+def wake(d: Draft, c: WakeTask) -> Reply:
+    found = _waiting(d, c)
+    return found if isinstance(found, Reply) else wake_deferred(d, c, *found)
+
+
+def wake_deferred(d: Draft, c: WakeTask, task: Task, waited: Resumption) -> Reply:
+    told = waited.told(c.exit_id, c.by, c.reason)
+    state, value = promises.settle_state(c.state), birth.encoded(c.value)
+    if waited.own:
+        d.put_task(task.resuming(told))
+        settle(d, _there(d, waited.trigger), state, value)
+    else:
+        created = birth.create(d, c.own_id, NEVER, birth.EMPTY, {})
+        settle(d, created, state, value)
+        end_deferral(d, task, told.ended(c.own_id))
+    return ok(ExitData(d.tasks[c.id]))
+
+
+@declare("layby.task.extend", sender=Sender.CLIENT, answer=ExitData)
+class ExtendWait(ExitCommand, frozen=True):
+    """Move the deadline of a deferred task: its wait ends `timeout` from now, or never.
+
+    Deadlines of promises never change, so there is a new timer, or a new trigger, instead.
+    """
+
+    timeout: Int64 | None = None
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        if self.timeout is not None and self.timeout < 0:
+            yield "timeout must be non-negative"
+
+
+@handles(ExtendWait)
+def extend(d: Draft, c: ExtendWait) -> Reply:
+    found = _waiting(d, c)
+    return found if isinstance(found, Reply) else extend_deferred(d, c, *found)
+
+
+def extend_deferred(d: Draft, c: ExtendWait, task: Task, waited: Resumption) -> Reply:
+    ends_at = None if c.timeout is None else deadline(d.now, c.timeout)
+    moved = _moved(d, c, waited.told(c.exit_id, c.by, c.reason), ends_at)
+    for each in moved.awaited:
+        if each not in waited.awaited:
+            promises.add_wait(d, each, task.id)
+    shown = task.suspended(waits.deferred(moved)) if task.state == "suspended" else task
+    d.put_task(shown.resuming(moved))
+    _replace(d, task.id, [each for each in waited.awaited if each not in moved.awaited])
+    won = _winner(d, moved)
+    if won is not None:
+        end_deferral(d, d.tasks[task.id], moved.ended(won))
+    return ok(ExitData(d.tasks[c.id]))
+
+
+def _moved(d: Draft, c: ExtendWait, waited: Resumption, ends_at: Millis | None) -> Resumption:
+    """What the task waits for from now on; what is new of it is created."""
+    trigger = _there(d, waited.trigger)
+    if waited.own and not trigger.timer:
+        spec = TriggerSpec(waited.kind, waited.args, waited.on_cancel)
+        create_trigger(d, c.own_id, ends_at, spec, c.id)
+        return replace(waited, trigger=c.own_id, until=ends_at)
+    fires_at = trigger.timeout_at if waited.own else None
+    if ends_at is None or (fires_at is not None and fires_at <= ends_at):
+        return replace(waited, deadline=None, until=fires_at)
+    create_deadline(d, c.own_id, ends_at)
+    return replace(waited, deadline=deadline_id(c.own_id), until=ends_at)
+
+
+def _replace(d: Draft, task_id: str, ids: Sequence[str]) -> None:
+    """These end without waking anybody, and without anything to clean up."""
+    for each in ids:
+        stop_waiting(d, Wait(each, task_id))
+    value = values.error("Replaced", "its deadline was moved: another one has taken its place")
+    pending = [each for each in map(d.promise, ids) if each is not None and each.is_pending]
+    settle_all(d, [each.settled("rejected", value, d.now) for each in pending])
+
+
+def _waiting(d: Draft, c: ExitCommand) -> tuple[Task, Resumption] | Reply:
+    """The task and what it waits for, or why there is nothing to do."""
+    task = d.task(c.id)
+    if task is None:
+        return NOT_FOUND
+    waited = task.resumption
+    if waited is not None and waited.exit_id == c.exit_id:
+        return ok(ExitData(task))  # a copy of this call was here before
+    if waited is None or waited.is_over:
+        return refuse(409, "Task is not deferred")
+    if _winner(d, waited) is not None:
+        return refuse(409, "Its trigger has fired, or its time is up: the task goes on already")
+    if not birth.is_absent(d.promise(c.own_id)) or d.promise(deadline_id(c.own_id)) is not None:
+        return refuse(409, f"exitId '{c.exit_id}' was used before: give each call one of its own")
+    return task, waited
+
+
+def _winner(d: Draft, waited: Resumption) -> str | None:
+    late = None if waited.deadline is None else d.promise(waited.deadline)
+    return waited.winner(d.promise(waited.trigger), late)
+
+
+def _there(d: Draft, promise_id: str) -> Promise:
+    promise = d.promise(promise_id)
+    assert promise is not None  # what a task waits for is not pruned
+    return promise

@@ -1,0 +1,95 @@
+"""What people see of deferred tasks, and how they end or prolong their waits."""
+
+import pytest
+
+from layby.core.commands import HeartbeatWorker, PollReport, TriggerSpec
+from tests.helpers import requests as r
+from tests.helpers.command_line import Desk, typed
+
+NODE = "run/a:a"
+
+
+def deferred(desk: Desk, spec: TriggerSpec | None = None, timeout: int | None = 60_000) -> None:
+    spec = spec or r.trigger("Poll", url="u")
+    desk.do(r.run(a="", with_take=r.take()), r.defer(NODE, 1, spec, timeout, "m:go_on"))
+
+
+def test_triggers_says_what_each_waits_for_and_how_its_polls_went(desk: Desk):
+    assert typed("triggers").lines == ["no task is deferred"]
+    deferred(desk)
+    (shown,) = typed("triggers", "a:a", "--json").json["triggers"]
+    assert (shown["task"], shown["what"], shown["state"]) == (NODE, "Poll", "untaken")
+    report = PollReport(polls=3, last_error="off")
+    own = f"{NODE}.defer.1"
+    desk.do(r.take_triggers(), HeartbeatWorker(pid="m", incarnation="1", polling={own: report}))
+    (shown,) = typed("triggers", "--json").json["triggers"]
+    assert (shown["state"], shown["pid"], shown["polls"]) == ("running", "m", 3)
+    assert shown["lastError"] == "off"
+    line = typed("triggers").lines[-1]
+    assert "a:a" in line
+    assert "running on m" in line
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence", "chain", "command"),
+    [
+        (
+            r.trigger("Poll"),
+            "is deferred until trigger Poll fires",
+            "waits for trigger Poll (a:a.defer.1), which is ready, but no",
+            "layby wake a:a",
+        ),
+        (
+            r.trigger("Event", name="paid"),
+            "is deferred until 'paid' settles",
+            "waits for promise paid, which has not been settled by anybody",
+            "layby resolve paid --value JSON",
+        ),
+        (
+            r.trigger("Delay", ms=600_000),
+            "is deferred until its time has come",
+            "which settles by itself in",
+            "layby wake a:a",
+        ),
+    ],
+    ids=("Poll", "Event", "Delay"),
+)
+def test_it_says_what_it_is_deferred_for(
+    desk: Desk, spec: TriggerSpec, sentence: str, chain: str, command: str
+):
+    """The list says it of the task; `why` goes on to what holds the trigger up."""
+    deferred(desk, spec, None)
+    assert chain in " ".join(typed("why", "a:a").lines)
+    waiting = typed("waiting", "--json").json["waiting"]
+    (told,) = [each for each in waiting if each["id"] == NODE]
+    assert (told["kind"], told["sentence"], told["command"]) == ("trigger", sentence, command)
+
+
+def test_wake_ends_the_wait_with_a_value(desk: Desk):
+    deferred(desk)
+    said = typed("wake", "a:a", "--value", '{"n": 1}', "--by", "anna", "--reason", "asked for")
+    assert said.lines == ["a:a goes on"]
+    (claim,) = desk.do(r.take())[0].claims
+    event = claim.resumed.event
+    assert (event.state, event.by, event.reason) == ("resolved", "anna", "asked for")
+    typed("wake", "a:a").complains(1, "not deferred")
+
+
+def test_wake_with_an_error_lets_the_wait_fail(desk: Desk):
+    deferred(desk)
+    typed("wake", "a:a", "--error", "it is lost")
+    (claim,) = desk.do(r.take())[0].claims
+    assert claim.resumed.event.state == "rejected"
+
+
+def test_extend_moves_the_deadline(desk: Desk):
+    deferred(desk)
+    assert (
+        typed("extend", "a:a", "--timeout", "2h", "--by", "anna")
+        .lines[0]
+        .startswith("a:a waits until ")
+    )
+    waiting = typed("waiting", "--json").json["waiting"]
+    assert any("moved by anna" in each["sentence"] for each in waiting)
+    assert typed("extend", "a:a", "--for-ever").lines == ["a:a waits without end"]
+    typed("extend", "a:a").complains(2, "--timeout")
