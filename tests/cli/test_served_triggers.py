@@ -25,7 +25,7 @@ async def fetched(context: Any, handle: TaskHandle, event: Any) -> None:
 def waiting_for(path: Path) -> Any:
     @task(id="wait")
     async def wait(context: Any, handle: TaskHandle) -> None:
-        await handle.defer(triggers.FileExists(str(path), every=0.1), resume=fetched)
+        await handle.defer(triggers.FileExists(str(path), min_size=3, every=0.1), resume=fetched)
 
     return flow_of(wait)
 

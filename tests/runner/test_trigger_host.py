@@ -113,7 +113,7 @@ async def test_what_a_runner_may_poll(tmp_path):
     report = tmp_path / "report.csv"
     async with Runner(f"sqlite:{tmp_path / 'a.db'}") as runner:
         world = TriggerWorld(runner)
-        await world.put("f", triggers.FileExists(str(report), every=0.02))
+        await world.put("f", triggers.FileExists(str(report), min_size=3, every=0.02))
         await until(lambda: runner.polling("f") is not None)
         report.write_text("abc")
         state, payload = await world.outcome("f")

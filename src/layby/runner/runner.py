@@ -9,6 +9,7 @@ import socket
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 from zoneinfo import ZoneInfo
@@ -268,7 +269,9 @@ class Runner:
     async def _open_triggers(self) -> None:
         """Beside the first task, and after the socket that other processes may wait for."""
         await self._link.opened()
-        from layby.runner.trigger_host import TriggerHost  # noqa: PLC0415 - loaded beside
+        if virtual_clock.get() is None:  # loaded beside the event loop, which goes on meanwhile
+            await asyncio.to_thread(import_module, "layby.runner.trigger_host")
+        from layby.runner.trigger_host import TriggerHost  # noqa: PLC0415 - see above
 
         self._triggers = TriggerHost(self._link, self._config, self._trigger_access)
         try:
@@ -301,10 +304,12 @@ class Runner:
             await self._link.close()
 
     async def _close_triggers(self) -> None:
-        if self._opening_triggers is not None:
-            self._opening_triggers.cancel()
-            await asyncio.wait([self._opening_triggers])
-        if self._triggers is not None:
+        """Nothing is waited for if nothing has begun: the worker is to leave at once."""
+        opening = self._opening_triggers
+        if opening is not None:
+            opening.cancel()
+        if self._triggers is not None and opening is not None:
+            await asyncio.wait([opening])
             await self._triggers.close()
 
     @property

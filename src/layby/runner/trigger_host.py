@@ -108,7 +108,11 @@ class TriggerHost:
         manager = TriggerManager(
             link.client, config, link.now, link.elapsed, registry=registry, access=access
         )
-        await link.join(manager.worker)
+        try:
+            await link.join(manager.worker)
+        except BaseException:
+            await manager.abort()
+            raise
         manager.start()
 
         async def close() -> None:

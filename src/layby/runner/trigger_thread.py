@@ -111,7 +111,7 @@ class TriggerThread:
         self._tell(self._succeed, manager)
         await self._ends.wait()
         if self._is_abandoned:
-            manager.worker.close()
+            await manager.abort()
         else:
             await close()
 

@@ -86,9 +86,17 @@ class TriggerManager:
         self.worker.start()
         self._reports.start()
 
+    async def abort(self) -> None:
+        """It could not be started, or its triggers belong to others by now."""
+        self._forget_registry()
+        self._probation.close()
+        self._reports.close()
+        self.worker.close()
+        await self._polls.close()
+
     async def stop(self) -> None:
         """Hand every trigger over at once; `cleanup` has a few seconds."""
-        self._registry.on_change.remove(self._registered)
+        self._forget_registry()
         self._probation.close()
         self._reports.close()
         try:
@@ -122,6 +130,10 @@ class TriggerManager:
             return None
         told = loaded.poll.report(self.worker.now(), self._loop.time())
         return Polling(told.polls, told.next_poll_at, told.last_error)
+
+    def _forget_registry(self) -> None:
+        if self._registered in self._registry.on_change:
+            self._registry.on_change.remove(self._registered)
 
     def _registered(self) -> None:
         """A module was loaded that has more triggers; in whatever thread."""
