@@ -28,6 +28,8 @@ LAYERS = [
     "executors",
     "worker",
     "program",
+    "triggers",
+    "trigger_manager",
     "testing",
     "runner",
     "server",
@@ -37,6 +39,8 @@ MEANS_SOMETHING_ELSE = {
     "graph": {"epoch"},
     "worker": {"attempt"},  # `try` cannot be a name, and `TaskHandle(attempt=)` is public
     "executors": {"job"},  # `AsyncTaskExecutor.park(job)` and its like are public
+    # "TriggerManager" is the word of seed 003, and says what it is: it manages triggers.
+    **{layer: {"manager"} for layer in ("trigger_manager", "runner", "cli")},
 }
 """Words that may be used in one layer, because they have another meaning there or are public."""
 SHARED = {

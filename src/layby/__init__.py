@@ -36,6 +36,7 @@ from layby.errors import (
 
 if TYPE_CHECKING:
     from layby.runner import BlockingRunner, Retention, Run, Runner, Schedule, Settlement, run
+    from layby.trigger_manager.trigger_access import NamedSecret, TriggerAccess
     from layby.worker.blocking_handle import BlockingHandle
     from layby.worker.handle import TaskHandle, current_handle
     from layby.workflow.context import Context
@@ -57,6 +58,7 @@ __all__ = [
     "ContextError",
     "DeferTimeout",
     "LaybyError",
+    "NamedSecret",
     "NotAllowed",
     "NotFound",
     "PromiseCancelled",
@@ -80,6 +82,7 @@ __all__ = [
     "TaskFailed",
     "TaskHandle",
     "TaskTimeout",
+    "TriggerAccess",
     "TriggerError",
     "Unavailable",
     "UsageError",
@@ -96,6 +99,7 @@ _HOMES: Final = {
     "BlockingHandle": "layby.worker.blocking_handle",
     "BlockingRunner": "layby.runner",
     "Context": "layby.workflow.context",
+    "NamedSecret": "layby.trigger_manager.trigger_access",
     "Retention": "layby.runner",
     "RetryPolicy": "layby.workflow.retry",
     "Run": "layby.runner",
@@ -106,6 +110,7 @@ _HOMES: Final = {
     "Settlement": "layby.runner",
     "TaskExecution": "layby.workflow.status",
     "TaskHandle": "layby.worker.handle",
+    "TriggerAccess": "layby.trigger_manager.trigger_access",
     "Workflow": "layby.workflow.workflow",
     "current_handle": "layby.worker.handle",
     "run": "layby.runner",

@@ -177,6 +177,11 @@ class Failure(Struct, frozen=True):
 
 class Program(Protocol):
     @property
+    def has_records(self) -> bool:
+        """Whether its bodies make durable calls, whose records are read before the next try."""
+        ...
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The workflows it has code for."""
         ...

@@ -36,7 +36,7 @@ def test_triggers_says_what_each_waits_for_and_how_its_polls_went(desk: Desk):
         (
             r.trigger("Poll"),
             "is deferred until trigger Poll fires",
-            "waits for trigger Poll (a:a.defer.1), which is ready, but no",
+            "waits for trigger Poll (a:a.defer.1), which cannot be run: no",
             "layby wake a:a",
         ),
         (

@@ -28,6 +28,7 @@ NAMES = (
     "quickstart",
     "schedules",
     "security",
+    "triggers",
     "types",
     "waiting",
     "workers",

@@ -9,11 +9,11 @@ import tracemalloc
 
 import pytest
 
+from layby.client.secret import Secret
 from layby.core.model import Message, Promise
 from layby.engine.outbox import Outgoing
 from layby.errors import UsageError
 from layby.server.push import PAUSES, Pusher, pause_after
-from layby.server.secret import Secret
 from layby.server.server_config import PushConfig
 from tests.helpers.push_receivers import (
     BREAK_OFF,

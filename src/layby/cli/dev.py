@@ -8,7 +8,7 @@ import click
 
 from layby.cli.closing import exit_soon
 from layby.cli.options import graced, slotted, version_tagged
-from layby.cli.serve import tell
+from layby.cli.serve import beside, tell
 from layby.cli.user_code import complete_files, load_module
 from layby.cli.worker import LoadedCode, work
 from layby.runner import Runner
@@ -52,7 +52,7 @@ def dev(
     loaded = server_config.load(flags, os.environ, file)
     logs.configure(loaded.log)
     if module is None:
-        asyncio.run(serve(loaded, tell))
+        asyncio.run(serve(loaded, tell, beside))
         return
     code = LoadedCode(load_module(module), module, version=version_tag)
     asyncio.run(_dev(loaded, code, slots, grace, version_tag))
@@ -67,7 +67,8 @@ async def _dev(
     try:
         token = os.environ.get("LAYBY_TOKEN")
         runner = Runner(server.url, slots=slots, token=token, grace=grace / 1000, version=version)
-        await work(runner, code, server.url)
+        async with beside(server):
+            await work(runner, code, server.url)
     finally:
         await server.stop()
         exit_soon()

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ Examples:
 Every setting can be in layby.toml, a variable LAYBY_SECTION__NAME, or a flag; flags win.
 On SIGTERM and Ctrl-C it answers requests under way, then stops.
 """
-NO_FLAGS = ("auth.api_keys",)
+NO_FLAGS = ("auth.api_keys", "triggers.connections", "triggers.secrets")
 """Secrets, which other users of the machine could read in the list of processes."""
 
 
@@ -52,7 +53,19 @@ def serve(file: Path | None, **given: Any) -> None:
     flags = {name.replace("__", "."): value for name, value in given.items() if value is not None}
     loaded = server_config.load(flags, os.environ, file)
     logs.configure(loaded.log)
-    _run(server.serve(loaded, tell))
+    _run(server.serve(loaded, tell, beside))
+
+
+@asynccontextmanager
+async def beside(served: server.Server) -> AsyncGenerator[None]:
+    """Run triggers, if something may be polled; most servers need none of that code."""
+    if not served.config.triggers.is_on:
+        yield
+        return
+    from layby.cli.served_triggers import served_triggers  # noqa: PLC0415 - see above
+
+    async with served_triggers(served):
+        yield
 
 
 def tell(served: server.Server) -> None:

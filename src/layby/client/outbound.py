@@ -48,6 +48,16 @@ class OutboundRules:
         judged = _embedded_ipv4(ip_address(address))
         return _is_public(judged) or any(judged in network for network in self._networks)
 
+    def names(self, host: str) -> bool:
+        """Whether `allow` has this very host, by its name or as an address in a network."""
+        if _normalized(host) in self._hosts:
+            return True
+        try:
+            address = _embedded_ipv4(ip_address(host))
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
     def check_literal(self, host: str) -> None:
         """Raise for a forbidden host that is an address: such a host is never looked up."""
         if not _is_numeric(host):

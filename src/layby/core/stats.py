@@ -31,6 +31,8 @@ class StatsData(Struct, frozen=True, rename="camel"):
     held: int
     """Tasks they hold."""
     schedules: int
+    triggers_untaken: int = 0
+    """Triggers that nobody runs: for want of room, of their class, or of leave to poll."""
     store_time_ahead: Millis = 0
     """How far store time is ahead of the clock of its machine."""
 

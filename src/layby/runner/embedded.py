@@ -1,7 +1,12 @@
-"""The link of a Runner that runs the engine in its own process."""
+"""The links of workers whose engine runs in their own process."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from layby.client.patience import send_until_answered
-from layby.clock import SystemClock, virtual_clock
+from layby.clock import Clock, SystemClock, virtual_clock
 from layby.core.address import OWN_GROUP
 from layby.core.model import Millis
 from layby.core.queries import Execute
@@ -18,10 +23,63 @@ from layby.worker.thread_call import in_own_thread
 from layby.worker.worker import Worker
 
 
-class EmbeddedLink:
-    """Create it in the event loop it is used in."""
+class EngineLink:
+    """A worker beside an engine that somebody else has opened, in the same event loop.
+
+    It needs no heartbeat: it dies with whoever owns the file.
+    """
 
     is_embedded = True
+    is_shared = False
+    """Whether others than this user's processes can write to the store."""
+
+    def __init__(self, engine: Engine, router: Router, client: LocalClient, clock: Clock) -> None:
+        self.engine = engine
+        self.router = router
+        self.client = client
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._router_loop = self._loop
+
+    def now(self) -> Millis:
+        return self.engine.clock.now()
+
+    def elapsed(self) -> Millis:
+        return self._clock.elapsed()
+
+    async def greet(self) -> None:
+        """Nobody has to be asked: the engine is here."""
+
+    async def opened(self) -> None:
+        """Return when nothing of the opening is left to do."""
+
+    def beside(self) -> "EngineLink":
+        """The link for another worker of this process, in the loop that it is asked for in."""
+        if asyncio.get_running_loop() is self._loop:
+            return self
+        link = self._beside()
+        link._router_loop = self._router_loop  # noqa: SLF001 - it is of the same class
+        return link
+
+    def _beside(self) -> "EngineLink":
+        return EngineLink(self.engine, self.router, LocalClient(self.engine), self._clock)
+
+    async def join(self, worker: Worker) -> None:
+        """From now on the worker is told when it loses a task."""
+        if self._loop is self._router_loop:
+            self.router.connect(WorkerInbox(worker, self.router, worker.lost))
+            worker.calls.source = CallInbox(worker, self.router)
+        else:  # one that serves no calls
+            lost = partial(_call_later, self._loop, worker.lost)
+            inbox = WorkerInbox(worker, self.router, lost)
+            self._router_loop.call_soon_threadsafe(self.router.connect, inbox)
+
+    async def close(self) -> None:
+        """Whoever has opened the engine closes it."""
+
+
+class EmbeddedLink(EngineLink):
+    """Create it in the event loop it is used in."""
 
     def __init__(
         self,
@@ -34,34 +92,24 @@ class EmbeddedLink:
     ) -> None:
         clock = virtual_clock.get()
         self._switch_interval = None if clock is not None else switch_interval
-        self.router = Router()
+        router = Router()
         store = open_store(address, durability, settings)
-        self._clock = clock or SystemClock()
+        elapsing = clock or SystemClock()
         try:
-            self.engine = Engine(store, clock or clock_of(store, self._clock), self.router)
+            engine = self.engine = Engine(store, clock or clock_of(store, elapsing), router)
             self._start(inline=clock is not None)
         except BaseException:
             store.close()
             raise
-        self.client = LocalClient(self.engine)
-        self.router.attach(self.engine, self.client)
+        super().__init__(engine, router, LocalClient(engine), elapsing)
+        router.attach(engine, self.client)
         self._socket: PrivateSocket | None = None
         if socket and clock is None and is_file(address):
             self._socket = PrivateSocket(path_of(address), self.client, self.router)
 
-    def now(self) -> Millis:
-        return self.engine.clock.now()
-
-    def elapsed(self) -> Millis:
-        return self._clock.elapsed()
-
-    async def greet(self) -> None:
-        """Nobody has to be asked: the engine is here."""
-
-    async def join(self, worker: Worker) -> None:
-        """From now on the worker is told when it loses a task."""
-        self.router.connect(WorkerInbox(worker, self.router))
-        worker.calls.source = CallInbox(worker, self.router)
+    async def opened(self) -> None:
+        if self._socket is not None:
+            await self._socket.opened()
 
     async def close(self) -> None:
         if self._socket is not None:
@@ -90,11 +138,11 @@ class WorkerInbox:
 
     has_room = True
 
-    def __init__(self, worker: Worker, router: Router) -> None:
+    def __init__(self, worker: Worker, router: Router, lost: Callable[[str, int], None]) -> None:
         self.group = f"{OWN_GROUP}{worker.config.group}"
         self.id = worker.config.pid
         self._router = router
-        self._lost = worker.lost
+        self._lost = lost
 
     def receive(self, outgoing: Outgoing) -> None:
         if outgoing.message.kind == "lost":
@@ -129,3 +177,10 @@ class CallInbox:
         if outgoing.message.kind == "execute":
             self._worker.calls.on_execute(outgoing.message.id, outgoing.message.version)
         self._router.arrived([outgoing])
+
+
+def _call_later(
+    loop: asyncio.AbstractEventLoop, lost: Callable[[str, int], None], task_id: str, version: int
+) -> None:
+    with suppress(RuntimeError):  # it has ended
+        loop.call_soon_threadsafe(lost, task_id, version)

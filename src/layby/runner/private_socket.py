@@ -34,6 +34,9 @@ class PrivateSocket:
         self._front: Any = None
         self._opening = asyncio.create_task(self._open())
 
+    async def opened(self) -> None:
+        await asyncio.wait([self._opening])
+
     async def close(self) -> None:
         self._opening.cancel()
         await asyncio.wait([self._opening])

@@ -16,10 +16,12 @@ class RemoteLink:
     """Create it in the event loop it is used in."""
 
     is_embedded = False
+    is_shared = True
 
     def __init__(self, url: str, token: str | None, connect_timeout: float | None) -> None:
         self._url = url
         self._token = token
+        self._connect_timeout = connect_timeout
         self._own_clock = SystemClock()
         self._clock = ServerClock(self._own_clock)
         self.client = HttpClient(url, token, first=FirstAnswer(url, connect_timeout))
@@ -31,6 +33,13 @@ class RemoteLink:
 
     def elapsed(self) -> Millis:
         return self._own_clock.elapsed()
+
+    async def opened(self) -> None:
+        """There is nothing to wait for."""
+
+    def beside(self) -> "RemoteLink":
+        """A link for another worker of this process: each has a stream and a heart of its own."""
+        return RemoteLink(self._url, self._token, self._connect_timeout)
 
     async def greet(self) -> None:
         """For a process without a worker: is the server there, and does it accept the token?

@@ -9,6 +9,7 @@ import socket
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 from zoneinfo import ZoneInfo
@@ -41,6 +42,7 @@ from layby.core.replies import (
     RunWatchData,
     SettlementData,
 )
+from layby.core.resumption import TRIGGER_GROUP
 from layby.core.settings import RetentionPolicy, Settings
 from layby.engine.engine import Engine
 from layby.engine.opening import check_address, is_file, is_url, path_of, shown
@@ -49,6 +51,7 @@ from layby.errors import (
     Conflict,
     ContextError,
     EngineStopped,
+    LaybyError,
     NotFound,
     RunnerClosed,
     UsageError,
@@ -66,6 +69,7 @@ from layby.runner.settling import Settlement, settlement_of
 from layby.runner.shared_database import SharedDatabaseLink
 from layby.store.postgres_address import is_postgres
 from layby.store.sqlite import Durability
+from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.wire import json_values
 from layby.wire.durations import limit_of, millis_of, seconds_of, whole_number
 from layby.worker.worker import Worker, WorkerConfig
@@ -84,6 +88,7 @@ from layby.workflow.workflow import AnyTask, Workflow
 
 if TYPE_CHECKING:
     from layby.runner.remote import RemoteLink
+    from layby.runner.trigger_host import TriggerHost
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +138,10 @@ class Runner:
 
     `retention` says how long ended runs are kept; by default nothing is ever deleted. It counts in
     the process that owns the file; a server has a setting of its own.
+
+    `trigger_access` says what FileExists, HttpPoll and SqlPoll may reach from this process. By
+    default a Runner that has its store to itself (a file, or memory) may look for any file and ask
+    any host; on a store that is shared it runs none of the three.
     """
 
     def __init__(
@@ -154,6 +163,7 @@ class Runner:
         grace: Duration | None = None,
         version: str | None = None,
         retention: Retention | None = None,
+        trigger_access: TriggerAccess | None = None,
     ) -> None:
         self._address = check_address(address)
         self._shown = shown(address)
@@ -177,7 +187,7 @@ class Runner:
         self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
         self._config = WorkerConfig(
             slots=whole_number(slots, "slots", 0),
-            group=check_name(group, "group"),
+            group=_check_group(group),
             max_parked=whole_number(max_parked, "max_parked", 1),
             max_threads=whole_number(max_threads, "max_threads", 1),
             processes=max(1, min(slots, os.cpu_count() or 1)),
@@ -185,6 +195,9 @@ class Runner:
         )
         self._state: Literal["new", "open", "closing", "closed"] = "new"
         self._worker: Worker | None = None
+        self._triggers: TriggerHost | None = None
+        self._opening_triggers: asyncio.Task[None] | None = None
+        self._trigger_access = trigger_access
 
     # --- opening and closing -------------------------------------------------------------
 
@@ -254,6 +267,22 @@ class Runner:
             publish(worker, program.flows.values())
 
         worker.on_new_incarnation = start_over
+        self._opening_triggers = self._loop.create_task(self._open_triggers())
+        if virtual_clock.get() is not None:
+            await self._opening_triggers  # where nothing happens beside
+
+    async def _open_triggers(self) -> None:
+        """Beside the first task, and after the socket that other processes may wait for."""
+        await self._link.opened()
+        if virtual_clock.get() is None:  # loaded beside the event loop, which goes on meanwhile
+            await asyncio.to_thread(import_module, "layby.runner.trigger_host")
+        from layby.runner.trigger_host import TriggerHost  # noqa: PLC0415 - see above
+
+        self._triggers = TriggerHost(self._link, self._config, self._trigger_access)
+        try:
+            await self._triggers.open()
+        except (LaybyError, TimeoutError) as failure:
+            logger.error("this process runs no triggers: %s", failure)  # noqa: TRY400 - it says why
 
     async def __aexit__(
         self,
@@ -272,11 +301,21 @@ class Runner:
             return
         self._state = "closing"
         try:
+            await self._close_triggers()
             if self._worker is not None:
                 await self._worker.stop(self._grace)
         finally:
             self._state = "closed"
             await self._link.close()
+
+    async def _close_triggers(self) -> None:
+        """Nothing is waited for if nothing has begun: the worker is to leave at once."""
+        opening = self._opening_triggers
+        if opening is not None:
+            opening.cancel()
+        if self._triggers is not None and opening is not None:
+            await asyncio.wait([opening])
+            await self._triggers.close()
 
     @property
     def worker(self) -> Worker:
@@ -519,7 +558,7 @@ class Runner:
         held = None if self._worker is None else self._worker.attempts.get(task_execution_id)
         poll = None if held is None else held.poll
         if poll is None:
-            return None
+            return None if self._triggers is None else self._triggers.polling(task_execution_id)
         now = self.now()
         return Polling(
             poll.polls,
@@ -753,6 +792,12 @@ def _check_retention(retention: object, address: str) -> RetentionPolicy | None:
             "retention.failed and retention.ids there"
         )
     return policy_of(retention)
+
+
+def _check_group(group: str) -> str:
+    if group == TRIGGER_GROUP:
+        raise UsageError(f"'{group}' is the group of trigger managers: give your workers another")
+    return check_name(group, "group")
 
 
 def _check_durability(durability: Durability) -> Durability:

@@ -4,6 +4,7 @@ from typing import TypedDict
 
 from layby.runner.retention import Retention
 from layby.store.sqlite import Durability
+from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.workflow.duration_checks import Duration
 
 
@@ -23,3 +24,4 @@ class RunnerOptions(TypedDict, total=False):
     grace: Duration | None
     version: str | None
     retention: Retention | None
+    trigger_access: TriggerAccess | None

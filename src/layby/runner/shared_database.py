@@ -1,4 +1,4 @@
-"""The link of a Runner whose database other processes use too, each with an engine of its own.
+"""The links of workers whose database other processes use too, each with an engine of its own.
 
 Nobody owns such a database, so nobody can tell from opening it who is gone: this process is a
 holder with a lease, like a worker elsewhere, and renews it through its own engine.
@@ -10,29 +10,35 @@ from functools import partial
 from layby.clock import SystemClock
 from layby.errors import EngineStopped, StoreUnavailable
 from layby.local import LocalClient
-from layby.runner.embedded import EmbeddedLink
+from layby.runner.embedded import EmbeddedLink, EngineLink
 from layby.worker.heartbeat_thread import HeartbeatThread
 from layby.worker.server_clock import ServerClock
 from layby.worker.worker import Worker
 
 
-class SharedDatabaseLink(EmbeddedLink):
-    """Create it in the event loop it is used in."""
+class SharedEngineLink(EngineLink):
+    """A worker beside an engine that somebody else has opened."""
 
     is_embedded = False
-    _heart: HeartbeatThread | None = None
+    is_shared = True
+    _hearts: tuple[HeartbeatThread, ...] = ()
+    """One for each worker of this process."""
 
     async def join(self, worker: Worker) -> None:
         await self._register(worker)
         await super().join(worker)
         worker.on_new_incarnation = partial(self._start_over, worker)
-        self._heart = HeartbeatThread(worker, self._own_client, ServerClock(SystemClock()))
-        self._heart.start()
+        heart = HeartbeatThread(worker, self._own_client, ServerClock(SystemClock()))
+        heart.start()
+        self._hearts = (*self._hearts, heart)
 
     async def close(self) -> None:
-        if self._heart is not None:
-            await self._heart.stop()
+        for heart in self._hearts:
+            await heart.stop()
         await super().close()
+
+    def _beside(self) -> EngineLink:
+        return SharedEngineLink(self.engine, self.router, LocalClient(self.engine), self._clock)
 
     def _own_client(self, within: float) -> LocalClient:
         """For the thread of the heartbeats."""
@@ -55,3 +61,7 @@ class SharedDatabaseLink(EmbeddedLink):
         self.engine.vouch(worker.config.pid, incarnation)
         worker.registered_as = incarnation
         worker.lease.renewed(sent_at, incarnation)
+
+
+class SharedDatabaseLink(SharedEngineLink, EmbeddedLink):
+    """Create it in the event loop it is used in."""

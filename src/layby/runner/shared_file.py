@@ -29,6 +29,8 @@ LOOK_WITHOUT_STREAM_S: Final = 1.0
 class SharedFileLink(RemoteLink):
     """`open_file` opens the file if no other process owns it."""
 
+    is_shared = False
+
     def __init__(self, file: Path, open_file: Callable[[], EmbeddedLink]) -> None:
         super().__init__(f"unix:{socket_of(file)}", None, PATIENCE_S)
         self._file = file

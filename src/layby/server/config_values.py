@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from layby.client.secret import REFERENCE, Secret, read_secret
 from layby.errors import UsageError
-from layby.server.secret import REFERENCE, Secret, read_secret
 from layby.store.postgres_address import without_password
 from layby.wire import durations
 

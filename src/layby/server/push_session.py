@@ -7,7 +7,6 @@ servers never push.
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from types import SimpleNamespace
 from typing import Final
 
@@ -18,30 +17,23 @@ from aiohttp import (
     ClientSession,
     ClientTimeout,
     ConnectionTimeoutError,
-    DummyCookieJar,
-    TCPConnector,
     TraceConfig,
 )
-from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from layby.client.outbound import Lookup, OutboundRules
 from layby.client.outbound_resolver import OutboundResolver
+from layby.client.outbound_session import open_outbound_session
 from layby.server.push_outcome import PushOutcome
 from layby.server.push_queue import PushHost
 from layby.server.server_config import PushConfig
 
-_KEEP_ALIVE: Final = 4.0  # less than the 5 s after which common servers disconnect
 _MAX_ANSWER: Final = 64 * 1024
-_MAX_INTERIM: Final = 100
 _HEADERS: Final = {"Content-Type": "application/json", "User-Agent": "layby"}
 
 
 class PushSession:
-    """`connected` is called once there is a connection; the answer may take minutes more.
-
-    No cookies, no proxies.
-    """
+    """`connected` is called once there is a connection; the answer may take minutes more."""
 
     def __init__(
         self,
@@ -55,12 +47,10 @@ class PushSession:
         trace = TraceConfig()
         trace.on_connection_create_end.append(self._obtained)
         trace.on_connection_reuseconn.append(self._obtained)
-        self._session = ClientSession(
-            connector=_Connector(self._resolver),
+        self._session = open_outbound_session(  # without a limit: `PushQueue` has one
+            self._resolver,
             timeout=ClientTimeout(total=config.request_timeout, connect=config.connect_timeout),
             headers=_HEADERS,
-            cookie_jar=DummyCookieJar(),
-            auto_decompress=False,
             trace_configs=[trace],
         )
 
@@ -90,25 +80,6 @@ class PushSession:
 
     async def _obtained(self, _: ClientSession, context: SimpleNamespace, __: object) -> None:
         self._connected(context.trace_request_ctx)
-
-
-class _Connector(TCPConnector):
-    """Without a limit: `PushQueue` limits the connections."""
-
-    def __init__(self, resolver: OutboundResolver) -> None:
-        super().__init__(  # pyright: ignore[reportUnknownMemberType] - aiohttp's own gap
-            resolver=resolver, limit=0, keepalive_timeout=_KEEP_ALIVE
-        )
-        self._factory = partial(_BoundedResponseHandler, loop=self._loop)
-
-
-class _BoundedResponseHandler(ResponseHandler):
-    """Disconnects a host that sends endless interim responses (1xx), which are all buffered."""
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if len(self) > _MAX_INTERIM and self.transport is not None:
-            self.transport.abort()
 
 
 async def _read_to_end(response: ClientResponse) -> None:

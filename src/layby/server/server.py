@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ from layby.server.listener import HttpListener, Limits, allow_connections
 from layby.server.logs import log_request
 from layby.server.push import Pusher
 from layby.server.server_config import PushConfig, ServerConfig
-from layby.server.server_metrics import Metrics, MetricsApp
+from layby.server.server_metrics import Live, Metrics, MetricsApp
 from layby.server.signals import stop_requested
 from layby.store.api import Store
 from layby.store.ownership import socket_of
@@ -206,6 +206,10 @@ class Server:
         self._metrics.request(kind, status, seconds)
         log_request(kind, status, seconds, why)
 
+    def watch(self, name: Live, read: Callable[[], float]) -> None:
+        """Show a number among the metrics."""
+        self._metrics.watch(name, read)
+
     def _watch(self) -> None:
         self._metrics.watch("poll_connections", self._polls)
         self._metrics.watch("backlog_requests", lambda: self.engine.backlog)
@@ -217,16 +221,27 @@ class Server:
         return len(self.front.app.polls) + len(self._private.app.polls)
 
 
-async def serve(config: ServerConfig, on_ready: Callable[[Server], Any]) -> None:
+Beside = Callable[[Server], AbstractAsyncContextManager[Any]]
+"""What else runs in the process of a server, from its start to its end."""
+
+
+async def serve(
+    config: ServerConfig,
+    on_ready: Callable[[Server], Any],
+    beside: Beside = nullcontext,
+) -> None:
     """Serve until a signal to stop; a second signal ends the process at once."""
     stop = stop_requested(partial(logger.info, "shutting down: finishing open requests"))
     for warning in configuration.warnings(config, os.environ):
         logger.warning(warning)
     server = Server(_limit_connections(config))
     await server.start()
-    on_ready(server)
-    await stop.wait()
-    await server.stop()
+    try:
+        async with beside(server):
+            on_ready(server)
+            await stop.wait()
+    finally:
+        await server.stop()
 
 
 def _open_store(config: ServerConfig) -> Store:

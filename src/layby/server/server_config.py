@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layby.client.secret import Secret
 from layby.core.settings import LONGEST_RETENTION_MS, Lineage, RetentionPolicy, Settings
 from layby.errors import UsageError
 from layby.server import auth_config
@@ -34,8 +35,9 @@ from layby.server.config_values import (
     Url,
     YesNo,
 )
+from layby.server.networks import is_host_or_network
 from layby.server.push_token import FORMS, parse_token_host
-from layby.server.secret import Secret
+from layby.server.trigger_config import TriggersConfig, trigger_conflicts
 from layby.store.postgres_address import is_postgres
 
 Durability = Literal["full", "normal"]
@@ -52,17 +54,6 @@ ANYWHERE: Final = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, not bound
 
 def _is_origin(text: str) -> bool:
     return re.fullmatch(r"\*|https?://[^/?#\s]+", text) is not None
-
-
-def _is_host_or_network(text: str) -> bool:
-    """A host name, an address or a network."""
-    if re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9_.-]+", text):
-        return True
-    try:
-        ip_network(text, strict=False)
-    except ValueError:
-        return False
-    return True
 
 
 class HttpConfig(Struct, frozen=True, kw_only=True):
@@ -207,7 +198,7 @@ class PushConfig(Struct, frozen=True, kw_only=True):
     allow: Annotated[
         tuple[str, ...],
         Setting(
-            Texts("a host, an address or a network such as 10.0.0.0/8", _is_host_or_network),
+            Texts("a host, an address or a network such as 10.0.0.0/8", is_host_or_network),
             "Private hosts and networks that may be pushed to; public ones always may",
         ),
     ] = ()
@@ -284,6 +275,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     retention: RetentionConfig = RetentionConfig()
     poll: PollConfig = PollConfig()
     push: PushConfig = PushConfig()
+    triggers: TriggersConfig = TriggersConfig()
 
     @property
     def lineage(self) -> Lineage:
@@ -402,6 +394,7 @@ def _conflicts(config: ServerConfig) -> Iterator[str | UsageError]:
         )
     if config.push.auth == "none" and config.push.token_hosts:
         yield "push.token_hosts is not used unless push.auth is bearer: give both or none"
+    yield from trigger_conflicts(config.triggers)
     try:
         auth_config.check(config.auth)
     except UsageError as error:

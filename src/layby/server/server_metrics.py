@@ -39,7 +39,14 @@ STATS_PATIENCE: Final = 5.0
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ReadStats = Callable[[], Awaitable[StatsData]]
 Live = Literal[
-    "poll_connections", "backlog_requests", "free_slots", "pushes_under_way", "store_time_ahead"
+    "poll_connections",
+    "backlog_requests",
+    "free_slots",
+    "pushes_under_way",
+    "store_time_ahead",
+    "triggers_running",
+    "triggers_capacity",
+    "trigger_polls",
 ]
 
 REQUESTS: Final = Family(
@@ -89,6 +96,11 @@ LIVE: Final[dict[Live, Family]] = {
         "layby_store_time_ahead_seconds",
         "How far store time is ahead of the machine's clock: above 0 after that was put back",
     ),
+    "triggers_running": Family("layby_triggers_running", "Triggers that run in this server"),
+    "triggers_capacity": Family("layby_triggers_capacity", "How many may run here at a time"),
+    "trigger_polls": Family(
+        "layby_trigger_polls", "Different questions that are asked for them; equal ones are shared"
+    ),
 }
 TASKS: Final = Family(
     "layby_tasks",
@@ -104,6 +116,10 @@ OUTBOX: Final = Family("layby_outbox_messages", "Messages that nobody has taken 
 HOLDERS: Final = Family("layby_holders", "Living layby worker processes")
 HELD: Final = Family("layby_held_tasks", "Tasks they hold: running and parked")
 SCHEDULES: Final = Family("layby_schedules", "Schedules")
+UNTAKEN: Final = Family(
+    "layby_triggers_untaken",
+    "Triggers that nobody runs: no room, no such class, or not allowed to poll; `layby why` says",
+)
 INFO: Final = Family("layby_info", "Always 1; the version is its label", ("version",))
 
 
@@ -252,6 +268,7 @@ def _shown(stats: StatsData) -> Iterator[Metric]:
     yield HOLDERS.gauges([((), stats.holders)])
     yield HELD.gauges([((), stats.held)])
     yield SCHEDULES.gauges([((), stats.schedules)])
+    yield UNTAKEN.gauges([((), stats.triggers_untaken)])
 
 
 def _oldest(stats: StatsData) -> dict[str, float]:

@@ -408,6 +408,12 @@ class Attempt:
         """It still has no slot, but what it waits for has changed."""
         self.show(ShownWait(tell.begun(waiting, self.now()), "Deferred", None))
 
+    async def show_running(self) -> None:
+        """Write that it waits for nothing, and return when that is stored."""
+        self._shown = None
+        self._annotations_sent += 1
+        self._checked(await self.send(self._annotation(None, None)))
+
     def resume(
         self,
         record_id: str | None = None,

@@ -51,6 +51,7 @@ class Poll:
         "next_poll_at",
         "polls",
         "quick_answer",
+        "retry_in",
         "task",
         "tick",
         "timeout",
@@ -100,6 +101,8 @@ class Poll:
         self.is_ready = False
         self.is_woken = False
         self.grows = False
+        self.retry_in: float | None = None
+        """Seconds until the next poll, whatever the pace is; for that one only."""
 
     @property
     def name(self) -> str:
@@ -111,6 +114,9 @@ class Poll:
 
     def next_pause(self, random: Callable[[], float]) -> float:
         """Seconds until the next poll; they grow unless the wake event was set."""
+        if self.retry_in is not None:
+            pause, self.retry_in = self.retry_in, None
+            return pause
         if self.grows:
             self.interval = self._capped(self.interval * self.backoff)
         return self._capped(spread(self.interval, self.jitter, random))

@@ -28,7 +28,7 @@ class TaskLoader:
 
     def load_now(self, claim: Claim) -> Loaded | None:
         """None when something has to be read first. A task that cannot be loaded fails."""
-        if not (has_nothing(claim) or claim.task.is_root):
+        if self._program.has_records and not (has_nothing(claim) or claim.task.is_root):
             return None
         try:
             return self._loaded(claim, self._program.load_now(claim))

@@ -92,10 +92,12 @@ class Wheel:
         max_errors: int = 10,
         wake: Wake | None = None,
         first: FirstCheck | None = None,
+        first_in: float | None = None,
     ) -> Poll:
         """Poll the condition every `interval` seconds until it is true; then the future is done.
 
-        A `first` check that is still under way is its first poll.
+        A `first` check that is still under way is its first poll. Otherwise that comes after one
+        interval, or after `first_in` seconds.
 
         The future raises `DeferTimeout` after a last poll at the deadline, and `ConditionError`
         when the condition has raised more than `max_errors` times in a row. Cancel it to withdraw.
@@ -116,6 +118,7 @@ class Wheel:
             wake=wake,
             future=loop.create_future(),
         )
+        poll.retry_in = first_in
         self._enter(poll, first, timeout if left is None else left)
         return poll
 

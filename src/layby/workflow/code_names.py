@@ -9,7 +9,7 @@ import functools
 import hashlib
 import inspect
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
@@ -24,8 +24,12 @@ DIGITS: Final = 12
 
 def name_of(flow: Workflow) -> str:
     """A digest of the code of all its tasks."""
-    parts = sorted({_digest_of(_function(each.function)) for each in flow.tasks.values()})
-    return _digest("\n".join(parts))
+    return name_of_code(each.function for each in flow.tasks.values())
+
+
+def name_of_code(functions: Iterable[Any]) -> str:
+    """A digest of the code of all these functions."""
+    return _digest("\n".join(sorted({_digest_of(_function(each)) for each in functions})))
 
 
 def check_version(version: object) -> str:

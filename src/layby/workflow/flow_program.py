@@ -88,6 +88,8 @@ class RunMemory:
 class FlowProgram:
     """`version` names the code of all its workflows; by default each has a digest of its own."""
 
+    has_records = True
+
     def __init__(
         self, client: Client, random: Callable[[], float], version: str | None = None
     ) -> None:

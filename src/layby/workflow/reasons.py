@@ -30,6 +30,12 @@ from layby.workflow.code_names import is_digest
 from layby.workflow.history import read_history
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import failure_of, moment, read, read_run
+from layby.workflow.trigger_reasons import (
+    is_trigger,
+    refused_trigger,
+    untaken_trigger,
+    who_runs_trigger,
+)
 
 LISTED: Final = 3
 _SETTLED: Final = {
@@ -299,6 +305,8 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
         return _resolve(about.promise)
     if waiting.form == "halted":
         return f"layby continue {_quoted(short_id(about.promise.id))}"
+    if about.task is not None and is_trigger(about.task):
+        return None  # what to change depends on its class: see `who_runs_trigger`
     if waiting.form == "blocked" and not about.able_workers:
         return f"{_start_worker(about)}{_version_tag(_task(about))}"
     if waiting.form == "untaken" and _task(about).is_ours and not about.able_workers:
@@ -341,6 +349,8 @@ def _who_takes_it(about: Explanation) -> str:
     task = _task(about)
     if not task.is_ours:
         return f"a worker at {task.target}"
+    if is_trigger(task):
+        return who_runs_trigger(task, about.able_workers)
     return "a free slot of such a worker" if about.able_workers else "a worker with its code"
 
 
@@ -396,6 +406,8 @@ def _said(told: WaitingOn | None) -> str:
 
 def _untaken(about: Explanation, *, knows_workers: bool) -> str:
     task, able = _task(about), about.able_workers
+    if is_trigger(task):
+        return untaken_trigger(task, able, knows_managers=knows_workers)
     if not task.is_ours:
         again = f" again, after {_count(task.tries, 'try', 'tries')}" if task.tries else ""
         return f"is ready{again}, and no worker at {task.target} has taken it yet"
@@ -414,6 +426,8 @@ def _blocked(
 ) -> str:
     """What its code did not fit, whose turn it is now, and which of its waits go on meanwhile."""
     task, able = _task(about), about.able_workers
+    if is_trigger(task) and told is not None and not able:
+        return refused_trigger(told.sentence)
     if told is not None:
         sentence = told.sentence
     else:  # it was halted, or held by another worker, in between
@@ -444,6 +458,8 @@ def _waits_that_go_on(task: Task, now: Millis) -> str:
 def _who_fits(about: Explanation) -> str:
     if about.able_workers:
         return "a free slot of such a worker"
+    if is_trigger(_task(about)):
+        return "whoever changes that, in a server or in a worker"
     return _fitting(_task(about))
 
 

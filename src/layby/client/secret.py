@@ -1,4 +1,4 @@
-"""Secrets of the configuration: referenced by where they are kept, read once, never shown."""
+"""Secrets: referenced by where they are kept, read once, never shown."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,0 +1,105 @@
+"""The polling triggers of layby itself, as users write them. They are data: how each is asked
+stands in `file_polls.py`, `http_polls.py` and `sql_polls.py`, which a trigger manager loads.
+"""
+
+from pathlib import PurePath
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Struct, field
+
+from layby.errors import UsageError
+from layby.triggers.conditions import Compare
+from layby.triggers.polled import PolledTrigger
+
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+Scalar = str | int | float | bool | None
+
+MAX_HEADERS: Final = 50
+
+
+class SecretNamed(Struct, frozen=True, forbid_unknown_fields=True):
+    """A secret by the name that the owner of the trigger manager gave it: its text is not stored.
+
+    `prefix` is put before it: `SecretNamed("api", prefix="Bearer ")`.
+    """
+
+    secret: str
+    prefix: str = ""
+
+
+class FileExists(PolledTrigger, frozen=True):
+    """Fires when there is a file (or a folder) of this path.
+
+    The payload says `path`, `size` and `modified_at`. With `settled_for`, only when it has not
+    changed for so many seconds: whoever writes it is done.
+    """
+
+    path: str
+    min_size: int = 0
+    settled_for: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not PurePath(self.path).is_absolute() or "\0" in self.path:
+            raise UsageError(
+                f"FileExists needs an absolute path, got {self.path!r}: another process looks "
+                "for it, in another folder"
+            )
+
+
+class HttpPoll(PolledTrigger, frozen=True):
+    """Fires when a request is answered as wanted.
+
+    That is with one of `status` (by default any 2xx), and with JSON for which `until` holds, if
+    given. The payload has `status` and `body`: JSON, or text where the answer is none. Any other
+    2xx, 404, 409 and 425 mean not yet; so do 429 and 503, whose Retry-After is obeyed; other
+    statuses count as errors.
+    """
+
+    url: str
+    method: Method = "GET"
+    headers: dict[str, str | SecretNamed] = field(default_factory=dict)
+    json: Any = None
+    status: tuple[int, ...] = ()
+    until: Compare | None = None
+    timeout: float = 30.0
+    """Seconds for one request."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"HttpPoll needs an http:// or https:// URL, got {self.url!r}")
+        if parts.username is not None or parts.password is not None:
+            raise UsageError(
+                "the URL of HttpPoll contains a user name or password, which would be stored: "
+                'use headers={"Authorization": SecretNamed("NAME", prefix="Basic ")}'
+            )
+        if len(self.headers) > MAX_HEADERS or not 0 < self.timeout <= 300:
+            raise UsageError(f"HttpPoll takes {MAX_HEADERS} headers, and a timeout of up to 300 s")
+        if self.json is not None and self.method in ("GET", "HEAD"):
+            raise UsageError(f"{self.method} carries no JSON: give method='POST'")
+
+
+class SqlPoll(PolledTrigger, frozen=True):
+    """Fires when a query returns a row; the payload is the first one, by column.
+
+    `connection` is a name that the owner of the trigger manager gave to a database. The query
+    runs read-only, with `params` bound to its placeholders: `?` in SQLite, `%s` in PostgreSQL.
+    """
+
+    connection: str
+    query: str
+    params: tuple[Scalar, ...] = ()
+    until: Compare | None = None
+    timeout: float = 30.0
+    """Seconds for one query."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.query.strip() or not 0 < self.timeout <= 300:
+            raise UsageError("SqlPoll needs a query, and a timeout of up to 300 s")
+
+
+BUILT_IN: Final[tuple[type[PolledTrigger], ...]] = (FileExists, HttpPoll, SqlPoll)
