@@ -14,6 +14,7 @@ from layby.errors import (
     ContextError,
     DeferTimeout,
     LaybyError,
+    NoneSucceeded,
     NotAllowed,
     NotFound,
     PromiseCancelled,
@@ -35,6 +36,7 @@ from layby.errors import (
 )
 
 if TYPE_CHECKING:
+    from layby import waits
     from layby.runner import BlockingRunner, Retention, Run, Runner, Schedule, Settlement, run
     from layby.worker.blocking_handle import BlockingHandle
     from layby.worker.handle import TaskHandle, current_handle
@@ -57,6 +59,7 @@ __all__ = [
     "ContextError",
     "DeferTimeout",
     "LaybyError",
+    "NoneSucceeded",
     "NotAllowed",
     "NotFound",
     "PromiseCancelled",
@@ -89,6 +92,7 @@ __all__ = [
     "current_handle",
     "run",
     "task",
+    "waits",
 ]
 
 _HOMES: Final = {
@@ -111,7 +115,7 @@ _HOMES: Final = {
     "run": "layby.runner",
     "task": "layby.workflow.task",
 }
-_PACKAGES: Final = ("executors", "workflow")
+_PACKAGES: Final = ("executors", "waits", "workflow")
 """Public as well, and there without an import of their own."""
 
 if not TYPE_CHECKING:  # or a name that does not exist would be of any type

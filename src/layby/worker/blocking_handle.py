@@ -9,12 +9,14 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from layby.program import Served
 from layby.triggers import Trigger
-from layby.worker.handle import Condition, Seconds, TaskHandle, Token, arguments_of
+from layby.worker.handle import TaskHandle, Token, arguments_of
 from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
 from layby.worker.real_work import RealWork
 from layby.worker.shared_slot import SharedSlot
 from layby.worker.strands import MAIN, Strand
 from layby.worker.thread_call import thread_call
+from layby.worker.wait_bundles import First
+from layby.worker.wait_terms import Condition, PromiseTerm, Seconds, Waitable
 from layby.worker.wheel import Wake
 
 P = ParamSpec("P")
@@ -113,6 +115,21 @@ class BlockingHandle:
             )
         )
 
+    def all_of(
+        self, *waits: Waitable, timeout: Seconds | None = None, key: str | None = None
+    ) -> list[Any]:
+        return self.wait(self._handle.all_of(*waits, timeout=timeout, key=key))
+
+    def first_of(
+        self, *waits: Waitable, timeout: Seconds | None = None, key: str | None = None
+    ) -> First:
+        return self.wait(self._handle.first_of(*waits, timeout=timeout, key=key))
+
+    def any_of(
+        self, *waits: Waitable, timeout: Seconds | None = None, key: str | None = None
+    ) -> First:
+        return self.wait(self._handle.any_of(*waits, timeout=timeout, key=key))
+
     def promise(self, name: str) -> "BlockingToken":
         return BlockingToken(self, self._call(self._handle.promise(name)))
 
@@ -125,7 +142,7 @@ class BlockingHandle:
         *,
         key: str | None = None,
     ) -> Any:
-        return self._call(self._handle.defer(trigger, resume, kwargs, timeout, key=key))
+        return self.call(self._handle.defer(trigger, resume, kwargs, timeout, key=key))
 
     @property
     def event(self) -> Any:
@@ -239,6 +256,11 @@ class BlockingToken:
     @property
     def id(self) -> str:
         return self._token.id
+
+    @property
+    def term(self) -> PromiseTerm:
+        """As a wait of a bundle."""
+        return self._token.term
 
     def wait(self, timeout: Seconds | None = None) -> Any:
         return self._handle.wait(self._token.wait(timeout))

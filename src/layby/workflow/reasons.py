@@ -279,6 +279,7 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
                 "condition": f"the outside world ({worker} keeps looking)",
                 "sleep": "",
                 "rpc": "whoever serves that function",
+                "bundle": "whoever settles what it waits for" if about.awaited else "",
                 "slot": f"a slot of {worker}",
             }.get(waiting.kind, "whoever settles that promise" if about.awaited else worker)
         case "suspended":
