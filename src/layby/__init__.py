@@ -38,6 +38,7 @@ from layby.errors import (
 if TYPE_CHECKING:
     from layby import waits
     from layby.runner import BlockingRunner, Retention, Run, Runner, Schedule, Settlement, run
+    from layby.worker.approval_requests import Approval, ApprovalAnswer
     from layby.worker.blocking_handle import BlockingHandle
     from layby.worker.handle import TaskHandle, current_handle
     from layby.workflow.context import Context
@@ -51,6 +52,8 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AnyTask",
+    "Approval",
+    "ApprovalAnswer",
     "BlockingHandle",
     "BlockingRunner",
     "ConditionError",
@@ -97,6 +100,8 @@ __all__ = [
 
 _HOMES: Final = {
     "AnyTask": "layby.workflow.workflow",
+    "Approval": "layby.worker.approval_requests",
+    "ApprovalAnswer": "layby.worker.approval_requests",
     "BlockingHandle": "layby.worker.blocking_handle",
     "BlockingRunner": "layby.runner",
     "Context": "layby.workflow.context",

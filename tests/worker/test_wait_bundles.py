@@ -20,6 +20,7 @@ from layby import (
 from layby.testing import current_clock, virtual_test
 from layby.worker.begun_waits import WaitEnd
 from layby.worker.wait_bundles import Decision, decide
+from layby.worker.wait_terms import BundleKind
 from tests.helpers.workers import crashing, flow_of, look, promises, settled_down, until
 
 
@@ -69,7 +70,8 @@ def test_the_earliest_decides_then_the_order(ended):
 @given(ends, st.integers(0, 4))
 def test_what_ends_later_changes_no_decision(ended, at):
     """Whoever is told of an end too late for a decision would have decided the same."""
-    decided = {kind: decide(kind, ended) for kind in ("first_of", "any_of", "all_of")}
+    kinds: tuple[BundleKind, ...] = ("first_of", "any_of", "all_of")
+    decided = {kind: decide(kind, ended) for kind in kinds}
     later = max([each.at for each in ended if each is not None], default=0) + 1 + at
     more = [WaitEnd(later) if each is None else each for each in ended]
     for kind, before in decided.items():

@@ -1,5 +1,6 @@
 """Every command of the protocol and of layby, from the modules that declare them."""
 
+from layby.core.approvals import AnswerApproval
 from layby.core.blocks import (
     BlockTask,
     ContinueBlocked,
@@ -100,6 +101,7 @@ __all__ = [
     "NOTHING",
     "AcquireTask",
     "AnnotateTask",
+    "AnswerApproval",
     "BlockTask",
     "CancelPromise",
     "CheckHolder",

@@ -535,6 +535,11 @@ class Attempt:
             raise WireError(f"{self.id}: the answer to {command.kind} is without its record")
         return reply.data.record
 
+    async def annotate(self) -> None:
+        """Write what is to be written, and wait for that."""
+        command = self._annotation(None, None)
+        self._acknowledged(command, self._checked(await self.send(command)))
+
     def _annotate(self, record_id: str | None = None, record: Record | None = None) -> None:
         """Hand it to the writer now, in order, without waiting for the commit."""
         if record_id is not None and record is not None:

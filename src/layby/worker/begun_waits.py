@@ -36,11 +36,18 @@ class WaitEnd(Struct, frozen=True):
     at: Millis
     promise: Promise | None = None
     error: LaybyError | None = None
+    denied: bool = False
+    """A person said no: that raises nothing, but it is not a success either."""
 
     @property
     def failed(self) -> bool:
+        """Whether it raises."""
         is_rejected = self.promise is not None and self.promise.state != "resolved"
-        return is_rejected or self.error is not None
+        return (is_rejected and not self.denied) or self.error is not None
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.failed and not self.denied
 
 
 class BegunWait:

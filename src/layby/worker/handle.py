@@ -31,6 +31,13 @@ from layby.triggers import Trigger
 from layby.wire.durations import limit_of
 from layby.wire.trigger_events import payload_of
 from layby.worker import wait_terms
+from layby.worker.approval_requests import (
+    Approval,
+    ApprovalAnswer,
+    ApprovalTerm,
+    begin_approval,
+    new_approval,
+)
 from layby.worker.attempt import Attempt
 from layby.worker.begun_waits import (
     DEFER_UNTIL,
@@ -224,6 +231,38 @@ class TaskHandle:
         create = CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
         await attempt.fenced(FenceTask(id=attempt.id, version=attempt.version, inner=create))
         return Token(self, promise_id, key)
+
+    def approval(
+        self,
+        prompt: str,
+        schema: type[Any] | Mapping[str, Any] | None = None,
+        timeout: Seconds | None = None,
+        *,
+        key: str | None = None,
+    ) -> Approval:
+        """A question to a person; `await` it for the answer. The same one in every try.
+
+        A yes has a value if there is a `schema`: a class, or a JSON Schema. After `timeout`
+        nobody can answer any more, and waiting for it raises `DeferTimeout`.
+        """
+        return new_approval(self, self._attempt_with_store(), prompt, schema, timeout, key)
+
+    async def open_approval(self, term: ApprovalTerm) -> str:
+        self._shared.register()
+        return (await term.open(self._attempt_with_store())).id
+
+    async def wait_for_approval(self, term: ApprovalTerm, key: str) -> ApprovalAnswer:
+        with self._call("approval", self.numbered(key)) as record_id:
+            assert record_id is not None
+            attempt = self._attempt_with_store()
+            return await self._ended(await begin_approval(attempt, record_id, term))
+
+    async def withdraw_approval(self, term: ApprovalTerm) -> None:
+        self._shared.register()
+        attempt = self._attempt_with_store()
+        await term.open(attempt)
+        attempt.withdraw(term.promise_id)
+        await attempt.annotate()
 
     @overload
     async def rpc(

@@ -8,7 +8,7 @@ promises of others are left alone.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from layby.core.model import NEVER, Millis
 from layby.core.waits import WaitingOn
 from layby.errors import DeferTimeout, LaybyError, NoneSucceeded
 from layby.wire.durations import millis_of
+from layby.worker.approval_requests import ApprovalTerm, begin_approval
 from layby.worker.attempt import Attempt
 from layby.worker.begun_waits import (
     BegunWait,
@@ -30,6 +31,7 @@ from layby.worker.begun_waits import (
     stop_all,
 )
 from layby.worker.promise_watches import DeadlineWatch
+from layby.worker.rejections import value_of
 from layby.worker.replay import Record
 from layby.worker.wait_terms import (
     BundleKind,
@@ -39,7 +41,6 @@ from layby.worker.wait_terms import (
     PromiseTerm,
     SleepTerm,
     WaitTerm,
-    sentence_of,
 )
 from layby.worker.wheel import Wheel
 
@@ -65,19 +66,20 @@ class Decision(Struct, frozen=True):
 
 def decide(kind: BundleKind, ends: Sequence[WaitEnd | None]) -> Decision | None:
     """How a bundle ends whose members have ended like this; None if it is still open."""
-    ended = [(each.at, index) for index, each in enumerate(ends) if each is not None]
-    failed = [
-        (each.at, index) for index, each in enumerate(ends) if each is not None and each.failed
-    ]
-    deciding = {
-        "first_of": ended,
-        "any_of": [each for each in ended if each not in failed],
-        "all_of": failed,
-    }[kind]
+    ended = [(each.at, index, each) for index, each in enumerate(ends) if each is not None]
+    deciding = [(at, index) for at, index, each in ended if _DECIDES[kind](each)]
     if deciding:
         at, won = min(deciding)
         return Decision(won, at)
-    return Decision(None, max(ended)[0]) if len(ended) == len(ends) else None
+    return Decision(None, max(at for at, *_ in ended)) if len(ended) == len(ends) else None
+
+
+_DECIDES: Final[Mapping[BundleKind, Callable[[WaitEnd], bool]]] = {
+    "first_of": lambda _: True,
+    "any_of": lambda end: end.succeeded,
+    "all_of": lambda end: end.failed,
+}
+"""Which end of a member ends the bundle."""
 
 
 class BundleWait(BegunWait):
@@ -169,7 +171,7 @@ class BundleWait(BegunWait):
     def _time_out(self) -> None:
         assert self._deadline is not None
         error = DeferTimeout(
-            f"{self.attempt.id}: {sentence_of(self._term)} did not end in {self._term.within:g} s"
+            f"{self.attempt.id}: {self._term.sentence()} did not end in {self._term.within:g} s"
         )
         self._end(WaitEnd(self._deadline.deadline, error=error))
         self.attempt.note(self.record_id, self._term.called().raising(error))
@@ -198,7 +200,7 @@ class BundleWait(BegunWait):
             return _error_of(self._winner[1])
         if self._term.kind == "all_of":
             return None
-        errors = [_error_of(each) for each in self._members]
+        errors = [_error_of(each) or _denial_of(each) for each in self._members]
         return NoneSucceeded(self.attempt.id, [each for each in errors if each is not None])
 
     def restore(self, won: int | None) -> None:
@@ -309,6 +311,8 @@ async def _begin(attempt: Attempt, wheel: Wheel, key: str, term: WaitTerm) -> Be
             return await begin_condition(attempt, wheel, record_id, term)
         case CallTerm():
             return await begin_call(attempt, key, record_id, term)
+        case ApprovalTerm():
+            return await begin_approval(attempt, record_id, term)
         case BundleTerm():
             return await begin_bundle(attempt, wheel, key, term)
         case _:
@@ -326,6 +330,13 @@ def _error_of(wait: BegunWait) -> LaybyError | None:
     return None
 
 
+def _denial_of(wait: BegunWait) -> LaybyError | None:
+    try:
+        return None if wait.end is None or wait.end.promise is None else value_of(wait.end.promise)
+    except LaybyError as error:
+        return error
+
+
 def _waiting(term: BundleTerm, members: Sequence[BegunWait]) -> WaitingOn:
     shown = [each.waiting for each in members if each.end is None]
     awaited = [name for each in shown for name in (each.awaited, *each.also_awaited) if name]
@@ -333,7 +344,7 @@ def _waiting(term: BundleTerm, members: Sequence[BegunWait]) -> WaitingOn:
     ends_by_itself = term.kind == "first_of" and deadlines
     return WaitingOn(
         "bundle",
-        f"waiting for {sentence_of(term)}",
+        f"waiting for {term.sentence()}",
         deadline=min(deadlines) if ends_by_itself else None,
         awaited=awaited[0] if awaited else None,
         also_awaited=tuple(awaited[1:MAX_AWAITED]),

@@ -43,6 +43,10 @@ class WaitTerm(Struct, frozen=True):
         """What must be the same in every run of the body."""
         raise NotImplementedError
 
+    def sentence(self) -> str:
+        """For people, as part of a sentence about a bundle."""
+        raise NotImplementedError
+
     def count(self) -> int:
         return 1
 
@@ -53,6 +57,9 @@ class SleepTerm(WaitTerm, frozen=True):
     def called(self) -> Record:
         return Record("sleep", digest_of(self.length))
 
+    def sentence(self) -> str:
+        return sleep_sentence(self.length)
+
 
 class PromiseTerm(WaitTerm, frozen=True):
     promise_id: str
@@ -60,6 +67,9 @@ class PromiseTerm(WaitTerm, frozen=True):
 
     def called(self) -> Record:
         return Record("wait_for", digest_of(self.promise_id))
+
+    def sentence(self) -> str:
+        return f"promise {self.promise_id}"
 
 
 class ConditionTerm(WaitTerm, frozen=True):
@@ -75,6 +85,9 @@ class ConditionTerm(WaitTerm, frozen=True):
     def called(self) -> Record:
         return Record("defer_until")
 
+    def sentence(self) -> str:
+        return f"{name_of(self.condition)} is true"
+
 
 class CallTerm(WaitTerm, frozen=True):
     call: Call
@@ -85,6 +98,9 @@ class CallTerm(WaitTerm, frozen=True):
     def called(self) -> Record:
         return Record("rpc", digest_of(self.call.func, self.call.version, *self.call.args))
 
+    def sentence(self) -> str:
+        return f"{self.call.func}() at {self.target}"
+
 
 class BundleTerm(WaitTerm, frozen=True):
     kind: BundleKind
@@ -93,6 +109,9 @@ class BundleTerm(WaitTerm, frozen=True):
 
     def called(self) -> Record:
         return Record(self.kind, digest_of(*(str(each.called()) for each in self.terms)))
+
+    def sentence(self) -> str:
+        return f"{_WORDS[self.kind]} {_shown(self.terms)}"
 
     def count(self) -> int:
         return 1 + sum(each.count() for each in self.terms)
@@ -199,23 +218,6 @@ def sleep_sentence(length: float) -> str:
     return "sleeping without end" if length == math.inf else f"sleeping {length:g} s"
 
 
-def sentence_of(term: WaitTerm) -> str:
-    """For people: what a bundle waits for."""
-    match term:
-        case SleepTerm(length):
-            return sleep_sentence(length)
-        case PromiseTerm(promise_id):
-            return f"promise {promise_id}"
-        case ConditionTerm(condition):
-            return f"{name_of(condition)} is true"
-        case CallTerm(call, target):
-            return f"{call.func}() at {target}"
-        case BundleTerm(kind, terms):
-            return f"{_WORDS[kind]} {_shown(terms)}"
-        case _:
-            return str(term)
-
-
 _WORDS: Final[dict[BundleKind, str]] = {
     "all_of": "all of",
     "first_of": "the first of",
@@ -225,7 +227,7 @@ _SHOWN = 5
 
 
 def _shown(terms: tuple[WaitTerm, ...]) -> str:
-    told = [sentence_of(each) for each in terms[:_SHOWN]]
+    told = [each.sentence() for each in terms[:_SHOWN]]
     more = f" and {len(terms) - _SHOWN} more" if len(terms) > _SHOWN else ""
     return f"({'; '.join(told)}{more})"
 
