@@ -74,8 +74,8 @@ def test_what_ends_later_changes_no_decision(ended, at):
     decided = {kind: decide(kind, ended) for kind in kinds}
     later = max([each.at for each in ended if each is not None], default=0) + 1 + at
     more = [WaitEnd(later) if each is None else each for each in ended]
-    for kind, before in decided.items():
-        assert before is None or decide(kind, more) == before
+    for kind in kinds:
+        assert decided[kind] is None or decide(kind, more) == decided[kind]
 
 
 # --- what they return --------------------------------------------------------------------------

@@ -99,6 +99,13 @@ def told_who(promise: Promise) -> str:
     return json_values.headers_of(promise.value).get(BY, "")
 
 
+def is_same_answer(promise: Promise, *, approved: bool, value: Any) -> bool:
+    """Whether it was settled with just this."""
+    if not approved:
+        return promise.state == "rejected"
+    return promise.state == "resolved" and json_values.from_text(promise.value) == value
+
+
 async def _is_pending(client: Client, promise_id: str) -> bool:
     data = (await client.send(GetPromise(id=promise_id))).data
     return isinstance(data, PromiseData) and data.promise.is_pending

@@ -29,6 +29,9 @@ from layby.core.flows import (
 from layby.core.kinds import (
     Command,
 )
+from layby.core.links import (
+    MakeLink,
+)
 from layby.core.lives import (
     NodeAgain,
     RerunRun,
@@ -130,6 +133,7 @@ __all__ = [
     "HeartbeatWorker",
     "Int64",
     "LeaveWorker",
+    "MakeLink",
     "Node",
     "NodeAgain",
     "PauseSchedule",

@@ -153,6 +153,14 @@ class Approval:
         """Let people see it, without waiting yet; returns its id."""
         return await self._handle.open_approval(self.term)
 
+    async def url(self, expires: Seconds | None = None) -> str:
+        """A link to answer with, the same each time; it opens the approval.
+
+        It is good until the approval's timeout, or for `expires` (30 days) since it was opened.
+        """
+        await self.open()
+        return await self._handle.link(self.id, expires)
+
     def __await__(self) -> Generator[Any, Any, ApprovalAnswer]:
         return self.wait().__await__()
 
@@ -182,6 +190,9 @@ class BlockingApproval:
 
     def open(self) -> str:
         return self._handle.call(self._approval.open())
+
+    def url(self, expires: Seconds | None = None) -> str:
+        return self._handle.call(self._approval.url(expires))
 
     def wait(self) -> ApprovalAnswer:
         return self._handle.wait(self._approval.wait())

@@ -273,6 +273,9 @@ class BlockingToken:
         """As a wait of a bundle."""
         return self._token.term
 
+    def url(self, expires: Seconds | None = None) -> str:
+        return self._handle.call(self._token.url(expires))
+
     def wait(self, timeout: Seconds | None = None) -> Any:
         return self._handle.wait(self._token.wait(timeout))
 

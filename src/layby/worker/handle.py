@@ -52,6 +52,7 @@ from layby.worker.begun_waits import (
 from layby.worker.condition_poll import name_of
 from layby.worker.deferring import event_or_defer, new_deferral
 from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
+from layby.worker.outgoing_link import make_link
 from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch
 from layby.worker.rejections import value_of
 from layby.worker.replay import (
@@ -256,6 +257,11 @@ class TaskHandle:
             assert record_id is not None
             attempt = self._attempt_with_store()
             return await self._ended(await begin_approval(attempt, record_id, term))
+
+    async def link(self, promise_id: str, expires: Seconds | None) -> str:
+        """A URL with which somebody can settle this promise of the task; see `Approval.url`."""
+        self._shared.register()
+        return await make_link(self._attempt_with_store(), promise_id, expires)
 
     async def withdraw_approval(self, term: ApprovalTerm) -> None:
         self._shared.register()
@@ -599,6 +605,10 @@ class Token:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.wait().__await__()
+
+    async def url(self, expires: Seconds | None = None) -> str:
+        """A link to settle it with, once, the same each time; good for `expires` (30 days)."""
+        return await self._handle.link(self.id, expires)
 
     async def wait(self, timeout: Seconds | None = None) -> Any:  # noqa: ASYNC109 - as wait_for
         key = self._handle.numbered(self._key)
