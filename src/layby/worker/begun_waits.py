@@ -103,11 +103,10 @@ class SleepWait(BegunWait):
         if timer.is_pending:
             self.future = attempt.watch(timer.id)
         else:
-            self.end = WaitEnd(timer.settled_at or timer.timeout_at)
+            self.end = _end_of(timer)
 
     def ended(self, future: "asyncio.Future[Any]") -> WaitEnd:
-        timer = settled_promise(future.result(), self._timer_id)
-        return WaitEnd(timer.settled_at or timer.timeout_at)
+        return _end_of(settled_promise(future.result(), self._timer_id))
 
     def withdraw(self) -> None:
         self.stop()
@@ -350,6 +349,12 @@ async def durable_timer(attempt: Attempt, record_id: str, length: float) -> Prom
 
 
 # --- small parts -------------------------------------------------------------------------------
+
+
+def _end_of(timer: Promise) -> WaitEnd:
+    """A timer that somebody has rejected or cancelled is a sleep that failed."""
+    is_over = timer.state == "resolved"
+    return WaitEnd(timer.settled_at or timer.timeout_at, None if is_over else timer)
 
 
 def wait_call(promise_id: str) -> Record:

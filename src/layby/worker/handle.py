@@ -192,9 +192,10 @@ class TaskHandle:
                 if timer.timeout_at < NEVER:
                     waiting = replace(waiting, deadline=timer.timeout_at)
                 watched = await self._parked(self._attempt.watch(timer.id), waiting)
-                settled_promise(watched, timer.id)
+                timer = settled_promise(watched, timer.id)
             else:
                 await self._shared.ensure_held()
+            value_of(timer)  # raises if somebody has rejected it
 
     async def wait_for(
         self,
