@@ -31,6 +31,7 @@ MODULES = (
     "layby.graph",
     "layby.testing",
     "layby.triggers",
+    "layby.waits",
     "layby.workflow",
 )
 SYNTAX = frozenset(

@@ -49,6 +49,7 @@ SHARED = {
     "Run",  # public, and a run's state in the rules of workflow
     "Schedule",  # public, and a row in core
     "TaskFailed",  # public in layby.graph, a message there; an error of runs elsewhere
+    "waits",  # public: what a task may wait for; in core, what something waits for
     "worker",  # the worker itself, and the command that runs one
     *("migrate", "promises", "run", "runs", "schedules", "tasks", "waiting", "why"),  # commands
 }

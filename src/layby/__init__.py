@@ -14,6 +14,7 @@ from layby.errors import (
     ContextError,
     DeferTimeout,
     LaybyError,
+    NoneSucceeded,
     NotAllowed,
     NotFound,
     PromiseCancelled,
@@ -35,8 +36,10 @@ from layby.errors import (
 )
 
 if TYPE_CHECKING:
+    from layby import waits
     from layby.runner import BlockingRunner, Retention, Run, Runner, Schedule, Settlement, run
     from layby.trigger_manager.trigger_access import NamedSecret, TriggerAccess
+    from layby.worker.approval_requests import Approval, ApprovalAnswer
     from layby.worker.blocking_handle import BlockingHandle
     from layby.worker.handle import TaskHandle, current_handle
     from layby.workflow.context import Context
@@ -50,6 +53,8 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AnyTask",
+    "Approval",
+    "ApprovalAnswer",
     "BlockingHandle",
     "BlockingRunner",
     "ConditionError",
@@ -59,6 +64,7 @@ __all__ = [
     "DeferTimeout",
     "LaybyError",
     "NamedSecret",
+    "NoneSucceeded",
     "NotAllowed",
     "NotFound",
     "PromiseCancelled",
@@ -92,10 +98,13 @@ __all__ = [
     "current_handle",
     "run",
     "task",
+    "waits",
 ]
 
 _HOMES: Final = {
     "AnyTask": "layby.workflow.workflow",
+    "Approval": "layby.worker.approval_requests",
+    "ApprovalAnswer": "layby.worker.approval_requests",
     "BlockingHandle": "layby.worker.blocking_handle",
     "BlockingRunner": "layby.runner",
     "Context": "layby.workflow.context",
@@ -116,7 +125,7 @@ _HOMES: Final = {
     "run": "layby.runner",
     "task": "layby.workflow.task",
 }
-_PACKAGES: Final = ("executors", "workflow")
+_PACKAGES: Final = ("executors", "waits", "workflow")
 """Public as well, and there without an import of their own."""
 
 if not TYPE_CHECKING:  # or a name that does not exist would be of any type

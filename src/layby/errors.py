@@ -262,6 +262,22 @@ class DeferTimeout(LaybyError):
     """What the task waited for did not come in time."""
 
 
+class NoneSucceeded(LaybyError):
+    """`any_of` has nothing left to wait for: each of its waits has failed.
+
+    `errors` are what they failed with, in their order.
+    """
+
+    def __init__(self, task_id: str, errors: Sequence[Exception]) -> None:
+        super().__init__(task_id, errors)
+        self.task_id = task_id
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        told = "; ".join(f"{type(each).__name__}: {each}" for each in self.errors)
+        return f"{self.task_id}: none of {len(self.errors)} waits succeeded: {told}"
+
+
 class ConditionError(LaybyError):
     """The condition of a `defer_until` raised too many times in a row."""
 

@@ -20,6 +20,7 @@ from tests.helpers.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
+    "approvals",
     "calls",
     "deferring",
     "deploying",

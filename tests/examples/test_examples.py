@@ -20,6 +20,14 @@ SAYS = {
         "offer-100: yes, says Ada (in try 2)",
         "offer-9000: no, not this year (in try 2)",
     ],
+    "approval_by_link.py": [
+        "the scanner opens the link: 200 An answer is needed",
+        "the boss fills in nonsense: 400 An answer is needed",
+        "the boss says 10 %: 200 Thank you",
+        "the boss clicks again: 200 Already answered",
+        "somebody else says 90 %: 409 Already answered",
+        "10 % discount, granted by the boss",
+    ],
     "compensation.py": [
         "book: shipped for 20 EUR",
         "piano: shipped for 9000 EUR, approved by Ada",

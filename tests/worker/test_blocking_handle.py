@@ -6,6 +6,7 @@ import pytest
 
 import layby
 from layby import BlockingHandle, TaskHandle
+from layby.worker.approval_requests import Approval, BlockingApproval
 from layby.worker.blocking_handle import BlockingToken
 from layby.worker.handle import Token
 
@@ -14,13 +15,18 @@ ONLY_ASYNC = {
     "heeds_stop",
     "is_leased",
     "keep",
+    "link",
     "may_work",
     "numbered",
+    "open_approval",
     "recalled",
     "settled",
     "thread_waits",
+    "wait_for_approval",
+    "withdraw_approval",
 }
-"""What the worker and the blocking handle use themselves."""
+"""What the worker, the blocking handle and the tokens of a handle use themselves."""
+ONLY_BLOCKING = {"call", "interrupt", "run", "wait"}
 
 
 def public(kind: type) -> set[str]:
@@ -34,7 +40,7 @@ def test_the_name_that_users_annotate():
 
 def test_it_has_every_call():
     """A new call of one must be decided for the other."""
-    assert public(TaskHandle) - ONLY_ASYNC == public(BlockingHandle) - {"run", "interrupt", "wait"}
+    assert public(TaskHandle) - ONLY_ASYNC == public(BlockingHandle) - ONLY_BLOCKING
 
 
 @pytest.mark.parametrize("name", sorted(public(TaskHandle) - ONLY_ASYNC))
@@ -49,3 +55,5 @@ def test_the_same_parameters_with_the_same_types(name):
 def test_tokens_likewise():
     """What `handle.promise` returns."""
     assert inspect.signature(BlockingToken.wait) == inspect.signature(Token.wait)
+    assert public(BlockingToken) - {"id"} == public(Token) - {"id"}
+    assert public(BlockingApproval) == public(Approval)

@@ -23,14 +23,12 @@ from layby.core.commands import (
     Value,
 )
 from layby.core.model import Promise, root_of
+from layby.core.questions import BY, REASON
 from layby.core.replies import Reply, SettlementData
 from layby.errors import Conflict, NotFound
 from layby.wire import json_values
 from layby.workflow import plan
 from layby.workflow.reasons import not_halted, short_id
-
-BY = "layby:by"
-REASON = "layby:reason"
 
 
 def _user() -> str:

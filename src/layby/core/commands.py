@@ -1,5 +1,6 @@
 """Every command of the protocol and of layby, from the modules that declare them."""
 
+from layby.core.approvals import AnswerApproval
 from layby.core.blocks import (
     BlockTask,
     ContinueBlocked,
@@ -27,6 +28,9 @@ from layby.core.flows import (
 )
 from layby.core.kinds import (
     Command,
+)
+from layby.core.links import (
+    MakeLink,
 )
 from layby.core.lives import (
     NodeAgain,
@@ -100,6 +104,7 @@ __all__ = [
     "NOTHING",
     "AcquireTask",
     "AnnotateTask",
+    "AnswerApproval",
     "BlockTask",
     "CancelPromise",
     "CheckHolder",
@@ -128,6 +133,7 @@ __all__ = [
     "HeartbeatWorker",
     "Int64",
     "LeaveWorker",
+    "MakeLink",
     "Node",
     "NodeAgain",
     "PauseSchedule",

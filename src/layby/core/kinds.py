@@ -120,6 +120,10 @@ class DeliveryControl(Control, frozen=True):
     """To the delivery of messages; nothing of it is stored."""
 
 
+class ServerControl(Control, frozen=True):
+    """To a server that people reach over HTTP; who only has an engine refuses it."""
+
+
 class ById(Command, frozen=True):
     id: str
 

@@ -11,6 +11,7 @@ from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import EMPTY, NEVER, Listener, NodeKind, Promise, PromiseState, Task, Wait
+from layby.core.questions import misfit
 from layby.core.replies import PromiseData, Reply, SettlementData, ok, refuse
 from layby.core.settlement import is_deferral, is_elsewhere, make_ready, note_read, settle
 
@@ -227,7 +228,9 @@ def resolve(d: Draft, c: ResolvePromise) -> Reply:
         if c.id.startswith(RUN_PREFIX):
             return no_such_run(c.id)
         promise = birth.create(d, c.id, NEVER, EMPTY, {})
-    return _settlement(d, promise, c, settle_state(c.state), birth.encoded(c.value))
+    if c.state == "resolved" and (refused := misfit(promise, c.value)) is not None:
+        return refused
+    return settlement(d, promise, c, settle_state(c.state), birth.encoded(c.value))
 
 
 @declare("layby.promise.ensure", sender=Sender.CLIENT, answer=PromiseData, unqueues=False)
@@ -286,7 +289,7 @@ def cancel(d: Draft, c: CancelPromise) -> Reply:
     promise = d.promise(c.id)
     if promise is None:
         return NOT_FOUND
-    return _settlement(d, promise, c, "rejected_canceled", values.cancelled(c.by, c.reason))
+    return settlement(d, promise, c, "rejected_canceled", values.cancelled(c.by, c.reason))
 
 
 def not_external(awaited: Promise) -> Reply:
@@ -313,7 +316,7 @@ def settle_state(state: str) -> PromiseState:
     return "rejected" if state == "rejected" else "rejected_canceled"
 
 
-def _settlement(
+def settlement(
     d: Draft, promise: Promise, c: SettlingCommand, state: PromiseState, value: str
 ) -> Reply:
     """Settle unless it is settled. An earlier copy of the same call may have won already."""

@@ -29,6 +29,13 @@ class SettlementData(PromiseData, frozen=True):
     won: bool = False
 
 
+class LinkData(Struct, frozen=True):
+    """A URL with which somebody without a token can settle one promise."""
+
+    url: str
+    expires_at: Millis
+
+
 class TaskData(Struct, frozen=True):
     task: Task
 

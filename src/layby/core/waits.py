@@ -20,6 +20,7 @@ WaitKind = Literal[
     "sleep",  # parked in sleep, or not due yet
     "promise",  # parked in wait_for or in the result of another run, or suspended on promises
     "rpc",  # parked in rpc: a function elsewhere has to answer
+    "bundle",  # parked in all_of, first_of or any_of: several waits as one
     "slot",  # woken, and waiting for a slot of its worker
     "trigger",  # suspended by defer
     "approval",  # a person has to answer
@@ -81,6 +82,8 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     asked_since: Millis | None = None
     """Since when its condition has been polled, if it is."""
     last_poll_at: Millis | None = None
+    also_awaited: tuple[str, ...] = ()
+    """Of a bundle: what else it waits for, the first few."""
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -199,7 +202,7 @@ def waits_since(promise: Promise, task: Task | None) -> Millis:
 def awaited_in_memory(task: Task) -> tuple[str, ...]:
     """What a parked body waits for: there is no row for that, only what its worker says."""
     told = read_waiting_on(task.waiting_on) if task.state == "acquired" else None
-    return () if told is None or told.awaited is None else (told.awaited,)
+    return () if told is None or told.awaited is None else (told.awaited, *told.also_awaited)
 
 
 def read_waiting_on(text: str | None) -> WaitingOn | None:

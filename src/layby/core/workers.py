@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from layby.core import birth, promises, strict, validate, waits
+from layby.core import birth, promises, strict, validate, values, waits
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_WAITS, NOTHING, Int64, Tags, Value, Waits
@@ -33,6 +33,7 @@ from layby.core.tasks import FencedCommand, handles_claim
 
 MAX_VERDICT_CHARS = 2**16
 PollReport = waits.PollReport
+WITHDRAWN = "the task waits for it no longer"
 
 
 class WorkerCommand(Command, frozen=True):
@@ -321,6 +322,7 @@ class AnnotateTask(FencedCommand, frozen=True):
 
     `waits`: how long waits that begin may last, by their record ids; the first length of each
     counts, until it is among the `ended`. `awaits`: what waits for promises are for, by their keys.
+    `withdrawn`: promises that the task made for waits that it has given up; they are cancelled.
     """
 
     sub_status: str | None = None
@@ -332,14 +334,14 @@ class AnnotateTask(FencedCommand, frozen=True):
     waits: Waits = field(default_factory=dict)
     ended: Annotated[tuple[str, ...], Meta(max_length=MAX_WAITS)] = ()
     awaits: Annotated[dict[str, str], Meta(max_length=MAX_WAITS)] = field(default_factory=dict)
+    withdrawn: Annotated[tuple[str, ...], Meta(max_length=MAX_WAITS)] = ()
 
     def footprint(self, into: Footprint) -> None:
-        into.ids.add(self.id)
-        if self.record_id is not None:
-            into.ids.add(self.record_id)
+        into.ids.update(self.named_ids())
 
     def named_ids(self) -> Ids:
-        return (self.id,) if self.record_id is None else (self.id, self.record_id)
+        recorded = () if self.record_id is None else (self.record_id,)
+        return (self.id, *recorded, *self.withdrawn)
 
     def problems(self) -> Problems:
         yield from super().problems()
@@ -358,6 +360,11 @@ class AnnotateTask(FencedCommand, frozen=True):
         for key, digest in self.awaits.items():
             yield from validate.identifier(key, "Key of a wait")
             yield from validate.identifier(digest, f"What wait '{key}' is for")
+        yield from validate.count(len(self.withdrawn), MAX_WAITS, "withdrawn promises")
+        for each in self.withdrawn:
+            yield from validate.identifier(each, "ID of a withdrawn promise")
+            if not each.startswith((f"{self.id}.", f"{self.id}:")):
+                yield f"ID of a withdrawn promise must begin with '{self.id}.'"
 
 
 @handles_claim(AnnotateTask)
@@ -365,7 +372,9 @@ def annotate(d: Draft, c: AnnotateTask, task: Task, _: Promise) -> Reply:
     annotated = task.begun().annotated(c.sub_status, c.waiting_on, c.progress, c.history)
     annotated = annotated.waiting_until(c.waits, c.ended, d.now).awaiting(c.awaits)
     d.put_task(annotated)
-    return ok(AnnotateData(annotated, _recorded(d, c)))
+    recorded = _recorded(d, c)
+    _withdraw(d, c.withdrawn)
+    return ok(AnnotateData(annotated, recorded))
 
 
 def _release(d: Draft, task: Task, how: Released) -> None:
@@ -467,6 +476,14 @@ def _recorded(d: Draft, c: AnnotateTask) -> Promise | None:
         created = birth.create(d, c.record_id, NEVER, birth.EMPTY, {})
         recorded = settle(d, created, "resolved", birth.encoded(c.record))
     return recorded
+
+
+def _withdraw(d: Draft, promise_ids: tuple[str, ...]) -> None:
+    """Together with the record of who won: a crash in between would leave them open for ever."""
+    for each in promise_ids:
+        promise = d.promise(each)
+        if promise is not None and promise.is_pending:
+            settle(d, promise, "rejected_canceled", values.cancelled("", WITHDRAWN))
 
 
 def _back_off(d: Draft, task: Task, timer_id: str, retry_at: int) -> None:

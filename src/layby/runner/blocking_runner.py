@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 from zoneinfo import ZoneInfo
 
+from layby.client.open_approvals import OpenApproval
 from layby.core.model import Millis, Overlap
 from layby.errors import UsageError
 from layby.runner.run import Run
@@ -161,6 +162,17 @@ class BlockingRunner:
 
     def reject(self, promise_id: str, error: str | BaseException) -> Settlement:
         return self.wait(self._runner.reject(promise_id, error))
+
+    def approvals(self, limit: int = 100) -> "builtins.list[OpenApproval]":
+        return self.wait(self._runner.approvals(limit))
+
+    def approve(
+        self, approval_id: str, value: Any = None, *, by: str = "", reason: str = ""
+    ) -> Settlement:
+        return self.wait(self._runner.approve(approval_id, value, by=by, reason=reason))
+
+    def deny(self, approval_id: str, *, by: str = "", reason: str = "") -> Settlement:
+        return self.wait(self._runner.deny(approval_id, by=by, reason=reason))
 
     @property
     def blocked_by(self) -> str | None:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from layby.client.open_approvals import OpenApproval, answer, open_approvals
 from layby.client.paging import pages
 from layby.client.request_ids import new_request_id
 from layby.clock import virtual_clock
@@ -552,6 +553,34 @@ class Runner:
         """Settle a promise with an error, which is raised where somebody waits for it."""
         raised = error if isinstance(error, BaseException) else Exception(error)
         return await self._settle(promise_id, json_values.error_value(raised), "rejected")
+
+    async def approvals(self, limit: int = 100) -> "builtins.list[OpenApproval]":
+        """Questions of tasks that nobody has answered yet, by id, at most `limit`."""
+        self._check_open()
+        return await open_approvals(self.client, whole_number(limit, "limit", 1))
+
+    async def approve(
+        self, approval_id: str, value: Any = None, *, by: str = "", reason: str = ""
+    ) -> Settlement:
+        """Say yes, with a value that fits if the question wants one.
+
+        The answer is true if this call settled it; the first answer is the only one.
+        """
+        return await self._answer(approval_id, value, by, reason, approved=True)
+
+    async def deny(self, approval_id: str, *, by: str = "", reason: str = "") -> Settlement:
+        """Say no."""
+        return await self._answer(approval_id, None, by, reason, approved=False)
+
+    async def _answer(
+        self, approval_id: str, value: Any, by: str, reason: str, *, approved: bool
+    ) -> Settlement:
+        self._check_open()
+        check_text(approval_id, "approval id")
+        given = await answer(
+            self.client, approval_id, approved=approved, value=value, by=by, reason=reason
+        )
+        return settlement_of(given)
 
     def polling(self, task_execution_id: str) -> Polling | None:
         """What only this process knows about a parked task."""

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from layby.core.model import Millis, PromiseState
+from layby.core.questions import BY
 from layby.core.replies import SettlementData
 from layby.wire import json_values
 
@@ -23,6 +24,8 @@ class Settlement(Struct, frozen=True):
     won: bool
     settled_at: Millis
     """In milliseconds since 1970, by the clock of the store."""
+    by: str = ""
+    """Who settled it, if they said so: an answer to an approval, or a command."""
 
     def __bool__(self) -> bool:
         return self.won
@@ -36,4 +39,5 @@ def settlement_of(data: SettlementData) -> Settlement:
         value=json_values.from_text(promise.value),
         won=data.won,
         settled_at=promise.settled_at or 0,
+        by=json_values.headers_of(promise.value).get(BY, ""),
     )

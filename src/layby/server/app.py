@@ -19,6 +19,8 @@ from layby.local import LocalClient
 from layby.server.answers_under_way import JSON, AnswersUnderWay, Send, hang_up, set_option, start
 from layby.server.auth import Gate, Identity, bearer
 from layby.server.cross_origin import ORIGIN_REFUSED, is_cross_origin
+from layby.server.hook_pages import HEADERS as HOOK_HEADERS
+from layby.server.hooks import MAX_BODY, Hooks
 from layby.server.poll_stream import PollConnection, StreamRoom
 from layby.server.request_bodies import BodyReader, header
 from layby.server.request_handler import Peer, RequestHandler
@@ -34,6 +36,8 @@ STREAM: Final = b"text/event-stream"
 TEXT: Final = b"text/plain; charset=utf-8"
 UNREAD_BYTES: Final = 65_536
 LEGACY: Final = ("promises", "schedules", "tasks")
+HOOKS: Final = "/hooks/"
+HOOK_METHODS: Final = ("GET", "HEAD", "POST")
 PROBES: Final = ("/health", "/ready", "/metrics")
 ALLOWED: Final = {"/": ("POST",)} | dict.fromkeys(PROBES, ("GET", "HEAD"))
 GONE: Final = "This endpoint is no longer supported. Please update to the latest SDK."
@@ -61,6 +65,7 @@ class Application:
         gate: Gate,
         settings: HttpSettings,
         metrics: Callable[[], Awaitable[bytes]] | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._client = client
         self._router = router
@@ -71,6 +76,8 @@ class Application:
         self._answers = AnswersUnderWay()
         self._room = StreamRoom()
         self._metrics = metrics
+        self._hooks = hooks
+        self._hook_bodies = BodyReader(MAX_BODY)
         self._draining = asyncio.Event()
         self.url = ""
         """How workers that get an `execute` reach this server; known once it listens."""
@@ -80,6 +87,9 @@ class Application:
         path, method = scope["path"], scope["method"]
         if path == "/" and method == "POST":
             await self._answer(scope, receive, send)
+            return
+        if self._hooks is not None and path.startswith(HOOKS):
+            await self._hook(self._hooks, scope, receive, send)
             return
         stream = _poll_path(scope)
         allowed = ("GET",) if stream else ALLOWED.get(path, ())
@@ -123,6 +133,24 @@ class Application:
             await self._answers.send_parts(send, transport, status, parts)
         if transport.is_closing():
             await _hung_up(receive)  # not before: the answer would count as forgotten
+
+    async def _hook(self, hooks: Hooks, scope: Scope, receive: Receive, send: Send) -> None:
+        token, method = scope["path"].removeprefix(HOOKS), scope["method"]
+        if method not in HOOK_METHODS:
+            allow = ", ".join(HOOK_METHODS)
+            await _respond_error(send, 405, f"A link does not accept {method}", allow=allow)
+            return
+        if method == "POST":
+            body = await self._hook_bodies.read(scope, receive)
+            if isinstance(body, Reply):
+                await _respond_error(send, body.status, str(body.data))
+                return
+            given = header(scope, b"content-type") or ""
+            answered = await hooks.settle(token, given, body)
+        else:
+            answered = await hooks.show(token)
+        shown = b"" if method == "HEAD" else answered.body
+        await _respond(send, answered.status, shown, answered.content_type, *HOOK_HEADERS)
 
     async def _disconnected(self, receive: Receive) -> None:
         """Returns when the peer has disconnected, or the server is draining."""

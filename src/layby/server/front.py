@@ -8,6 +8,7 @@ from layby.local import LocalClient
 from layby.server.app import Application, HttpSettings
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
+from layby.server.hooks import Hooks
 from layby.server.listener import HttpListener, Limits
 from layby.server.request_handler import Count, RequestHandler
 from layby.wire.ask import INCARNATION
@@ -30,10 +31,11 @@ class Front:
         metrics: Callable[[], Awaitable[bytes]] | None = None,
         limits: Limits | None = None,
         debug: bool = False,
+        hooks: Hooks | None = None,
     ) -> None:
         gate, settings = gate or Gate(AuthConfig()), settings or HttpSettings()
-        handler = RequestHandler(client, router, gate, count, debug=debug)
-        self.app = Application(client, router, handler, gate, settings, metrics)
+        handler = RequestHandler(client, router, gate, count, hooks, debug=debug)
+        self.app = Application(client, router, handler, gate, settings, metrics, hooks)
         self.listener = HttpListener(_with_cors(self.app, settings.origins), limits)
 
     async def close(self, grace: float) -> None:

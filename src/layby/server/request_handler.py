@@ -8,7 +8,8 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from layby.core.commands import ReleaseTask, Take, WatchPromise
-from layby.core.kinds import DeliveryControl, Query, Sender
+from layby.core.kinds import DeliveryControl, Query, Sender, ServerControl
+from layby.core.links import LinkMaker
 from layby.core.replies import DEBUG_IS_OFF, Reply, refuse
 from layby.delivery.routing import Router
 from layby.engine.items import NOT_BEGUN, Allowance
@@ -61,12 +62,20 @@ NOBODY: Final = HttpAnswer(503, b"")
 
 class RequestHandler:
     def __init__(
-        self, client: LocalClient, router: Router, gate: Gate, count: Count, *, debug: bool
+        self,
+        client: LocalClient,
+        router: Router,
+        gate: Gate,
+        count: Count,
+        links: LinkMaker | None = None,
+        *,
+        debug: bool,
     ) -> None:
         self._client = client
         self._router = router
         self._gate = gate
         self._count = count
+        self._links = links
         self._debug = debug
         self._turns = Turns()
         self._slices = SliceSizes()
@@ -156,6 +165,8 @@ class RequestHandler:
             return DEBUG_IS_OFF  # even if it is invalid
         if isinstance(body, DeliveryControl):
             return body.control(self._router)
+        if isinstance(body, ServerControl) and self._links is not None:
+            return body.control(self._links)
         if isinstance(body, ReleaseTask):
             self._router.note_hand_back(body.id, body.version)
         if isinstance(body, Reply):
@@ -222,7 +233,7 @@ def _refused_in_batch(request: Request) -> Reply | None:
         return refuse(400, "Invalid request: a batch cannot contain a batch")
     if _may_wait(request):
         return refuse(400, "Invalid request: a batch cannot contain a request that waits")
-    if isinstance(body, Query) and not isinstance(body, DeliveryControl):
+    if isinstance(body, Query) and not isinstance(body, DeliveryControl | ServerControl):
         return refuse(400, "Invalid request: a batch cannot contain a search")
     return None
 

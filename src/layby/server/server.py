@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
+from secrets import token_urlsafe
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -34,6 +35,7 @@ from layby.server.app import HttpSettings
 from layby.server.auth import Gate
 from layby.server.auth_config import AuthConfig
 from layby.server.front import Front
+from layby.server.hooks import Hooks
 from layby.server.listener import HttpListener, Limits, allow_connections
 from layby.server.logs import log_request
 from layby.server.push import Pusher
@@ -47,6 +49,8 @@ from layby.wire.encode import encode_message
 
 logger = logging.getLogger(__name__)
 
+LINKS: Final = "links"
+"""The name of the secret that signs links, in the store."""
 LOOPBACK: Final = ("127.0.0.0/8", "::1")
 
 
@@ -74,6 +78,7 @@ class Server:
             count_taken_over=self._metrics.count_taken_over,
         )
         store = _open_store(config)
+        key = self._link_key(store)
         engine_config = EngineConfig(debug=config.debug)
         clock = clock_of(store, SystemClock())
         self.engine = Engine(store, clock, self.router, engine_config, self._metrics)
@@ -85,6 +90,9 @@ class Server:
         lower_switch_interval(SWITCH_INTERVAL_S)
         self.client = LocalClient(self.engine)
         self.router.attach(self.engine, self.client)
+        self._hooks = Hooks(
+            self.client, key, lambda: self.config.hooks.url or self.url, self.engine.clock.now
+        )
         self.front = self._new_front(self._gate)
         self._private = self._new_front(Gate(AuthConfig()))
         self._metrics_listener = HttpListener(MetricsApp(self._metrics.scrape))
@@ -154,9 +162,16 @@ class Server:
             metrics=self._metrics.scrape,
             limits=Limits(http.read_timeout, http.write_timeout, http.max_connections),
             debug=self.config.debug,
+            hooks=self._hooks,
         )
 
     # --- wiring --------------------------------------------------------------------------
+
+    def _link_key(self, store: Store) -> bytes:
+        """Signs links. All servers of one database have the same, configured or kept there."""
+        given = self.config.hooks.secret
+        text = store.kept_secret(LINKS, token_urlsafe(32)) if given is None else given.reveal()
+        return text.encode()
 
     def _new_pusher(self) -> Pusher:
         return Pusher(

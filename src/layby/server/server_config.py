@@ -49,6 +49,7 @@ LONG: Final = DurationValue(1_000, 3650 * 24 * 3_600_000)
 """From a second to ten years."""
 KEPT_FOR: Final = DurationValue(0, LONGEST_RETENTION_MS, needs_unit=True)
 """What is pruned by mistake is gone: 7 could mean seconds or days."""
+MIN_KEY_CHARS: Final = 32
 ANYWHERE: Final = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, not bound
 
 
@@ -234,6 +235,20 @@ class PushConfig(Struct, frozen=True, kw_only=True):
     ] = "Authorization"
 
 
+class HooksConfig(Struct, frozen=True, kw_only=True):
+    url: Annotated[
+        str | None,
+        Setting(Url(), "Where people reach this server by links; by default `server.url`"),
+    ] = None
+    secret: Annotated[
+        Secret | None,
+        Setting(
+            SecretText(),
+            "Where the key that signs links is kept: `env:NAME` or `file:PATH`; else in `db`",
+        ),
+    ] = None
+
+
 class ServerConfig(Struct, frozen=True, kw_only=True):
     db: Annotated[
         str,
@@ -276,6 +291,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     poll: PollConfig = PollConfig()
     push: PushConfig = PushConfig()
     triggers: TriggersConfig = TriggersConfig()
+    hooks: HooksConfig = HooksConfig()
 
     @property
     def lineage(self) -> Lineage:
@@ -395,6 +411,8 @@ def _conflicts(config: ServerConfig) -> Iterator[str | UsageError]:
     if config.push.auth == "none" and config.push.token_hosts:
         yield "push.token_hosts is not used unless push.auth is bearer: give both or none"
     yield from trigger_conflicts(config.triggers)
+    if config.hooks.secret is not None and len(config.hooks.secret.reveal()) < MIN_KEY_CHARS:
+        yield f"hooks.secret must have at least {MIN_KEY_CHARS} characters, or links can be forged"
     try:
         auth_config.check(config.auth)
     except UsageError as error:

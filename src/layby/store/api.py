@@ -106,6 +106,10 @@ class Store(BatchStore, Protocol):
         """How far store time has come; 0 in a new store."""
         ...
 
+    def kept_secret(self, name: str, fresh: str) -> str:
+        """The secret of this name; `fresh` if there was none, from now on. No request shows it."""
+        ...
+
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
         """What is due by `now`, at most `limit` rows of each sort.
 

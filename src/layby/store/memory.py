@@ -57,6 +57,7 @@ class MemoryStore(Unshared):
         """Between the writer and whoever copies what it writes."""
         self._copy: State | None = None
         self.state = State()
+        self._secrets: dict[str, str] = {}
         self._time: Millis = 0
         self._settings = settings
         self._calendar = calendar
@@ -315,6 +316,9 @@ class MemoryStore(Unshared):
 
     def store_time(self) -> Millis:
         return self._time
+
+    def kept_secret(self, name: str, fresh: str) -> str:
+        return self._secrets.setdefault(name, fresh)
 
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
         wall = now if wall is None else wall

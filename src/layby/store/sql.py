@@ -401,6 +401,11 @@ class SqlStore(Unshared, SqlReads):
     def store_time(self) -> Millis:
         return self._session.row(self._sql.store_time)[0]
 
+    def kept_secret(self, name: str, fresh: str) -> str:
+        with self.transaction():
+            self._session.execute(self._sql.keep, (name, fresh))
+            return self._session.row(self._sql.kept, (name,))[0]
+
     def due(self, now: Millis, limit: int, wall: Millis | None = None) -> list[Tick]:
         wall = now if wall is None else wall
         found = list(due(self, now, limit, wall, self._calendar))

@@ -191,6 +191,8 @@ class Statements:
         """
         self.next_occurrence = "SELECT min(next_run_at) FROM schedules"
         self.store_time = "SELECT at FROM store_time"
+        self.kept = "SELECT secret FROM secrets WHERE name = ?"
+        self.keep = "INSERT INTO secrets VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
         self.put_store_time = "UPDATE store_time SET at = ? WHERE at < ?"
 
     def next_rows(self, table: Table, packed: str = "") -> str:

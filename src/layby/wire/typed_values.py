@@ -16,6 +16,7 @@ import msgspec
 from layby.errors import LaybyError, UsageError
 
 MAX_SHOWN_CHARS: Final = 60
+MAX_NESTED: Final = 40
 MAX_TOLD: Final = 3
 """How many errors a message names; pydantic finds all at once."""
 
@@ -59,6 +60,36 @@ def is_declarable(kind: object) -> bool:
         return not kind.__struct_config__.array_like
     named = cast("type[Any]", kind)
     return _is_typed_dict(named) or _is_pydantic(named) or dataclasses.is_dataclass(named)
+
+
+def json_schema_of(kind: type[Any]) -> dict[str, Any]:
+    """The JSON Schema of a class, without references; UsageError if it has none."""
+    try:
+        if _is_pydantic(kind):
+            found: dict[str, Any] = _pydantic().TypeAdapter(kind).json_schema()
+        else:
+            found = msgspec.json.schema(kind)
+    except (TypeError, ValueError, NameError) as error:
+        raise UsageError(f"{_name_of(kind)} has no JSON Schema: {error}") from None
+    return _inlined(found, found.get("$defs", {}), kind, 0)
+
+
+def _inlined(schema: Any, known: Mapping[str, Any], kind: type[Any], depth: int) -> Any:
+    if depth > MAX_NESTED:
+        raise UsageError(f"{_name_of(kind)} contains itself, or is nested too deeply for a schema")
+    if isinstance(schema, list):
+        return [_inlined(each, known, kind, depth + 1) for each in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    fields = cast("dict[str, Any]", schema)
+    reference = fields.get("$ref")
+    if isinstance(reference, str):
+        return _inlined(known[reference.rpartition("/")[2]], known, kind, depth + 1)
+    return {
+        key: _inlined(each, known, kind, depth + 1)
+        for key, each in fields.items()
+        if key != "$defs"
+    }
 
 
 def keys_of(kind: type[Any]) -> frozenset[str] | None:

@@ -5,6 +5,7 @@ is cancelled, and nothing it does later is written.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -35,7 +36,7 @@ from layby.program import LoadedTask
 from layby.worker import tell
 from layby.worker.deferring import Deferral, Deferred
 from layby.worker.lineage import lineage_of
-from layby.worker.promise_watches import PromiseWatch, PromiseWatches
+from layby.worker.promise_watches import DeadlineWatch, PromiseWatch, PromiseWatches
 from layby.worker.replay import NEW, Recalled, Record, Replay, body_of, encoded
 from layby.worker.thread_call import on_loop
 from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
@@ -114,6 +115,7 @@ class Attempt:
         "_shown",
         "_timeout_left",
         "_timer",
+        "_withdrawn",
         "body",
         "deferral",
         "error",
@@ -163,6 +165,8 @@ class Attempt:
         )
         self._awaits: dict[str, str] | None = None
         """What its waits for promises are for, as far as the store does not know it yet."""
+        self._withdrawn: tuple[str, ...] = ()
+        """Promises of waits that were given up; cancelled with whatever is written next."""
         self.body: Any = None
         """The `Body` that runs it, which is also its slot."""
         self.try_number = claim.task.tries + claim.task.ahead
@@ -456,6 +460,21 @@ class Attempt:
             key, digest = noted
             self._awaits = {**(self._awaits or {}), key: digest}
 
+    def watch_deadline(self, record_id: str, length: Millis) -> DeadlineWatch:
+        """The deadline of several waits together."""
+        deadline, watches = self.begin_wait(record_id, length), self._host.watches
+        watch = watches.watch_deadline(deadline)
+        deadline.moved = partial(watches.move, watch)
+        return watch
+
+    def withdraw(self, promise_id: str) -> None:
+        """A wait is given up for good: what was made for it is cancelled with the next write."""
+        self._withdrawn = (*self._withdrawn, promise_id)
+
+    def note(self, record_id: str, record: Record) -> None:
+        """Record the end of a wait; what is shown of the body does not change."""
+        self._annotate(record_id, record)
+
     def end_wait(self, record_id: str) -> None:
         """Not when the body is ended from outside: a later run continues the wait."""
         if self._deadlines is not None and self.reason is None:
@@ -480,6 +499,9 @@ class Attempt:
             self._annotate()
 
     # --- writes --------------------------------------------------------------------------
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._host.spawn(coroutine)
 
     async def send(self, request: Command | Query) -> Reply:
         return await send_until_answered(self._host.client, request)
@@ -518,6 +540,11 @@ class Attempt:
         if reply.data.record is None:
             raise WireError(f"{self.id}: the answer to {command.kind} is without its record")
         return reply.data.record
+
+    async def annotate(self) -> None:
+        """Write what is to be written, and wait for that."""
+        command = self._annotation(None, None)
+        self._acknowledged(command, self._checked(await self.send(command)))
 
     def _annotate(self, record_id: str | None = None, record: Record | None = None) -> None:
         """Hand it to the writer now, in order, without waiting for the commit."""
@@ -563,12 +590,16 @@ class Attempt:
             waits={} if deadlines is None else deadlines.begun(self.now()),
             ended=() if deadlines is None else deadlines.ended(),
             awaits=self._awaits or {},
+            withdrawn=self._withdrawn,
         )
 
     def _acknowledged(self, command: AnnotateTask, reply: Reply) -> None:
         if self._awaits is not None and reply.is_ok:
             left = {key: each for key, each in self._awaits.items() if key not in command.awaits}
             self._awaits = left or None
+        if command.withdrawn and reply.is_ok:
+            done = frozenset(command.withdrawn)
+            self._withdrawn = tuple(each for each in self._withdrawn if each not in done)
         if self._deadlines is not None and isinstance(reply.data, AnnotateData):
             self._deadlines.acknowledge(reply.data.task.deadlines_by_id, command.ended)
 

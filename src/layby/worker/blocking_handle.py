@@ -9,12 +9,15 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from layby.program import Served
 from layby.triggers import Trigger
-from layby.worker.handle import Condition, Seconds, TaskHandle, Token, arguments_of
+from layby.worker.approval_requests import BlockingApproval
+from layby.worker.handle import TaskHandle, Token, arguments_of
 from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
 from layby.worker.real_work import RealWork
 from layby.worker.shared_slot import SharedSlot
 from layby.worker.strands import MAIN, Strand
 from layby.worker.thread_call import thread_call
+from layby.worker.wait_bundles import First
+from layby.worker.wait_terms import Condition, PromiseTerm, Seconds, Waitable
 from layby.worker.wheel import Wake
 
 P = ParamSpec("P")
@@ -113,8 +116,33 @@ class BlockingHandle:
             )
         )
 
+    def all_of(
+        self, *waits: Waitable, timeout: Seconds | None = None, key: str | None = None
+    ) -> list[Any]:
+        return self.wait(self._handle.all_of(*waits, timeout=timeout, key=key))
+
+    def first_of(
+        self, *waits: Waitable, timeout: Seconds | None = None, key: str | None = None
+    ) -> First:
+        return self.wait(self._handle.first_of(*waits, timeout=timeout, key=key))
+
+    def any_of(
+        self, *waits: Waitable, timeout: Seconds | None = None, key: str | None = None
+    ) -> First:
+        return self.wait(self._handle.any_of(*waits, timeout=timeout, key=key))
+
     def promise(self, name: str) -> "BlockingToken":
-        return BlockingToken(self, self._call(self._handle.promise(name)))
+        return BlockingToken(self, self.call(self._handle.promise(name)))
+
+    def approval(
+        self,
+        prompt: str,
+        schema: type[Any] | Mapping[str, Any] | None = None,
+        timeout: Seconds | None = None,
+        *,
+        key: str | None = None,
+    ) -> BlockingApproval:
+        return BlockingApproval(self, self._handle.approval(prompt, schema, timeout, key=key))
 
     def defer(
         self,
@@ -125,7 +153,7 @@ class BlockingHandle:
         *,
         key: str | None = None,
     ) -> Any:
-        return self._call(self._handle.defer(trigger, resume, kwargs, timeout, key=key))
+        return self.call(self._handle.defer(trigger, resume, kwargs, timeout, key=key))
 
     @property
     def event(self) -> Any:
@@ -144,20 +172,20 @@ class BlockingHandle:
     def checkpoint(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """A plain `fn` runs on this thread, an async one on the loop."""
         if inspect.iscoroutinefunction(fn):
-            return self._call(self._handle.checkpoint(key, fn, *args, **kwargs))
+            return self.call(self._handle.checkpoint(key, fn, *args, **kwargs))
         given = arguments_of(args, kwargs)
         found = self._handle.recalled(key, given)
         if found is not None:
             return found.value
         if not self._handle.is_leased or not self._handle.is_slot_held():
-            self._call(self._handle.may_work())
-        return self._call(self._handle.keep(key, given, fn(*args, **kwargs)))
+            self.call(self._handle.may_work())
+        return self.call(self._handle.keep(key, given, fn(*args, **kwargs)))
 
     def yield_slot(self) -> None:
-        self._call(self._handle.yield_slot())
+        self.call(self._handle.yield_slot())
 
     def progress(self, fraction: float | None = None, text: str = "") -> None:
-        self._call(_called(self._handle.progress, fraction, text))
+        self.call(_called(self._handle.progress, fraction, text))
 
     def is_slot_held(self) -> bool:
         return self._handle.is_slot_held()
@@ -180,7 +208,7 @@ class BlockingHandle:
         """Called in the body's own thread, which is its main strand."""
         self._main = threading.current_thread()
         if not self._handle.is_leased:  # the process may have been paused meanwhile
-            self._call(self._handle.may_work())
+            self.call(self._handle.may_work())
         return thread_call(call)
 
     def interrupt(self) -> None:
@@ -190,9 +218,9 @@ class BlockingHandle:
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """A wait: here the body can be ended when the worker stops."""
-        return self._call(coroutine, is_wait=True)
+        return self.call(coroutine, is_wait=True)
 
-    def _call(self, coroutine: Coroutine[Any, Any, T], *, is_wait: bool = False) -> T:
+    def call(self, coroutine: Coroutine[Any, Any, T], *, is_wait: bool = False) -> T:
         """Run it on the loop and wait for it; meanwhile this thread does no real work."""
         try:
             self._handle.check_open()
@@ -239,6 +267,14 @@ class BlockingToken:
     @property
     def id(self) -> str:
         return self._token.id
+
+    @property
+    def term(self) -> PromiseTerm:
+        """As a wait of a bundle."""
+        return self._token.term
+
+    def url(self, expires: Seconds | None = None) -> str:
+        return self._handle.call(self._token.url(expires))
 
     def wait(self, timeout: Seconds | None = None) -> Any:
         return self._handle.wait(self._token.wait(timeout))

@@ -17,42 +17,43 @@ import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from datetime import timedelta
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
-from layby.core.commands import CreatePromise, EnsurePromise, FenceTask
-from layby.core.model import NEVER, Millis, Promise
-from layby.core.replies import PromiseData, Reply
-from layby.core.validate import MAX_ID_BYTES
+from layby.core.commands import CreatePromise, FenceTask
+from layby.core.model import NEVER, Promise
 from layby.core.waits import WaitingOn
-from layby.errors import ConditionError, ContextError, DeferTimeout, UsageError, error_for
+from layby.errors import ConditionError, ContextError, DeferTimeout, UsageError
 from layby.program import Served
 from layby.triggers import Trigger
-from layby.wire.durations import (
-    is_never,
-    limit_of,
-    millis_of,
-    seconds_of,
-    seconds_of_millis,
-)
+from layby.wire.durations import limit_of
 from layby.wire.trigger_events import payload_of
-from layby.worker.attempt import Attempt
-from layby.worker.condition_poll import check_condition, check_pace, count_first, name_of
-from layby.worker.deferring import event_or_defer, new_deferral
-from layby.worker.outgoing_call import (
-    DEFAULT_TARGET,
-    CallOptions,
-    answer_of_type,
-    check_target,
-    make_call,
-    name_called,
-    new_call,
-    result_of,
+from layby.worker import wait_terms
+from layby.worker.approval_requests import (
+    Approval,
+    ApprovalAnswer,
+    ApprovalTerm,
+    begin_approval,
+    new_approval,
 )
-from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch, is_late
+from layby.worker.attempt import Attempt
+from layby.worker.begun_waits import (
+    DEFER_UNTIL,
+    BegunWait,
+    begin_call,
+    begin_promise,
+    durable_timer,
+    settled_promise,
+    wait_call,
+    watch_condition,
+)
+from layby.worker.condition_poll import name_of
+from layby.worker.deferring import event_or_defer, new_deferral
+from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
+from layby.worker.outgoing_link import make_link
+from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch
 from layby.worker.rejections import value_of
 from layby.worker.replay import (
     MAX_KEY_BYTES,
@@ -60,24 +61,26 @@ from layby.worker.replay import (
     check_key,
     checkpointed,
     digest_of,
-    encoded,
     record_of,
 )
 from layby.worker.shared_slot import SharedSlot, Slot
 from layby.worker.tell import TO_LET_OTHERS_GO
-from layby.worker.wake_events import check_wake
+from layby.worker.wait_bundles import First, begin_bundle
+from layby.worker.wait_terms import (
+    BundleTerm,
+    Condition,
+    PromiseTerm,
+    Seconds,
+    Waitable,
+    sleep_sentence,
+)
 from layby.worker.wheel import Poll, Wake, Wheel
 
 MAX_PROMISE_NAME_BYTES = MAX_KEY_BYTES - len("promise.-123456")
 """Each wait for it has a key made of the name and a number."""
-Seconds = float | int | timedelta
-Condition = Callable[[], Any]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-POLL_INTERVAL_S = 1.0
-_DEFER_UNTIL = Record("defer_until")
 
 _current: ContextVar[Any] = ContextVar("layby_handle", default=None)
 
@@ -145,59 +148,54 @@ class TaskHandle:
         key: str | None = None,
     ) -> None:
         """Wait, without a slot, until `condition()` is true; it is first checked with the slot."""
-        check_condition(condition)
-        check_wake(wake)
-        interval = _interval(poll_interval, poll_interval_ms)
-        within, longest = limit_of(timeout, "timeout"), limit_of(max_interval, "max_interval")
-        check_pace(interval, within, backoff, longest, jitter, max_errors)
+        term = wait_terms.defer_until(
+            condition,
+            poll_interval,
+            poll_interval_ms=poll_interval_ms,
+            timeout=timeout,
+            backoff=backoff,
+            max_interval=max_interval,
+            jitter=jitter,
+            max_errors=max_errors,
+            wake=wake,
+        )
         with self._call("defer_until", _checked(key)) as record_id:
-            if await self._has_ended_before(record_id, _DEFER_UNTIL):
+            if await self._has_ended_before(record_id, DEFER_UNTIL):
                 return
-            first = await self._get_wheel().first_check(condition, self.task_execution_id)
-            if first.holds:
+            poll, deadline = await watch_condition(
+                self._get_wheel(), self._attempt, record_id, term
+            )
+            if poll is None:
                 await self._shared.ensure_held()
                 self._record_condition_met(record_id)
                 return
-            deadline, left = self._condition_deadline(record_id, within)
-            poll = self._get_wheel().watch(
-                condition,
-                interval,
-                timeout=within,
-                left=left,
-                backoff=backoff,
-                max_interval=longest,
-                jitter=jitter,
-                max_errors=max_errors,
-                wake=wake,
-                first=first,
-            )
-            count_first(poll, first.error)
             waiting = WaitingOn(
                 "condition", _condition_sentence(name_of(condition)), deadline=deadline
             )
+            del term  # thousands may be parked here, and the poll has it all
             try:
-                await self._parked(poll.future, waiting, record_id, _DEFER_UNTIL, poll)
+                await self._parked(poll.future, waiting, record_id, DEFER_UNTIL, poll)
             except asyncio.CancelledError:
                 self._end_wait(record_id)
                 raise
 
     async def sleep(self, seconds: Seconds, *, key: str | None = None) -> None:
         """Wait, without a slot; after a crash it ends when it would have ended anyway."""
-        length = seconds_of(seconds, "the length of a sleep")
-        if is_never(length):
-            length = math.inf
+        length = wait_terms.sleep(seconds).length
         with self._call("sleep", _checked(key)) as record_id:
-            waiting = WaitingOn("sleep", _sleep_sentence(length))
+            waiting = WaitingOn("sleep", sleep_sentence(length))
             if self._attempt is None or record_id is None:
                 await self._parked(_sleeping(length), waiting)
                 return
-            timer = await self._timer(self._attempt, record_id, length)
+            timer = await durable_timer(self._attempt, record_id, length)
             if timer.is_pending:
                 if timer.timeout_at < NEVER:
                     waiting = replace(waiting, deadline=timer.timeout_at)
-                _promise(await self._parked(self._attempt.watch(timer.id), waiting), timer.id)
+                watched = await self._parked(self._attempt.watch(timer.id), waiting)
+                timer = settled_promise(watched, timer.id)
             else:
                 await self._shared.ensure_held()
+            value_of(timer)  # raises if somebody has rejected it
 
     async def wait_for(
         self,
@@ -207,15 +205,14 @@ class TaskHandle:
         key: str | None = None,
     ) -> Any:
         """Wait, without a slot, until that promise settles anywhere; a rejection raises."""
-        check_key(promise_id, "promise id", MAX_ID_BYTES)
-        within = limit_of(timeout, "timeout")
+        within = wait_terms.wait_for(promise_id, timeout).within
         with self._call("wait_for", _checked(key)) as record_id:
             found = await self._prepare_wait(promise_id, within, record_id)
             if isinstance(found, Promise):
                 return value_of(found)
             del record_id  # thousands may be parked here, so each string counts
             reply = await self._parked(*found)
-            return value_of(_promise(reply, promise_id))
+            return value_of(settled_promise(reply, promise_id))
 
     async def settled(self, promise_id: str, timeout: Seconds | None = None) -> Promise:  # noqa: ASYNC109
         """Wait, without a slot, for a promise that exists; returns the settled promise."""
@@ -224,7 +221,7 @@ class TaskHandle:
             found = await self._prepare_wait(promise_id, within, record_id)
             if isinstance(found, Promise):
                 return found
-            return _promise(await self._parked(*found), promise_id)
+            return settled_promise(await self._parked(*found), promise_id)
 
     async def promise(self, name: str) -> "Token":
         """A promise of this task that others settle; the same one in every try."""
@@ -236,6 +233,43 @@ class TaskHandle:
         create = CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
         await attempt.fenced(FenceTask(id=attempt.id, version=attempt.version, inner=create))
         return Token(self, promise_id, key)
+
+    def approval(
+        self,
+        prompt: str,
+        schema: type[Any] | Mapping[str, Any] | None = None,
+        timeout: Seconds | None = None,
+        *,
+        key: str | None = None,
+    ) -> Approval:
+        """A question to a person; `await` it for the answer. The same one in every try.
+
+        A yes has a value if there is a `schema`: a class, or a JSON Schema. After `timeout`
+        nobody can answer any more, and waiting for it raises `DeferTimeout`.
+        """
+        return new_approval(self, self._attempt_with_store(), prompt, schema, timeout, key)
+
+    async def open_approval(self, term: ApprovalTerm) -> str:
+        self._shared.register()
+        return (await term.open(self._attempt_with_store())).id
+
+    async def wait_for_approval(self, term: ApprovalTerm, key: str) -> ApprovalAnswer:
+        with self._call("approval", self.numbered(key)) as record_id:
+            assert record_id is not None
+            attempt = self._attempt_with_store()
+            return await self._ended(await begin_approval(attempt, record_id, term))
+
+    async def link(self, promise_id: str, expires: Seconds | None) -> str:
+        """A URL with which somebody can settle this promise of the task; see `Approval.url`."""
+        self._shared.register()
+        return await make_link(self._attempt_with_store(), promise_id, expires)
+
+    async def withdraw_approval(self, term: ApprovalTerm) -> None:
+        self._shared.register()
+        attempt = self._attempt_with_store()
+        await term.open(attempt)
+        attempt.withdraw(term.promise_id)
+        await attempt.annotate()
 
     @overload
     async def rpc(
@@ -270,27 +304,63 @@ class TaskHandle:
         result has the type which that returns. `returns` says what a function by name returns;
         an answer of another type raises `UsageError`.
         """
-        name = name_called(func)
-        call, place = new_call(name, args, version), check_target(target)
-        within = limit_of(timeout, "timeout")
+        term = wait_terms.rpc(
+            func, *args, returns=returns, target=target, timeout=timeout, version=version
+        )
         attempt = self._attempt_with_store()
         self._shared.register()
         with attempt.replay.keyed("rpc", _checked(key)) as record_key:
-            promise = await make_call(attempt, record_key, call, place, millis_of(within))
-            if promise.is_pending:
-                deadline = None if promise.timeout_at == NEVER else promise.timeout_at
-                waiting = WaitingOn(
-                    "rpc",
-                    f"waiting for {name}() at {place}",
-                    deadline=deadline,
-                    awaited=promise.id,
-                )
-                watched = await self._parked(attempt.watch(promise.id), waiting)
-                promise = _promise(watched, promise.id)
-            else:
-                await self._shared.ensure_held()
-            what = f"{attempt.id}: {name}() at {place}"
-            return answer_of_type(result_of(promise, what), returns, what)
+            return await self._ended(await begin_call(attempt, record_key, record_key, term))
+
+    # --- several waits at once -----------------------------------------------------------
+
+    async def all_of(
+        self,
+        *waits: Waitable,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the wait's own clock, by design
+        key: str | None = None,
+    ) -> list[Any]:
+        """Wait, as one wait without a slot, for all of these (`layby.waits`): results in order.
+
+        The first to fail ends it; whatever still waits then is withdrawn.
+        """
+        return await self._bundle(wait_terms.all_of(*waits, timeout=timeout), key)
+
+    async def first_of(
+        self,
+        *waits: Waitable,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the wait's own clock, by design
+        key: str | None = None,
+    ) -> First:
+        """Wait for the first of these to end, well or not; the others are withdrawn."""
+        return await self._bundle(wait_terms.first_of(*waits, timeout=timeout), key)
+
+    async def any_of(
+        self,
+        *waits: Waitable,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the wait's own clock, by design
+        key: str | None = None,
+    ) -> First:
+        """Wait for the first of these to succeed; `NoneSucceeded` when all have failed."""
+        return await self._bundle(wait_terms.any_of(*waits, timeout=timeout), key)
+
+    async def _bundle(self, term: BundleTerm, key: str | None) -> Any:
+        attempt = self._attempt_with_store()
+        self._shared.register()
+        with attempt.replay.keyed(term.kind, _checked(key)) as bundle_key:
+            return await self._ended(
+                await begin_bundle(attempt, self._get_wheel(), bundle_key, term)
+            )
+
+    async def _ended(self, wait: BegunWait) -> Any:
+        """The result of a wait that has begun, with the slot held."""
+        if wait.end is None:
+            assert wait.future is not None
+            await self._parked(wait.future, wait.waiting)
+            wait.look()
+        else:
+            await self._shared.ensure_held()
+        return wait.value()
 
     async def defer(
         self,
@@ -452,63 +522,21 @@ class TaskHandle:
         self, promise_id: str, within: float | None, record_id: str | None
     ) -> Promise | tuple[PromiseWatch, WaitingOn, str | None, Record | None]:
         """The promise, if it is settled; else what is needed to wait for it."""
-        call = Record("wait_for", digest_of(promise_id))
         attempt = self._attempt_with_store()
         assert record_id is not None
-        attempt.begin_promise_wait(record_id, call)
-        # A timeout is raised again; a value is in the promise.
-        await self._has_ended_before(record_id, call)
-        begun = None if within is None else attempt.fixed_deadline(record_id)
-        ensure = EnsurePromise(id=promise_id, awaiter=attempt.id)
-        promise = _promise(await attempt.send(ensure), promise_id)
-        if is_late(promise, begun) or (promise.is_pending and (begun or NEVER) < attempt.now()):
-            error = DeferTimeout(_timeout_message(attempt.id, promise.id, within))
-            await self._shared.ensure_held()
-            self._record(record_id, call.raising(error))
-            raise error
-        if not promise.is_pending:
-            await self._shared.ensure_held()
+        begun = await begin_promise(attempt, record_id, promise_id, within)
+        if isinstance(begun, PromiseWatch):
+            if not isinstance(begun, TimedPromiseWatch):
+                return begun, WaitingOn("promise", "", awaited=promise_id), None, None
+            waiting = WaitingOn("promise", "", deadline=begun.deadline, awaited=promise_id)
+            return begun, waiting, record_id, wait_call(promise_id)
+        await self._shared.ensure_held()
+        if isinstance(begun, Promise):
             attempt.end_wait(record_id)
-            return promise
-        watch = self._watch(attempt, promise.id, within, record_id)
-        deadline = watch.deadline if isinstance(watch, TimedPromiseWatch) else None
-        waiting = WaitingOn("promise", "", deadline=deadline, awaited=promise_id)
-        return (
-            (watch, waiting, None, None) if deadline is None else (watch, waiting, record_id, call)
-        )
-
-    def _watch(
-        self, attempt: Attempt, promise_id: str, within: float | None, record_id: str
-    ) -> PromiseWatch:
-        length = millis_of(within)
-        if length == NEVER:
-            return attempt.watch(promise_id)
-        timeout = _timeout_message(attempt.id, promise_id, within)
-        return attempt.watch_until(promise_id, attempt.begin_wait(record_id, length), timeout)
-
-    async def _timer(self, attempt: Attempt, record_id: str, length: float) -> Promise:
-        """The durable timer of a sleep, from an earlier run or new."""
-        call = Record("sleep", digest_of(length))
-        attempt.replay.found(record_id, call)
-        timer = attempt.replay.timer(record_id)
-        if timer is not None:
-            return timer.at(attempt.now())
-        tags = {"resonate:timer": "true"}
-        created = await attempt.create(record_id, millis_of(length), encoded(call), tags)
-        attempt.replay.check(record_id, record_of(created), call, is_earlier=False)
-        return created
-
-    def _condition_deadline(
-        self, record_id: str | None, within: float | None
-    ) -> tuple[Millis | None, float | None]:
-        """The deadline of a wait for a condition; what is left if an earlier run began it."""
-        length = millis_of(within)
-        if self._attempt is None or record_id is None or length == NEVER:
-            return None, None
-        is_new = self._attempt.fixed_deadline(record_id) is None
-        deadline = self._attempt.begin_wait(record_id, length).deadline
-        left = None if is_new else max(0, deadline - self._attempt.now()) / 1000
-        return deadline, left
+            return begun
+        if not begun.is_recorded:
+            self._record(record_id, wait_call(promise_id).raising(begun.error))
+        raise begun.error
 
     def _end_wait(self, record_id: str | None) -> None:
         """A wait that is cancelled from inside the body is over as well."""
@@ -537,7 +565,7 @@ class TaskHandle:
     def _record_condition_met(self, record_id: str | None) -> None:
         """It held at once; recorded, so that no later run checks it again."""
         if record_id is not None:
-            self._record(record_id, _DEFER_UNTIL)
+            self._record(record_id, DEFER_UNTIL)
 
     def _record(self, record_id: str, record: Record) -> None:
         """Record the end of a call that does not wait."""
@@ -571,8 +599,17 @@ class Token:
         self._key = key
         self.id = promise_id
 
+    @property
+    def term(self) -> PromiseTerm:
+        """As a wait of a bundle."""
+        return PromiseTerm(self.id)
+
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.wait().__await__()
+
+    async def url(self, expires: Seconds | None = None) -> str:
+        """A link to settle it with, once, the same each time; good for `expires` (30 days)."""
+        return await self._handle.link(self.id, expires)
 
     async def wait(self, timeout: Seconds | None = None) -> Any:  # noqa: ASYNC109 - as wait_for
         key = self._handle.numbered(self._key)
@@ -611,35 +648,7 @@ def enter_handle(handle: Any) -> None:
     _current.set(handle)
 
 
-def _interval(seconds: Seconds | None, milliseconds: float | None) -> float:
-    if seconds is not None and milliseconds is not None:
-        raise UsageError("give poll_interval (seconds) or poll_interval_ms, not both")
-    if milliseconds is not None:
-        interval = seconds_of_millis(milliseconds, "poll_interval_ms")
-    elif seconds is not None:
-        interval = seconds_of(seconds, "poll_interval")
-    else:
-        return POLL_INTERVAL_S
-    if interval <= 0 or is_never(interval):
-        raise UsageError(f"the poll interval must be positive and finite, got {interval:g} s")
-    return interval
-
-
-def _sleep_sentence(length: float) -> str:
-    return "sleeping without end" if length == math.inf else f"sleeping {length:g} s"
-
-
 def _sleeping(length: float) -> "asyncio.Future[Any]":
     if length == math.inf:
         return asyncio.get_running_loop().create_future()
     return asyncio.ensure_future(asyncio.sleep(length))
-
-
-def _timeout_message(task_id: str, promise_id: str, within: float | None) -> str:
-    return f"{task_id}: promise {promise_id} was not settled in {within or 0:g} s"
-
-
-def _promise(reply: Reply, promise_id: str) -> Promise:
-    if isinstance(reply.data, PromiseData):
-        return reply.data.promise
-    raise error_for(reply.status, f"promise {promise_id}: {reply.data}")

@@ -51,6 +51,10 @@ class PromiseWatch(asyncio.Future[Reply], PromiseListener):
         self.stop()
         self.set_result(reply)
 
+    async def ask_again(self) -> None:
+        """Read the promise now; if it has settled, this watch is done."""
+        await self.owner.look_again(self)
+
     def stop(self) -> None:
         """The answer is not needed any more."""
         if self.asked is not None:
@@ -87,6 +91,25 @@ class TimedPromiseWatch(PromiseWatch):
         self.until.ended()
 
 
+class DeadlineWatch(asyncio.Future[None]):
+    """A deadline in store time and nothing else: done when it has passed."""
+
+    __slots__ = ("deadline", "number", "owner", "until")
+
+    def __init__(self, owner: "PromiseWatches", until: "WatchDeadline") -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.owner = owner
+        self.until = until
+        self.deadline = until.deadline
+        self.number = 0
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not self.done():
+            self.owner.forget(self)
+            self.until.ended()
+        return super().cancel(msg)
+
+
 class WatchDeadline(Protocol):
     """The deadline of a wait; `ended` is called when the wait is over."""
 
@@ -107,7 +130,7 @@ class PromiseWatches:
         self._client = client
         self._now = now
         self._spawn = spawn
-        self._timed: dict[int, TimedPromiseWatch] = {}
+        self._timed: dict[int, TimedPromiseWatch | DeadlineWatch] = {}
         self._deadlines: list[tuple[Millis, int]] = []
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +148,12 @@ class PromiseWatches:
         self.move(watch, until.deadline)
         return watch
 
-    def move(self, watch: TimedPromiseWatch, deadline: Millis) -> None:
+    def watch_deadline(self, until: WatchDeadline) -> DeadlineWatch:
+        watch = DeadlineWatch(self, until)
+        self.move(watch, until.deadline)
+        return watch
+
+    def move(self, watch: TimedPromiseWatch | DeadlineWatch, deadline: Millis) -> None:
         """The store has fixed its deadline."""
         if watch.done():
             return
@@ -177,7 +205,7 @@ class PromiseWatches:
 
     # --- timeouts ------------------------------------------------------------------------
 
-    def forget(self, watch: TimedPromiseWatch) -> None:
+    def forget(self, watch: TimedPromiseWatch | DeadlineWatch) -> None:
         self._timed.pop(watch.number, None)
         if len(self._deadlines) > 2 * len(self._timed) + 64:
             self._deadlines = [each for each in self._deadlines if each[1] in self._timed]
@@ -198,11 +226,18 @@ class PromiseWatches:
         now = self._now()
         while self._deadlines and self._deadlines[0][0] <= now:
             watch = self._timed.pop(heappop(self._deadlines)[1], None)
-            if watch is not None:
+            if isinstance(watch, DeadlineWatch):
+                watch.set_result(None)
+            elif watch is not None:
                 self._spawn(self._ask_once_more(watch))
         self._arm()
 
     async def _ask_once_more(self, watch: TimedPromiseWatch) -> None:
+        await self.look_again(watch)
+        if not watch.done():
+            watch.time_out()
+
+    async def look_again(self, watch: PromiseWatch) -> None:
         """The message that it is settled may be on its way."""
         reply = None
         try:
@@ -210,11 +245,7 @@ class PromiseWatches:
         except StoreError as failure:
             message = "the wait for promise %s is over, and the store does not answer: %s"
             logger.warning(message, watch.promise_id, failure)
-        if watch.done():
-            return
-        if reply is None or _is_pending(reply):
-            watch.time_out()
-        else:
+        if reply is not None and not watch.done() and not _is_pending(reply):
             watch.deliver(reply)
 
 

@@ -56,9 +56,13 @@ class Record(Struct, frozen=True):
     def raising(self, error: BaseException) -> "Record":
         return Record(self.kind, self.digest, str(error), type(error).__name__)
 
+    def error_again(self) -> LaybyError | None:
+        """What it raised, as it is raised in every later run."""
+        return None if self.error is None else _WAIT_ERRORS.get(self.error, LaybyError)(self.value)
+
     def raise_again(self) -> None:
-        if self.error is not None:
-            raise _WAIT_ERRORS.get(self.error, LaybyError)(self.value)
+        if (error := self.error_again()) is not None:
+            raise error
 
     def __str__(self) -> str:
         return f"{self.kind}({self.digest})"
@@ -169,6 +173,11 @@ class Replay:
         """The timer of a sleep that an earlier run of the body began."""
         found = None if self._found is None else self._found.get(record_id)
         return found if isinstance(found, Promise) and found.timer else None
+
+    def recorded_at(self, record_id: str) -> Millis:
+        """When an earlier run of the body stored this; 0 if none did."""
+        found = None if self._found is None else self._found.get(record_id)
+        return (found.settled_at or 0) if isinstance(found, Promise) else 0
 
     def found(self, record_id: str, call: Record) -> Record | None:
         """What was stored under this key before, if it was the same call."""

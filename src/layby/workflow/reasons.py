@@ -15,6 +15,7 @@ from msgspec import Struct
 from layby.core.birth import schedule_of
 from layby.core.codes import refusing_codes
 from layby.core.model import Millis, Promise, Task
+from layby.core.questions import asker_of
 from layby.core.replies import Explanation
 from layby.core.waits import (
     Waiting,
@@ -285,6 +286,8 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
                 "condition": f"the outside world ({worker} keeps looking)",
                 "sleep": "",
                 "rpc": "whoever serves that function",
+                "approval": "whoever answers it",
+                "bundle": "whoever settles what it waits for" if about.awaited else "",
                 "slot": f"a slot of {worker}",
             }.get(waiting.kind, "whoever settles that promise" if about.awaited else worker)
         case "suspended":
@@ -516,6 +519,8 @@ def _settling(about: Explanation) -> str | None:
 
 
 def _resolve(promise: Promise) -> str:
+    if asker_of(promise) is not None:
+        return f"layby approve {_quoted(short_id(promise.id))}"
     return f"layby resolve {_quoted(promise.id)} --value JSON"
 
 

@@ -1,0 +1,73 @@
+"""What an approval asks: a promise of a task with a question in its param, for a person to answer.
+
+Yes resolves it, with a value if the question wants one; no rejects it. The headers of what a
+promise was settled with say who did it, why, and how.
+"""
+
+import base64
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from layby.core.answer_schema import answer_problem
+from layby.core.fields import Tags, Value
+from layby.core.model import Promise
+from layby.core.replies import Reply, refuse
+
+APPROVAL: Final = "layby:approval"
+"""The tag of approvals; it is `true`."""
+ASKER: Final = "layby:asker"
+"""The tag that names the task that asks."""
+BY: Final = "layby:by"
+REASON: Final = "layby:reason"
+VIA: Final = "layby:via"
+DENIED: Final = "Denied"
+MAX_PROMPT_CHARS: Final = 10_000
+
+_tags = msgspec.json.Decoder(Tags).decode
+_read_value = msgspec.json.Decoder(Value).decode
+
+
+class Question(Struct, frozen=True, omit_defaults=True):
+    """The param of an approval."""
+
+    prompt: str
+    schema: dict[str, Any] | None = None
+    """What the value of a yes must look like; None if a yes has no value."""
+
+    def problem_with(self, answer: object) -> str | None:
+        if self.schema is not None:
+            return answer_problem(self.schema, answer)
+        return None if answer is None else "the answer must have no value: only yes or no is asked"
+
+
+_read_question = msgspec.json.Decoder(Question).decode
+
+
+def asker_of(promise: Promise) -> str | None:
+    """The task that asks; None if the promise is not an approval."""
+    return _tags(promise.tags).get(ASKER) if f'"{APPROVAL}":' in promise.tags else None
+
+
+def question_of(promise: Promise) -> Question | None:
+    """What an approval asks; None if this is not one, or somebody else wrote its param."""
+    if asker_of(promise) is None:
+        return None
+    try:
+        return _read_question(base64.b64decode(_read_value(promise.param).data or ""))
+    except (ValueError, msgspec.MsgspecError):
+        return None
+
+
+def misfit(promise: Promise, value: Value) -> Reply | None:
+    """Refuses a value that a pending approval cannot be resolved with."""
+    question = question_of(promise) if promise.is_pending else None
+    if question is None:
+        return None
+    try:
+        answer = msgspec.json.decode(base64.b64decode(value.data)) if value.data else None
+    except (ValueError, msgspec.MsgspecError):
+        return refuse(400, "Invalid answer: it is not JSON")
+    problem = question.problem_with(answer)
+    return None if problem is None else refuse(400, f"Invalid answer: {problem}")

@@ -1,0 +1,274 @@
+"""`handle.approval`: a person answers, and the task learns what, who and why."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from layby import (
+    Conflict,
+    DeferTimeout,
+    NoneSucceeded,
+    PromiseCancelled,
+    Runner,
+    UsageError,
+    task,
+    waits,
+)
+from layby.core.commands import SettlePromise
+from layby.testing import current_clock, virtual_test
+from layby.wire import json_values
+from tests.helpers.workers import crashing, flow_of, look, settled_down
+
+ID = "run/r:t.c.approval.approval-1"
+
+
+@dataclass
+class Price:
+    amount: int
+    currency: Literal["EUR", "USD"] = "EUR"
+
+
+def asks(*args: Any, **options: Any) -> Any:
+    """A flow whose only task asks this."""
+
+    @task(id="t")
+    async def body(context, handle):
+        answer = await handle.approval(*args, **options)
+        context["yes"] = bool(answer)
+        context["told"] = [answer.by, answer.reason]
+        value = answer.value
+        context["value"] = [value.amount, value.currency] if isinstance(value, Price) else value
+
+    return flow_of(body)
+
+
+@virtual_test
+async def test_a_yes_and_who_said_it():
+    """The inbox shows the question until somebody answers; the body gets all of it."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(asks("Ship it?"), run_id="r")
+        await settled_down()
+        (found,) = await runner.approvals()
+        assert (found.id, found.prompt, found.task) == (ID, "Ship it?", "run/r:t")
+        waiting = (await look(run, "t")).waiting_on
+        assert waiting is not None
+        assert (waiting.kind, waiting.sentence) == (
+            "approval",
+            "waiting for an answer to: Ship it?",
+        )
+        settlement = await runner.approve(ID, by="anna", reason="it is paid")
+        assert settlement
+        assert settlement.by == "anna"
+        result = await run.result()
+        assert await runner.approvals() == []
+    assert (result["yes"], result["told"]) == (True, ["anna", "it is paid"])
+
+
+@virtual_test
+async def test_a_no_is_an_answer():
+    """It raises nothing: the body decides what it means."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(asks("Ship it?"), run_id="r")
+        await settled_down()
+        assert await runner.deny(ID, by="bob", reason="not today")
+        assert not await runner.approve(ID, by="anna")
+        result = await run.result()
+    assert (result["yes"], result["told"], result["value"]) == (False, ["bob", "not today"], None)
+
+
+@virtual_test
+async def test_a_typed_answer_is_checked_before_it_counts():
+    """A wrong one leaves the question open; a right one comes as the class."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(asks("How much?", Price), run_id="r")
+        await settled_down()
+        for wrong in ({}, {"amount": "ten"}, {"amount": 1, "currency": "GBP"}, None):
+            with pytest.raises(UsageError, match="Invalid answer"):
+                await runner.approve(ID, wrong)
+        with pytest.raises(UsageError, match="Invalid answer"):
+            await runner.resolve(ID, {"amount": []})
+        assert len(await runner.approvals()) == 1
+        assert await runner.approve(ID, {"amount": 7})
+        result = await run.result()
+    assert result["value"] == [7, "EUR"]
+
+
+@virtual_test
+async def test_a_plain_question_takes_no_value():
+    """Nobody would read it."""
+    async with Runner("memory:") as runner:
+        await runner.start(asks("Ship it?"), run_id="r")
+        await settled_down()
+        with pytest.raises(UsageError, match="must have no value"):
+            await runner.approve(ID, 1)
+
+
+@virtual_test
+async def test_nobody_answers_in_time():
+    """The question closes by itself, and the body is told."""
+
+    @task(id="t")
+    async def body(context, handle):
+        with pytest.raises(DeferTimeout, match="nobody answered"):
+            await handle.approval("Ship it?", timeout=60)
+        context["after"] = current_clock().elapsed
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="r")
+        assert (await run.result())["after"] == 60
+        assert not await runner.approve(ID)
+
+
+@virtual_test
+async def test_one_question_over_crashes_and_failed_tries(tmp_path):
+    """Nobody is asked twice: an answer of an earlier try counts."""
+    tries: list[int] = []
+
+    @task(id="t", retries=1)
+    async def body(context, handle):
+        answer = await handle.approval("Ship it?", timeout=3600)
+        tries.append(handle.try_number)
+        if len(tries) == 1:
+            raise ValueError("once")
+        context["by"] = answer.by
+
+    address = f"sqlite:{tmp_path / 'a.db'}"
+    async with crashing(address) as runner:
+        await runner.start(flow_of(body), run_id="r")
+        await settled_down()
+    async with Runner(address) as runner:
+        runner.register(flow_of(body))
+        await asyncio.sleep(1)
+        assert len(await runner.approvals()) == 1
+        await runner.approve(ID, by="anna")
+        assert (await (await runner.get("r")).result())["by"] == "anna"
+    assert len(tries) == 2
+
+
+@virtual_test
+async def test_another_question_under_the_same_key_does_not_get_the_answer(tmp_path):
+    """Changed code is noticed: a yes to one thing is not a yes to another."""
+
+    def flow(prompt: str) -> Any:
+        return asks(prompt)
+
+    address = f"sqlite:{tmp_path / 'a.db'}"
+    async with crashing(address) as runner:
+        await runner.start(flow("Ship it?"), run_id="r")
+        await settled_down()
+    async with Runner(address) as runner:
+        runner.register(flow("Delete everything?"))
+        run = await runner.get("r")
+        await runner.approve(ID, by="anna")
+        await asyncio.sleep(10)
+        assert (await look(run, "t")).status == "Pending"
+        waiting = (await look(run, "t")).waiting_on
+        assert waiting is not None
+        assert waiting.kind == "code"
+
+
+@virtual_test
+async def test_withdrawn_or_without_a_task_it_cannot_be_answered():
+    """Who answers too late is told that nobody asks any more."""
+
+    @task(id="t")
+    async def body(context, handle):
+        asked = handle.approval("Ship it?")
+        await handle.first_of(asked, waits.sleep(10))
+        await asked.withdraw()
+        other = handle.approval("Really?")
+        await other.open()
+        with pytest.raises(PromiseCancelled):
+            await asked
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="r")
+        await run.result()
+        assert await runner.approvals() == []
+        late = await runner.approve(ID)
+        assert (late.won, late.state) == (False, "rejected_canceled")
+        with pytest.raises(Conflict, match="not needed any more"):
+            await runner.approve("run/r:t.c.approval.approval-2")
+
+
+@virtual_test
+async def test_in_bundles_a_no_is_an_answer_but_no_success():
+    """all_of has all answers; any_of waits for the first yes."""
+
+    @task(id="t")
+    async def body(context, handle):
+        anna, bob = handle.approval("Anna?", key="anna"), handle.approval("Bob?", key="bob")
+        context["any"] = (await handle.any_of(anna, bob)).which
+        context["all"] = [bool(each) for each in await handle.all_of(anna, bob)]
+        try:
+            await handle.any_of(anna)
+        except NoneSucceeded as error:
+            context["none"] = str(error.errors[0])
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="r")
+        await settled_down()
+        await runner.deny("run/r:t.c.approval.key.anna", reason="no way")
+        await asyncio.sleep(1)
+        await runner.approve("run/r:t.c.approval.key.bob")
+        result = await run.result()
+    assert (result["any"], result["all"]) == (1, [False, True])
+    assert "no way" in result["none"]
+
+
+@virtual_test
+async def test_what_is_settled_behind_the_back_of_the_check_is_noticed():
+    """The protocol knows no approvals; the body does not get nonsense as a value."""
+
+    @task(id="t")
+    async def body(context, handle):
+        with pytest.raises(UsageError, match="was answered wrongly"):
+            await handle.approval("How much?", Price)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="r")
+        await settled_down()
+        value = json_values.to_value("nonsense")
+        await runner.send(SettlePromise(id=ID, state="resolved", value=value))
+        await run.result()
+
+
+@virtual_test
+async def test_questions_that_cannot_be_asked():
+    """Refused at the call, with what is wrong."""
+
+    @task(id="t")
+    async def body(context, handle):
+        with pytest.raises(UsageError, match="prompt"):
+            handle.approval("")
+        with pytest.raises(UsageError, match="'pattern', which is not supported"):
+            handle.approval("x", {"type": "string", "pattern": "a"})
+        with pytest.raises(UsageError, match="must be an object"):
+            handle.approval("x", 7)
+
+    async with Runner("memory:") as runner:
+        await (await runner.start(flow_of(body), run_id="r")).result()
+
+
+def test_a_plain_def_asks_too():
+    """With `wait()` in place of `await`."""
+
+    @task(id="t")
+    def body(context: Any, handle: Any) -> None:
+        asked = handle.approval("Ship it?")
+        context["id"] = asked.open()
+        context["yes"] = asked.wait().approved
+
+    async def main() -> Any:
+        async with Runner("memory:") as runner:
+            run = await runner.start(flow_of(body), run_id="r")
+            found: list[Any] = []
+            while not found:
+                found = await runner.approvals()
+            await runner.approve(found[0].id)
+            return await run.result()
+
+    result = asyncio.run(main())
+    assert (result["id"], result["yes"]) == (ID, True)
