@@ -111,7 +111,7 @@ def _let_go(child: "subprocess.Popen[str]") -> None:
     child.stdin.flush()
 
 
-def database_seconds(postmaster: int) -> float:
+def database_seconds(postmaster: int | None) -> float:
     """Processor time of all processes of this PostgreSQL that are still there."""
     stats = [_stat(each) for each in Path("/proc").glob("[0-9]*")]
     ours = [each for each in stats if each and each[1] == str(postmaster)]
