@@ -201,16 +201,21 @@ def everything(line: Line) -> Any:
     return line.ask("debug.snap", {}).json["data"], schedules
 
 
+CALLERS_OWN = {"args", "kwargs", "context"}
+"""Objects whose contents only their callers know: core refuses what is not an object."""
+
+
 def test_wrong_types_are_refused_in_every_field_of_every_kind(paused: Line) -> None:
     """And nothing at all is written for them."""
     before = everything(paused)
     for kind, sample in SAMPLES.items():
         data = sample(f"{kind}/")
-        for path in paths(data):
+        for path in (each for each in paths(data) if not CALLERS_OWN.intersection(each[:-1])):
             for wrong in of_other_types(at(data, path)):
                 answer = paused.ask(kind, changed(data, path, wrong))
                 assert read(answer, kind).status == 400, (kind, path, wrong, answer)
-                assert answer.json["data"].startswith("Invalid request: "), answer
+                is_told = answer.json["data"].startswith("Invalid request: ")
+                assert is_told or path[-1] in CALLERS_OWN, answer
     assert everything(paused) == before
 
 

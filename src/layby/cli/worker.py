@@ -5,7 +5,7 @@ import logging
 import random
 from contextlib import suppress
 from types import ModuleType
-from typing import cast
+from typing import Final, cast
 
 import click
 
@@ -14,6 +14,7 @@ from layby.cli.connection import DEFAULT_URL
 from layby.cli.options import DurationParam, graced, slotted, version_tagged
 from layby.cli.user_code import calls_in, complete_files, flows_in, load_module
 from layby.client.interface import Client
+from layby.core.pauses import Pauses
 from layby.engine.opening import shown
 from layby.errors import StoreUnavailable, UsageError
 from layby.runner.runner import Runner, check_can_serve
@@ -22,6 +23,9 @@ from layby.store.postgres_address import is_postgres
 from layby.workflow.flow_program import FlowProgram
 
 logger = logging.getLogger(__name__)
+
+ENTER_AGAIN: Final = Pauses(0.5, longest=10.0)
+"""Between tries to enter: a database that refuses does so at once."""
 
 EPILOG = """
 \b
@@ -151,8 +155,10 @@ async def _work_and_end(runner: Runner, code: LoadedCode, where: str) -> None:
 async def _work(runner: Runner, code: LoadedCode, where: str) -> None:
     """A worker may be started before its server: it reports that, and retries."""
     click.echo(f"layby is connecting to {where} …", err=True)
-    while not await _entered(runner):
-        pass
+    for pause in ENTER_AGAIN:
+        if await _entered(runner):
+            break
+        await asyncio.sleep(pause)
     try:
         for each in (*code.flows, *code.calls):
             runner.register(each)

@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from secrets import token_urlsafe
 from typing import Any, Final
@@ -88,6 +88,8 @@ class Server:
             store.close()
             raise
         lower_switch_interval(SWITCH_INTERVAL_S)
+        self._lowered = ExitStack()  # restores it once, though some stop a server twice
+        self._lowered.callback(restore_switch_interval, SWITCH_INTERVAL_S)
         self.client = LocalClient(self.engine)
         self.router.attach(self.engine, self.client)
         self._hooks = Hooks(
@@ -114,7 +116,7 @@ class Server:
         await self._pusher.close(min(grace, 1.0))
         await self.client.close()
         await asyncio.get_running_loop().run_in_executor(None, self.engine.stop)
-        restore_switch_interval(SWITCH_INTERVAL_S)
+        self._lowered.close()
 
     async def _listen(self) -> None:
         http = self.config.server

@@ -208,8 +208,10 @@ class SqlStore(Unshared, SqlReads):
     def _load_pairs(self, rows: Rows, ids: set[str]) -> None:
         """Without the tasks that wait for them."""
         rows.known |= ids
-        pairs = self._one(self._sql.pairs, _pairs, packed(sorted(ids)))
-        add_pairs(rows, self._with_large_texts(pairs))
+        add_pairs(rows, self._pairs_of(ids))
+
+    def _pairs_of(self, ids: Collection[str]) -> list[Pair]:
+        return self._with_large_texts(self._one(self._sql.pairs, _pairs, packed(sorted(ids))))
 
     def _with_large_texts(self, pairs: list[Pair]) -> list[Pair]:
         """As part of a JSON they would be escaped and copied again and again."""
@@ -470,7 +472,7 @@ class SqlStore(Unshared, SqlReads):
     # --- other processes -----------------------------------------------------------------
 
     def stored_promises(self, ids: Collection[str]) -> list[Promise]:
-        found = self._one(self._sql.pairs, _pairs, packed(sorted(ids)))
+        found = self._pairs_of(ids)
         return [promise for promise, _ in found]
 
     # --- the rest ------------------------------------------------------------------------
