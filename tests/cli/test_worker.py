@@ -10,13 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from layby import RetryPolicy, RunFailed, Workflow, run, task
+from layby.cli.worker import LoadedCode, _work
 from layby.client.http import HttpClient
 from layby.core.model import NEVER
+from layby.errors import StoreUnavailable
 from layby.workflow import plan
 from tests.helpers.cli_processes import Process
 from tests.helpers.command_line import Desk, typed
@@ -244,3 +246,25 @@ def test_asked_twice_a_worker_ends_at_once(desk: Desk, tmp_path: Path):
             here.send(signal.SIGTERM)
             assert here.end() == 128 + signal.SIGTERM
             assert time.monotonic() - began < 10
+
+
+class RefusedRunner:
+    async def __aenter__(self) -> None:
+        raise StoreUnavailable("the password is wrong")
+
+
+def test_a_database_that_refuses_is_asked_again_with_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    refused: Any = RefusedRunner()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(_work(refused, cast("LoadedCode", None), "here"))
+    assert pauses == [0.5, 1.0, 2.0, 4.0]

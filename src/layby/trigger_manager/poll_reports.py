@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from layby.core.waits import PollReport
 from layby.errors import LaybyError
+from layby.trigger_manager.shared_polls import SharedPolls
 from layby.trigger_manager.trigger_program import LoadedTrigger
 from layby.worker.renewal import apply_heartbeat
 from layby.worker.worker import Worker
@@ -24,21 +25,29 @@ MOST: Final = 1_000
 
 
 class PollReports:
-    def __init__(self, worker: Worker) -> None:
+    """Its timer runs while something is polled, and not before."""
+
+    def __init__(self, worker: Worker, polls: SharedPolls) -> None:
         self._worker = worker
+        self._polls = polls
+        polls.on_join = self._start
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._is_under_way = False
 
-    def start(self) -> None:
-        self._timer = self._loop.call_later(BEAT_S, self._beat)
-
     def close(self) -> None:
+        self._polls.on_join = lambda: None
         if self._timer is not None:
             self._timer.cancel()
 
+    def _start(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(BEAT_S, self._beat)
+
     def _beat(self) -> None:
-        self.start()
+        self._timer = None
+        if len(self._polls) > 0:
+            self._start()
         if self._is_under_way:
             return
         due = heapq.nsmallest(MOST, self._due(), key=lambda each: each[0])

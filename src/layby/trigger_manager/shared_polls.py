@@ -51,6 +51,8 @@ class SharedPolls:
         self._http: HttpPolls | None = None
         self._sql = SqlPolls(checks)
         self._polls: dict[Key, SharedPoll] = {}
+        self.on_join: Callable[[], None] = lambda: None
+        """Called whenever somebody joins a poll."""
 
     def __len__(self) -> int:
         return len(self._polls)
@@ -68,6 +70,7 @@ class SharedPolls:
             first_in = 0.0 if is_new else trigger.every * fraction
             poll = self._polls[key] = SharedPoll(key, question, self._watch(question, first_in))
         poll.waiters += 1
+        self.on_join()
         return poll
 
     def leave(self, poll: "SharedPoll") -> None:

@@ -78,13 +78,12 @@ class TriggerManager:
         self.worker = Worker(client, self._program, worker_config, now, elapsed)
         self._probation = Probation(self.worker, _sentence_of)
         self._program.gate = self._probation
-        self._reports = PollReports(self.worker)
+        self._reports = PollReports(self.worker, self._polls)
         self._loop = asyncio.get_running_loop()
         registry.on_change.append(self._registered)
 
     def start(self) -> None:
         self.worker.start()
-        self._reports.start()
 
     async def abort(self) -> None:
         """It could not be started, or its triggers belong to others by now."""
