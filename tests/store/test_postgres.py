@@ -18,7 +18,8 @@ from layby.core import commands as c
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
-from layby.errors import LaybyError, StoreAway, StoreUnavailable, StoreUnreadable
+from layby.engine.opening import open_store
+from layby.errors import LaybyError, StoreAway, StoreUnavailable, StoreUnreadable, UsageError
 from layby.store import migrate
 from layby.store.bulk import Bulk, Wide
 from layby.store.postgres import PostgresStore
@@ -56,6 +57,11 @@ def engine(url: str) -> Iterator[Engine]:
         ("postgresql://u:secret@h:1/d", "postgresql://u:***@h:1/d"),
         ("postgresql://u:s%40cret@h/d?sslmode=require", "postgresql://u:***@h/d?sslmode=require"),
         ("postgresql://u:a:b@c@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:p#SECRET?x@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:SEC/RET@h/d", "postgresql://u:***@h/d"),
+        ("postgresql:u:secret@/d", "postgresql:***"),
+        ("host=h password=secret dbname=d", "host=h password=*** dbname=d"),
+        ("password = 'a secret' dbname=d", "password=*** dbname=d"),
         ("postgres://h/d?user=u&password=secret", "postgres://h/d?user=u&password=***"),
         ("postgresql://u@/d?host=/tmp", "postgresql://u@/d?host=/tmp"),
         ("postgresql:///d", "postgresql:///d"),
@@ -63,6 +69,12 @@ def engine(url: str) -> Iterator[Engine]:
 )
 def test_a_password_is_not_shown(address: str, shown: str) -> None:
     assert without_password(address) == shown
+
+
+def test_words_of_libpq_are_not_taken_for_a_file() -> None:
+    with pytest.raises(UsageError, match=r"write it as a URL") as refused:
+        open_store("host=h password=secret dbname=d", "full", Settings())
+    assert "secret" not in str(refused.value)
 
 
 def test_a_wrong_password_is_refused_without_being_repeated() -> None:

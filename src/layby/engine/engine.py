@@ -63,7 +63,7 @@ from layby.errors import (
     StoreGone,
 )
 from layby.store.announcement import Announcement, announcement_of
-from layby.store.api import Store, StoreReader
+from layby.store.api import Store, StoreConflict, StoreReader
 
 logger = logging.getLogger(__name__)
 failures = logging.getLogger(f"{__name__}.failures")
@@ -246,7 +246,7 @@ class Engine:
                 if items:
                     self._process(items)
                 self._tick_if_due()
-        except StoreError as failure:  # every second while a disk is full: no traceback
+        except (StoreError, StoreConflict) as failure:  # each second of a full disk: no traceback
             logger.warning("the writer continues after a failure: %s", failure)
             if isinstance(failure, StoreGone):
                 self._give_up_waiting(failure)

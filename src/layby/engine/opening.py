@@ -14,7 +14,7 @@ from layby.engine.calendar import next_after
 from layby.errors import UsageError
 from layby.store.api import Store
 from layby.store.memory import MemoryStore
-from layby.store.postgres_address import is_postgres, without_password
+from layby.store.postgres_address import is_postgres, is_words, without_password
 from layby.store.sqlite import Durability, SqliteStore
 
 
@@ -50,7 +50,9 @@ def check_address(address: object) -> str:
         )
     path = _path(address)
     if "://" in path:
-        raise UsageError(f"Runner({address!r}): unknown scheme; write for example 'sqlite:PATH'")
+        raise UsageError(
+            f"Runner({shown(address)!r}): unknown scheme; write for example 'sqlite:PATH'"
+        )
     if not path:
         raise UsageError(f"Runner({address!r}): no path; write for example 'sqlite:layby.db'")
     if path == ":memory:":
@@ -112,6 +114,9 @@ def needing_psycopg() -> Generator[None]:
 
 
 def path_of(address: str) -> Path:
+    if is_words(address):
+        wanted = "postgresql://USER@HOST/DATABASE"
+        raise UsageError(f"'{shown(address)}' is not a path: write it as a URL, '{wanted}'")
     return Path(_path(address))
 
 

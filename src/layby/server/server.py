@@ -264,7 +264,8 @@ async def serve(
 def _open_store(config: ServerConfig) -> Store:
     """Refuse URLs, which would be taken for paths, and create a file of that name."""
     db = config.db
-    if is_url(db) or ("://" in db and not db.startswith("sqlite:") and not is_postgres(db)):
+    is_whole = is_postgres(db) or db.startswith("sqlite:")
+    if is_url(db) or ("://" in db and not is_whole) or (is_postgres(db) and "://" not in db):
         raise UsageError(
             f"db cannot be {without_password(db)}: a server keeps everything in a file or in "
             "PostgreSQL, so write for example sqlite:layby.db"

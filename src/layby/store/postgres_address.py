@@ -7,16 +7,27 @@ from urllib.parse import unquote
 SCHEMES: Final = ("postgresql", "postgres")
 HIDDEN: Final = "***"
 
-_USER = re.compile(r"(?<=://)([^/?#:@]*):([^/?#]*)@")
-_QUERY = re.compile(r"(?<=[?&])((?:ssl)?password)=([^&]*)", re.IGNORECASE)
+_USER = re.compile(r"(?<=://)([^/?#:@]*):(.*)@")
+"""To the last @: libpq takes every character in a password but that one as it stands."""
+_QUERY = re.compile(r"(?<![^?&\s])((?:ssl)?password)\s*=\s*('[^']*'|[^&\s]*)", re.IGNORECASE)
+_WORDS = re.compile(
+    r"\s*(host|hostaddr|port|dbname|user|(ssl)?password|service)\s*=", re.IGNORECASE
+)
 
 
 def is_postgres(address: str) -> bool:
     return address.partition(":")[0] in SCHEMES
 
 
+def is_words(address: str) -> bool:
+    """Whether it is in libpq's other form, `host=… dbname=…`, and no path."""
+    return _WORDS.match(address) is not None
+
+
 def without_password(address: str) -> str:
     """The same text, whatever it is, for a message or a log."""
+    if is_postgres(address) and "://" not in address:
+        return f"{address.partition(':')[0]}:{HIDDEN}"
     return _QUERY.sub(rf"\1={HIDDEN}", _USER.sub(rf"\1:{HIDDEN}@", address))
 
 
