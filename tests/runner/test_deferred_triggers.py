@@ -126,6 +126,7 @@ async def test_triggers_survive_a_restart(tmp_path):
         assert (await (await runner.get("r")).result())["event"] == {"order": 7}
 
 
+@pytest.mark.files_only("a Runner that has its store to itself may poll anything")
 @on_loop
 async def test_http_poll_from_a_task():
     """In real time, against a real service, asked once for two tasks that wait for the same."""

@@ -107,6 +107,7 @@ async def test_nothing_is_started_where_nothing_may_run():
         await until(lambda: len(Waits.began) == 1)
 
 
+@pytest.mark.files_only("a Runner that has its store to itself may poll anything")
 @on_loop
 async def test_what_a_runner_may_poll(tmp_path):
     """Its own file: anything. The tasks' own loop is used, since nothing there can block it."""
