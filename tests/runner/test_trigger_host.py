@@ -11,7 +11,7 @@ import pytest
 
 from layby import Runner, triggers
 from layby.errors import UsageError
-from layby.runner import trigger_host
+from layby.runner import trigger_host, trigger_thread
 from layby.runner.trigger_host import TriggerHost
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.triggers.built_in import BUILT_IN
@@ -32,6 +32,79 @@ class Blocks(triggers.Trigger, frozen=True):
         return True
 
 
+class BlockingPoll(triggers.PolledTrigger, frozen=True):
+    """The same in `poll`, itself or in a Task of its own."""
+
+    is_beside: bool = False
+    armed: ClassVar[threading.Event]
+
+    async def poll(self) -> Any:
+        if not self.armed.is_set():
+            return None
+        if self.is_beside:
+            await asyncio.create_task(self.block())
+        await self.block()
+        return True
+
+    async def block(self) -> None:
+        Blocks.released.wait(60)
+
+
+class BlocksBeside(Blocks, frozen=True):
+    """In a callback of its loop: no Task runs meanwhile."""
+
+    async def run(self) -> Any:
+        asyncio.get_running_loop().call_soon(self.block)
+        return await asyncio.get_running_loop().create_future()
+
+    def block(self) -> None:
+        self.released.wait(60)
+
+
+class BlockingCleanup(Blocks, frozen=True):
+    async def run(self) -> Any:
+        return "found"
+
+    async def cleanup(self) -> None:
+        self.released.wait(60)
+
+
+class Exits(triggers.Trigger, frozen=True):
+    """Wants to end everything: with or without the help of a Task, or of a callback."""
+
+    how: str
+
+    async def run(self) -> Any:
+        if self.how == "interrupt":
+            raise KeyboardInterrupt
+        if self.how == "callback":
+            asyncio.get_running_loop().call_soon(self.leave)
+            await asyncio.sleep(0.02)
+            return "goes on"
+        await asyncio.create_task(self.leave_in_task())
+        return None
+
+    def leave(self) -> None:
+        raise SystemExit(2)
+
+    async def leave_in_task(self) -> None:
+        self.leave()
+
+    async def cleanup(self) -> None:
+        raise KeyboardInterrupt
+
+
+class ExitingPoll(triggers.PolledTrigger, frozen=True):
+    how: str
+
+    async def poll(self) -> Any:
+        if self.how == "interrupt":
+            raise KeyboardInterrupt
+        if self.how == "task":
+            await asyncio.create_task(Exits("task").leave_in_task())
+        raise SystemExit(2)
+
+
 class Waits(triggers.Trigger, frozen=True):
     began: ClassVar[list[int]] = []
     fired: ClassVar[threading.Event]
@@ -48,6 +121,7 @@ def _reset(caplog, monkeypatch):
     caplog.set_level(logging.CRITICAL)
     Waits.began.clear()
     Waits.fired, Blocks.released = threading.Event(), threading.Event()
+    BlockingPoll.armed = threading.Event()
     monkeypatch.setattr(trigger_host, "LOOK_S", 0.05)
     monkeypatch.setattr(trigger_host, "BLOCKED_S", 0.3)
 
@@ -76,13 +150,96 @@ async def test_one_that_blocks_its_loop_fails_and_others_go_on():
         await world.put("b", Blocks())
         state, why = await world.outcome("b")
         assert state == "rejected"
-        assert "busy" in why or "blocked" in why
+        assert "Blocks has blocked the event loop of triggers, in run (test_trigger_host" in why
         await until(lambda: len(Waits.began) == 6)
         Waits.fired.set()
         for number in range(3):
             assert await world.outcome(f"w{number}") == ("resolved", {"thread": True})
         Blocks.released.set()  # the old thread ends by itself
         await until(lambda: sum(t.name == "layby-triggers" for t in threading.enumerate()) == 1)
+
+
+@on_loop
+@pytest.mark.parametrize("is_beside", [False, True])
+async def test_a_poll_that_blocks_the_loop_fails_for_all_who_share_it(is_beside):
+    """Also in a Task of its own. Nobody else is blamed."""
+    async with trigger_world() as world, hosted(world, BlockingPoll, Waits) as (host, _):
+        await world.put("w", Waits())
+        await until(lambda: len(Waits.began) == 1)
+        for name in ("a", "b"):
+            await world.put(name, BlockingPoll(is_beside=is_beside, every=0.02))
+        await until(lambda: host.polling("a") is not None and host.polling("b") is not None)
+        BlockingPoll.armed.set()
+        for name in ("a", "b"):
+            state, why = await world.outcome(name)
+            assert state == "rejected"
+            assert len(Waits.began) <= 2  # they have failed together
+            assert "BlockingPoll has blocked the event loop of triggers, in block (test_" in why
+        await until(lambda: len(Waits.began) == 2)
+        Waits.fired.set()
+        assert await world.outcome("w") == ("resolved", {"thread": True})
+        Blocks.released.set()
+
+
+@on_loop
+async def test_a_callback_that_blocks_the_loop_is_known_by_its_context():
+    async with trigger_world() as world, hosted(world, BlocksBeside, Waits):
+        await world.put("b", BlocksBeside())
+        state, why = await world.outcome("b")
+        assert state == "rejected"
+        assert "BlocksBeside has blocked the event loop of triggers, in block" in why
+        Blocks.released.set()
+
+
+@on_loop
+async def test_what_was_found_counts_though_cleanup_blocks_the_loop():
+    async with trigger_world() as world, hosted(world, BlockingCleanup):
+        await world.put("b", BlockingCleanup())
+        assert await world.outcome("b") == ("resolved", "found")
+        Blocks.released.set()
+
+
+@on_loop
+async def test_without_a_culprit_all_that_are_new_are_suspects(monkeypatch):
+    """As when a process dies: the new thread takes the place of the old one, which is lost."""
+    monkeypatch.setattr(trigger_thread.TriggerThread, "blocked_by", lambda _: [])
+    async with trigger_world() as world, hosted(world, Blocks):
+        await world.put("b", Blocks())
+        state, why = await world.outcome("b")
+        assert state == "rejected"
+        assert "5 times" in why
+        Blocks.released.set()
+
+
+@on_loop
+@pytest.mark.parametrize("kind", [Exits, ExitingPoll])
+@pytest.mark.parametrize("how", ["interrupt", "task", "exit"])
+async def test_one_that_exits_ends_only_itself(kind, how, caplog):
+    """The loop goes on: nobody else even begins again."""
+    caplog.set_level(logging.WARNING)
+    async with trigger_world() as world, hosted(world, Exits, ExitingPoll, Waits) as (host, _):
+        before = host.managers
+        await world.put("w", Waits())
+        await until(lambda: len(Waits.began) == 1)
+        await world.put("e", Exits(how) if kind is Exits else ExitingPoll(how, max_errors=0))
+        state, why = await world.outcome("e")
+        assert state == "rejected"
+        assert ("KeyboardInterrupt" if how == "interrupt" else "SystemExit: 2") in why
+        Waits.fired.set()
+        assert await world.outcome("w") == ("resolved", {"thread": False})
+        assert host.managers == before
+    assert "the event loop ended" not in caplog.text
+
+
+@on_loop
+async def test_a_callback_that_exits_is_named(caplog):
+    """Nobody awaits it, so it is logged, like any error of a callback; cleanup loses no event."""
+    caplog.set_level(logging.WARNING)
+    async with trigger_world() as world, hosted(world, Exits):
+        await world.put("e", Exits("callback"))
+        assert await world.outcome("e") == ("resolved", "goes on")
+    assert "e raised SystemExit: 2 in a Task or callback of its own" in caplog.text
+    assert "cleanup of e (Exits) raised KeyboardInterrupt" in caplog.text
 
 
 @on_loop

@@ -272,6 +272,18 @@ async def test_cancelling_ends_a_question_under_way():
     assert idle(wheel)
 
 
+@virtual_test
+async def test_a_condition_that_exits_has_failed():
+    """Asyncio would let it end the loop, and all others with it."""
+
+    async def leaves():
+        raise SystemExit(3)
+
+    poll = Wheel().watch(leaves, 1, max_errors=1)
+    with pytest.raises(ConditionError, match="raised 2 times in a row, at last SystemExit: 3"):
+        await poll.future
+
+
 # --- timeouts --------------------------------------------------------------------------------
 
 

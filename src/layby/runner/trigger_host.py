@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from layby.clock import virtual_clock
-from layby.core.commands import FailTask, LeaveWorker
+from layby.core.commands import FailTask, FinishTask, LeaveWorker
 from layby.core.waits import Polling
 from layby.errors import LaybyError, TriggerError
-from layby.runner.trigger_thread import Opened, TriggerThread
+from layby.runner.trigger_thread import BlockingTrigger, Opened, TriggerThread
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.trigger_manager.trigger_manager import CAPACITY, TriggerConfig, TriggerManager
 from layby.triggers.built_in import BUILT_IN
@@ -59,7 +59,8 @@ class TriggerHost:
         self._is_virtual = virtual_clock.get() is not None
         self._opened: list[Opened] = []
         self._thread: TriggerThread | None = None
-        self._threads = 0
+        self._has_own = False
+        self._place = 1
         self._own: TriggerManager | None = None
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -125,11 +126,11 @@ class TriggerHost:
         return manager, close
 
     async def _open_own(self) -> Opened:
-        self._threads += 1
-        number = "" if self._threads == 1 else str(self._threads)
+        number = "" if self._place == 1 else str(self._place)
         return await self._open(self._registry, TriggerAccess(), f"triggers{number}")
 
     async def _start_own(self) -> None:
+        self._has_own = True
         if self._is_virtual:  # where nothing may happen beside the loop
             self._opened.append(await self._open_own())
             return
@@ -145,7 +146,7 @@ class TriggerHost:
 
     def _start_later(self) -> None:
         """A manager that runs hears of new classes by itself."""
-        if self._threads == 0 and self._starting is None:
+        if not self._has_own and self._starting is None:
             self._starting = self._loop.create_task(self._try_to_start())
 
     async def _try_to_start(self) -> None:
@@ -169,20 +170,29 @@ class TriggerHost:
                     logger.warning("triggers are still held up by one of them: %s", failure)
 
     async def _replace(self, thread: TriggerThread) -> None:
-        """The culprit fails; all others go on in a new thread, at once."""
-        manager, culprit = thread.manager, thread.blocked_by()
-        if manager is None:
-            return
-        worker = manager.worker
-        if culprit is not None:
-            logger.error("%s has failed: %s", culprit.id, culprit.told)
-            error = json_values.error_value(TriggerError(culprit.told))
-            await self._link.client.send(
-                FailTask(id=culprit.id, version=culprit.version, error=error)
-            )
+        """The culprits fail; all others go on in a new thread, at once.
+
+        Without a culprit, the next manager takes the place of this one, which is lost then: those
+        that were new in it are suspects, as if their process had died.
+        """
+        manager, culprits = thread.manager, thread.blocked_by()
+        for culprit in culprits:
+            logger.error("%s is ended: %s", culprit.id, culprit.told)
+            await self._link.client.send(_end_of(culprit))
         thread.abandon()
-        await self._link.client.send(
-            LeaveWorker(pid=worker.config.pid, incarnation=worker.incarnation)
-        )
+        if manager is not None and culprits:
+            worker = manager.worker
+            await self._link.client.send(
+                LeaveWorker(pid=worker.config.pid, incarnation=worker.incarnation)
+            )
+            self._place += 1
         self._own = None
         await self._start_own()
+
+
+def _end_of(culprit: BlockingTrigger) -> FailTask | FinishTask:
+    """What it has found counts, however its `cleanup` goes."""
+    if culprit.found is not None:
+        return FinishTask(id=culprit.id, version=culprit.version, value=culprit.found)
+    error = json_values.error_value(TriggerError(culprit.told))
+    return FailTask(id=culprit.id, version=culprit.version, error=error)

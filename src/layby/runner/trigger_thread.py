@@ -9,16 +9,28 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from traceback import walk_tb
 from typing import Final
 
 from msgspec import Struct
 
-from layby.trigger_manager.trigger_manager import TriggerManager
+from layby.core.commands import Value
+from layby.trigger_manager.trigger_manager import TriggerManager, found_by, kind_of
+from layby.trigger_manager.trigger_origin import origin_in
+from layby.wire.json_values import error_text
+from layby.worker.loop_watch import (
+    frames_from,
+    innermost_frame,
+    is_users,
+    shown_place,
+    user_frame,
+)
 
 logger = logging.getLogger(__name__)
 
 START_S: Final = 30.0
 STOP_S: Final = 8.0
+REMEDY: Final = "await something there, or call it with asyncio.to_thread"
 
 Opened = tuple[TriggerManager, Callable[[], Awaitable[None]]]
 """A manager that has started, and what closes it and its link."""
@@ -30,6 +42,8 @@ class BlockingTrigger(Struct, frozen=True):
     id: str
     version: int
     told: str
+    found: Value | None
+    """Its payload, if only its `cleanup` does not end."""
 
 
 class TriggerThread:
@@ -68,17 +82,30 @@ class TriggerThread:
             self._call(self._note_life)
         return monotonic() - self._asked_at
 
-    def blocked_by(self) -> BlockingTrigger | None:
-        """The trigger whose code runs in the loop now, if it is one's."""
-        manager, loop = self.manager, self._loop
-        current = None if loop is None else asyncio.current_task(loop)
-        if manager is None or current is None:
-            return None
-        for held in list(manager.worker.attempts.values()):
-            if held.body is not None and held.body.task is current:
-                told = manager.worker.blocked_by or "it keeps the event loop of triggers busy"
-                return BlockingTrigger(held.id, held.version, told)
-        return None
+    def blocked_by(self) -> list[BlockingTrigger]:
+        """Those whose code runs in the loop now: one, or all that share a poll, if it is theirs."""
+        manager, loop, ident = self.manager, self._loop, self._thread.ident
+        if manager is None or loop is None or ident is None:
+            return []
+        innermost = innermost_frame(ident)
+        frames = list(frames_from(innermost))
+        current = asyncio.current_task(loop)
+        origin = None if current is None else manager.origin_of(current)
+        if origin is None and any(is_users(each) for each in frames):
+            # Not without a frame of theirs: our own timers inherit contexts as well.
+            origin = origin_in(frames)
+        if origin is None or innermost is None:
+            return []
+        told = f"in {shown_place(user_frame(innermost))}: {REMEDY}"
+        return [
+            BlockingTrigger(
+                each.id,
+                each.version,
+                f"{kind_of(each)} has blocked the event loop of triggers, {told}",
+                found_by(each),
+            )
+            for each in manager.attempts_of(origin)
+        ]
 
     def abandon(self) -> None:
         """Its claims belong to others: when its loop goes on, it ends without saying anything."""
@@ -97,9 +124,35 @@ class TriggerThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._main())
+            with asyncio.Runner() as runner:
+                loop = runner.get_loop()
+                main = loop.create_task(self._main())
+                while not main.done():
+                    self._turn(loop, main)
+        except (SystemExit, KeyboardInterrupt) as error:
+            logger.warning("a trigger raised %s while its thread ended", error_text(error))
         finally:
             self._tell(self._ended.set)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop, main: "asyncio.Task[None]") -> None:
+        """Until main has ended, or code beside a body or a poll wants to end everything.
+
+        Asyncio has given that to whoever awaits the code, as it does with any error, and has lost
+        nothing else: the loop goes on where it was.
+        """
+        try:
+            loop.run_until_complete(main)
+        except (SystemExit, KeyboardInterrupt) as error:
+            logger.error(  # noqa: TRY400 - it says where
+                "%s raised %s in a Task or callback of its own: that has ended, and triggers go on",
+                self._who_raised(error),
+                error_text(error),
+            )
+
+    def _who_raised(self, error: BaseException) -> str:
+        origin = origin_in(frame for frame, _ in walk_tb(error.__traceback__))
+        held = [] if origin is None or self.manager is None else self.manager.attempts_of(origin)
+        return ", ".join(each.id for each in held) or "a trigger"
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

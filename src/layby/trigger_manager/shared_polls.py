@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import random as chance
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,15 +20,13 @@ from layby.errors import ConditionError, TriggerError
 from layby.trigger_manager.access_checks import AccessChecks, AccessRefused
 from layby.trigger_manager.file_polls import FilePolls
 from layby.trigger_manager.sql_polls import SqlPolls
+from layby.trigger_manager.trigger_origin import Key, current_origin
 from layby.triggers.built_in import FileExists, HttpPoll, SqlPoll
 from layby.triggers.polled import PolledTrigger, RetryAfter, pause_after
 from layby.worker.wheel import Poll, Wheel
 
 if TYPE_CHECKING:
     from layby.trigger_manager.http_polls import HttpPolls
-
-Key = tuple[str, bytes]
-"""The class of a trigger, and its arguments as JSON."""
 
 _WHOLE: Final = 2.0**32
 
@@ -68,7 +67,10 @@ class SharedPolls:
             fraction = _fraction(phase)
             question = self._question(trigger, fraction if is_new else None)
             first_in = 0.0 if is_new else trigger.every * fraction
-            poll = self._polls[key] = SharedPoll(key, question, self._watch(question, first_in))
+            context = copy_context()  # who joins first may leave first
+            context.run(current_origin.set, key)
+            watched = context.run(self._watch, question, first_in)
+            poll = self._polls[key] = SharedPoll(key, question, watched)
         poll.waiters += 1
         self.on_join()
         return poll
@@ -78,6 +80,11 @@ class SharedPolls:
         if poll.waiters == 0 and self._polls.get(poll.key) is poll:
             del self._polls[poll.key]
             poll.watched.future.cancel()
+
+    def asked_in(self, task: "asyncio.Task[Any]") -> Key | None:
+        """The poll whose question this is the Task of. May be called in any thread."""
+        polls = list(self._polls.values())
+        return next((poll.key for poll in polls if poll.watched.asking is task), None)
 
     async def close(self) -> None:
         self._wheel.close()

@@ -10,20 +10,23 @@ import asyncio
 import random as chance
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from layby.client.interface import WatchingClient
+from layby.core.commands import Value
 from layby.core.model import Millis
 from layby.core.resumption import TRIGGER_GROUP
 from layby.core.waits import Polling
+from layby.errors import TriggerError
 from layby.trigger_manager.access_checks import AccessChecks
 from layby.trigger_manager.poll_reports import PollReports
 from layby.trigger_manager.probation import Probation
 from layby.trigger_manager.shared_polls import SharedPolls
 from layby.trigger_manager.trigger_access import TriggerAccess
-from layby.trigger_manager.trigger_program import LoadedTrigger, TriggerProgram
+from layby.trigger_manager.trigger_origin import Origin
+from layby.trigger_manager.trigger_program import LoadedTrigger, LoadedTriggerCode, TriggerProgram
 from layby.triggers.registry import REGISTRY, TriggerRegistry
 from layby.worker.attempt import Attempt
 from layby.worker.lease import Elapsed
@@ -76,6 +79,7 @@ class TriggerManager:
             freeze_parked=False,
         )
         self.worker = Worker(client, self._program, worker_config, now, elapsed)
+        self.worker.task_beside = self._task_beside
         self._probation = Probation(self.worker, _sentence_of)
         self._program.gate = self._probation
         self._reports = PollReports(self.worker, self._polls)
@@ -130,6 +134,26 @@ class TriggerManager:
         told = loaded.poll.report(self.worker.now(), self._loop.time())
         return Polling(told.polls, told.next_poll_at, told.last_error)
 
+    def attempts_of(self, origin: Origin) -> list[Attempt]:
+        """Who waits for what this code finds. May be called in any thread."""
+        if isinstance(origin, str):
+            held = self.worker.attempts.get(origin)
+            return [] if held is None else [held]
+        return [held for held in list(self.worker.attempts.values()) if _poll_key(held) == origin]
+
+    def origin_of(self, task: "asyncio.Task[Any]") -> Origin | None:
+        """Whose `run` or `poll` this is the Task of. May be called in any thread."""
+        for held in list(self.worker.attempts.values()):
+            if held.body is not None and held.body.task is task:
+                return held.id
+        return self._polls.asked_in(task)
+
+    def _task_beside(self, task: "asyncio.Task[Any]") -> str | None:
+        """One of those that share the poll."""
+        origin = self.origin_of(task)
+        held = [] if origin is None else self.attempts_of(origin)
+        return held[0].id if held else None
+
     def _forget_registry(self) -> None:
         if self._registered in self._registry.on_change:
             self._registry.on_change.remove(self._registered)
@@ -142,6 +166,25 @@ class TriggerManager:
     def _offer_more(self) -> None:
         self._program.code_changed()
         self.worker.code_changed()
+
+
+def kind_of(held: Attempt) -> str:
+    return held.loaded.kind if isinstance(held.loaded, LoadedTriggerCode) else held.id
+
+
+def found_by(held: Attempt) -> Value | None:
+    """What a trigger has found whose `cleanup` has not ended; None if that cannot be stored."""
+    loaded = held.loaded
+    if not isinstance(loaded, LoadedTrigger) or loaded.found is None:
+        return None
+    with suppress(TriggerError):
+        return loaded.completed(loaded.found)
+    return None
+
+
+def _poll_key(held: Attempt) -> Origin | None:
+    poll = held.loaded.poll if isinstance(held.loaded, LoadedTrigger) else None
+    return None if poll is None else poll.key
 
 
 def _sentence_of(held: Attempt) -> str:

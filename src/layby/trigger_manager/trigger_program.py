@@ -19,12 +19,14 @@ from layby.errors import ContextError, LaybyError, TriggerError
 from layby.program import Failure, LoadedTask, Mode, UnfitCode, Verdict
 from layby.trigger_manager.access_checks import AccessChecks
 from layby.trigger_manager.shared_polls import SharedPolls
+from layby.trigger_manager.trigger_origin import current_origin
 from layby.triggers.base_trigger import Trigger
 from layby.triggers.polled import PolledTrigger
 from layby.triggers.registry import TriggerRegistry
 from layby.wire import json_values
 from layby.wire.call_format import Call
 from layby.wire.json_values import error_text
+from layby.worker.exit_requests import is_exit_request
 from layby.workflow.code_names import name_of_code
 
 logger = logging.getLogger(__name__)
@@ -127,7 +129,7 @@ class NoHistory:
 _NO_HISTORY: Final = NoHistory()
 
 
-class _Loaded:
+class LoadedTriggerCode:
     """What running a trigger and cancelling one have in common."""
 
     __slots__ = ("_trigger", "code", "id")
@@ -140,10 +142,19 @@ class _Loaded:
         self._trigger = trigger
         self.code: str | None = code
 
+    @property
+    def kind(self) -> str:
+        return self._trigger.kind()
+
     def body(self, handle: Any) -> Callable[[], Coroutine[Any, Any, Any]]:
         """A trigger has no handle: it waits for the world, not for promises."""
         del handle
-        return self._run
+        return self._begin
+
+    def _begin(self) -> Coroutine[Any, Any, Any]:
+        """In the context of the body."""
+        current_origin.set(self.id)
+        return self._run()
 
     async def _run(self) -> Any:
         raise NotImplementedError
@@ -160,8 +171,8 @@ class _Loaded:
         """Nobody is called: the end of the trigger wakes its task."""
 
 
-class LoadedTrigger(_Loaded):
-    __slots__ = ("_crashes", "_is_new", "_program", "poll", "told_at", "told_error")
+class LoadedTrigger(LoadedTriggerCode):
+    __slots__ = ("_crashes", "_is_new", "_program", "found", "poll", "told_at", "told_error")
 
     def __init__(self, program: TriggerProgram, claim: Claim, trigger: Trigger, code: str) -> None:
         super().__init__(claim, trigger, code)
@@ -170,13 +181,11 @@ class LoadedTrigger(_Loaded):
         self._is_new = claim.task.try_number <= 1
         self.poll: Any = None
         """The `SharedPoll` it waits for, while it does."""
+        self.found: Any = None
+        """Its payload, while `cleanup` runs."""
         self.told_at = -math.inf
         self.told_error: str | None = None
         """What the store was told of its polls, and when."""
-
-    @property
-    def kind(self) -> str:
-        return self._trigger.kind()
 
     def sentence(self) -> str:
         return self._trigger.sentence()
@@ -185,11 +194,15 @@ class LoadedTrigger(_Loaded):
         if self._program.gate is not None:
             await self._program.gate.admit(self.id, self._crashes)
         try:
-            if isinstance(self._trigger, PolledTrigger):
-                return await self._polled(self._trigger)
-            return await self._trigger.run()  # type: ignore[attr-defined] - the registry has checked it
+            self.found = await self._found()
+            return self.found
         finally:
             await self._clean_up()
+
+    async def _found(self) -> Any:
+        if isinstance(self._trigger, PolledTrigger):
+            return await self._polled(self._trigger)
+        return await self._trigger.run()  # type: ignore[attr-defined] - the registry has checked it
 
     async def _polled(self, trigger: PolledTrigger) -> Any:
         polls = self._program.polls
@@ -208,7 +221,10 @@ class LoadedTrigger(_Loaded):
         try:
             async with asyncio.timeout(CLEANUP_S):
                 await clean_up()
-        except Exception as error:  # noqa: BLE001 - what it found counts, not this
+        except BaseException as error:
+            if not (isinstance(error, Exception) or is_exit_request(error)):
+                raise
+            # What it found counts, not this.
             logger.warning("cleanup of %s (%s) raised %s", self.id, self.kind, error_text(error))
 
     def completed(self, result: Any) -> Value:
@@ -235,7 +251,7 @@ class LoadedTrigger(_Loaded):
         return Failure(json_values.error_value(error))
 
 
-class LoadedCancel(_Loaded):
+class LoadedCancel(LoadedTriggerCode):
     """`on_cancel` of a trigger that is over for good. Called again when it raises."""
 
     __slots__ = ()

@@ -12,11 +12,8 @@ It is an object and not a coroutine: another frame for every parked task would c
 import asyncio
 from typing import Any, Self
 
+from layby.worker.exit_requests import ExitRequested, is_exit_request
 from layby.worker.shared_slot import SharedSlot, SlotFuture
-
-
-class ExitRequested(Exception):
-    """Raised in a Task in place of `SystemExit`, which would end the loop."""
 
 
 class BodyDriver:
@@ -101,7 +98,7 @@ class BodyDriver:
 
     def _ended(self, end: BaseException) -> None:
         self._shared.close(None if isinstance(end, StopIteration) else end)
-        if isinstance(end, SystemExit):  # a Task would let it end the loop, and everything on it
+        if is_exit_request(end):  # a Task would let it end the loop, and everything on it
             raise ExitRequested from end
 
 

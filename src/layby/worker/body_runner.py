@@ -15,9 +15,10 @@ from layby.executors import (
 )
 from layby.worker.attempt import Attempt
 from layby.worker.blocking_handle import BlockingHandle
-from layby.worker.body_driver import BodyDriver, ExitRequested
+from layby.worker.body_driver import BodyDriver
 from layby.worker.child_body import Raised, run_in_child
 from layby.worker.child_stack import EndedInChild
+from layby.worker.exit_requests import ExitRequested
 from layby.worker.handle import TaskHandle, enter_handle
 from layby.worker.real_work import real_work
 from layby.worker.shared_slot import SharedSlot, Slot

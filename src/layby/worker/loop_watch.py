@@ -106,28 +106,33 @@ class LoopWatch:
             who = f"by code beside the bodies of {', '.join(names[:5])}"
         else:
             who = "by code that is not a task's"
-        stacks = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented
-        frame = stacks.get(self._loop_thread)
-        where = None if frame is None else _user_frame(frame)
-        return who if where is None else f"{who}, in {_shown(where)}"
+        frame = innermost_frame(self._loop_thread)
+        where = None if frame is None else user_frame(frame)
+        return who if where is None else f"{who}, in {shown_place(where)}"
 
 
-def _user_frame(innermost: FrameType) -> FrameType:
+def innermost_frame(thread_id: int) -> FrameType | None:
+    """Where a thread is now."""
+    stacks = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - documented
+    return stacks.get(thread_id)
+
+
+def user_frame(innermost: FrameType) -> FrameType:
     """The innermost frame of code that is neither ours nor a library's; else the innermost."""
-    return next((each for each in _frames(innermost) if _is_users(each)), innermost)
+    return next((each for each in frames_from(innermost) if is_users(each)), innermost)
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _is_users(frame: FrameType) -> bool:
+def is_users(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     return not file.startswith((_OURS, "<frozen", *_LIBRARIES))
 
 
-def _shown(frame: FrameType) -> str:
+def shown_place(frame: FrameType) -> str:
     code = frame.f_code
     return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"

@@ -38,6 +38,7 @@ from layby.worker.condition_poll import (
     truth_of,
 )
 from layby.worker.condition_threads import SLICE_S, ConditionThreads
+from layby.worker.exit_requests import ExitRequested, is_exit_request
 from layby.worker.wake_events import Wake, WakeEvents, check_wake
 
 __all__ = ["Condition", "Poll", "Wake", "Wheel"]
@@ -347,15 +348,18 @@ class Wheel:
     def _ask_here(self, poll: Poll) -> None:
         try:
             answer = poll.context.run(truth_of, poll.condition)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and logged
+        except BaseException as error:
+            if not _is_counted(error):
+                raise
             self._raised(poll, error)
         else:
             self._answered(poll, answer)
 
     def _ask_in_task(self, poll: Poll, answer: Awaitable[Any]) -> None:
         assert self._loop is not None
-        question = answer if inspect.iscoroutine(answer) else _awaited(answer)
-        asked = self._loop.create_task(question, context=poll.context)
+        asked = self._loop.create_task(_awaited(answer), context=poll.context)
+        if inspect.iscoroutine(answer):  # it may be cancelled before it has begun
+            asked.add_done_callback(lambda _: answer.close())
         if poll.future.done():  # cancelled by its own condition
             asked.cancel()
             return
@@ -374,6 +378,8 @@ class Wheel:
         self._end_question(poll)
         try:
             answer = truth(asked.result())
+        except ExitRequested as error:
+            self._raised(poll, error.__cause__ or error)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - counted and logged
             self._raised(poll, error)
         else:
@@ -453,7 +459,17 @@ def _mark_late(question: Question) -> None:
 
 async def _awaited(answer: Awaitable[Any]) -> Any:
     """A future may belong to somebody else, so it is not cancelled with the poll."""
-    return await (asyncio.shield(answer) if asyncio.isfuture(answer) else answer)
+    try:
+        return await (asyncio.shield(answer) if asyncio.isfuture(answer) else answer)
+    except BaseException as error:
+        if is_exit_request(error):
+            raise ExitRequested from error
+        raise
+
+
+def _is_counted(error: BaseException) -> bool:
+    """Whether it is an error of the condition, which is counted and logged."""
+    return isinstance(error, Exception | asyncio.CancelledError) or is_exit_request(error)
 
 
 def _finish(poll: Poll, error: Exception | None = None) -> None:

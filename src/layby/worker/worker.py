@@ -143,6 +143,8 @@ class Worker:
         )
         self._is_ask_scheduled = False
         self._loop_watch: LoopWatch | None = None
+        self.task_beside: Callable[[asyncio.Task[Any]], str | None] = lambda _: None
+        """Whose code a Task runs that is not a body's. May be called in any thread."""
         self._loop_sentinel: asyncio.Task[None] | None = None
         """Does nothing: when it is cancelled, somebody is ending the event loop."""
         self._overdue_timer: asyncio.TimerHandle | None = None
@@ -178,8 +180,10 @@ class Worker:
 
     def _task_run_by(self, current: "asyncio.Task[Any] | None") -> str | None:
         """Called by the thread that watches the loop, while the loop is blocked."""
+        if current is None:
+            return None
         bodies = (body.id for body in tuple(self._running) if body.task is current)
-        return None if current is None else next(bodies, None)
+        return next(bodies, None) or self.task_beside(current)
 
     async def stop(self, grace: float = 1.0) -> None:
         """Hand every task back when its body has ended, waiting for at most `grace` seconds."""
