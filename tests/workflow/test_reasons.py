@@ -193,6 +193,11 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "is parked, waiting until done() is true",
         "the outside world (worker w1 keeps looking)",
     ),
+    "a trigger that runs": (
+        parked(WaitingOn("trigger", "waits for its event", 40_000)),
+        "waits for its event",
+        "worker w1",
+    ),
     "parked on a promise": (
         parked_on((promise("x"), None)),
         "is parked, waiting for promise x",

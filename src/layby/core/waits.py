@@ -244,9 +244,9 @@ def deferred(waited: Resumption) -> str:
     return WaitingOn("trigger", sentence, waited.since, waited.until, awaited=awaited).to_text()
 
 
-def running(kind: str, now: Millis) -> WaitingOn:
+def running(now: Millis) -> WaitingOn:
     """What a trigger waits for whose manager has not said it."""
-    return WaitingOn("trigger", f"{kind} has not fired yet", now)
+    return WaitingOn("trigger", "waits for its event", now)
 
 
 def blocked(codes: Iterable[str], why: str, pin: str | None, now: Millis) -> str:

@@ -101,7 +101,7 @@ def _note_polls(d: Draft, c: HeartbeatWorker, task_id: str, report: PollReport) 
     if task is None or not task.is_claim_of(c.pid, c.incarnation, task.version):
         return
     if task.state == "acquired" and task.is_trigger:
-        told = waits.read_waiting_on(task.waiting_on) or waits.running(task.name or "", d.now)
+        told = waits.read_waiting_on(task.waiting_on) or waits.running(d.now)
         d.put_polled(task.told(told.reported(report).to_text()))
 
 

@@ -189,4 +189,4 @@ def _poll_key(held: Attempt) -> Origin | None:
 
 def _sentence_of(held: Attempt) -> str:
     loaded = held.loaded
-    return loaded.sentence() if isinstance(loaded, LoadedTrigger) else "runs"
+    return f"waits for {loaded.sentence()}" if isinstance(loaded, LoadedTrigger) else "runs"

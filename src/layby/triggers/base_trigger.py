@@ -22,4 +22,4 @@ class Trigger(Struct, frozen=True):
 
     def sentence(self) -> str:
         """What it waits for, in words; completes "waits for"."""
-        return f"the trigger {self.kind()}"
+        return "its event"

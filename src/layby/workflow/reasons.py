@@ -148,6 +148,8 @@ def sentence_of(
         case "in_slot":
             return f"keeps its slot, {_said(told)}"
         case "parked":
+            if told is not None and told.kind == "trigger":
+                return told.sentence  # said by its manager: a trigger has no slot to give away
             return f"is parked, {_said(told)}"
         case "suspended":
             if told is not None and told.kind == "trigger":
