@@ -89,5 +89,7 @@ def test_true_is_not_one() -> None:
     """As in JSON."""
     assert answer_problem({"enum": [1]}, True) is not None
     assert answer_problem({"const": True}, 1) is not None
-    assert answer_problem({"type": "integer"}, 3.0) is None
+    assert answer_problem({"type": "integer"}, 3.0) is not None
+    assert answer_problem({"enum": [1]}, 1.0) is not None
+    assert answer_problem({"enum": [1.0]}, 1) is None
     assert "type" in KEYWORDS

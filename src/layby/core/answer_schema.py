@@ -2,26 +2,46 @@
 
 A keyword that is not here is refused when the question is asked, so nothing that its author relies
 on is silently ignored. Patterns are not here: they could take for ever on the text of a stranger.
+
+It is as strict as msgspec, which reads the answer as a class later: what is accepted here and
+refused there could not be asked again.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime
-from typing import Any, Final, cast
+from datetime import date, datetime, time
+from typing import Annotated, Any, Final, cast
 
 import msgspec
+from msgspec import Meta
 
 Schema = Mapping[str, Any]
 
 MAX_SCHEMA_BYTES: Final = 16 * 1024
 MAX_DEPTH: Final = 8
-FORMATS: Final[Mapping[str, Callable[[str], object]]] = {
-    "date": date.fromisoformat,
-    "date-time": datetime.fromisoformat,
+FORMATS: Final[Mapping[str, Any]] = {
+    "date": date,
+    "date-time": datetime,
+    "date-time-local": Annotated[datetime, Meta(tz=False)],
+    "date-time-offset": Annotated[datetime, Meta(tz=True)],
+    "time": time,
+    "time-local": Annotated[time, Meta(tz=False)],
+    "time-offset": Annotated[time, Meta(tz=True)],
 }
+"""Texts as RFC 3339 has them. Local ones have no offset from UTC, and others must have one where
+the name says so."""
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_float(value: object) -> bool:
+    """A number that a float can hold."""
+    try:
+        return _is_number(value) and math.isfinite(float(cast("float", value)))
+    except OverflowError:
+        return False
 
 
 _REMARKS: Final = frozenset(("title", "description", "default", "examples"))
@@ -31,8 +51,8 @@ _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
-    "number": _is_number,
-    "integer": lambda value: _is_number(value) and float(value).is_integer(),
+    "number": _is_float,
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
 }
 _BOUNDS: Final[Mapping[str, tuple[Callable[[Any, Any], bool], str]]] = {
     "minimum": (lambda value, bound: value >= bound, "at least"),
@@ -181,15 +201,19 @@ def _types_of(schema: Schema) -> list[str]:
 
 def _has_format(name: str, text: str) -> bool:
     try:
-        FORMATS[name](text)
-    except ValueError:
+        msgspec.convert(text, FORMATS[name])
+    except msgspec.ValidationError:
         return False
     return True
 
 
 def _is_same(one: object, other: object) -> bool:
-    """In JSON, true is not 1."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+    """In JSON, true is not 1; and 1.0 is not a whole number here, as for the type."""
+    return (
+        one == other
+        and isinstance(one, bool) == isinstance(other, bool)
+        and (isinstance(other, int) or not isinstance(one, int))
+    )
 
 
 def _listed(names: list[Any]) -> str:

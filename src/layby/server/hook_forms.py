@@ -1,5 +1,6 @@
 """Questions as fields of a form, and what a browser sends as an answer to them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final, cast
@@ -11,7 +12,16 @@ from layby.errors import UsageError
 
 VALUE: Final = "value"
 """The name of the field, and the beginning of those of properties."""
-_INPUTS: Final = {"date": "date", "date-time": "datetime-local"}
+_INPUTS: Final = {
+    "date": "date",
+    "date-time": "datetime-local",
+    "date-time-local": "datetime-local",
+    "time": "time",
+    "time-local": "time",
+}
+"""What a browser has for a format; it has nothing for times with an offset."""
+_WITHOUT_SECONDS: Final = re.compile(r"(?:\d{4,}-\d\d-\d\dT)?\d\d:\d\d")
+"""As browsers send a time of a whole minute."""
 
 
 def fields_of(schema: Schema | None, given: Mapping[str, str]) -> str:
@@ -87,7 +97,8 @@ def _control(name: str, schema: Schema, given: str, *, is_required: bool) -> str
         step = "1" if _type(schema) == "integer" else "any"
         return f'<input type="number" step="{step}" {quoted} value="{shown}"{needed}>'
     if _type(schema) == "string" and "format" in schema:
-        return f'<input type="{_INPUTS[schema["format"]]}" {quoted} value="{shown}"{needed}>'
+        kind = _INPUTS.get(schema["format"], "text")
+        return f'<input type="{kind}" {quoted} value="{shown}"{needed}>'
     if _type(schema) == "string":
         return f"<textarea rows=2 {quoted}{needed}>{shown}</textarea>"
     return f'<textarea rows=3 {quoted}{needed} placeholder="JSON">{shown}</textarea>'
@@ -110,7 +121,8 @@ def _read(name: str, schema: Schema, text: str) -> Any:
     if _type(schema) == "boolean":
         return bool(text)
     if _type(schema) == "string":
-        return text
+        is_short = schema.get("format") in _INPUTS and _WITHOUT_SECONDS.fullmatch(text)
+        return f"{text}:00" if is_short else text
     try:
         return msgspec.json.decode(text)
     except msgspec.MsgspecError:

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from layby.errors import LaybyError, UsageError
+from layby.wire.schema_formats import add_formats
 
 MAX_SHOWN_CHARS: Final = 60
 MAX_NESTED: Final = 40
@@ -71,7 +72,10 @@ def json_schema_of(kind: type[Any]) -> dict[str, Any]:
             found = msgspec.json.schema(kind)
     except (TypeError, ValueError, NameError) as error:
         raise UsageError(f"{_name_of(kind)} has no JSON Schema: {error}") from None
-    return _inlined(found, found.get("$defs", {}), kind, 0)
+    schema = _inlined(found, found.get("$defs", {}), kind, 0)
+    if not _is_pydantic(kind):
+        add_formats(schema, kind)
+    return schema
 
 
 def _inlined(schema: Any, known: Mapping[str, Any], kind: type[Any], depth: int) -> Any:
