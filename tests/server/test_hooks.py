@@ -14,6 +14,7 @@ import pytest
 
 from layby import Conflict, Runner, task
 from layby.core.commands import GetPromise
+from layby.core.replies import PromiseData
 from layby.server.hooks import FORM, PER_MINUTE, Hooks
 from layby.testing import current_clock, virtual_test
 from tests.helpers.server_thread import server_elsewhere
@@ -182,6 +183,35 @@ async def test_too_late():
         await run.cancel()
         assert (await other.post({"approved": True}))[0] == 410
         assert current_clock().elapsed > 0
+
+
+@virtual_test
+async def test_after_its_task_nobody_needs_an_answer():
+    """Of an approval and of a token, for who looks and for who sends."""
+
+    @task(id="t")
+    async def body(context, handle):
+        await handle.promise("paid")
+        await handle.approval("Ship it?").open()
+        await handle.sleep(60)
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(body), run_id="r")
+        await settled_down()
+        token, asked = Clicks(runner, "run/r:t.c.promise.paid"), Clicks(runner)
+        for clicks in (token, asked):
+            assert (await clicks.look())[0] == 200
+        await run.result()
+        for clicks in (token, asked):
+            status, html = await clicks.look()
+            assert status == 410
+            assert "has ended" in html
+            assert "<form" not in html
+            assert (await clicks.send(decision="approve"))[0] == 410
+            assert (await clicks.post({"approved": True}))[0] == 410
+        left = (await runner.send(GetPromise(id="run/r:t.c.promise.paid"))).data
+        assert isinstance(left, PromiseData)
+        assert left.promise.is_pending
 
 
 @virtual_test

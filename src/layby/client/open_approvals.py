@@ -53,7 +53,7 @@ async def open_approvals(
             if asker is None or question is None:
                 continue
             if asker not in is_open:
-                is_open[asker] = await _is_pending(client, asker)
+                is_open[asker] = await is_promise_pending(client, asker)
             if is_open[asker]:
                 found.append(_open_approval(promise, asker, question))
         if len(found) >= limit:
@@ -77,7 +77,7 @@ async def answer(
     if not isinstance(reply.data, PromiseData):
         raise error_for(reply.status, f"{what}: {reply.data}", remedy=_remedy(reply.status))
     asker = asker_of(reply.data.promise)
-    if reply.data.promise.is_pending and asker and not await _is_pending(client, asker):
+    if reply.data.promise.is_pending and asker and not await is_promise_pending(client, asker):
         raise Conflict(f"{what} is not needed any more: {asker} has ended")
     command = AnswerApproval(
         id=approval_id,
@@ -106,7 +106,8 @@ def is_same_answer(promise: Promise, *, approved: bool, value: Any) -> bool:
     return promise.state == "resolved" and json_values.from_text(promise.value) == value
 
 
-async def _is_pending(client: Client, promise_id: str) -> bool:
+async def is_promise_pending(client: Client, promise_id: str) -> bool:
+    """Not if it is settled, or gone."""
     data = (await client.send(GetPromise(id=promise_id))).data
     return isinstance(data, PromiseData) and data.promise.is_pending
 

@@ -18,7 +18,7 @@ from layby.core.replies import Reply, refuse
 APPROVAL: Final = "layby:approval"
 """The tag of approvals; it is `true`."""
 ASKER: Final = "layby:asker"
-"""The tag that names the task that asks."""
+"""The tag that names the task that asks, or gave out the token."""
 BY: Final = "layby:by"
 REASON: Final = "layby:reason"
 VIA: Final = "layby:via"
@@ -47,7 +47,12 @@ _read_question = msgspec.json.Decoder(Question).decode
 
 def asker_of(promise: Promise) -> str | None:
     """The task that asks; None if the promise is not an approval."""
-    return _tags(promise.tags).get(ASKER) if f'"{APPROVAL}":' in promise.tags else None
+    return needed_by(promise) if f'"{APPROVAL}":' in promise.tags else None
+
+
+def needed_by(promise: Promise) -> str | None:
+    """The task without which settling an approval or a token means nothing; None if unknown."""
+    return _tags(promise.tags).get(ASKER) if f'"{ASKER}":' in promise.tags else None
 
 
 def question_of(promise: Promise) -> Question | None:

@@ -14,11 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from layby.client.interface import Client
-from layby.client.open_approvals import answer, is_same_answer, told_who
+from layby.client.open_approvals import (
+    answer,
+    is_promise_pending,
+    is_same_answer,
+    told_who,
+)
 from layby.client.request_ids import new_request_id
 from layby.core.commands import GetPromise, ResolvePromise
 from layby.core.model import Millis, Promise
-from layby.core.questions import VIA, Question, question_of
+from layby.core.questions import VIA, Question, needed_by, question_of
 from layby.core.replies import LinkData, PromiseData, SettlementData
 from layby.errors import Conflict, LaybyError, UsageError
 from layby.server.hook_forms import value_in
@@ -60,6 +65,9 @@ UNKNOWN: Final = LinkRefusal(
 EXPIRED: Final = LinkRefusal(410, "Too late", "This link has expired.")
 TOO_OFTEN: Final = LinkRefusal(
     429, "Too often", "This link was used too often: try again in a minute."
+)
+ENDED: Final = LinkRefusal(
+    410, "Too late", "Nobody needs an answer any more: the task that waited for it has ended."
 )
 AWAY: Final = LinkRefusal(503, "Not now", "This cannot be answered now: try again in a moment.")
 _GONE: Final = {
@@ -119,12 +127,19 @@ class Hooks:
         if not self._uses.may_use(token.promise_id, self._now()):
             return TOO_OFTEN
         try:
-            reply = await self._client.send(GetPromise(id=token.promise_id))
+            return await self._read(token.promise_id)
         except LaybyError:
             return AWAY
+
+    async def _read(self, promise_id: str) -> Promise | LinkRefusal:
+        reply = await self._client.send(GetPromise(id=promise_id))
         if not isinstance(reply.data, PromiseData) or reply.data.promise.is_expired:
             return EXPIRED
-        return reply.data.promise
+        promise = reply.data.promise
+        task = needed_by(promise) if promise.is_pending else None
+        if task is not None and not await is_promise_pending(self._client, task):
+            return ENDED
+        return promise
 
     async def _settled(self, promise: Promise, given: Any, *, is_form: bool) -> HookAnswer:
         question = question_of(promise)

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from layby.core.commands import CreatePromise, FenceTask
 from layby.core.model import NEVER, Promise
+from layby.core.questions import ASKER
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, ContextError, DeferTimeout, UsageError
 from layby.program import Served
@@ -229,7 +230,8 @@ class TaskHandle:
         self._shared.register()
         key = f"promise.{check_key(name, 'name of a promise', MAX_PROMISE_NAME_BYTES)}"
         promise_id = attempt.replay.record_id(key, lasting=True)
-        tags = {"resonate:external": "true"}  # lets others wait for it on strict servers too
+        # External lets others wait for it on strict servers too.
+        tags = {"resonate:external": "true", ASKER: attempt.id}
         create = CreatePromise(id=promise_id, timeout_at=NEVER, tags=tags)
         await attempt.fenced(FenceTask(id=attempt.id, version=attempt.version, inner=create))
         return Token(self, promise_id, key)
