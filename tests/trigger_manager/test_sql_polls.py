@@ -8,7 +8,7 @@ import pytest
 
 from layby.errors import TriggerError
 from layby.trigger_manager.access_checks import AccessChecks, AccessRefused
-from layby.trigger_manager.sql_polls import SqlPolls
+from layby.trigger_manager.sql_polls import MAX_COLUMNS, SqlPolls
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.triggers import Compare, SqlPoll
 from tests.helpers.postgres import cluster
@@ -76,6 +76,34 @@ def test_a_query_without_end(polls):
         polls.ask(poll(ENDLESS, timeout=0.1))
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT hex(zeroblob(400000000))",
+        "SELECT zeroblob(2000000)",
+        "SELECT count(hex(zeroblob(2000000)))",
+        f"SELECT {', '.join(['zeroblob(900000)'] * 2 * MAX_COLUMNS)}",
+    ],
+)
+def test_a_row_without_measure(polls, query):
+    """SQLite refuses to make it: it would be held in memory as a whole, several times."""
+    with pytest.raises(TriggerError, match=r"too big|too many columns"):
+        polls.ask(poll(query))
+
+
+def test_wide_tables_and_long_rows_may_be_asked(shop, polls):
+    """The bounds are for what a query handles, not for what else a file has."""
+    with closing(sqlite3.connect(shop)) as database:
+        names = ", ".join(f"c{each}" for each in range(2 * MAX_COLUMNS))
+        database.execute(f"CREATE TABLE wide (body, {names}, state)")
+        database.execute("INSERT INTO wide (body, state) VALUES (zeroblob(3000000), 'paid')")
+        database.commit()
+    assert polls.ask(poll("SELECT state, c7 FROM wide ORDER BY state")) == {
+        "state": "paid",
+        "c7": None,
+    }
+
+
 def test_a_file_that_is_not_there(tmp_path):
     """It is not created by looking."""
     polls = SqlPolls(
@@ -100,14 +128,22 @@ def test_postgres():
     assert (found["n"], found["j"], found["t"][:2]) == (3, {"a": [1]}, "20")
     assert polls.ask(poll("SELECT 1 WHERE false")) is None
     for query, why in (
-        ("CREATE TABLE polled (id int)", "ReadOnlySqlTransaction"),
+        ("CREATE TABLE polled (id int)", "SyntaxError"),
         ("SELECT 1; COMMIT; CREATE TABLE polled (id int)", "SyntaxError"),
-        ("SET TRANSACTION READ WRITE", "ActiveSqlTransaction"),
+        ("SELECT set_config('transaction_read_only', 'off', false)", "ActiveSqlTransaction"),
+        ("SET TRANSACTION READ WRITE", "SyntaxError"),
+        ("SELECT repeat('x', 4000000)", "longer than 1000000 bytes: select less"),
+        ("SELECT 1) r LIMIT 1) q, (SELECT * FROM (SELECT repeat('x', 4000000)", "SyntaxError"),
         ("nonsense", "SyntaxError"),
     ):
         with pytest.raises(TriggerError, match=why):
             polls.ask(poll(query))
     with pytest.raises(TriggerError, match="QueryCanceled"):
         polls.ask(poll("SELECT pg_sleep(5)", timeout=0.1))
-    assert polls.ask(poll("SELECT 4 AS n")) == {"n": 4}
+    assert polls.ask(poll("SELECT 4 AS n; ")) == {"n": 4}
+    sizes = "SELECT i AS n, repeat('x', i) AS t FROM generate_series(3000000, 1, -1000000) i"
+    assert polls.ask(poll(f"{sizes} UNION SELECT 2, 'é%' ORDER BY n -- the shortest")) == {
+        "n": 2,
+        "t": "é%",
+    }
     polls.close()

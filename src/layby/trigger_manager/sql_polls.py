@@ -17,6 +17,19 @@ from layby.triggers.built_in import SqlPoll
 MAX_IDLE: Final = 4
 """Connections of one name that are kept open between polls."""
 MAX_VALUE_CHARS: Final = 100_000
+MAX_COLUMNS: Final = 100
+MAX_BYTES: Final = 1_000_000
+"""Of each value that a query of SQLite handles, and of the row that PostgreSQL sends. Who may
+start a task must not fill the memory of whoever polls for it."""
+_FIRST_ROW: Final = b"""
+SELECT q.* FROM (SELECT * FROM (
+%s
+) r LIMIT 1) q
+WHERE CASE WHEN octet_length(q::text) <= %d THEN true
+ELSE (left(q::text, 0) || 'the row is longer than %d bytes: select less')::boolean END
+"""
+"""The cast always fails: its error is how a row can be refused where it is made. It is not a
+constant, which PostgreSQL would look at before there is any row."""
 _PROGRESS_STEPS: Final = 10_000
 _PLAIN: Final = (bool, int, float, dict, list)
 
@@ -55,12 +68,10 @@ class SqlPolls:
         try:
             with connection.transaction():
                 connection.execute("SET TRANSACTION READ ONLY")
-                limit, query = str(round(trigger.timeout * 1000)), trigger.query.encode()
+                limit = str(round(trigger.timeout * 1000))
                 connection.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
-                # Prepared: only then does the server refuse a second statement behind the first,
-                # which could end this transaction and begin one that writes.
-                found = connection.execute(query, trigger.params or None, prepare=True)
-                row = found.fetchone() if found.description else None
+                found = _first_of(connection, trigger)
+                row = found.fetchone()
                 columns = [each.name for each in found.description or ()]
         except psycopg.Error as error:
             connection.close()
@@ -89,6 +100,19 @@ class SqlPolls:
         connection.close()
 
 
+def _first_of(connection: Any, trigger: SqlPoll) -> Any:
+    """At most one row is sent, and none that is too long.
+
+    The cursor is not read: it makes sure that the text is one query by itself, so it cannot close
+    the parenthesis it is put into. Prepared: only then does the server refuse a second statement
+    behind the first, which could end this transaction and begin one that writes.
+    """
+    query, params = trigger.query.strip().removesuffix(";").encode(), trigger.params or None
+    connection.execute(b"DECLARE layby_poll CURSOR FOR " + query, params, prepare=True)
+    bounded = _FIRST_ROW.replace(b"%d", str(MAX_BYTES).encode()).replace(b"%s", query)
+    return connection.execute(bounded, params, prepare=True)
+
+
 def _ask_sqlite(path: str, trigger: SqlPoll) -> dict[str, Any] | None:
     """A file that is not there yet is an error, and is not created."""
     until = time.monotonic() + trigger.timeout
@@ -96,6 +120,9 @@ def _ask_sqlite(path: str, trigger: SqlPoll) -> dict[str, Any] | None:
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=trigger.timeout)) as database:
             database.execute("PRAGMA query_only = on")
+            database.execute("SELECT 1 FROM sqlite_master").close()  # wide tables are known by now
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+            database.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, MAX_COLUMNS)
             database.set_authorizer(_only_reads)
             database.set_progress_handler(_is_late(until), _PROGRESS_STEPS)
             found = database.execute(trigger.query, trigger.params)
