@@ -11,6 +11,7 @@ from layby.core.commands import CreatePromise, FailTask, SettlePromise, Take
 from layby.core.model import NEVER, Promise
 from layby.wire import json_values
 from layby.wire.call_format import Call
+from layby.workflow.history import History, Try
 from layby.workflow.merge import Delta
 from layby.workflow.outcome import encode_completed
 from layby.workflow.plan import plan
@@ -52,6 +53,17 @@ def diamond(desk: Desk) -> Desk:
         r.settle("run/d:right.checkpoint.x"),
     )
     return desk
+
+
+def test_who_resumed_a_task_is_told(diamond: Desk):
+    """Also when it has gone on since."""
+    resumed = Try(2, "resumed", outcome="Failed", by="ann", reason="it is paid")
+    told = History((Try(1, "first", outcome="Suspended"), resumed))
+    ended = FailTask(id="run/d:right", version=1, retry_in=NEVER, history=told.to_text())
+    diamond.do(
+        Take(pid="w", incarnation="1", group="default", names=("diamond/right",), free=1), ended
+    )
+    assert "try 2 was resumed by ann (it is paid)" in " ".join(typed("tree", "d").lines)
 
 
 def test_a_run_is_drawn_once_and_whole(diamond: Desk):

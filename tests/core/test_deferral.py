@@ -323,7 +323,8 @@ def test_people_wake_a_task_with_a_value(world: World, spec: c.TriggerSpec) -> N
     deferred(world, spec, 5_000)
     world.ok(wake(reason="it was paid in cash"))
     found = resumed(world)
-    assert (found.event.state, found.event.value) == ("resolved", '{"data":"bW9yZQ=="}')
+    assert found.event.state == "resolved"
+    assert msgspec.json.decode(found.event.value)["data"] == "bW9yZQ=="
     assert (found.event.by, found.event.reason) == ("ann", "it was paid in cash")
     if spec.kind == "Event":
         assert world.promise("paid").is_pending
@@ -359,6 +360,30 @@ def test_people_give_a_wait_more_time(world: World, spec: c.TriggerSpec) -> None
     found = resumed(world)
     assert (found.event.state, found.event.settled_at) == ("rejected_timedout", 5_900)
     assert f"{OWN}.cancel" not in world.dump().promises
+
+
+def test_who_woke_it_stays_with_the_promise(world: World) -> None:
+    """The task forgets its wait when it goes on."""
+    deferred(world, r.trigger("Poll"))
+    world.ok(c.WakeTask(id=NODE, exit_id="now", by="ann", reason="it is paid"))
+    event = resumed(world).event
+    assert (event.by, event.reason) == ("ann", "it is paid")
+    headers = msgspec.json.decode(world.dump().promises[event.id].value)["headers"]
+    assert headers == {"layby:by": "ann", "layby:reason": "it is paid"}
+
+
+@pytest.mark.parametrize(
+    "spec", [r.trigger("Delay", ms=2_000), r.trigger("Poll")], ids=lambda spec: spec.kind
+)
+def test_who_gave_it_more_time_has_not_ended_it(world: World, spec: c.TriggerSpec) -> None:
+    """It fires by itself, or its new time is up."""
+    deferred(world, spec, 1_000)
+    world.ok(c.ExtendWait(id=NODE, exit_id="more", timeout=5_000, by="me", reason="patience"))
+    assert "was moved by me" in (world.task(NODE).waiting_on or "")
+    world.tick(6_000)
+    event = resumed(world).event
+    assert (event.by, event.reason) == ("", "")
+    assert "patience" not in (world.task(NODE).resume or "")
 
 
 def test_a_wait_may_last_for_ever_after_all(world: World) -> None:

@@ -19,6 +19,7 @@ from layby import (
     triggers,
 )
 from layby.core.commands import ExtendWait, WakeTask
+from layby.core.questions import settled_by
 from layby.testing import virtual_test
 from layby.worker.deferring import Deferred, new_deferral
 from tests.helpers.workers import crashing, flow_of, look, promises, rows, settled_down
@@ -472,6 +473,23 @@ async def test_people_wake_it_and_move_its_deadline():
         assert (await runner.client.send(wake)).is_ok
         assert await run.result() == {"got": None}
         assert promises(runner)["paid"].is_pending
+        first, last = (await look(run, "races")).tries
+        assert (first.by, last.by, last.reason) == (None, "ann", "paid in cash")
+        assert last.event is not None
+        assert settled_by(promises(runner)[last.event]) == ("ann", "paid in cash")
+
+
+@virtual_test
+async def test_who_moved_its_deadline_is_not_who_woke_it():
+    """It fires by itself."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(races), run_id="r")
+        await asyncio.sleep(1)
+        extend = ExtendWait(id="run/r:races", exit_id="more", timeout=100_000, by="me")
+        assert (await runner.client.send(extend)).is_ok
+        await runner.resolve("paid", 1)
+        await run.result()
+        assert (await look(run, "races")).tries[-1].by is None
 
 
 # --- triggers that run code: here by hand, as a manager would ----------------------------------

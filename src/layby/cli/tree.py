@@ -143,7 +143,7 @@ def _task_branches(root_id: str, status: RunStatus, shape: Shape) -> dict[str, B
     for task_id in shape.after:
         execution = status.tasks[task_id]
         kept = f"kept from life {execution.life}" if execution.life < status.life else ""
-        said = (_after(task_id, shape), kept, _says(execution))
+        said = (_after(task_id, shape), kept, _says(execution), _resumed_by(execution))
         told = "; ".join(each for each in said if each)
         branch = Branch(
             execution.task_execution_id, execution.status, told, execution.traceback.rstrip()
@@ -154,6 +154,15 @@ def _task_branches(root_id: str, status: RunStatus, shape: Shape) -> dict[str, B
         above = status.tasks[before[-1]].task_execution_id if before else root_id
         branches[above].children.append(branches[status.tasks[task_id].task_execution_id])
     return branches
+
+
+def _resumed_by(execution: TaskExecution) -> str:
+    """Who ended its waits by hand."""
+    return ", ".join(
+        f"try {each.number} was resumed by {each.by}{f' ({each.reason})' if each.reason else ''}"
+        for each in execution.tries
+        if each.by
+    )
 
 
 def _codes(status: RunStatus) -> str:

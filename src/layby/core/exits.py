@@ -11,6 +11,7 @@ from layby.core.fields import NOTHING, Int64, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis, Promise, Task, Wait, deadline
+from layby.core.questions import BY, REASON
 from layby.core.replies import ExitData, Reply, ok, refuse
 from layby.core.resumption import Resumption, clean_up_id, deadline_id, own_id
 from layby.core.settlement import end_deferral, settle, settle_all, stop_waiting
@@ -66,8 +67,8 @@ def wake(d: Draft, c: WakeTask) -> Reply:
 
 
 def wake_deferred(d: Draft, c: WakeTask, task: Task, waited: Resumption) -> Reply:
-    told = waited.told(c.exit_id, c.by, c.reason)
-    state, value = promises.settle_state(c.state), birth.encoded(c.value)
+    told = replace(waited, exit_id=c.exit_id)
+    state, value = promises.settle_state(c.state), birth.encoded(_signed(c))
     if waited.own:
         d.put_task(task.resuming(told))
         settle(d, _there(d, waited.trigger), state, value)
@@ -76,6 +77,12 @@ def wake_deferred(d: Draft, c: WakeTask, task: Task, waited: Resumption) -> Repl
         settle(d, created, state, value)
         end_deferral(d, task, told.ended(c.own_id))
     return ok(ExitData(d.tasks[c.id]))
+
+
+def _signed(c: WakeTask) -> Value:
+    """Who did it, and why, stays with the promise: the task forgets its wait when it goes on."""
+    told = {name: text for name, text in ((BY, c.by), (REASON, c.reason)) if text}
+    return replace(c.value, headers={**(c.value.headers or {}), **told}) if told else c.value
 
 
 @declare("layby.task.extend", sender=Sender.CLIENT, answer=ExitData)
@@ -101,7 +108,7 @@ def extend(d: Draft, c: ExtendWait) -> Reply:
 
 def extend_deferred(d: Draft, c: ExtendWait, task: Task, waited: Resumption) -> Reply:
     ends_at = None if c.timeout is None else deadline(d.now, c.timeout)
-    moved = _moved(d, c, waited.told(c.exit_id, c.by, c.reason), ends_at)
+    moved = _moved(d, c, replace(waited, exit_id=c.exit_id, by=c.by, reason=c.reason), ends_at)
     for each in moved.awaited:
         if each not in waited.awaited:
             promises.add_wait(d, each, task.id)

@@ -76,3 +76,11 @@ def misfit(promise: Promise, value: Value) -> Reply | None:
         return refuse(400, "Invalid answer: it is not JSON")
     problem = question.problem_with(answer)
     return None if problem is None else refuse(400, f"Invalid answer: {problem}")
+
+
+def settled_by(promise: Promise) -> tuple[str, str]:
+    """Who has settled it and why, as its value says; empty where that is not known."""
+    if f'"{BY}":' not in promise.value and f'"{REASON}":' not in promise.value:
+        return "", ""
+    headers = _read_value(promise.value).headers or {}
+    return headers.get(BY, ""), headers.get(REASON, "")

@@ -55,7 +55,7 @@ class Resumption(Struct, frozen=True, omit_defaults=True, gc=False):
     won: str | None = None
     """The promise that has ended the wait; None while it lasts. Decided once."""
     by: str = ""
-    """Who ended the wait, or moved its deadline, if it was a person."""
+    """Who ended the wait, if it was a person; until then, who moved its deadline."""
     reason: str = ""
     exit_id: str | None = None
     """Which call of a person changed it last."""
@@ -85,9 +85,6 @@ class Resumption(Struct, frozen=True, omit_defaults=True, gc=False):
 
     def ended(self, won: str) -> "Resumption":
         return replace(self, won=won)
-
-    def told(self, exit_id: str, by: str, reason: str) -> "Resumption":
-        return replace(self, exit_id=exit_id, by=by, reason=reason)
 
     def to_text(self) -> str:
         return _encode(self).decode()

@@ -10,7 +10,9 @@ the holder has said that the body has ended, or is gone.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from layby.core import trigger_ends
 from layby.core.address import inbox_of
@@ -26,8 +28,10 @@ from layby.core.model import (
     later,
     root_of,
 )
+from layby.core.questions import settled_by
 from layby.core.resumption import Resumption
 
+MAX_WHO_CHARS: Final = 1_000
 Settler = Literal["holder", "holder that goes on", "somebody else"]
 """Who settles: the task's holder, whose body has ended unless it says otherwise, or another."""
 
@@ -126,6 +130,7 @@ def end_deferral(d: Draft, task: Task, ended: Resumption, awaited: str = "") -> 
     The wait for `awaited` is dropped by whoever has settled that.
     """
     won = ended.won or ""
+    ended = _with_who(d, ended)
     for other in ended.awaited:
         if other != awaited:
             stop_waiting(d, Wait(other, task.id))
@@ -135,6 +140,13 @@ def end_deferral(d: Draft, task: Task, ended: Resumption, awaited: str = "") -> 
     else:
         d.put_task(resumed)
     settle_all(d, [*trigger_ends.cancelled(d, trigger_ends.losers(ended, won), "its wait is over")])
+
+
+def _with_who(d: Draft, ended: Resumption) -> Resumption:
+    """Who has ended it stands in what it ended with; who moved its deadline before has not."""
+    won = d.promise(ended.won or "")
+    by, reason = ("", "") if won is None else settled_by(won)
+    return replace(ended, by=by[:MAX_WHO_CHARS], reason=reason[:MAX_WHO_CHARS])
 
 
 def stop_waiting(d: Draft, wait: Wait) -> None:

@@ -15,6 +15,8 @@ from layby.core.replies import Resumed
 
 MAX_TRIES: Final = 20
 MAX_SPANS: Final = 50
+MAX_WHO_CHARS: Final = 200
+"""Of who resumed a try and why; the promise that resumed it has all of it."""
 
 SpanKind = Literal["queued", "running", "parked"]
 Why = Literal["first", "retry", "resumed", "recovered", "continued", "other code"]
@@ -49,6 +51,9 @@ class Try(Struct, frozen=True, gc=False, omit_defaults=True):
     """The function that it began at, if not at that of the task."""
     event: str | None = None
     """The promise that resumed it: its value is the payload."""
+    by: str | None = None
+    """Who resumed it, if it was a person."""
+    reason: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -81,7 +86,7 @@ class TaskHistory:
         resumed: Resumed | None = None,
     ) -> None:
         self._code = code
-        self._resumed = None if resumed is None else (resumed.name, resumed.event.id)
+        self._resumed = resumed
         self._history = read_history(task.history)
         self._try_number = task.try_number
         self._queued_at = queued_at
@@ -167,17 +172,21 @@ def started(
     now: Millis,
     queued_at: Millis | None = None,
     code: str | None = None,
-    resumed: tuple[str | None, str] | None = None,
+    resumed: Resumed | None = None,
 ) -> History:
     """A worker has claimed the task. A try still open then was lost with its worker."""
     if history.last is not None and history.last.number >= try_number:
         return history
     history = without_gap(ended(history, now, "Lost"), try_number)
     queued = () if queued_at is None else (Span("queued", min(queued_at, now), now),)
-    callback, event = resumed or (None, None)
-    spans = (*queued, Span("running", now))
-    begun = Try(try_number, why, spans, code=code, callback=callback, event=event)
-    return _folded(history, begun)
+    begun = Try(try_number, why, (*queued, Span("running", now)), code=code)
+    return _folded(history, begun if resumed is None else _begun_by(begun, resumed))
+
+
+def _begun_by(begun: Try, resumed: Resumed) -> Try:
+    event = resumed.event
+    by, reason = (text[:MAX_WHO_CHARS] or None for text in (event.by, event.reason))
+    return replace(begun, callback=resumed.name, event=event.id, by=by, reason=reason)
 
 
 def without_gap(history: History, try_number: int) -> History:
