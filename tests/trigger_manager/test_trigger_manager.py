@@ -255,6 +255,19 @@ async def test_arguments_that_no_longer_fit():
 
 
 @virtual_test
+async def test_arguments_of_a_built_in_that_never_fit():
+    """As another language may store them: `why` does not send anybody to change settings."""
+    access = TriggerAccess(hosts=("127.0.0.1",))
+    async with trigger_world() as world, world.manager(BOTH, access=access):
+        await world.put("wrong", ("HttpPoll", {"url": "http://127.0.0.1/", "method": "DELETE X"}))
+        await asyncio.sleep(1)
+        told = await _why(world, "wrong")
+    assert "method" in told
+    assert "no change of settings will help" in told
+    assert "whoever wakes or cancels the task" in told
+
+
+@virtual_test
 async def test_polling_that_is_off():
     """Nobody takes it, and `why` names the setting."""
     async with trigger_world() as world, world.manager(BOTH):

@@ -1,6 +1,7 @@
 """Classes by name: what can be registered, stored and read again."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,3 +141,27 @@ def test_mistakes_in_arguments(made):
     """They are told in the task that makes them."""
     with pytest.raises(UsageError):
         made()
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "named"),
+    [
+        (triggers.HttpPoll, {"url": "https://e.org", "status": ("200",)}, "status of HttpPoll"),
+        (triggers.HttpPoll, {"url": "https://e.org", "status": 200}, "status of HttpPoll"),
+        (triggers.HttpPoll, {"url": "https://e.org", "method": "DELETE X"}, "method of HttpPoll"),
+        (triggers.HttpPoll, {"url": "https://e.org", "every": 0}, "every of HttpPoll"),
+        (triggers.HttpPoll, {"url": "https://e.org", "every": "1"}, "every of HttpPoll"),
+        (triggers.HttpPoll, {"url": "https://e.org", "json": object()}, "json of HttpPoll"),
+        (triggers.HttpPoll, {"url": "https://e.org", "until": "/a"}, "until of HttpPoll"),
+        (triggers.HttpPoll, {"url": "http://[::1"}, "url of HttpPoll"),
+        (triggers.HttpPoll, {"url": "http://e.org:99999"}, "url of HttpPoll"),
+        (triggers.HttpPoll, {"url": 7}, "url of HttpPoll"),
+        (triggers.FileExists, {"path": Path("/a")}, "path of FileExists"),
+        (triggers.SqlPoll, {"connection": "s", "query": b"SELECT 1"}, "query of SqlPoll"),
+        (Asked, {"key": "k", "max_errors": 1.5}, "max_errors of Asked"),
+    ],
+)
+def test_a_wrong_argument_is_named(kind, given, named):
+    """By whoever makes the trigger, since nobody could run it."""
+    with pytest.raises(UsageError, match=named):
+        kind(**given)

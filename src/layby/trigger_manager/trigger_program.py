@@ -15,7 +15,7 @@ from layby.core.commands import Value
 from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
 from layby.core.resumption import CANCELS
-from layby.errors import ContextError, LaybyError, TriggerError
+from layby.errors import ContextError, LaybyError, TriggerError, UsageError
 from layby.program import Failure, LoadedTask, Mode, UnfitCode, Verdict
 from layby.trigger_manager.access_checks import AccessChecks
 from layby.trigger_manager.shared_polls import SharedPolls
@@ -28,6 +28,7 @@ from layby.wire.call_format import Call
 from layby.wire.json_values import error_text
 from layby.worker.exit_requests import is_exit_request
 from layby.workflow.code_names import name_of_code
+from layby.workflow.trigger_reasons import NO_SETTING_HELPS
 
 logger = logging.getLogger(__name__)
 
@@ -77,13 +78,21 @@ class TriggerProgram:
         name = claim.task.name or ""
         code = code_for(name, self.codes)
         try:
-            trigger = self._registry.restored(name, json_values.from_text(claim.promise.param))
+            trigger = self._restored(name, claim)
             self._checks.check(trigger)
         except LaybyError as error:
             raise UnfitCode(str(error), code) from error
         if f'"{CANCELS}":' in claim.promise.tags:
             return LoadedCancel(claim, trigger, code)
         return LoadedTrigger(self, claim, trigger, code)
+
+    def _restored(self, name: str, claim: Claim) -> Trigger:
+        try:
+            return self._registry.restored(name, json_values.from_text(claim.promise.param))
+        except LaybyError as error:
+            if name in self._registry.own_code:  # other code may fit
+                raise
+            raise UsageError(f"{error}; {NO_SETTING_HELPS}") from error
 
     async def load(self, claim: Claim) -> LoadedTask:
         return self.load_now(claim)

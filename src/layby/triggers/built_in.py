@@ -4,13 +4,13 @@ stands in `file_polls.py`, `http_polls.py` and `sql_polls.py`, which a trigger m
 
 from pathlib import PurePath
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct, field
 
 from layby.errors import UsageError
 from layby.triggers.conditions import Compare
-from layby.triggers.polled import PolledTrigger
+from layby.triggers.polled import PolledTrigger, check_pace, check_types
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 Scalar = str | int | float | bool | None
@@ -40,7 +40,8 @@ class FileExists(PolledTrigger, frozen=True):
     settled_for: float = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_types(self, FileExists)
+        check_pace(self)
         if not PurePath(self.path).is_absolute() or "\0" in self.path:
             raise UsageError(
                 f"FileExists needs an absolute path, got {self.path!r}: another process looks "
@@ -67,8 +68,9 @@ class HttpPoll(PolledTrigger, frozen=True):
     """Seconds for one request."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        parts = urlsplit(self.url)
+        check_types(self, HttpPoll)
+        check_pace(self)
+        parts = _parts_of(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"HttpPoll needs an http:// or https:// URL, got {self.url!r}")
         if parts.username is not None or parts.password is not None:
@@ -80,6 +82,15 @@ class HttpPoll(PolledTrigger, frozen=True):
             raise UsageError(f"HttpPoll takes {MAX_HEADERS} headers, and a timeout of up to 300 s")
         if self.json is not None and self.method in ("GET", "HEAD"):
             raise UsageError(f"{self.method} carries no JSON: give method='POST'")
+
+
+def _parts_of(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is read only now
+    except ValueError as error:
+        raise UsageError(f"url of HttpPoll cannot be parsed: {error}, in {url!r:.100}") from None
+    return parts
 
 
 class SqlPoll(PolledTrigger, frozen=True):
@@ -97,7 +108,8 @@ class SqlPoll(PolledTrigger, frozen=True):
     """Seconds for one query."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_types(self, SqlPoll)
+        check_pace(self)
         if not self.query.strip() or not 0 < self.timeout <= 300:
             raise UsageError("SqlPoll needs a query, and a timeout of up to 300 s")
 

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
+
+import msgspec
 
 from layby.core.pauses import spread
 from layby.errors import LaybyError, UsageError
@@ -10,6 +13,9 @@ from layby.triggers.base_trigger import Trigger
 
 LONGEST_RETRY_AFTER_S: Final = 86_400.0
 """A service that asks for more patience than a day is asked again after a day."""
+
+_NO_TEXT: Final = (bytes, bytearray, memoryview)
+"""They would be stored as base64, where nobody expects it."""
 
 
 class RetryAfter(LaybyError):
@@ -38,10 +44,27 @@ class PolledTrigger(
     max_errors: int = 10
 
     def __post_init__(self) -> None:
+        check_types(self, PolledTrigger)
         check_pace(self)
 
     def poll(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} is asked by a trigger manager only")
+
+
+def check_types(given: PolledTrigger, declared: type[PolledTrigger]) -> None:
+    """Of the fields that a class declares: what is wrong here could not be read where it runs."""
+    for name, kind in _types_of(declared).items():
+        try:
+            plain = msgspec.to_builtins(getattr(given, name), builtin_types=_NO_TEXT)
+            msgspec.convert(plain, kind)
+        except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
+            what = f"{name} of {type(given).__name__}"
+            raise UsageError(f"{what}: {error}, in {getattr(given, name)!r:.100}") from None
+
+
+@cache
+def _types_of(declared: type[PolledTrigger]) -> dict[str, Any]:
+    return {each.name: each.type for each in msgspec.structs.fields(declared)}
 
 
 def check_pace(given: PolledTrigger) -> None:

@@ -35,6 +35,7 @@ from layby.workflow.trigger_reasons import (
     is_trigger,
     refused_trigger,
     untaken_trigger,
+    who_mends_trigger,
     who_runs_trigger,
 )
 
@@ -464,7 +465,7 @@ def _who_fits(about: Explanation) -> str:
     if about.able_workers:
         return "a free slot of such a worker"
     if is_trigger(_task(about)):
-        return "whoever changes that, in a server or in a worker"
+        return who_mends_trigger(_task(about))
     return _fitting(_task(about))
 
 

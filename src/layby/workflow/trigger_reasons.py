@@ -12,6 +12,9 @@ _ALLOWED_BY: Final = {
 }
 """The settings that turn layby's own polling triggers on."""
 
+NO_SETTING_HELPS: Final = "no change of settings will help"
+"""Said of arguments that fit no process, whatever it may reach."""
+
 
 def is_trigger(task: Task) -> bool:
     return task.group == TRIGGER_GROUP
@@ -33,6 +36,13 @@ def refused_trigger(told: str) -> str:
     """`told` is the sentence that core has made of what the last manager said."""
     why = told.partition(" takes it: ")[2] or told
     return f"cannot be run as it is: {why}"
+
+
+def who_mends_trigger(task: Task) -> str:
+    """Of one that was refused."""
+    if NO_SETTING_HELPS in (task.waiting_on or ""):
+        return "whoever wakes or cancels the task that waits for it"
+    return "whoever changes that, in a server or in a worker"
 
 
 def who_runs_trigger(task: Task, able: int) -> str:
