@@ -199,8 +199,8 @@ def test_a_worker_that_lost_its_lease_starts_over(elsewhere: Elsewhere, how: str
             await soon(lambda: bodies.begun)
             first = runner.worker.incarnation
             await lose_lease(elsewhere, runner, how)
-            await soon(lambda: bodies.ended == ["cancelled"])
-            await soon(lambda: len(bodies.begun) == 2)
+            await soon(lambda: "cancelled" in bodies.ended)
+            await soon(lambda: len(bodies.begun) >= 2)  # on a busy machine it is lost again
             assert runner.worker.incarnation != first
             bodies.gate.set()
             async with asyncio.timeout(10):
