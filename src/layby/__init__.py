@@ -37,7 +37,8 @@ from layby.errors import (
 
 if TYPE_CHECKING:
     from layby import waits
-    from layby.runner import BlockingRunner, Retention, Run, Runner, Schedule, Settlement, run
+    from layby.runner import Retention, Run, Runner, Schedule, Settlement
+    from layby.runner.blocking_runner import BlockingRunner, run
     from layby.trigger_manager.trigger_access import NamedSecret, TriggerAccess
     from layby.worker.approval_requests import Approval, ApprovalAnswer
     from layby.worker.blocking_handle import BlockingHandle
@@ -106,7 +107,7 @@ _HOMES: Final = {
     "Approval": "layby.worker.approval_requests",
     "ApprovalAnswer": "layby.worker.approval_requests",
     "BlockingHandle": "layby.worker.blocking_handle",
-    "BlockingRunner": "layby.runner",
+    "BlockingRunner": "layby.runner.blocking_runner",
     "Context": "layby.workflow.context",
     "NamedSecret": "layby.trigger_manager.trigger_access",
     "Retention": "layby.runner",
@@ -122,7 +123,7 @@ _HOMES: Final = {
     "TriggerAccess": "layby.trigger_manager.trigger_access",
     "Workflow": "layby.workflow.workflow",
     "current_handle": "layby.worker.handle",
-    "run": "layby.runner",
+    "run": "layby.runner.blocking_runner",
     "task": "layby.workflow.task",
 }
 _PACKAGES: Final = ("executors", "waits", "workflow")
