@@ -253,6 +253,7 @@ async def test_a_loop_that_is_busy_for_a_moment_is_left_alone():
         assert host.managers == before
 
 
+@pytest.mark.files_only("it looks into the store from another thread")
 @on_loop
 async def test_nothing_is_started_where_nothing_may_run():
     """On a shared store without access, and without classes of users: not even a holder."""

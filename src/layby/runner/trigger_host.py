@@ -14,7 +14,7 @@ from layby.clock import virtual_clock
 from layby.core.commands import FailTask, FinishTask, LeaveWorker
 from layby.core.waits import Polling
 from layby.errors import LaybyError, TriggerError
-from layby.runner.trigger_thread import BlockingTrigger, Opened, TriggerThread
+from layby.runner.trigger_thread import BlockingTrigger, OpenedManager, TriggerThread
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.trigger_manager.trigger_manager import CAPACITY, TriggerConfig, TriggerManager
 from layby.triggers.built_in import BUILT_IN
@@ -57,7 +57,7 @@ class TriggerHost:
         self._capacity = capacity
         self._loop = asyncio.get_running_loop()
         self._is_virtual = virtual_clock.get() is not None
-        self._opened: list[Opened] = []
+        self._opened: list[OpenedManager] = []
         self._thread: TriggerThread | None = None
         self._has_own = False
         self._place = 1
@@ -81,13 +81,13 @@ class TriggerHost:
                 await asyncio.wait([task])
         if self._thread is not None:
             await self._thread.stop()
-        for _, close in self._opened:
-            await close()
+        for opened in self._opened:
+            await opened.close()
 
     @property
     def managers(self) -> list[TriggerManager]:
         own = [] if self._own is None else [self._own]
-        return [*(manager for manager, _ in self._opened), *own]
+        return [*(opened.manager for opened in self._opened), *own]
 
     def polling(self, trigger_id: str) -> Polling | None:
         found = (manager.polling(trigger_id) for manager in self.managers)
@@ -95,7 +95,9 @@ class TriggerHost:
 
     # --- starting ------------------------------------------------------------------------
 
-    async def _open(self, registry: TriggerRegistry, access: TriggerAccess, name: str) -> Opened:
+    async def _open(
+        self, registry: TriggerRegistry, access: TriggerAccess, name: str
+    ) -> OpenedManager:
         """In the loop that the manager is to run in."""
         link = self._link.beside()
         config = TriggerConfig(
@@ -109,23 +111,16 @@ class TriggerHost:
         manager = TriggerManager(
             link.client, config, link.now, link.elapsed, registry=registry, access=access
         )
+        opened = OpenedManager(manager, _nothing if link is self._link else link.close)
         try:
             await link.join(manager.worker)
         except BaseException:
-            await manager.abort()
+            await opened.abandon()
             raise
         manager.start()
+        return opened
 
-        async def close() -> None:
-            try:
-                await manager.stop()
-            finally:
-                if link is not self._link:
-                    await link.close()
-
-        return manager, close
-
-    async def _open_own(self) -> Opened:
+    async def _open_own(self) -> OpenedManager:
         number = "" if self._place == 1 else str(self._place)
         return await self._open(self._registry, TriggerAccess(), f"triggers{number}")
 
@@ -196,3 +191,7 @@ def _end_of(culprit: BlockingTrigger) -> FailTask | FinishTask:
         return FinishTask(id=culprit.id, version=culprit.version, value=culprit.found)
     error = json_values.error_value(TriggerError(culprit.told))
     return FailTask(id=culprit.id, version=culprit.version, error=error)
+
+
+async def _nothing() -> None:
+    """Whose link it is closes it."""

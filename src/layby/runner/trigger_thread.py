@@ -32,8 +32,27 @@ START_S: Final = 30.0
 STOP_S: Final = 8.0
 REMEDY: Final = "await something there, or call it with asyncio.to_thread"
 
-Opened = tuple[TriggerManager, Callable[[], Awaitable[None]]]
-"""A manager that has started, and what closes it and its link."""
+
+class OpenedManager:
+    """A manager that has started, and what closes its link, if that is its own."""
+
+    def __init__(self, manager: TriggerManager, close_link: Callable[[], Awaitable[None]]) -> None:
+        self.manager = manager
+        self._close_link = close_link
+
+    async def close(self) -> None:
+        """Hand its triggers over."""
+        try:
+            await self.manager.stop()
+        finally:
+            await self._close_link()
+
+    async def abandon(self) -> None:
+        """Its triggers belong to others by now."""
+        try:
+            await self.manager.abort()
+        finally:
+            await self._close_link()
 
 
 class BlockingTrigger(Struct, frozen=True):
@@ -49,7 +68,7 @@ class BlockingTrigger(Struct, frozen=True):
 class TriggerThread:
     """`open_manager` is called in the thread."""
 
-    def __init__(self, open_manager: Callable[[], Awaitable[Opened]]) -> None:
+    def __init__(self, open_manager: Callable[[], Awaitable[OpenedManager]]) -> None:
         self._open = open_manager
         self._ends = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -157,16 +176,13 @@ class TriggerThread:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
-            manager, close = await self._open()
+            opened = await self._open()
         except BaseException as error:  # noqa: BLE001 - raised where it was started
             self._tell(self._fail, error)
             return
-        self._tell(self._succeed, manager)
+        self._tell(self._succeed, opened.manager)
         await self._ends.wait()
-        if self._is_abandoned:
-            await manager.abort()
-        else:
-            await close()
+        await (opened.abandon() if self._is_abandoned else opened.close())
 
     def _succeed(self, manager: TriggerManager) -> None:
         if not self._started.done():

@@ -26,7 +26,7 @@ def is_words(address: str) -> bool:
 
 def without_password(address: str) -> str:
     """The same text, whatever it is, for a message or a log."""
-    if is_postgres(address) and "://" not in address:
+    if is_postgres(address) and "://" not in address and "@" in address:
         return f"{address.partition(':')[0]}:{HIDDEN}"
     return _QUERY.sub(rf"\1={HIDDEN}", _USER.sub(rf"\1:{HIDDEN}@", address))
 
