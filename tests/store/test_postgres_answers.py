@@ -63,7 +63,8 @@ def test_locks_of_a_connection_that_was_lost_are_not_waited_for(
     run, is_cut = session._run, threading.Event()
 
     def cut_before_the_commit(statements):
-        if ("COMMIT", None) in statements and not is_cut.is_set():
+        writes = any("promises" in str(text) for text, _ in statements)  # not a look at the clock
+        if ("COMMIT", None) in statements and writes and not is_cut.is_set():
             is_cut.set()
             run(statements[:-1])
             link.cut("near")
