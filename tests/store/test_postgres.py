@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from layby.clock import SystemClock
 from layby.core import commands as c
+from layby.core.footprint import Footprint
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
@@ -46,6 +47,26 @@ def opened(url: str) -> PostgresStore:
 def engine(url: str) -> Iterator[Engine]:
     with running(url) as engine:
         yield engine
+
+
+# --- pipelines ---------------------------------------------------------------------------
+
+
+def test_only_the_first_error_of_a_pipeline_is_told(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that follow from it are not logged: nobody could do anything about them."""
+    with closing(opened(url)) as store:
+        session = store._session
+        session.begin()
+        session.execute("SELECT 1 / 0")
+        for _ in range(100):  # their refusals come back while others are still being sent
+            session.execute(f"SELECT '{'x' * 100_000}'")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            session.commit()
+        session.roll_back()
+        assert store.load(Footprint(ids={"p"}), now=0).promises.get("p") is None
+    assert caplog.records == []
 
 
 # --- addresses ---------------------------------------------------------------------------

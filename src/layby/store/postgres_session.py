@@ -8,7 +8,8 @@ not use it. Such a migration waits for those that have asked, and whoever asks l
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any, Final, TypeVar, cast, get_args
 
@@ -221,7 +222,7 @@ class PostgresSession:
             return self._run_first(connection, statements)
         if len(statements) == 1:
             return [_execute(connection, *statements[0])]
-        with connection.pipeline():
+        with _pipeline(connection):
             return [_execute(connection, *each) for each in statements]
 
     def _run_first(
@@ -230,7 +231,7 @@ class PostgresSession:
         """The same, and begin. On a schema that is too new they may fail for just that reason."""
         asked: Cursor | None = None
         try:
-            with connection.pipeline():
+            with _pipeline(connection):
                 _execute(connection, self._begin, None)
                 asked = _execute(connection, OLDEST_CODE, ())
                 found = [_execute(connection, *each) for each in statements]
@@ -245,6 +246,22 @@ class PostgresSession:
         if row is not None and row[0] > self._newest:
             why = f"a newer layby has migrated it, and it {too_new(row[0])}"
             raise StoreMigrated(f"{self._connector.name}: {why}, then restart this process")
+
+
+@contextmanager
+def _pipeline(connection: psycopg.Connection[Any]) -> Generator[None]:
+    """Only the first error counts: psycopg would log those that follow from it, as warnings."""
+    first: psycopg.Error | None = None
+    try:
+        with connection.pipeline():
+            try:
+                yield
+            except psycopg.Error as error:
+                first = error
+    except psycopg.Error as error:
+        raise first or error from None
+    if first is not None:
+        raise first
 
 
 def _execute(connection: psycopg.Connection[Any], text: str, arguments: Arguments) -> Cursor:
