@@ -7,7 +7,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.footprint import Footprint
-from layby.core.queue import Entry, TakeKey, is_for
+from layby.core.queue import Entry, TakeKey, by_age, entry_of, is_for
 from tests.helpers import requests as r
 from tests.helpers.worlds import EVERY_BACKEND, Timed, World
 
@@ -31,6 +31,7 @@ def rows(chance: random.Random) -> Iterator[Timed]:
             yield r.run(f"run/{key}", chance.choice((5, 10**9)), m="", n="m"), at
             continue
         tags = {
+            "layby:priority": str((0, 0, 7, -3, 0)[number % 5]),
             "resonate:target": f"poll://any@layby.{group}",
             "layby:name": chance.choice(NAMES),
             "resonate:delay": str(chance.choice((0, NOW + 1))),
@@ -59,19 +60,24 @@ def test_either_store_finds_what_core_says(backend, seed: int) -> None:
     with World(backend, now=NOW) as world:
         script = sorted(rows(random.Random(seed)), key=lambda timed: timed[1])
         world.batch(script)
-        footprint = Footprint(takes=dict.fromkeys(KEYS, 1_000), take_count=1_000, since=NOW)
+        footprint = Footprint(
+            takes=dict.fromkeys(KEYS, 1_000), take_count=1_000, oldest=1_000, since=NOW
+        )
         with world.store.transaction():
             found = world.store.load(footprint, NOW).ready
             state = world.store.dump()
         for key in KEYS:
-            for queue in found[key]:
+            for queue in found[key][:3]:
                 expected: list[Entry] = sorted(
-                    (task.ready_at, task.id)
+                    entry_of(task)
                     for task in state.tasks.values()
                     if found[key].queue_of(task) is queue and is_for(key, task) and task.is_ready
                     if task.ready_at is not None and task.ready_at <= NOW
                     if state.promises[task.id].timeout_at > NOW
                 )
                 assert queue.entries == expected, key
+            nodes, oldest = found[key].nodes.entries, found[key].oldest.entries
+            has_priorities = any(negative for negative, _, _ in nodes)
+            assert oldest == (sorted(map(by_age, nodes)) if has_priorities else []), key
         assert any(each.nodes.entries for each in found.values())
         assert seed == 1 or any(each.refused.entries for each in found.values())

@@ -195,7 +195,13 @@ def run_of(schedule: Schedule, flow: str, root_id: str) -> StartRun:
         nodes=nodes(schedule.nodes),
         timeout=schedule.promise_timeout,
         param=msgspec.json.decode(schedule.promise_param, type=Value),
+        priority=priority(schedule),
     )
+
+
+def priority(schedule: Schedule) -> int:
+    """The priority of its runs."""
+    return birth.priority_of(msgspec.json.decode(schedule.promise_tags, type=Tags))
 
 
 def group(schedule: Schedule) -> str:
