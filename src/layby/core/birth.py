@@ -42,6 +42,11 @@ def schedule_of(tags: str) -> str | None:
     return _tags.decode(tags).get(SCHEDULE) if f'"{SCHEDULE}":' in tags else None
 
 
+def run_priority_of(tags: str) -> int:
+    """Of a run, by the encoded tags of its root."""
+    return priority_of(_tags.decode(tags)) if f'"{PRIORITY}":' in tags else 0
+
+
 def awaited_runs(tags: str) -> tuple[str, ...]:
     """Of the root of a run that was queued: the roots it was to wait for."""
     return _ids.decode(_tags.decode(tags)[AFTER]) if f'"{AFTER}":' in tags else ()

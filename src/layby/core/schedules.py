@@ -201,7 +201,7 @@ def run_of(schedule: Schedule, flow: str, root_id: str) -> StartRun:
 
 def priority(schedule: Schedule) -> int:
     """The priority of its runs."""
-    return birth.priority_of(msgspec.json.decode(schedule.promise_tags, type=Tags))
+    return birth.run_priority_of(schedule.promise_tags)
 
 
 def group(schedule: Schedule) -> str:
