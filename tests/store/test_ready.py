@@ -113,7 +113,7 @@ def test_priorities_are_found_by_index() -> None:
         for statement, indexes in (
             (dialect.prior, {"promises_prior"}),
             (dialect.prior_by_name, {"promises_prior_names"}),
-            (dialect.front, {"promises_ready_nodes", "promises_refused", "promises_prior"}),
+            (dialect.front, {"promises_ready_nodes", "promises_refused"}),
             (dialect.by_name, {"promises_ready_names"}),
         ):
             told = store._connection.execute(f"EXPLAIN QUERY PLAN {statement}", given | names)

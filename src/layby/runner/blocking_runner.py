@@ -280,6 +280,7 @@ class BlockingSchedule:
         self.timezone = inner.timezone
         self.catch_up = inner.catch_up
         self.overlap = inner.overlap
+        self.priority = inner.priority
         self.last_run_at = inner.last_run_at
         self.skipped = inner.skipped
 
