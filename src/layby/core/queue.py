@@ -168,6 +168,18 @@ class Ready(tuple[Queue, Queue, Queue, Queue]):
     def oldest(self) -> Queue:
         return self[3]
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether nodes have priorities, as far as they were loaded."""
+        nodes = self.nodes.entries
+        return bool(self.oldest.entries or (nodes and (nodes[0][0] or nodes[-1][0])))
+
+    def by_age(self) -> Queue:
+        """The nodes by age; if all that were loaded as the oldest are gone, those that are left."""
+        if self.oldest.entries:
+            return self.oldest
+        return Queue(sorted(map(by_age, self.nodes.entries))) if self.is_mixed else self.nodes
+
     def add(self, task: Task) -> None:
         """A task that became ready within this batch."""
         queue, entry = self.queue_of(task), entry_of(task)
@@ -177,7 +189,8 @@ class Ready(tuple[Queue, Queue, Queue, Queue]):
         if self.oldest.entries:
             self.oldest.add(by_age(entry))
         elif task.priority:
-            self.oldest.replace(map(by_age, queue.entries), queue.end)
+            end = None if queue.end is None else by_age(queue.end)
+            self.oldest.replace(map(by_age, queue.entries), end)
 
     def queue_of(self, task: Task) -> Queue:
         if task.is_root:

@@ -282,13 +282,13 @@ class _Hand:
 
     def _is_mixed(self, left: Place) -> bool:
         """Whether the first one left may not be the oldest."""
-        if left.priority or self._ready.oldest.entries:
+        if left.priority or self._ready.is_mixed:
             return True
         return any(negative for negative, _, _ in self._beside(is_root=False))
 
     def _by_age(self) -> Iterator[tuple[Millis, Task, Promise]]:
         """Those that may be handed out, the oldest first, whatever their priorities."""
-        queue = self._ready.oldest if self._ready.oldest.entries else self._ready.nodes
+        queue = self._ready.by_age()
         beside = sorted(by_age(entry) for entry in self._beside(is_root=False))
         return self._usable(queue, is_root=False, beside=beside)
 
