@@ -153,6 +153,8 @@ BROKEN: dict[str, tuple[object, ...]] = {
     "named_life_exists  ": (settled("run/x"), root("run/x", lives=1)),
     "what_was_read_is_there": (promise("x"), task("x"), Wait("gone", "x", "read")),
     "what_was_read_is_there ": (promise("x"), promise("x.1"), task("x"), Wait("x.1", "x", "read")),
+    "turns_are_of_nodes": (settled("run/x"), root("run/x", priority=1)),
+    "turns_are_of_nodes ": (promise("x"), task("x", slots=0)),
     "tries_are_claims_that_began": (promise("x"), task("x", tries=1)),
     "tries_are_claims_that_began ": (promise("x"), task("x", version=1, ahead=True)),
     "deferred_waits_for_its_trigger": (settled("x"), task("x", state="fulfilled", resume=OPEN)),

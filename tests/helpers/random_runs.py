@@ -189,6 +189,8 @@ class _Writer:
                 after=tuple(before for before in names[:at] if self._chance(2)),
                 param=self._pick(_VALUES),
                 cleanup=at >= ordinary,
+                priority=self._pick((0, 0, 0, 0, 1, -1)),
+                slots=self._pick((1, 1, 1, 1, 2)),
             )
             for at, name in enumerate(names)
         )
@@ -244,6 +246,9 @@ class _Writer:
             embedded=self._chance(4),
             ahead=self._pick((0, 0, 0, 1, 2)),
             before=self._pick((None, None, None, None, self.now, self.now - 10)),
+            before_priority=self._pick((0, 0, 0, 1)),
+            oldest=self._chance(5),
+            slots=self._pick((0, 0, 1)),
             in_line=self._chance(4),
             begun=begun,
         )

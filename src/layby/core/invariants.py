@@ -281,6 +281,15 @@ def ready_only_while_pending(view: StateView) -> Violations:
             yield f"{task.state} task {task.id} has ready_at {task.ready_at}"
 
 
+def turns_are_of_nodes(view: StateView) -> Violations:
+    """Nothing else stands in line for slots."""
+    for task in view.state.tasks.values():
+        if (task.priority, task.slots) != (0, 1) and not task.is_node:
+            yield f"task {task.id}, which is not a node, has a priority or several slots"
+        if task.slots < 1:
+            yield f"task {task.id} needs {task.slots} slots"
+
+
 def tries_are_claims_that_began(view: StateView) -> Violations:
     """One ahead is acquired by a holder, and has not begun."""
     for task in view.state.tasks.values():
@@ -435,6 +444,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     count_equals_waits,
     clean_up_comes_last,
     ready_only_while_pending,
+    turns_are_of_nodes,
     tries_are_claims_that_began,
     waiting_since_while_waiting,
     refusals_are_of_nodes,

@@ -156,6 +156,10 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     """The layby group of the target; None for tasks that are dispatched by `execute`."""
     name: str | None = None
     kind: NodeKind | None = None
+    priority: int = 0
+    """Of a node: of those that are ready, one of higher priority begins first."""
+    slots: int = 1
+    """Of a node: how many slots of its worker its body holds."""
     state: TaskState = "pending"
     version: int = 0
     pid: str | None = None

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from layby.core.model import EMPTY, Holder, Message, Millis, Promise, PromiseState, Schedule, Task
+from layby.core.queue import Place
 
 
 class Reply(Struct, frozen=True):
@@ -118,7 +119,9 @@ class Claim(Struct, frozen=True):
 class TakeData(Struct, frozen=True):
     """`again`: nothing more to hand out now, but the queue changed under the take: ask again.
 
-    `oldest_left`: since when the oldest ready node left for this worker has been waiting.
+    `oldest_left`: since when the oldest ready node left for this worker has been waiting, and
+    `oldest_slots`: how many slots it needs, if several. `next_left`: the place of the one left
+    whose turn is first, unless that is the oldest, without a priority, and needs one slot.
     `look_at`: when to look again for a blocked task that this worker may try then.
     """
 
@@ -126,6 +129,20 @@ class TakeData(Struct, frozen=True):
     again: bool = False
     oldest_left: Millis | None = None
     look_at: Millis | None = None
+    oldest_slots: int | None = None
+    next_left: Place | None = None
+
+    @property
+    def oldest_place(self) -> Place | None:
+        """Of the oldest that is left; its priority is not told."""
+        if self.oldest_left is None:
+            return None
+        return Place(self.oldest_left, slots=self.oldest_slots or 1)
+
+    @property
+    def next_place(self) -> Place | None:
+        """Of the one left whose turn is first."""
+        return self.next_left or self.oldest_place
 
 
 class FinishData(Struct, frozen=True):

@@ -34,6 +34,7 @@ class Node(Struct, frozen=True, rename="camel"):
     """One vertex of a run: runs after all of `after` have settled, whatever their outcome.
 
     `cleanup`: it runs after the bodies of all nodes without this mark have ended as well.
+    `priority` is added to that of the run. `slots`: how many of its worker's its body holds.
     """
 
     id: str
@@ -42,6 +43,8 @@ class Node(Struct, frozen=True, rename="camel"):
     group: str | None = None
     param: Value = NOTHING
     cleanup: bool = False
+    priority: Int64 = 0
+    slots: Int64 = 1
 
 
 Awaited = tuple[str, WaitMode]
@@ -56,7 +59,8 @@ Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
 class StartRun(ById, frozen=True):
     """Create the root and all nodes at once; an existing run is answered as it is.
 
-    `timeout`: how long after now the run may take.
+    `timeout`: how long after now the run may take. `priority`: of all its nodes; what a node has of
+    its own is added.
     """
 
     name: str
@@ -65,6 +69,7 @@ class StartRun(ById, frozen=True):
     timeout: Int64 = NEVER
     param: Value = NOTHING
     take: Take | None = None
+    priority: Int64 = 0
 
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
@@ -103,7 +108,7 @@ def start(d: Draft, c: StartRun) -> Reply:
         return ok(RunData(existing, created=False))
     if taken_ids := _taken_ids(d, c):
         return refuse(409, f"Run '{c.id}': node ids already in use: {', '.join(taken_ids)}")
-    _create(d, c, d.now, tags_of(c.group, c.name, "root"))
+    _create(d, c, d.now, root_tags(c))
     return ok(RunData(d.promises[c.id], created=True, taken=take_next(d, c.take)))
 
 
@@ -115,13 +120,27 @@ def start_scheduled(
     `after`: roots of other runs that its first nodes wait for.
     """
     if birth.is_absent(d.promise(c.id)) and not _taken_ids(d, c):
-        tags = tags_of(c.group, c.name, "root") | {birth.SCHEDULE: schedule_id}
+        tags = root_tags(c) | {birth.SCHEDULE: schedule_id}
         if after:
             tags[birth.AFTER] = msgspec.json.encode(after).decode()
         _create(d, c, at, tags, after)
 
 
-def tags_of(group: str, name: str, kind: str) -> Tags:
+def root_tags(c: "StartRun | CreateRunSchedule") -> Tags:
+    tags = _tags_of(c.group, c.name, "root")
+    return tags | {birth.PRIORITY: str(c.priority)} if c.priority else tags
+
+
+def _node_tags(c: StartRun, node: Node) -> Tags:
+    tags = _tags_of(node.group or c.group, node.name, "node")
+    if priority := c.priority + node.priority:
+        tags[birth.PRIORITY] = str(priority)
+    if node.slots != 1:
+        tags[birth.SLOTS] = str(node.slots)
+    return tags
+
+
+def _tags_of(group: str, name: str, kind: str) -> Tags:
     return {birth.TARGET: target_of(group), birth.NAME: name, birth.KIND: kind}
 
 
@@ -139,7 +158,7 @@ def _create(
     ]
     create_after(d, c.id, timeout_at, birth.encoded(c.param), root_tags, at, awaited)
     for node in c.nodes:
-        node_id, tags = c.node_id(node.id), tags_of(node.group or c.group, node.name, "node")
+        node_id, tags = c.node_id(node.id), _node_tags(c, node)
         param = birth.encoded(node.param)
         if node.cleanup:
             ends = _ends_before(c, node, is_over=timeout_at <= d.now)
@@ -181,6 +200,7 @@ def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
     yield from validate.identifier(c.name, f"Name of run '{c.id}'")
     yield from validate.group(c.group)
     yield from validate.size(c.param, "param")
+    yield from validate.priority(c.priority, f"priority of run '{c.id}'")
     cleanups = sum(node.cleanup for node in c.nodes)
     dependencies = sum(len(node.after) for node in c.nodes)
     dependencies += cleanups * (len(c.nodes) - cleanups)
@@ -202,6 +222,8 @@ def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
         yield from validate.identifier(f"{run_id}:{node.id}" if node.id else "", "Node ID")
         yield from validate.identifier(node.name, f"Name of node '{node.id}'")
         yield from validate.group(node.group) if node.group is not None else ()
+        yield from validate.priority(node.priority, f"priority of node '{node.id}'")
+        yield from validate.slots(node.slots, f"slots of node '{node.id}'")
     yield from edge_problems(c.nodes)
 
 

@@ -85,6 +85,7 @@ from layby.workflow.outcome import ROOT_STATES, RunFilter
 from layby.workflow.reasons import not_halted
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
+from layby.workflow.turn_checks import check_fits, check_priority
 from layby.workflow.workflow import AnyTask, Workflow
 
 if TYPE_CHECKING:
@@ -348,19 +349,29 @@ class Runner:
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
+        priority: int = 0,
     ) -> Run:
         """Start a run and return at once. The same id is the same run, even after a restart.
 
         An existing run needs no context, and keeps the one it began with.
         A workflow may be given by its name, if it is registered here or a worker has published it.
+        Of tasks that are ready, those of runs of higher `priority` begin first; what a task has of
+        its own is added.
         """
         known = await self._found(flow)
         start_id = "" if run_id is None else new_request_id()
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
         timeout = deadline_ms(deadline)
+        check_priority(priority, "priority")
         try:
             command = plan.plan(
-                known, run_id, context, self._config.group, timeout, start_id=start_id
+                known,
+                run_id,
+                context,
+                self._config.group,
+                timeout,
+                start_id=start_id,
+                priority=priority,
             )
         except ContextError:
             if context is None and start_id and await self._exists(run_id, known.name):
@@ -387,10 +398,11 @@ class Runner:
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
+        priority: int = 0,
         timeout: Duration | None = None,  # noqa: ASYNC109 - how long the caller waits
     ) -> Context:
         """Start and wait for the result."""
-        run = await self.start(flow, context, run_id=run_id, deadline=deadline)
+        run = await self.start(flow, context, run_id=run_id, deadline=deadline, priority=priority)
         return await run.result(timeout)
 
     def register(self, code: Workflow | AnyTask) -> None:
@@ -413,6 +425,7 @@ class Runner:
         for definition in flow.tasks.values():
             if definition.rpc is not None:
                 check_can_serve(definition, self._config.group)
+        check_fits(flow, self._config.slots, self._config.group)
         if self._program.register(flow):
             self.worker.code_changed()
             if self._address != "memory:":  # which nobody else can see
@@ -502,6 +515,7 @@ class Runner:
         deadline: Duration | None = None,
         overlap: Overlap = "allow",
         replace: bool = False,
+        priority: int = 0,
     ) -> Schedule:
         """Start a run at every occurrence of the cron rule, read in this time zone.
 
@@ -529,6 +543,7 @@ class Runner:
             deadline=deadline,
             overlap=overlap,
             replace=replace,
+            priority=priority,
         )
         return await scheduling.create(self, command)
 

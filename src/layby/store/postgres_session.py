@@ -26,7 +26,7 @@ from layby.store.migrate import OLDEST_CODE, newest_known, too_new
 from layby.store.postgres_answers import END, UNKNOWN, Backend
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, is_lost
-from layby.store.session import Queued, Reading, packed
+from layby.store.session import Queued, Ranked, Reading, packed
 from layby.store.tables import ROWS, Table, encode
 
 T = TypeVar("T")
@@ -175,18 +175,19 @@ class PostgresSession:
 
     def queue(
         self, statement: str, arguments: Mapping[str, Any]
-    ) -> tuple[list[Queued], list[Queued], bool]:
+    ) -> tuple[list[Queued], list[Queued], bool, bool]:
         (cursor,) = self._ask([(_named(statement), arguments)])
-        nodes, roots, refused = ([row[1:] for row in found] for found in _sorted(cursor, 3))
-        return cast("list[Queued]", nodes), cast("list[Queued]", roots), bool(refused)
+        nodes, roots, refused, prior = ([row[1:] for row in found] for found in _sorted(cursor, 4))
+        found = cast("list[Queued]", nodes), cast("list[Queued]", roots)
+        return *found, bool(refused), bool(prior)
 
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]:
         (cursor,) = self._ask([(_named(statement), arguments)])
         return [row[0] for row in cursor.fetchall()]
 
-    def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]:
+    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
         (cursor,) = self._ask([(_named(statement), arguments)])
-        return cast("list[Queued]", cursor.fetchall())
+        return cast("list[Ranked]", cursor.fetchall())
 
     # --- writes --------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import msgspec
 from layby.errors import StoreError
 from layby.store.bulk import Bulk, Wide
 from layby.store.failures import explained
-from layby.store.session import QUEUED, TEXTS, Queued, Reading, packed
+from layby.store.session import QUEUED, RANKED, TEXTS, Queued, Ranked, Reading, packed
 
 T = TypeVar("T")
 
@@ -67,15 +67,16 @@ class SqliteSession:
 
     def queue(
         self, statement: str, arguments: Mapping[str, Any]
-    ) -> tuple[list[Queued], list[Queued], bool]:
-        nodes, roots, *has_refused = self.row(statement, arguments)
-        return QUEUED.decode(nodes), QUEUED.decode(roots), any(has_refused)
+    ) -> tuple[list[Queued], list[Queued], bool, bool]:
+        nodes, roots, *others = self.row(statement, arguments)
+        has_refused, has_prior = others or (0, 0)
+        return QUEUED.decode(nodes), QUEUED.decode(roots), bool(has_refused), bool(has_prior)
 
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]:
         return TEXTS.decode(self.row(statement, arguments)[0])
 
-    def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]:
-        return QUEUED.decode(self.row(statement, arguments)[0])
+    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
+        return RANKED.decode(self.row(statement, arguments)[0])
 
     def execute(self, statement: str, arguments: Sequence[Any] = ()) -> None:
         self._connection.execute(statement, arguments)

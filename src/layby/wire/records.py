@@ -225,6 +225,9 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     awaited: Json = UNSET
     kept_by: str | None = None
     """The process that has not said yet that its body has ended."""
+    priority: int | None = None
+    slots: int | None = None
+    """Only if it needs several."""
 
     @classmethod
     def of(cls, row: Task) -> "HeldTaskRecord":
@@ -255,6 +258,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             waiting_since=row.waiting_since,
             kept_by=row.pid if row.is_kept else None,
             lives=row.lives,
+            priority=row.priority or None,
+            slots=row.slots if row.slots > 1 else None,
         )
 
     def row(self) -> Task:
@@ -264,6 +269,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             group=self.group,
             name=self.name,
             kind=self.kind,
+            priority=self.priority or 0,
+            slots=self.slots or 1,
             state="suspended" if self.state == "deferred" else self.state,
             version=self.version,
             pid=self.pid or self.kept_by,

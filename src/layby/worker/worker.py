@@ -300,9 +300,9 @@ class Worker:
         self._gc_freezer.update(self.credit.parked)
         if self.is_stopping or not self._program.names:
             return
-        older = self.credit.older()
-        if older is not None:
-            self.spawn(self._take_now(older))
+        earlier = self.credit.earlier()
+        if earlier is not None:
+            self.spawn(self._take_now(earlier))
         self._standing.update()
         self._arm_overdue_timer()
 
@@ -349,7 +349,7 @@ class Worker:
 
     # --- takes ---------------------------------------------------------------------------
 
-    def take(self, ask: Ask, wait_ms: int = 0, *, in_line: bool = False) -> Take:
+    def take(self, ask: Ask, wait_ms: int = 0) -> Take:
         config = self.config
         return Take(
             pid=config.pid,
@@ -360,7 +360,9 @@ class Worker:
             free=ask.free,
             ahead=ask.ahead,
             before=ask.before,
-            in_line=in_line,
+            before_priority=ask.before_priority,
+            oldest=ask.oldest,
+            slots=config.slots,
             begun=self._newly_begun(),
             ttl=config.ttl,
             embedded=config.embedded,
@@ -369,7 +371,8 @@ class Worker:
 
     def _standing_take_for(self, offer: Offer) -> Take:
         wait_ms = FOREVER_MS if self.config.embedded else WAIT_MS
-        return self.take(Ask(offer.free), wait_ms, in_line=offer.in_line)
+        take = self.take(Ask(offer.free, oldest=offer.oldest), wait_ms)
+        return replace(take, in_line=True, left=offer.left) if offer.in_line else take
 
     def _newly_begun(self) -> tuple[TaskVersion, ...]:
         if not self._begun_ahead:
@@ -431,7 +434,7 @@ class Worker:
         """Start a run and, if there is room, take its first tasks in the same command."""
         ask = NOTHING
         if command.name in self._program.names and self.stopping is None:
-            first = sum(not node.after for node in command.nodes)
+            first = sum(node.slots for node in command.nodes if not node.after)
             ask = self.credit.ask(first)
         take = self.take(ask) if ask.free else None
         try:
@@ -450,7 +453,8 @@ class Worker:
         data = None if reply is None else reply.data
         taken = data.taken if isinstance(data, TakingData) else data
         if isinstance(taken, TakeData):
-            self.credit.heard(taken.oldest_left, NOTHING if taken.again else ask)
+            asked = NOTHING if taken.again else ask
+            self.credit.heard(taken.next_place, taken.oldest_place, asked)
             self.arrive(taken.claims)
 
     def _handle_reply(self, reply: Reply | None, ask: Ask) -> None:

@@ -419,12 +419,19 @@ def _untaken(about: Explanation, *, knows_workers: bool) -> str:
         return f"is ready{again}, and no worker at {task.target} has taken it yet"
     if able:
         has = f"{_count(able, 'worker')} of group '{task.group}' {'has' if able == 1 else 'have'}"
-        return f"is ready, and waits for a free slot: {has} its code"
+        return f"is ready, and waits for {_free_slots(task)}: {has} its code"
     worker = f"no worker of group '{task.group}' with the code of '{task.name}'"
     if not knows_workers:
         return f"is ready: {worker} had a free slot yet"
     others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
     return f"is ready, but {worker} is connected{others}"
+
+
+def _free_slots(task: Task) -> str:
+    slots = "a free slot" if task.slots == 1 else f"{task.slots} free slots of one worker"
+    if not task.priority:
+        return slots
+    return f"{slots} with priority {task.priority}, after tasks of a higher one"
 
 
 def _blocked(

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.birth import awaited_runs, schedule_of
+from layby.core.birth import awaited_runs, run_priority_of, schedule_of
 from layby.core.model import NEVER, Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import (
@@ -107,6 +107,10 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     conflicts: tuple[MergeConflict, ...] = ()
     progress: Progress | None = None
     worker: str | None = None
+    priority: int = 0
+    """What counts: that of its run is part of it."""
+    slots: int = 1
+    """How many slots of its worker its body holds."""
     settled_at: Millis | None = None
     stuck: bool = False
     """Whether a body still runs although the task has settled or was halted."""
@@ -123,6 +127,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     created_at: Millis
     settled_at: Millis | None = None
     deadline: Millis | None = None
+    priority: int = 0
     failed: Mapping[str, str] = {}
     by: str = ""
     reason: str = ""
@@ -182,6 +187,7 @@ def run_status(
         created_at=root.created_at,
         settled_at=root.settled_at,
         deadline=None if root.timeout_at == NEVER else root.timeout_at,
+        priority=run_priority_of(root.tags),
         failed={} if over is None else over.failed,
         by="" if over is None else over.by,
         reason="" if over is None else over.reason,
@@ -318,6 +324,8 @@ def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
         traceback=json_values.read_error(task.error).stack if task.error else "",
         progress=_progress(task),
         worker=task.pid if task.state == "acquired" else None,
+        priority=task.priority,
+        slots=task.slots,
         stuck=row.stuck or task.is_kept,
         life=life_of(task.id),
     )

@@ -12,6 +12,7 @@ from layby.workflow.duration_checks import Duration, positive_limit
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.rules import FINALLY, Rule, check_rule
+from layby.workflow.turn_checks import check_priority, check_slots
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,6 +42,8 @@ class TaskDefinition(Generic[P, R]):
         group: str | None = None,
         process: bool = False,
         rpc: str | None = None,
+        priority: int = 0,
+        slots: int = 1,
         on_success: OnSuccess | None = None,
         on_failure: OnFailure | None = None,
     ) -> None:
@@ -55,6 +58,10 @@ class TaskDefinition(Generic[P, R]):
         self.process = process
         self.rpc = rpc
         """What callers in other languages call it; None when it serves no calls."""
+        self.priority = priority
+        """Added to that of the run."""
+        self.slots = slots
+        """How many of its worker's slots its body holds."""
         self.on_success = on_success
         self.on_failure = on_failure
         self.is_async = is_async(function)
@@ -115,6 +122,8 @@ def task(
     group: str | None = None,
     process: bool = False,
     rpc: str | None = None,
+    priority: int = 0,
+    slots: int = 1,
     on_success: OnSuccess | None = None,
     on_failure: OnFailure | None = None,
 ) -> Callable[[Callable[P, R]], TaskDefinition[P, R]]: ...
@@ -131,6 +140,8 @@ def task(
     group: str | None = None,
     process: bool = False,
     rpc: str | None = None,
+    priority: int = 0,
+    slots: int = 1,
     on_success: OnSuccess | None = None,
     on_failure: OnFailure | None = None,
 ) -> Any:
@@ -142,6 +153,8 @@ def task(
     `process=True` runs a module-level plain `def` in a process of its own.
     `rule="finally"` makes it clean up: it runs when the bodies of all other tasks of the run have
     ended, even if the run was cancelled or its deadline has passed, and needs a `timeout`.
+    Of tasks that are ready, those of higher `priority` begin first (the run's own is added to it);
+    `slots` says how many slots of its worker it holds while it runs.
     `rpc` is a name under which Resonate SDKs and `handle.rpc` can call the function.
     `on_success(task_id, context)` is called once a successful try is recorded,
     `on_failure(task_id, error, context)` after every failed one.
@@ -161,6 +174,8 @@ def task(
             group=None if group is None else check_name(group, f"group of task '{task_id}':"),
             process=process,
             rpc=None if rpc is None else _function_name(rpc, task_id),
+            priority=check_priority(priority, f"priority of task '{task_id}'", WorkflowError),
+            slots=check_slots(slots, task_id),
             on_success=_callback(on_success, "on_success(task_id, context)", task_id),
             on_failure=_callback(on_failure, "on_failure(task_id, error, context)", task_id),
         )
