@@ -29,6 +29,10 @@ from layby.core.flows import (
 from layby.core.kinds import (
     Command,
 )
+from layby.core.limits import (
+    DeleteLimit,
+    SetLimit,
+)
 from layby.core.links import (
     MakeLink,
 )
@@ -118,6 +122,7 @@ __all__ = [
     "CreateSchedule",
     "CreateTask",
     "DeferTask",
+    "DeleteLimit",
     "DeleteSchedule",
     "EnsurePromise",
     "ExtendWait",
@@ -150,6 +155,7 @@ __all__ = [
     "ResolvePromise",
     "ResumeSpec",
     "RootVerdict",
+    "SetLimit",
     "SettleAction",
     "SettlePromise",
     "StartRun",

@@ -29,6 +29,7 @@ WaitKind = Literal[
     "worker",  # ready, and nobody has taken it yet
     "manual",  # halted: somebody has to continue it
     "code",  # the code of its workers does not fit: it needs a worker with other code
+    "limit",  # it needs a permit of a limit
 ]
 WAIT_KINDS: Final[tuple[str, ...]] = get_args(WaitKind)
 
@@ -47,6 +48,7 @@ Form = Literal[
     "backoff",  # it failed
     "halted",
     "blocked",  # ready, but only for workers with other code
+    "limited",  # ready, but without a permit of a limit
 ]
 """Where something waits: each form has one kind unless a worker reports another."""
 
@@ -60,6 +62,7 @@ _KINDS: Final[dict[Form, WaitKind]] = {
     "suspended": "promise",
     "halted": "manual",
     "blocked": "code",
+    "limited": "limit",
 }
 
 
@@ -174,6 +177,8 @@ def waiting_of(promise: Promise, task: Task | None, now: Millis) -> Waiting | No
         return _reported(task, since)
     if task.is_kept:
         return _waiting("kept", since)
+    if task.gate is not None:
+        return _waiting("limited", since, told=read_waiting_on(task.waiting_on))
     ready_at = task.ready_at or 0
     if ready_at > now:
         return _waiting("delayed", since, ready_at)
@@ -258,6 +263,15 @@ def blocked_sentence(codes: Iterable[str], pin: str | None, why: str) -> str:
     refused = " and ".join(f"'{code}'" for code in codes)
     fitting = f"other code than {refused}" if pin is None else f"code '{pin}'"
     return f"is blocked until a worker with {fitting} takes it" + (f": {why}" if why else "")
+
+
+def limited(name: str, now: Millis) -> str:
+    """What a task waits for that lacks a permit; how many are out is known when it is asked for."""
+    return WaitingOn("limit", limited_sentence(name), now).to_text()
+
+
+def limited_sentence(name: str) -> str:
+    return f"waits for a permit of '{name}'"
 
 
 def _reported(task: Task, since: Millis) -> Waiting | None:

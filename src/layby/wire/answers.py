@@ -22,6 +22,7 @@ from layby.core.replies import (
     ExitData,
     Explanation,
     FenceData,
+    LimitStanding,
     Reply,
     TakeData,
 )
@@ -34,6 +35,7 @@ from layby.wire.records import (
     ClaimRecord,
     ExplanationRecord,
     HeldTaskRecord,
+    LimitRecord,
     MessageRecord,
     NoticeRecord,
     Pair,
@@ -87,6 +89,7 @@ RECORDS: Final[dict[Any, Any]] = {
     Claim: ClaimRecord,
     Pair: PairRecord,
     Explanation: ExplanationRecord,
+    LimitStanding: LimitRecord,
     State: SnapshotRecord,
     FenceData: FenceRecord,
     ClaimData: ClaimedTaskRecord,
