@@ -33,6 +33,9 @@ from layby.core.limits import (
     DeleteLimit,
     SetLimit,
 )
+from layby.core.named_limits import (
+    LimitTask,
+)
 from layby.core.links import (
     MakeLink,
 )
@@ -138,6 +141,7 @@ __all__ = [
     "HeartbeatWorker",
     "Int64",
     "LeaveWorker",
+    "LimitTask",
     "MakeLink",
     "Node",
     "NodeAgain",

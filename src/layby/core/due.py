@@ -81,7 +81,6 @@ def due(
         ids = store.held_ids(gone, limit)
         yield FreeTasks(pid=gone.pid, incarnation=gone.incarnation, ids=tuple(ids))
 
-
     yield from _due_limits(store, store.overdue_limits(now, limit))
 
 

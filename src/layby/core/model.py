@@ -80,6 +80,8 @@ def names_in(text: str | None) -> tuple[str, ...]:
 @lru_cache(maxsize=4_096)
 def text_of_names(names: tuple[str, ...]) -> str | None:
     return json.encode(names).decode() if names else None
+
+
 _awaited = json.Decoder(dict[str, str])
 
 

@@ -153,6 +153,13 @@ class DeferData(Struct, frozen=True):
     taken: TakeData = TakeData()
 
 
+class LimitedData(Struct, frozen=True):
+    """The task whose limits were named: pending, until there is a permit for it."""
+
+    task: Task
+    taken: TakeData = TakeData()
+
+
 class ExitData(Struct, frozen=True):
     """The task whose wait a person has ended or prolonged."""
 
@@ -324,7 +331,7 @@ class FlowData(Struct, frozen=True):
     layout: str | None = None
 
 
-TakingData = FinishData | FailData | DeferData | RunData
+TakingData = FinishData | FailData | DeferData | RunData | LimitedData
 """Answers that may bring tasks besides, because their requests have carried a take."""
 OK: Final = Reply(200, Empty())
 DEBUG_IS_OFF: Final = Reply(403, "Debug operations are disabled")

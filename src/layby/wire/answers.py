@@ -22,6 +22,7 @@ from layby.core.replies import (
     ExitData,
     Explanation,
     FenceData,
+    LimitedData,
     LimitStanding,
     Reply,
     TakeData,
@@ -98,6 +99,7 @@ SHOWN_OTHERWISE: Final[dict[tuple[type[Any], str], Any]] = {
     (AnnotateData, "task"): AnnotatedTaskRecord,
     (DeferData, "task"): HeldTaskRecord,
     (ExitData, "task"): HeldTaskRecord,
+    (LimitedData, "task"): HeldTaskRecord,
 }
 UNSHOWN: Final = ((TakeData, "again"), (TakeData, "look_at"))
 

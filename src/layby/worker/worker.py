@@ -23,8 +23,9 @@ from layby.core.commands import (
     FailTask,
     HeartbeatWorker,
     LeaveWorker,
-    Released,
+    LimitTask,
     ReleaseTask,
+    Released,
     StartRun,
     Take,
     TaskVersion,
@@ -557,6 +558,11 @@ class Worker:
             self._drop(body)
             self.dispatch()
             self._reporter.block(loaded)
+            return
+        if isinstance(loaded, LimitTask):
+            self._drop(body)
+            self.dispatch()
+            self._reporter.limit(loaded)
             return
         if isinstance(loaded, Verdict):
             self._settle(body, claim, loaded)
