@@ -6,6 +6,8 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.limits import GetLimit
+from layby.core.queries import ExplainPromise
+from layby.core.waits import waiting_of
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
 
@@ -348,3 +350,108 @@ def test_a_pattern_defined_later_lets_those_in_that_wait(world: World) -> None:
     world.tick()
     assert len(taken(world, 1_000)) == 250
     world.check()
+
+
+# --- parked bodies -------------------------------------------------------------------------
+
+
+def park(world: World, task_id: str, version: int = 1) -> None:
+    world.ok(
+        c.AnnotateTask(
+            id=task_id,
+            version=version,
+            sub_status="Deferred",
+            waiting_on='{"kind":"sleep","sentence":"sleeps"}',
+        )
+    )
+
+
+def regain(world: World, task_id: str, version: int = 1) -> Any:
+    command = c.RegainPermits(id=task_id, version=version, place=world.now)
+    return world.ok(command).promise
+
+
+def test_a_parked_body_gives_its_permit_up_and_gets_it_back_first(world: World) -> None:
+    define(world, concurrency=1)
+    start(world, 3)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    told = regain(world, "run/00:a")
+    assert told is not None
+    world.check()
+    world.ok(r.finish("run/01:a"))
+    assert not world.promise(told.id).is_pending
+    assert list(standing(world).holders) == ["run/00:a"]
+    assert taken(world) == []
+    world.check()
+    world.ok(c.AnnotateTask(id="run/00:a", version=1))
+    world.ok(r.finish("run/00:a"))
+    assert taken(world) == ["run/02:a"]
+    world.check()
+
+
+def test_a_parked_body_gets_a_free_permit_back_at_once(world: World) -> None:
+    """Whatever the rate says: it has begun already."""
+    define(world, concurrency=1, rate="1/day")
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert standing(world).held == 0
+    assert regain(world, "run/00:a") is None
+    assert standing(world).held == 1
+    slot = '{"kind":"slot","sentence":"waits for a slot"}'
+    world.ok(c.AnnotateTask(id="run/00:a", version=1, sub_status="Deferred", waiting_on=slot))
+    assert standing(world).held == 1
+    world.check()
+
+
+def test_a_parked_body_keeps_its_permit_if_it_counts(world: World) -> None:
+    define(world, concurrency=1, count_parked=True)
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == []
+    assert regain(world, "run/00:a") is None
+    world.check()
+
+
+def test_a_body_that_waits_for_its_permit_is_not_forgotten_when_it_ends(world: World) -> None:
+    """The promise that it waits for ends with it."""
+    define(world, concurrency=1)
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    told = regain(world, "run/00:a")
+    world.ok(c.CancelPromise(id="run/00:a"))
+    assert not world.promise(told.id).is_pending
+    world.check()
+
+
+def test_a_body_that_goes_on_without_asking_is_counted(world: World) -> None:
+    define(world, concurrency=1)
+    start(world, 3)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    world.ok(c.AnnotateTask(id="run/00:a", version=1))
+    assert standing(world).held == 2
+    world.ok(r.finish("run/01:a"))
+    assert taken(world) == []
+    world.check()
+
+
+def test_why_says_that_a_parked_body_waits_for_a_permit(world: World) -> None:
+    define(world, concurrency=1)
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    regain(world, "run/00:a")
+    about = world.ok(ExplainPromise(id="run/00:a"))
+    assert about.limit.name == "api"
+    assert list(about.limit.holders) == ["run/01:a"]
+    waiting = waiting_of(about.promise, about.task, world.now)
+    assert waiting is not None
+    assert (waiting.form, waiting.kind) == ("parked", "limit")

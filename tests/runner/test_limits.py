@@ -205,3 +205,66 @@ def test_the_blocking_runner_has_the_same() -> None:
         assert [each.name for each in runner.limits()] == ["api"]
         runner.delete_limit("api")
         assert runner.limits() == []
+
+
+@virtual_test
+async def test_a_parked_body_lets_others_in_and_goes_on_with_a_permit() -> None:
+    count = Counter()
+    parked: list[str] = []
+
+    @task(limit="api")
+    async def call(context, handle):
+        await count.run(1)
+        parked.append(context["name"])
+        await handle.sleep(100)
+        await count.run(1)
+
+    async with Runner("memory:", slots=8) as runner:
+        await runner.limit("api", concurrency=1)
+        flow = Workflow("w", tasks=[call])
+        runs = [await runner.start(flow, {"name": each}, run_id=each) for each in "abcd"]
+        await asyncio.sleep(50)
+        assert parked == ["a", "b", "c", "d"]
+        for run in runs:
+            await run.result()
+        assert (await runner.limits())[0].held == 0
+    assert count.most == 1
+
+
+@virtual_test
+async def test_a_body_that_waits_for_its_permit_can_be_cancelled() -> None:
+    @task(limit="api")
+    async def call(context, handle):
+        await handle.sleep(1)
+        await asyncio.sleep(100)
+
+    async with Runner("memory:", slots=8) as runner:
+        await runner.limit("api", concurrency=1)
+        flow = Workflow("w", tasks=[call])
+        runs = [await runner.start(flow, run_id=each) for each in ("a", "b", "c")]
+        await asyncio.sleep(10)
+        await runner.cancel("b")
+        await asyncio.sleep(10)
+        assert (await runner.limits())[0].held == 1
+        await runs[0].result()
+        await runs[2].result()
+        assert (await runner.limits())[0].held == 0
+
+
+@virtual_test
+async def test_a_parked_body_counts_if_the_limit_says_so() -> None:
+    begun: list[str] = []
+
+    @task(limit="api")
+    async def call(context, handle):
+        begun.append(context["name"])
+        await handle.sleep(100)
+
+    async with Runner("memory:", slots=8) as runner:
+        await runner.limit("api", concurrency=1, count_parked=True)
+        flow = Workflow("w", tasks=[call])
+        runs = [await runner.start(flow, {"name": each}) for each in "ab"]
+        await asyncio.sleep(50)
+        assert begun == ["a"]
+        for run in runs:
+            await run.result()

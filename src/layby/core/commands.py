@@ -33,9 +33,6 @@ from layby.core.limits import (
     DeleteLimit,
     SetLimit,
 )
-from layby.core.named_limits import (
-    LimitTask,
-)
 from layby.core.links import (
     MakeLink,
 )
@@ -43,6 +40,9 @@ from layby.core.lives import (
     NodeAgain,
     RerunRun,
     WatchRun,
+)
+from layby.core.named_limits import (
+    LimitTask,
 )
 from layby.core.promises import (
     CancelPromise,
@@ -57,6 +57,9 @@ from layby.core.promises import (
 )
 from layby.core.pruning import (
     Prune,
+)
+from layby.core.regaining import (
+    RegainPermits,
 )
 from layby.core.run_schedules import (
     CreateRunSchedule,
@@ -150,6 +153,7 @@ __all__ = [
     "PollReport",
     "Prune",
     "PublishFlow",
+    "RegainPermits",
     "RegisterCallback",
     "RegisterListener",
     "ReleaseTask",

@@ -30,6 +30,8 @@ class Draft(Changes, kw_only=True):
 
     rows: Rows
     now: Millis
+    regained: list[str] = []
+    """Promises of parked bodies that have their permits again, or need none any more."""
 
     @property
     def settings(self) -> Settings:

@@ -19,7 +19,7 @@ from layby.core.model import NEVER, Millis
 ANY: Final = "*"
 """At the end of a name: the limit is meant for every name that begins so and has none."""
 PRIVATE: Final = "."
-"""At the beginning of a name: it belongs to something else, is deleted with it and is not listed."""
+"""At the beginning of a name: it belongs to something else, ends with it and is not listed."""
 MAX_NAME_CHARS: Final = 200
 MAX_LIMITS: Final = 8
 """Limits of one task."""

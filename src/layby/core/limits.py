@@ -1,13 +1,13 @@
 """layby.limit.*: how many tasks run at once on all machines, and how many begin in a time.
 
 A name that ends in `*` is a pattern: it counts for every limit that begins so and has no numbers of
-its own. Whoever needs a limit for something of their own makes it inside their step (`define`), with
-a name that begins with a dot, declares it in their footprint and removes it again (`undefine`).
+its own. Whoever needs a limit for something of their own makes it inside their step (`define`),
+with a name that begins with a dot, declares it in their footprint and ends it (`undefine`).
 """
 
 from typing import Final
 
-from layby.core import permits
+from layby.core import permits, validate
 from layby.core.draft import Draft
 from layby.core.fields import Int64
 from layby.core.footprint import Footprint
@@ -26,7 +26,6 @@ from layby.core.limit import (
 from layby.core.queries import Reader
 from layby.core.replies import OK, Empty, LimitPage, LimitStanding, Reply, ok, refuse
 from layby.core.ticks import Tick
-from layby.core import validate
 
 SPREAD: Final = 100
 """Names that are told in one step of a pattern that was changed."""
@@ -105,7 +104,7 @@ def define(d: Draft, wanted: Limit) -> Limit:
 
 
 def undefine(d: Draft, name: str) -> None:
-    """Those of a pattern count again, if there is one; else whoever waits for it goes on waiting."""
+    """The numbers of a pattern count again, if there is one; else whoever waits goes on waiting."""
     limit = d.limit(name)
     d.put_limit(limit.undefined())
     if limit.pattern:

@@ -523,6 +523,18 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         """Ready again, with the place it had."""
         return replace(self, gate=None, ready_at=self.gate_at, waiting_on=None)
 
+    def out_of_lane(self) -> "Task":
+        return replace(self, gate=None, gate_at=None)
+
+    def regained(self, why: str) -> "Task":
+        """A parked body has all its permits again."""
+        return replace(self.out_of_lane(), permits=self.limits, waiting_on=why)
+
+    @property
+    def regain_id(self) -> str:
+        """The promise that tells a parked body that it has its permits again."""
+        return f"{self.id}.permit.{self.version}.{(self.gate_at or 0) + NEVER}"
+
     def permitted(self, names: tuple[str, ...]) -> "Task":
         permits = text_of_names(names)
         return self if permits == self.permits else replace(self, permits=permits)

@@ -4,8 +4,8 @@ Its worker knows them only when it has read that. So it takes the task as one wi
 them, and gives it back with its place: from then on it is like any task that has limits.
 """
 
-from layby.core.fields import Int64
 from layby.core.draft import Draft
+from layby.core.fields import Int64
 from layby.core.footprint import Footprint
 from layby.core.kinds import Problems, Sender, declare
 from layby.core.limit import limit_names

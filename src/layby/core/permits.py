@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from layby.core import waits
-from layby.core.model import Millis, Task, later
+from layby.core.model import NEVER, Millis, Task, later
 
 if TYPE_CHECKING:
     from layby.core.draft import Draft
@@ -55,21 +55,26 @@ def turn_back(d: "Draft", task: Task, gate: str) -> None:
 def placed(d: "Draft", task: Task) -> Task:
     """As it is written: with the permits it keeps, and behind a gate if it is ready."""
     task = task.permitted(tuple(_kept(d, task)))
+    if task.state == "acquired" and task.gate is not None and not waits.is_to_go_on(task):
+        task = task.out_of_lane()  # it waits for something else again
     is_new = task.is_ready and task.gate_at is None and task.refused is None
     if not is_new or task.ready_at is None or task.ready_at > d.now:
         return task
     return _behind(d, task, task.limit_names[0], task.ready_at)
 
 
-def _kept(d: "Draft", task: Task) -> Iterator[str]:
-    """Its claim is over, or its body is parked: what of its permits it keeps."""
+def _kept(d: "Draft", task: Task) -> Iterable[str]:
+    """What it holds: all while its body runs, nothing when its claim is over. One that is parked
+    keeps those that count it all the same, and what it got back to go on.
+    """
     if task.holder is None:
-        return
-    is_parked = task.state == "acquired" and task.sub_status == "Deferred"
-    for name in task.permit_names:
-        rule = d.rule(name)
-        if not is_parked or (rule is not None and rule.count_parked):
-            yield name
+        return ()
+    if task.state != "acquired" or waits.is_for_slot(task):
+        return task.permit_names
+    if task.sub_status != "Deferred":
+        return task.limit_names
+    rules = {name: d.rule(name) for name in task.permit_names}
+    return (name for name, rule in rules.items() if rule is not None and rule.count_parked)
 
 
 def moved(d: "Draft", before: Task | None, after: Task) -> None:
@@ -84,6 +89,9 @@ def moved(d: "Draft", before: Task | None, after: Task) -> None:
     if after.gate is not None and (before is None or before.gate != after.gate):
         d.rows.join_lane(after)
         touched[after.gate] = None
+    if before is not None and before.state == "acquired" and before.gate is not None:
+        if after.gate is None or after.gate_at != before.gate_at:
+            d.regained.append(before.regain_id)
     for name in touched:
         let_in(d, name)
 
@@ -119,8 +127,7 @@ def let_in(d: "Draft", name: str) -> None:
     next_at: Millis | None = None
     is_awaited = False
     for task_name, lane in list(lanes.items()):
-        room = 0 if rule is None else _room(d, rule, task_name, name)
-        left = _open_lane(d, name, lane, room)
+        left = _open_lane(d, name, task_name, lane)
         is_awaited = is_awaited or left is None or lane.end is not None
         if left is not None and left > 0 and lane.end is not None:
             next_at = later(d.now, CONTENDED_MS) if lane.is_contended else d.now
@@ -131,33 +138,50 @@ def let_in(d: "Draft", name: str) -> None:
     _write(d, limit, next_at, is_awaited=is_awaited)
 
 
-def _room(d: "Draft", rule: "Limit", task_name: str, name: str) -> int:
-    used = d.limit(name)
-    return rule.free(used, d.now) - used.opened_by_name.get(task_name, 0)
+def _room(d: "Draft", task_name: str, gate: str) -> int:
+    """How many more of a name may be let in."""
+    rule, used = d.rule(gate), d.limit(gate)
+    return 0 if rule is None else rule.free(used, d.now) - used.opened_by_name.get(task_name, 0)
 
 
-def _open_lane(d: "Draft", gate: str, lane: "Lane", room: int) -> int | None:
+def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | None:
     """Let in as many as there is room for: how much room is left, or None if somebody waits."""
     for place, task_id in list(lane.known):
         task = d.task(task_id) if d.rows.is_known(task_id) else None
         if task is None or task.gate != gate or task.gate_at != place:
             continue
-        if room <= 0:
+        goes_on = task.state == "acquired"
+        if not goes_on and _room(d, task_name, gate) <= 0:
             return None
-        other = lacking(d, task)
+        other = _lacking_permit(d, task) if goes_on else lacking(d, task)
         if other == gate:
             return None
-        if other is None:
-            room -= 1
-            grant(d, task)
-        else:
+        if other is not None:
             d.put_task(_behind(d, task, other, place))
-    return room
+        elif goes_on:
+            d.put_task(task.regained(waits.to_go_on(d.now)))
+        else:
+            d.put_task(task.let_in())
+    return _room(d, task_name, gate)
 
 
-def grant(d: "Draft", task: Task) -> None:
-    """Its gate is open: a take may have it now."""
-    d.put_task(task.let_in())
+def _lacking_permit(d: "Draft", task: Task) -> str | None:
+    """Of a body that was parked: it has begun already, so rates do not count."""
+    for name in task.limit_names:
+        rule = d.rule(name)
+        if rule is None:
+            return name
+        if name not in task.permit_names and rule.free_permits(d.limit(name)) <= 0:
+            return name
+    return None
+
+
+def stand_in_line(d: "Draft", task: Task, place: Millis) -> None:
+    """A parked body is to go on. It comes before tasks that have not begun: those wait in the
+    store, and need nobody's memory.
+    """
+    missing = [name for name in task.limit_names if name not in task.permit_names]
+    d.put_task(_behind(d, task, missing[0], place - NEVER))
 
 
 def _behind(d: "Draft", task: Task, gate: str, place: Millis) -> Task:

@@ -160,6 +160,12 @@ class LimitedData(Struct, frozen=True):
     taken: TakeData = TakeData()
 
 
+class RegainData(Struct, frozen=True):
+    """`promise`: settles when the body has its permits; None if it has them now."""
+
+    promise: Promise | None = None
+
+
 class ExitData(Struct, frozen=True):
     """The task whose wait a person has ended or prolonged."""
 

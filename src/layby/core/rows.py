@@ -32,7 +32,6 @@ from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.resumption import clean_up_id, cleans_up
 from layby.core.settings import Calendar, Settings
 
-
 MOST_LET_IN: Final = 100
 """Tasks of each name that one batch lets in under a limit; the next tick goes on."""
 
@@ -186,6 +185,8 @@ class Rows:
         for task in self.tasks.values():
             if task.is_trigger and cleans_up(self.promises[task.id].tags):
                 read.add(clean_up_id(task.id))
+            if task.gate is not None and task.state == "acquired":
+                changed.add(task.regain_id)
             if task.resume is None or (found := task.resumption) is None:
                 continue
             if found.won is None:

@@ -20,8 +20,8 @@ from layby.core.address import target_of
 from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
-from layby.core.limit import limit_names
 from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
+from layby.core.limit import limit_names
 from layby.core.model import NEVER, Millis, Wait, WaitMode, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next

@@ -270,6 +270,27 @@ def limited(name: str, now: Millis) -> str:
     return WaitingOn("limit", limited_sentence(name), now).to_text()
 
 
+def to_go_on(now: Millis) -> str:
+    """What a parked body waits for that has its permits again."""
+    return WaitingOn("slot", "ready to go on, waiting for a slot", now).to_text()
+
+
+def is_for_slot(task: Task) -> bool:
+    """Whether it is parked, and waits for nothing but a slot."""
+    is_parked = task.state == "acquired" and task.sub_status == "Deferred"
+    return is_parked and _begins_as(task, "slot")
+
+
+def is_to_go_on(task: Task) -> bool:
+    """Whether it is parked, and waits only for what it needs to go on."""
+    return is_for_slot(task) or _begins_as(task, "limit")
+
+
+def _begins_as(task: Task, kind: str) -> bool:
+    """Without reading all of it: the kind stands first."""
+    return task.waiting_on is not None and task.waiting_on.startswith(f'{{"kind":"{kind}"')
+
+
 def limited_sentence(name: str) -> str:
     return f"waits for a permit of '{name}'"
 
@@ -282,6 +303,8 @@ def _reported(task: Task, since: Millis) -> Waiting | None:
     if task.state == "suspended":
         form: Form = "backoff" if told is not None and told.kind == "backoff" else "suspended"
         return _waiting(form, since, told=told)
+    if task.gate is not None:  # and what else it has said is over
+        told = WaitingOn("limit", limited_sentence(task.gate), since)
     if told is None:
         return None
     return _waiting("parked" if task.sub_status == "Deferred" else "in_slot", since, told=told)
