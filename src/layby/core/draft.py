@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from msgspec import field
+
 from layby.core import permits
 from layby.core.changes import Changes
 from layby.core.limit import Limit, rule_for
@@ -30,7 +32,7 @@ class Draft(Changes, kw_only=True):
 
     rows: Rows
     now: Millis
-    regained: list[str] = []
+    regained: list[str] = field(default_factory=list)
     """Promises of parked bodies that have their permits again, or need none any more."""
 
     @property

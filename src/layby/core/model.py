@@ -531,6 +531,11 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         return replace(self.out_of_lane(), permits=self.limits, waiting_on=why)
 
     @property
+    def is_in_line(self) -> bool:
+        """Its body is parked, and is to go on as soon as it has its permits again."""
+        return self.state == "acquired" and self.gate is not None
+
+    @property
     def regain_id(self) -> str:
         """The promise that tells a parked body that it has its permits again."""
         return f"{self.id}.permit.{self.version}.{(self.gate_at or 0) + NEVER}"

@@ -89,9 +89,8 @@ def moved(d: "Draft", before: Task | None, after: Task) -> None:
     if after.gate is not None and (before is None or before.gate != after.gate):
         d.rows.join_lane(after)
         touched[after.gate] = None
-    if before is not None and before.state == "acquired" and before.gate is not None:
-        if after.gate is None or after.gate_at != before.gate_at:
-            d.regained.append(before.regain_id)
+    if before is not None and before.is_in_line and after.gate_at != before.gate_at:
+        d.regained.append(before.regain_id)
     for name in touched:
         let_in(d, name)
 

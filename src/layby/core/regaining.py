@@ -1,8 +1,8 @@
 """layby.task.regain: a parked body gets its permits back before it goes on.
 
-Parking gives up what does not count parked bodies (`permits`). If the permits are not there at once,
-the body waits for a promise of its own, which is settled in the step that frees them: it holds no
-slot meanwhile.
+Parking gives up what does not count parked bodies (`permits`). If the permits are not there at
+once, the body waits for a promise of its own, which is settled in the step that frees them: it
+holds no slot meanwhile.
 """
 
 from layby.core import birth, permits, validate

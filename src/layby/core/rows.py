@@ -185,7 +185,7 @@ class Rows:
         for task in self.tasks.values():
             if task.is_trigger and cleans_up(self.promises[task.id].tags):
                 read.add(clean_up_id(task.id))
-            if task.gate is not None and task.state == "acquired":
+            if task.is_in_line:
                 changed.add(task.regain_id)
             if task.resume is None or (found := task.resumption) is None:
                 continue
