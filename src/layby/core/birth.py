@@ -1,6 +1,7 @@
 """How promises and their tasks come into being, and what their tags mean."""
 
 import msgspec
+from msgspec.structs import replace
 
 from layby.core import address
 from layby.core.draft import Draft
@@ -29,6 +30,8 @@ SLOTS = "layby:slots"
 SCHEDULE = "resonate:schedule"
 AFTER = "layby:after"
 """On the root of a run that was queued: the roots it waits for, as a JSON list."""
+LIMITS = "layby:limits"
+"""On a task of a run: names of the limits it runs under, as a JSON list."""
 EXPIRED = "layby:expired"
 """On what is left of a pruned promise: when that was."""
 
@@ -199,8 +202,10 @@ def _task(promise_id: str, tags: Tags) -> Task | None:
     if group is None:
         return Task(promise_id, target, None, tags.get(NAME))
     kind: NodeKind = "root" if tags.get(KIND) == "root" else "node"
-    is_plain = kind == "root" or group == TRIGGER_GROUP
-    if is_plain or not (PRIORITY in tags or SLOTS in tags):
-        return Task(promise_id, target, group, tags.get(NAME), kind)
-    priority, slots = priority_of(tags), slots_of(tags)
-    return Task(promise_id, target, group, tags.get(NAME), kind, priority, slots)
+    task = Task(promise_id, target, group, tags.get(NAME), kind)
+    if kind == "root" or group == TRIGGER_GROUP:
+        return task
+    if PRIORITY in tags or SLOTS in tags:
+        task = replace(task, priority=priority_of(tags), slots=slots_of(tags))
+    limits = tags.get(LIMITS)
+    return task if limits is None else task.limited(_ids.decode(limits))

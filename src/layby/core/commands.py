@@ -29,6 +29,10 @@ from layby.core.flows import (
 from layby.core.kinds import (
     Command,
 )
+from layby.core.limits import (
+    DeleteLimit,
+    SetLimit,
+)
 from layby.core.links import (
     MakeLink,
 )
@@ -36,6 +40,9 @@ from layby.core.lives import (
     NodeAgain,
     RerunRun,
     WatchRun,
+)
+from layby.core.named_limits import (
+    LimitTask,
 )
 from layby.core.promises import (
     CancelPromise,
@@ -50,6 +57,9 @@ from layby.core.promises import (
 )
 from layby.core.pruning import (
     Prune,
+)
+from layby.core.regaining import (
+    RegainPermits,
 )
 from layby.core.run_schedules import (
     CreateRunSchedule,
@@ -118,6 +128,7 @@ __all__ = [
     "CreateSchedule",
     "CreateTask",
     "DeferTask",
+    "DeleteLimit",
     "DeleteSchedule",
     "EnsurePromise",
     "ExtendWait",
@@ -133,6 +144,7 @@ __all__ = [
     "HeartbeatWorker",
     "Int64",
     "LeaveWorker",
+    "LimitTask",
     "MakeLink",
     "Node",
     "NodeAgain",
@@ -141,6 +153,7 @@ __all__ = [
     "PollReport",
     "Prune",
     "PublishFlow",
+    "RegainPermits",
     "RegisterCallback",
     "RegisterListener",
     "ReleaseTask",
@@ -150,6 +163,7 @@ __all__ = [
     "ResolvePromise",
     "ResumeSpec",
     "RootVerdict",
+    "SetLimit",
     "SettleAction",
     "SettlePromise",
     "StartRun",

@@ -21,6 +21,7 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
+from layby.core.limit import limit_names
 from layby.core.model import NEVER, Millis, Wait, WaitMode, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
@@ -45,6 +46,8 @@ class Node(Struct, frozen=True, rename="camel"):
     cleanup: bool = False
     priority: Int64 = 0
     slots: Int64 = 1
+    limits: tuple[str, ...] = ()
+    """Limits that it runs under, if they are known before its context is."""
 
 
 Awaited = tuple[str, WaitMode]
@@ -74,6 +77,7 @@ class StartRun(ById, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
         into.ids.update(self.node_id(node.id) for node in self.nodes)
+        into.limits.update(each for node in self.nodes for each in node.limits)
         if self.take is not None:
             self.take.footprint(into)
 
@@ -137,6 +141,8 @@ def _node_tags(c: StartRun, node: Node) -> Tags:
         tags[birth.PRIORITY] = str(priority)
     if node.slots != 1:
         tags[birth.SLOTS] = str(node.slots)
+    if node.limits:
+        tags[birth.LIMITS] = msgspec.json.encode(node.limits).decode()
     return tags
 
 
@@ -224,6 +230,7 @@ def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
         yield from validate.group(node.group) if node.group is not None else ()
         yield from validate.priority(node.priority, f"priority of node '{node.id}'")
         yield from validate.slots(node.slots, f"slots of node '{node.id}'")
+        yield from limit_names(node.limits, f"node '{node.id}'") if node.limits else ()
     yield from edge_problems(c.nodes)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from layby.core import validate
+from layby.core import permits, validate
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_NAMES, Int64
 from layby.core.footprint import Footprint
@@ -251,14 +251,17 @@ class _Hand:
         queue = self._ready.nodes
         for ready_at, task, promise in self._usable(queue, is_root=False):
             slots = self._c.slots_for(task)
-            if slots <= free and is_early((-task.priority, ready_at), before):
+            has_room = slots <= free and is_early((-task.priority, ready_at), before)
+            if not self._is_permitted(task, has_room=has_room):
+                continue
+            if has_room:
                 free -= slots
                 self._give(ready_at, task, promise)
                 continue
             free = 0
             if slots > 1:
                 ahead = 0  # it needs slots that are kept for it
-            if spoken_for > 0 or ahead == 0:
+            if spoken_for > 0 or ahead == 0 or task.limits is not None:
                 spoken_for -= 1
                 self.left = place_of(task) if self.left is None else self.left
             else:
@@ -271,14 +274,20 @@ class _Hand:
     def _give_oldest(self) -> None:
         for ready_at, task, promise in self._by_age():
             is_old = self._c.before is None or ready_at < self._c.before
-            if is_old and self._c.slots_for(task) <= self._c.free:
+            has_room = is_old and self._c.slots_for(task) <= self._c.free
+            if not self._is_permitted(task, has_room=has_room):
+                continue
+            if has_room:
                 self._give(ready_at, task, promise)
             return
 
     def _oldest_left(self, left: Place) -> Place:
         if not self._is_mixed(left):
             return left
-        return next((place_of(task) for _, task, _ in self._by_age()), left)
+        permitted = (
+            task for _, task, _ in self._by_age() if permits.lacking(self._d, task) is None
+        )
+        return next(map(place_of, permitted), left)
 
     def _is_mixed(self, left: Place) -> bool:
         """Whether the first one left may not be the oldest."""
@@ -291,6 +300,17 @@ class _Hand:
         queue = self._ready.by_age()
         beside = sorted(by_age(entry) for entry in self._beside(is_root=False))
         return self._usable(queue, is_root=False, beside=beside)
+
+    def _is_permitted(self, task: Task, *, has_room: bool) -> bool:
+        """Whether all its limits have a permit left. If one has not, the task waits behind that
+        one's gate; somebody else may be let in instead.
+        """
+        gate = None if task.limits is None else permits.lacking(self._d, task)
+        if gate is not None and has_room:
+            readied = len(self._d.readied)
+            permits.turn_back(self._d, task, gate)
+            self.again = self.again or len(self._d.readied) > readied
+        return gate is None
 
     def give_roots(self) -> None:
         room = self._d.settings.roots_per_take
@@ -312,6 +332,8 @@ class _Hand:
     def _give(self, ready_at: Millis, task: Task, promise: Promise, *, ahead: bool = False) -> None:
         holder = self._holder
         claimed = task.acquired(holder.pid, holder.ttl, None, holder.incarnation, ahead=ahead)
+        if claimed.limits is not None:
+            claimed = permits.charged(self._d, claimed)
         self._d.put_task(claimed)
         if task.refused is not None:
             self._holder = holder.retried(self._d.now)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from layby.store.dialect import (
     DIFFERENT_REFUSALS,
     HAS_PRIOR,
+    LANES,
     LIVING,
     PRIOR,
     PRIORITIES,
@@ -102,6 +103,16 @@ class PostgresDialect:
         CROSS JOIN LATERAL (
             SELECT {_RANKED} FROM promises WHERE {LIVING} AND task_refused = n.value
             ORDER BY task_ready_at, id LIMIT :most) AS q
+    """
+
+    lanes = f"""
+        {LANES.format(gates="json_array_elements_text(CAST(:gates AS json)) AS g(value)")}
+        SELECT q.task_gate, q.task_name, q.task_gate_at, q.id FROM lanes
+        CROSS JOIN LATERAL (
+            SELECT task_gate, task_name, task_gate_at, id FROM promises
+            WHERE task_gate = lanes.gate AND task_name = lanes.name
+            ORDER BY task_gate_at, id LIMIT :most) AS q
+        WHERE lanes.name IS NOT NULL
     """
 
     def session(self, connection: Any) -> PostgresSession:

@@ -26,7 +26,7 @@ from layby.store.migrate import OLDEST_CODE, newest_known, too_new
 from layby.store.postgres_answers import END, UNKNOWN, Backend
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, is_lost
-from layby.store.session import Queued, Ranked, Reading, packed
+from layby.store.session import InLane, Queued, Ranked, Reading, packed
 from layby.store.tables import ROWS, Table, encode
 
 T = TypeVar("T")
@@ -188,6 +188,10 @@ class PostgresSession:
     def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
         (cursor,) = self._ask([(_named(statement), arguments)])
         return cast("list[Ranked]", cursor.fetchall())
+
+    def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
+        (cursor,) = self._ask([(_named(statement), arguments)])
+        return cast("list[InLane]", cursor.fetchall())
 
     # --- writes --------------------------------------------------------------------------
 

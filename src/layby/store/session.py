@@ -13,6 +13,8 @@ from layby.store.tables import encode
 T = TypeVar("T")
 Queued = tuple[Millis, str, str | None]
 """Of a ready task: since when, its id and its name."""
+InLane = tuple[str, str, Millis, str]
+"""Of a task that waits for a permit: the limit, its name, its place and its id."""
 Reading = tuple[str, "msgspec.json.Decoder[Any]", Sequence[Any]]
 """A statement, what its rows are, and its arguments."""
 
@@ -21,6 +23,7 @@ QUEUED: Final = msgspec.json.Decoder(list[Queued])
 Ranked = tuple[int, Millis, str, str | None]
 """The same, after its priority."""
 RANKED: Final = msgspec.json.Decoder(list[Ranked])
+IN_LANES: Final = msgspec.json.Decoder(list[InLane])
 
 
 class Session(Protocol):
@@ -80,6 +83,8 @@ class Session(Protocol):
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]: ...
 
     def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]: ...
+
+    def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]: ...
 
     def execute(self, statement: str, arguments: Sequence[Any] = ()) -> None: ...
 

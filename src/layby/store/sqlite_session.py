@@ -11,7 +11,17 @@ import msgspec
 from layby.errors import StoreError
 from layby.store.bulk import Bulk, Wide
 from layby.store.failures import explained
-from layby.store.session import QUEUED, RANKED, TEXTS, Queued, Ranked, Reading, packed
+from layby.store.session import (
+    IN_LANES,
+    QUEUED,
+    RANKED,
+    TEXTS,
+    InLane,
+    Queued,
+    Ranked,
+    Reading,
+    packed,
+)
 
 T = TypeVar("T")
 
@@ -77,6 +87,9 @@ class SqliteSession:
 
     def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
         return RANKED.decode(self.row(statement, arguments)[0])
+
+    def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
+        return IN_LANES.decode(self.row(statement, arguments)[0])
 
     def execute(self, statement: str, arguments: Sequence[Any] = ()) -> None:
         self._connection.execute(statement, arguments)

@@ -29,14 +29,21 @@ from layby.core.model import (
     TaskState,
     Wait,
 )
-from layby.core.replies import Claim, ClaimData, Explanation, Resumed, TriggerEvent
+from layby.core.replies import (
+    Claim,
+    ClaimData,
+    Explanation,
+    LimitStanding,
+    Resumed,
+    TriggerEvent,
+)
 from layby.core.state import State
 from layby.core.waits import ShownState, shown_state
 from layby.errors import WireError
 
 Pair = tuple[Promise, Task | None]
 _deadlines, _awaited = Decoder(dict[str, int]), Decoder(dict[str, str])
-_refusals = Decoder(Refusals)
+_refusals, _limit_names = Decoder(Refusals), Decoder(tuple[str, ...])
 Json = Raw | UnsetType
 """Encoded already, or absent."""
 
@@ -228,6 +235,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     priority: int | None = None
     slots: int | None = None
     """Only if it needs several."""
+    limits: Json = UNSET
+    gate: str | None = None
 
     @classmethod
     def of(cls, row: Task) -> "HeldTaskRecord":
@@ -260,6 +269,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             lives=row.lives,
             priority=row.priority or None,
             slots=row.slots if row.slots > 1 else None,
+            limits=_json(row.limits),
+            gate=row.gate,
         )
 
     def row(self) -> Task:
@@ -294,6 +305,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             pin=self.pin,
             awaited=_checked(self.awaited, _awaited),
             lives=self.lives,
+            limits=_checked(self.limits, _limit_names),
+            gate=self.gate,
         )
 
 
@@ -410,6 +423,26 @@ class HolderRecord(WireRecord, frozen=True):
         return Holder(incarnation="", **asdict(self))
 
 
+class LimitRecord(WireRecord, frozen=True):
+    name: str
+    burst: int
+    count_parked: bool
+    held: int
+    holders: list[str]
+    waiting: int
+    rule: str | None = None
+    concurrency: int | None = None
+    rate: str | None = None
+    next_at: int | None = None
+
+    @classmethod
+    def of(cls, row: LimitStanding) -> "LimitRecord":
+        return cls(**{name: getattr(row, name) for name in cls.__struct_fields__})
+
+    def row(self) -> LimitStanding:
+        return LimitStanding(**asdict(self))
+
+
 class ExplanationRecord(WireRecord, frozen=True):
     promise: PromiseRecord
     awaited: list[PairRecord]
@@ -421,6 +454,7 @@ class ExplanationRecord(WireRecord, frozen=True):
     able_workers: int
     task: HeldTaskRecord | None = None
     holder: HolderRecord | None = None
+    limit: LimitRecord | None = None
 
     @classmethod
     def of(cls, row: Explanation) -> "ExplanationRecord":
@@ -435,6 +469,7 @@ class ExplanationRecord(WireRecord, frozen=True):
             able_workers=row.able_workers,
             task=None if row.task is None else HeldTaskRecord.of(row.task),
             holder=None if row.holder is None else HolderRecord.of(row.holder),
+            limit=None if row.limit is None else LimitRecord.of(row.limit),
         )
 
     def row(self) -> Explanation:
@@ -449,6 +484,7 @@ class ExplanationRecord(WireRecord, frozen=True):
             holder=None if self.holder is None else self.holder.row(),
             workers=self.workers,
             able_workers=self.able_workers,
+            limit=None if self.limit is None else self.limit.row(),
         )
 
 

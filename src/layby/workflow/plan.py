@@ -12,6 +12,7 @@ from layby.core.model import LIFE, Millis, Overlap, Promise, life_id
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow.context import Context
+from layby.workflow.limiting import fixed_limits
 from layby.workflow.merge import View
 from layby.workflow.names import check_run_id
 from layby.workflow.shape import Shape
@@ -349,4 +350,5 @@ def _node(flow: Workflow, task_id: str) -> Node:
         task.cleans_up,
         task.priority,
         task.slots,
+        fixed_limits(task.limit),
     )
