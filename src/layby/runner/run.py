@@ -22,6 +22,7 @@ from layby.workflow.duration_checks import Duration
 from layby.workflow.next_life import (
     Checkpoints,
     From,
+    LifeRows,
     check_life,
     from_tasks,
     next_life,
@@ -73,7 +74,7 @@ class Run:
         Of a run that was run again: that of its latest life, unless another one is asked for.
         """
         within = limit_of(timeout, "timeout of result()")
-        return await self._result(await self._settled(within, life))
+        return await self.concluded(await self._settled(within, life))
 
     async def context(self, *, life: int | None = None) -> Context:
         """What the run has made so far, whether it runs, has failed or was cancelled; the final
@@ -82,7 +83,7 @@ class Run:
         found, now = rows_of_life(self.id, await self._rows(), life), self._runner.now()
         root = found.root[0].at(now)
         if root.state == "resolved":
-            return await self._result(root)
+            return await self.concluded(root)
         return context_so_far(root, rows_of(found.nodes.values(), now))
 
     async def cleaned_up(self, timeout: Duration | None = None) -> RunStatus:  # noqa: ASYNC109 - ours
@@ -137,7 +138,7 @@ class Run:
         What was successful is not repeated, and neither are the checkpoints of the tasks that run
         again, unless they are to be forgotten. `deadline` is that of the new life.
         """
-        latest = rows_of_life(self.id, await self._rows())
+        latest = await self.latest_rows()
         timeout, now = deadline_ms(deadline), self._runner.now()
         planned = next_life(latest, from_tasks(from_), checkpoints, timeout, now)
         reply = await self._runner.send(planned.command)
@@ -165,8 +166,16 @@ class Run:
         steered = (task for _, task in rows if task is not None and task.kind is not None)
         return [task.id for task in steered if task.state != "fulfilled"]
 
-    async def _result(self, root: Promise) -> Context:
-        """Only what is not in the root is read: results that are large, and how tasks failed."""
+    async def latest_rows(self) -> LifeRows:
+        """What is stored of its latest life."""
+        return rows_of_life(self.id, await self._rows())
+
+    async def concluded(self, root: Promise) -> Context:
+        """The result of a life whose root has settled; raises how it failed.
+
+        Only what is not in the root is read: results that are large, and how tasks failed.
+        """
+        self._unexpired(root)
         over = outcome.read_run(root)
         if over.status == "Failed":
             found = rows_of_life(self.id, await self._rows(), plan.life_of(root.id))

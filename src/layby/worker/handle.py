@@ -50,6 +50,7 @@ from layby.worker.begun_waits import (
     wait_call,
     watch_condition,
 )
+from layby.worker.child_run import ChildRun, ChildSpec, NamedFlow
 from layby.worker.condition_poll import name_of
 from layby.worker.deferring import event_or_defer, new_deferral
 from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
@@ -313,6 +314,32 @@ class TaskHandle:
         self._shared.register()
         with attempt.replay.keyed("rpc", _checked(key)) as record_key:
             return await self._ended(await begin_call(attempt, record_key, record_key, term))
+
+    # --- child runs ----------------------------------------------------------------------
+
+    async def start(
+        self,
+        workflow: NamedFlow | str,
+        context: Any = None,
+        *,
+        run_id: str | None = None,
+        deadline: Seconds | None = None,
+        detach: bool = False,
+        key: str | None = None,
+    ) -> ChildRun:
+        """Start a run below this one and return at once; the same one in every try.
+
+        It ends with this run: when that is cancelled or its deadline passes, and when this task is
+        cancelled; not with `detach`. Without `run_id` its id is made from those of this run, this
+        task and the key of the call.
+        """
+        attempt = self._attempt_with_store()
+        self._shared.register()
+        with attempt.replay.keyed("start", _checked(key)) as record_key:
+            asked = ChildSpec(workflow, context, run_id, deadline, detach, record_key)
+            started = await attempt.starter.start_child(attempt, self, asked)
+            await self._shared.ensure_held()
+            return ChildRun(self, started)
 
     # --- several waits at once -----------------------------------------------------------
 
