@@ -7,6 +7,8 @@ in the tail of that settlement, as a run's nodes are cancelled. A parent that me
 them: its children go on. Until then they also keep a child that has ended from being pruned.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 from msgspec import Struct
 
@@ -15,7 +17,7 @@ from layby.core.draft import Draft
 from layby.core.fields import Int64, Tags
 from layby.core.footprint import Footprint
 from layby.core.kinds import Ids, Problems
-from layby.core.model import Millis, Promise, Wait, life_root_of, root_of
+from layby.core.model import Millis, Promise, Wait, life_id, life_number, life_root_of, root_of
 from layby.core.replies import Reply, refuse
 from layby.core.tasks import holds
 
@@ -41,6 +43,13 @@ class Caller(Struct, frozen=True, rename="camel"):
     def parent(self) -> str:
         """The same, whatever the life."""
         return root_of(self.id)
+
+    @property
+    def earlier(self) -> Iterator[str]:
+        """The same task, and its run, in earlier lives."""
+        task = self.id.removeprefix(self.run)
+        for life in range(1, life_number(self.run)):
+            yield from (life_id(self.parent, life), life_id(self.parent, life) + task)
 
     def footprint(self, into: Footprint, child: str) -> None:
         into.ids.update((self.id, self.run))
@@ -119,10 +128,12 @@ def capped(d: Draft, caller: Caller | None, timeout_at: Millis) -> Millis:
 def bind(d: Draft, caller: Caller | None, child: str) -> None:
     """From now on the root `child` ends with the caller and with its run.
 
-    After the end of the run only those that clean up start anything: that is theirs alone.
+    After the end of the run only those that clean up start anything: that is theirs alone. An
+    earlier life of the run, which may be about to end what it had started, has lost it.
     """
     if caller is None or caller.detach:
         return
+    d.drop_waits(Wait(child, each) for each in caller.earlier)
     awaiters = [caller.id, *([caller.run] if _run_is_open(d, caller) else [])]
     for awaiter in awaiters:
         stored = d.waits.get((child, awaiter)) or d.rows.wait(child, awaiter)

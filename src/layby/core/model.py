@@ -67,6 +67,12 @@ def life_root_of(promise_id: str) -> str:
     return promise_id if end < 0 else promise_id[:end]
 
 
+def life_number(life_root: str) -> int:
+    """Which life of its run this root is of."""
+    number = life_root.partition(f":{LIFE}")[2]
+    return int(number) if number.isdecimal() else 1
+
+
 _deadlines = json.Decoder(dict[str, Millis])
 _awaited = json.Decoder(dict[str, str])
 

@@ -97,11 +97,11 @@ def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
     d.put(promise.with_tail(None))
     resume_waiting(d, promise)
     waits = {each: d.rows.wait(each, c.id) for each in c.nodes}
-    left = [wait for wait in waits.values() if wait is not None and _is_left(wait, d.task(c.id))]
-    d.drop_waits(left)
-    kept = {wait.awaited for wait in left if not wait.is_child}
-    ending = [each for each in _unsettled(d, c.nodes) if each.id not in kept]
-    settle_all(d, [_cancelled(d, each, promise) for each in ending], by="its run")
+    task = d.task(c.id)
+    is_run = task is not None and task.is_root
+    d.drop_waits(wait for wait in waits.values() if wait is not None and _is_left(wait, is_run))
+    ending = [each for each in _unsettled(d, c.nodes) if _ends_it(waits[each.id], is_run)]
+    settle_all(d, [_cancelled(each, promise, d.now, is_run) for each in ending], by="its run")
     if c.nodes:
         d.put(d.promises[c.id].with_tail(d.now))  # look again whether nodes are left
     else:
@@ -242,10 +242,14 @@ def _free_leases(d: Draft, pid: str) -> None:
             make_ready(d, task)
 
 
-def _is_left(wait: Wait, awaiter: Task | None) -> bool:
+def _is_left(wait: Wait, is_run: bool) -> bool:  # noqa: FBT001 - of its awaiter
     """Whether no settlement consumes it: of what outlives its run, of children, and of tasks."""
-    is_run = awaiter is not None and awaiter.is_root
     return wait.is_for_end or wait.is_child or not is_run
+
+
+def _ends_it(wait: Wait | None, is_run: bool) -> bool:  # noqa: FBT001 - of its awaiter
+    """Whether the end of the awaiter ends the awaited; a later life may have adopted a child."""
+    return wait is not None and (wait.is_child or (is_run and not wait.is_for_end))
 
 
 def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
@@ -254,12 +258,10 @@ def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
             yield promise
 
 
-def _cancelled(d: Draft, ended: Promise, with_it: Promise) -> Promise:
+def _cancelled(ended: Promise, with_it: Promise, now: Millis, is_run: bool) -> Promise:  # noqa: FBT001
     """A node or a child, with its run or with the task that has started it."""
-    task = d.task(with_it.id)
-    is_run = task is None or task.is_root
     tell = values.run_has_ended if is_run else values.task_was_cancelled
-    return ended.settled("rejected_canceled", tell(with_it.id), d.now)
+    return ended.settled("rejected_canceled", tell(with_it.id), now)
 
 
 def _is_due(task: Task, now: int) -> bool:
