@@ -145,7 +145,7 @@ def _existing(d: Draft, c: RerunRun, life: Promise) -> Reply:
     """Somebody, maybe this caller, has begun this life: it is theirs if they asked for the same."""
     if c.caller is not None:
         children.bind(d, c.caller, c.root_id)
-        return ok(RunData(life, created=False, lives=c.life))
+        return ok(RunData(life, created=False))
     is_same = (life.param, life.timeout_at) == (
         birth.encoded(c.param),
         deadline(life.created_at, c.timeout),

@@ -168,8 +168,8 @@ class RunData(Struct, frozen=True):
     promise: Promise
     created: bool
     taken: TakeData = TakeData()
-    lives: int = 1
-    """How many it has had; the promise is that of the first."""
+    lives: int | None = None
+    """How many it has had, if more than one; the promise is that of the first."""
 
 
 class NowData(Struct, frozen=True):

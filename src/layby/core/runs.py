@@ -133,8 +133,7 @@ def _existing(d: Draft, c: StartRun, first: Promise) -> Reply:
     latest, task = d.promise(c.life_id), d.task(c.id)
     if latest is not None and c.caller is not None and children.is_child_of(first, c.caller):
         children.bind(d, c.caller, c.life_id)
-    lives = 1 if task is None else task.lives or 1
-    return ok(RunData(first, created=False, lives=lives))
+    return ok(RunData(first, created=False, lives=None if task is None else task.lives))
 
 
 def start_scheduled(

@@ -106,7 +106,7 @@ class ChildRuns:
         latest = await _latest(attempt, data)
         if is_own and _runs_again(attempt, latest):
             return await self._run_again(attempt, handle, run, start)
-        if is_own and latest.is_pending and data.lives > 1:
+        if is_own and latest.is_pending and data.lives is not None:
             await self._send(attempt, replace(start, life=data.lives))
         return StartedChild(run, latest)
 
@@ -162,7 +162,7 @@ def _is_same(start: StartRun, child: Promise) -> bool:
 
 
 async def _latest(attempt: Attempt, data: RunData) -> Promise:
-    if data.lives == 1:
+    if data.lives is None:
         return data.promise
     return await attempt.read(life_id(data.promise.id, data.lives)) or data.promise
 

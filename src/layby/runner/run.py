@@ -6,17 +6,33 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from msgspec.structs import replace
+
 from layby.client.paging import pages
 from layby.core.commands import GetPromise, WatchPromise, WatchRun
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import ExplainPromise, GetRun
-from layby.core.replies import Explanation, PromiseData, RowPage, RunData, RunWatchData
+from layby.core.replies import (
+    Explanation,
+    PromiseData,
+    PromisePage,
+    RowPage,
+    RunData,
+    RunWatchData,
+)
 from layby.core.waits import waiting_of
 from layby.errors import LaybyError, NotFound, ResultExpired, error_for
 from layby.runner.settling import Settlement
 from layby.wire.durations import limit_of, millis_of
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
+from layby.workflow.child_states import (
+    MOST_CHILDREN,
+    ChildState,
+    child_states,
+    children_of,
+    shown_in,
+)
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
 from layby.workflow.next_life import (
@@ -124,7 +140,23 @@ class Run:
             for task_id, (promise, task) in found.nodes.items()
             if task is not None
         ]
-        return run_status(root, root_task, nodes, self._runner.now(), found.lives)
+        status = run_status(root, root_task, nodes, self._runner.now(), found.lives)
+        children = shown_in(await self._children(), status.life)
+        return replace(status, children=children) if children else status
+
+    async def _children(self) -> list[ChildState]:
+        """The first of them; none if this process may not look for them."""
+        found: list[Promise] = []
+        query = children_of(self.promise_id)
+        while len(found) < MOST_CHILDREN:
+            page = (await self._runner.send(query)).data
+            if not isinstance(page, PromisePage):
+                break
+            found += page.promises
+            if page.cursor is None:
+                break
+            query = replace(query, cursor=page.cursor)
+        return child_states(found, self._runner.now())
 
     async def rerun(
         self,
