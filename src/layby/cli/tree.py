@@ -84,7 +84,7 @@ async def _drawn(client: Client, asked: str, now: Millis, *, everything: bool) -
     node = plan.parse_node_id(about.promise.id)
     run_id = plan.parse_root_id(about.promise.id) or (node and node.run_id)
     if run_id is not None and about.task is not None and about.task.is_ours:
-        family = Family(client, now, everything=everything)
+        family = FamilyTree(client, now, everything=everything)
         found = await family.branches(run_id)
         is_whole = node is None and LIFE not in asked  # with all its lives
         drawn = found[plan.root_id(run_id) if is_whole else about.promise.id]
@@ -98,7 +98,7 @@ async def _drawn(client: Client, asked: str, now: Millis, *, everything: bool) -
 # --- child runs --------------------------------------------------------------------------
 
 
-class Family:
+class FamilyTree:
     """A run with the runs that its tasks have started, and those of their tasks in turn.
 
     Of the first few their tasks are drawn as well.

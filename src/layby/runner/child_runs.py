@@ -69,49 +69,49 @@ class ChildRuns:
         self._group = group
 
     async def start_child(
-        self, attempt: Attempt, handle: "TaskHandle", asked: ChildSpec
+        self, caller_try: Attempt, handle: "TaskHandle", asked: ChildSpec
     ) -> StartedChild:
-        node = plan.parse_node_id(attempt.id)
+        node = plan.parse_node_id(caller_try.id)
         if node is None:
             raise UsageError(
-                f"{attempt.id}: only a task of a run can start child runs; a function that serves "
+                f"{caller_try.id}: only a task of a run can start child runs; a function that serves "
                 "calls of others can use runner.start()"
             )
         flow = await self._found(asked.flow)
         run_id = child_run_id(node, asked.key) if asked.run_id is None else asked.run_id
         timeout = deadline_ms(asked.deadline)
         start = plan.plan(flow, check_run_id(run_id), asked.context, self._group, timeout)
-        caller = Caller(attempt.id, attempt.version, detach=asked.detach)
+        caller = Caller(caller_try.id, caller_try.version, detach=asked.detach)
         start = replace(start, caller=caller)
         if asked.run_id is None and node.life > 1:
-            start = replace(start, id=await _own_id(attempt, node, asked.key, start))
+            start = replace(start, id=await _own_id(caller_try, node, asked.key, start))
         for _ in range(MOST_ROUNDS):
-            child = await self._started(attempt, handle, asked, start)
+            child = await self._started(caller_try, handle, asked, start)
             if child is not None:
                 return child
         raise Conflict(f"run '{plan.run_id_of(start.id)}' is run again by others all the time")
 
     async def _started(
-        self, attempt: Attempt, handle: "TaskHandle", asked: ChildSpec, start: StartRun
+        self, caller_try: Attempt, handle: "TaskHandle", asked: ChildSpec, start: StartRun
     ) -> StartedChild | None:
         """None if others have changed what was to be changed: then it is looked at again."""
-        data = await self._send(attempt, start)
+        data = await self._send(caller_try, start)
         run = Run(self._runner, plan.run_id_of(start.id), is_new=data.created)
         first, caller = data.promise, start.caller
         assert caller is not None
         if data.created or first.is_expired:
             return StartedChild(run, first, is_new=data.created)
         is_own = parent_of(first) == caller.parent
-        _check_same(attempt, asked, start, first, is_own=is_own)
-        latest = await _latest(attempt, data)
-        if is_own and _runs_again(attempt, latest):
-            return await self._run_again(attempt, handle, run, start)
+        _check_same(caller_try, asked, start, first, is_own=is_own)
+        latest = await _latest(caller_try, data)
+        if is_own and _runs_again(caller_try, latest):
+            return await self._run_again(caller_try, handle, run, start)
         if is_own and latest.is_pending and data.lives is not None:
-            await self._send(attempt, replace(start, life=data.lives))
+            await self._send(caller_try, replace(start, life=data.lives))
         return StartedChild(run, latest)
 
     async def _run_again(
-        self, attempt: Attempt, handle: "TaskHandle", run: Run, start: StartRun
+        self, caller_try: Attempt, handle: "TaskHandle", run: Run, start: StartRun
     ) -> StartedChild | None:
         rows = await run.latest_rows()
         for each in plan.cleanup_ids(rows.root[0]):
@@ -125,33 +125,33 @@ class ChildRuns:
         reply = await until_answered(partial(self._runner.send, command))
         if isinstance(reply.data, RunData):
             return StartedChild(run, reply.data.promise)
-        await attempt.annotate()  # raises if the task is no longer ours
+        await caller_try.annotate()  # raises if the task is no longer ours
         return None
 
-    async def _send(self, attempt: Attempt, start: StartRun) -> RunData:
+    async def _send(self, caller_try: Attempt, start: StartRun) -> RunData:
         reply = await until_answered(partial(self._runner.worker.start_run, start))
         if isinstance(reply.data, RunData):
             return reply.data
-        await attempt.annotate()  # raises if the task is no longer ours
+        await caller_try.annotate()  # raises if the task is no longer ours
         raise _refused(start, reply)
 
 
-async def _own_id(attempt: Attempt, node: plan.NodeId, key: str, start: StartRun) -> str:
+async def _own_id(caller_try: Attempt, node: plan.NodeId, key: str, start: StartRun) -> str:
     """In a later life of the parent: that of the earlier child, if it is still what is wanted."""
     own = plan.root_id(child_run_id(node, key, node.life))
-    if await attempt.read(own) is not None:
+    if await caller_try.read(own) is not None:
         return own
-    earlier = await attempt.read(start.id)
-    if earlier is None or _is_of_this_life(attempt, earlier):
+    earlier = await caller_try.read(start.id)
+    if earlier is None or _is_of_this_life(caller_try, earlier):
         return start.id
-    if not attempt.replay.earlier or earlier.is_expired:
+    if not caller_try.replay.earlier or earlier.is_expired:
         return own
     return start.id if _is_same(start, earlier) else own
 
 
-def _is_of_this_life(attempt: Attempt, child: Promise) -> bool:
+def _is_of_this_life(caller_try: Attempt, child: Promise) -> bool:
     caller = caller_of(child)
-    return caller is not None and life_root_of(caller) == life_root_of(attempt.id)
+    return caller is not None and life_root_of(caller) == life_root_of(caller_try.id)
 
 
 def _is_same(start: StartRun, child: Promise) -> bool:
@@ -161,39 +161,39 @@ def _is_same(start: StartRun, child: Promise) -> bool:
     return not plan.differing_keys(child.param, json_values.text_of(start.param))
 
 
-async def _latest(attempt: Attempt, data: RunData) -> Promise:
+async def _latest(caller_try: Attempt, data: RunData) -> Promise:
     if data.lives is None:
         return data.promise
-    return await attempt.read(life_id(data.promise.id, data.lives)) or data.promise
+    return await caller_try.read(life_id(data.promise.id, data.lives)) or data.promise
 
 
-def _runs_again(attempt: Attempt, child: Promise) -> bool:
+def _runs_again(caller_try: Attempt, child: Promise) -> bool:
     """It was unsuccessful before this try, or ended with an earlier life of its parent."""
     if child.is_pending or child.state == "resolved":
         return False
-    ended_with = (values.run_has_ended(life_root_of(each)) for each in attempt.replay.earlier)
-    return attempt.replay.was_before(child) or child.value in ended_with
+    ended_with = (values.run_has_ended(life_root_of(each)) for each in caller_try.replay.earlier)
+    return caller_try.replay.was_before(child) or child.value in ended_with
 
 
 def _check_same(
-    attempt: Attempt, asked: ChildSpec, start: StartRun, child: Promise, *, is_own: bool
+    caller_try: Attempt, asked: ChildSpec, start: StartRun, child: Promise, *, is_own: bool
 ) -> None:
     """The same id is the same run, so it must belong to the same workflow, and to the caller."""
     stored, run_id = plan.read_root_param(child.param).flow, plan.run_id_of(child.id)
     if is_own:
         made, wanted = (Record("start", digest_of(each)) for each in (stored, start.name))
-        attempt.replay.check(child.id, made, wanted, is_earlier=attempt.try_number > 1)
+        caller_try.replay.check(child.id, made, wanted, is_earlier=caller_try.try_number > 1)
     elif asked.run_id is None or stored != start.name:
         raise Conflict(
             f"run '{run_id}' already exists, is a run of workflow '{stored}' and was not started "
-            f"by {attempt.id}: give the child another run_id= or key="
+            f"by {caller_try.id}: give the child another run_id= or key="
         )
     if asked.context is not None and not _is_same(start, child):
         keys = plan.differing_keys(child.param, json_values.text_of(start.param))
         logger.warning(
             "%s: child run '%s' exists and keeps its first context; the one given now differs in "
             "%s: what it depends on must be the same in every try",
-            attempt.id,
+            caller_try.id,
             run_id,
             ", ".join(map(repr, keys[:5])),
         )

@@ -57,7 +57,7 @@ class RunStarter(Protocol):
     """Starts runs for the tasks of a worker."""
 
     async def start_child(
-        self, attempt: Attempt, handle: "TaskHandle", asked: ChildSpec
+        self, attempt: Attempt, handle: "TaskHandle", asked: ChildSpec, /
     ) -> StartedRun: ...
 
 
