@@ -74,8 +74,8 @@ class ChildRuns:
         node = plan.parse_node_id(caller_try.id)
         if node is None:
             raise UsageError(
-                f"{caller_try.id}: only a task of a run can start child runs; a function that serves "
-                "calls of others can use runner.start()"
+                f"{caller_try.id}: only a task of a run can start child runs; a function that "
+                "serves calls of others can use runner.start()"
             )
         flow = await self._found(asked.flow)
         run_id = child_run_id(node, asked.key) if asked.run_id is None else asked.run_id
