@@ -9,6 +9,8 @@ import pytest
 from layby import (
     BlockingRunner,
     DeferTimeout,
+    ResultExpired,
+    Retention,
     RetryPolicy,
     RunCancelled,
     RunFailed,
@@ -482,3 +484,131 @@ async def test_what_is_refused():
 
     async with Runner("memory:") as runner:
         assert (await runner.execute(flow_of(call), {}))["ok"]
+
+
+@virtual_test
+async def test_a_status_names_children_and_the_caller():
+    family = Family()
+    async with Runner("memory:") as runner:
+        run = await family.parked(runner)
+        (child,) = (await run.status()).children
+        assert (child.run_id, child.flow, child.state) == ("p~call~1", "sleeps", "Running")
+        assert (child.task, child.life, child.lives, child.detached) == ("call", 1, 1, False)
+        assert (await (await runner.get("p~call~1")).status()).caller == "run/p:call"
+        waiting = (await run.status()).tasks["call"].waiting_on
+        assert waiting is not None
+        assert (waiting.kind, waiting.sentence) == ("promise", "waiting for run 'p~call~1'")
+        await run.result()
+        assert (await run.status()).children[0].state == "Completed"
+
+
+@virtual_test
+async def test_a_child_is_kept_until_its_parent_has_ended():
+    """However short runs are kept: the parent may be replayed, and asks again."""
+    retention = Retention(completed=5, failed=5)
+
+    @task
+    async def call(context, handle):
+        child = await handle.start(DOUBLE, {"n": 2})
+        await child.result()
+        await handle.sleep(1_000)
+        await handle.defer(triggers.Delay(1_000))
+        context["n"] = (await child.result())["n"]
+
+    async with Runner("memory:", retention=retention) as runner:
+        run = await runner.start(flow_of(call), {}, run_id="p")
+        assert (await run.result())["n"] == 4
+        await asyncio.sleep(100)
+        with pytest.raises(ResultExpired):
+            await (await runner.get("p~call~1")).result()
+
+
+@virtual_test
+async def test_a_pruned_child_is_started_anew_by_the_next_life_of_its_parent():
+    """A parent that failed may be kept longer than its successful child."""
+    shop = Shop(fails=False)
+    async with Runner("memory:", retention=Retention(completed=5)) as runner:
+        run = await shop.failed(runner)
+        await asyncio.sleep(100)
+        shop.is_open = True
+        await run.rerun()
+        assert (await run.result())["charged"] == 1
+        assert shop.ran["charge"] == 2
+
+
+@virtual_test
+async def test_a_child_that_is_still_open_is_found_by_the_next_life():
+    """Its parent has failed meanwhile, and went on without it."""
+    fails = True
+
+    @task
+    async def call(context, handle):
+        child = await handle.start(SLEEPS)
+        if fails:
+            raise ValueError("no")
+        context["slept"] = (await child.result())["slept"]
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(call), {}, run_id="p")
+        with pytest.raises(RunFailed):
+            await run.result()
+        fails = False
+        await run.rerun()
+        await asyncio.sleep(1)
+        assert (await run.status()).tasks["call"].parked_in == "memory"
+        await run.cancel()
+        child = await runner.get("p~call~1")
+        with pytest.raises(RunCancelled):
+            await child.result()
+        assert (await child.status()).lives == 1
+        await sound(runner)
+
+
+@virtual_test
+async def test_a_failure_that_was_caught_is_caught_again_after_a_hand_back():
+    """Only a try after a failure of the caller runs an unsuccessful child again."""
+    shop, caught = Shop(), list[str]()
+
+    @task
+    async def call(context, handle):
+        child = await handle.start(shop.child, {"price": 1})
+        try:
+            await child.result()
+        except RunFailed as failed:
+            caught.append(str(failed))
+        await handle.defer(triggers.Delay(10))
+
+    async with Runner("memory:") as runner:
+        await runner.execute(flow_of(call), {})
+        assert (len(caught), shop.ran["charge"]) == (2, 1)
+
+
+@virtual_test
+async def test_a_child_with_a_clean_up_is_run_again_after_that():
+    """A life does not begin beside what cleans up after the one before."""
+    steps: list[str] = []
+
+    @task
+    async def work(context):
+        steps.append("work")
+        if steps.count("work") == 1:
+            raise ValueError("no")
+
+    @task(rule="finally", timeout=60)
+    async def tidy(context, handle):
+        await handle.sleep(50)
+        steps.append("tidy")
+
+    child = Workflow("tidy", tasks=[work, tidy])
+
+    @task(retry=RetryPolicy(max_attempts=2, delay=1))
+    async def call(context, handle):
+        started = await handle.start(child, {}, deadline=10)
+        await started.result()
+
+    async with Runner("memory:") as runner:
+        with pytest.raises(RunFailed):  # the second life ends by its deadline, too
+            await runner.execute(flow_of(call), {}, run_id="p")
+        await asyncio.sleep(100)
+        assert steps == ["work", "tidy", "work", "tidy"]
+        await sound(runner)
