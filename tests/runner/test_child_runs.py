@@ -612,3 +612,39 @@ async def test_a_child_with_a_clean_up_is_run_again_after_that():
         await asyncio.sleep(100)
         assert steps == ["work", "tidy", "work", "tidy"]
         await sound(runner)
+
+
+@virtual_test
+async def test_a_later_life_of_a_child_that_is_still_open_is_found_by_the_next_life():
+    """It belongs to the new life of the parent as a first one would."""
+    tries: list[int] = []
+
+    @task
+    async def work(context, handle):
+        if handle.try_number == 1 and not tries[1:]:
+            raise ValueError("no")
+        await handle.sleep(100)
+
+    child = Workflow("child", tasks=[work])
+
+    @task(retry=RetryPolicy(max_attempts=2, delay=1))
+    async def call(context, handle):
+        tries.append(handle.try_number)
+        started = await handle.start(child, {})
+        if len(tries) == 2:
+            raise ValueError("not now")
+        await started.result()
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(call), {}, run_id="p")
+        with pytest.raises(RunFailed, match="not now"):
+            await run.result()
+        await run.rerun()
+        await asyncio.sleep(1)
+        assert (await run.status()).tasks["call"].parked_in == "memory"
+        await run.cancel()
+        found = await runner.get("p~call~1")
+        with pytest.raises(RunCancelled):
+            await found.result()
+        assert (await found.status()).lives == 2
+        await sound(runner)
