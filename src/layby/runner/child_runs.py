@@ -48,6 +48,7 @@ class StartedChild(Struct, frozen=True):
     run: Run
     root: Promise
     is_new: bool = False
+    is_kept: bool = False
 
     @property
     def id(self) -> str:
@@ -100,7 +101,7 @@ class ChildRuns:
         first, caller = data.promise, start.caller
         assert caller is not None
         if data.created or first.is_expired:
-            return StartedChild(run, first, is_new=data.created)
+            return StartedChild(run, first, data.created, is_kept=not asked.detach)
         is_own = parent_of(first) == caller.parent
         _check_same(caller_try, asked, start, first, is_own=is_own)
         latest = await _latest(caller_try, data)
@@ -108,7 +109,7 @@ class ChildRuns:
             return await self._run_again(caller_try, handle, run, start)
         if is_own and latest.is_pending and data.lives is not None:
             await self._send(caller_try, replace(start, life=data.lives))
-        return StartedChild(run, latest)
+        return StartedChild(run, latest, is_kept=is_own and not asked.detach)
 
     async def _run_again(
         self, caller_try: Attempt, handle: "TaskHandle", run: Run, start: StartRun
@@ -120,11 +121,12 @@ class ChildRuns:
         root = rows.root[0].at(self._runner.now())
         if root.is_pending or root.state == "resolved":
             return None
+        assert start.caller is not None
         planned = next_life(rows, (), "keep", start.timeout, self._runner.now())
         command = replace(planned.command, caller=start.caller)
         reply = await until_answered(partial(self._runner.send, command))
         if isinstance(reply.data, RunData):
-            return StartedChild(run, reply.data.promise)
+            return StartedChild(run, reply.data.promise, is_kept=not start.caller.detach)
         await caller_try.annotate()  # raises if the task is no longer ours
         return None
 

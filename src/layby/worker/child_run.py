@@ -46,6 +46,11 @@ class StartedRun(Protocol):
         """The root of the life that the caller waits for, as it was then."""
         ...
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the store keeps it for its caller: it is a child, and not detached."""
+        ...
+
     async def concluded(self, root: Promise) -> Any:
         """The result of that life, whose root has settled; raises how it failed."""
         ...
@@ -89,7 +94,8 @@ class ChildRun:
         """Its final context. A child that failed raises RunFailed."""
         root = self._started.root
         if root.is_pending:
-            root = await self._handle.settled(root.id, timeout)
+            is_kept = self._started.is_kept
+            root = await self._handle.settled(root.id, timeout, is_open=is_kept)
         else:
             await self._handle.may_work()
         return await self._started.concluded(root)

@@ -216,11 +216,20 @@ class TaskHandle:
             reply = await self._parked(*found)
             return value_of(settled_promise(reply, promise_id))
 
-    async def settled(self, promise_id: str, timeout: Seconds | None = None) -> Promise:  # noqa: ASYNC109
-        """Wait, without a slot, for a promise that exists; returns the settled promise."""
+    async def settled(
+        self,
+        promise_id: str,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the wait's own clock, by design
+        *,
+        is_open: bool = False,
+    ) -> Promise:
+        """Wait, without a slot, for a promise that exists; returns the settled promise.
+
+        `is_open`: it was pending a moment ago, and is kept for this task.
+        """
         within = limit_of(timeout, "timeout")
         with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
-            found = await self._prepare_wait(promise_id, within, record_id)
+            found = await self._prepare_wait(promise_id, within, record_id, is_open=is_open)
             if isinstance(found, Promise):
                 return found
             return settled_promise(await self._parked(*found), promise_id)
@@ -548,12 +557,17 @@ class TaskHandle:
     # --- promises ------------------------------------------------------------------------
 
     async def _prepare_wait(
-        self, promise_id: str, within: float | None, record_id: str | None
+        self,
+        promise_id: str,
+        within: float | None,
+        record_id: str | None,
+        *,
+        is_open: bool = False,
     ) -> Promise | tuple[PromiseWatch, WaitingOn, str | None, Record | None]:
         """The promise, if it is settled; else what is needed to wait for it."""
         attempt = self._attempt_with_store()
         assert record_id is not None
-        begun = await begin_promise(attempt, record_id, promise_id, within)
+        begun = await begin_promise(attempt, record_id, promise_id, within, is_open=is_open)
         if isinstance(begun, PromiseWatch):
             if not isinstance(begun, TimedPromiseWatch):
                 return begun, WaitingOn("promise", "", awaited=promise_id), None, None
