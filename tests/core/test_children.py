@@ -82,6 +82,12 @@ def test_a_zombie_starts_nothing(family: World, caller: Caller):
     assert family.dump().promises.keys() == before
 
 
+def test_a_token_must_cover_the_caller_too():
+    """Whoever may only start runs may not act for a task."""
+    assert set(child().named_ids()) == {"run/c", "run/p:a"}
+    assert set(c.RerunRun(id="run/c", life=2, caller=CALLER).named_ids()) == {"run/c", "run/p:a"}
+
+
 @pytest.mark.parametrize(
     ("caller", "why"),
     [
