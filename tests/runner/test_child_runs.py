@@ -19,6 +19,7 @@ from layby import (
     Workflow,
     task,
     triggers,
+    waits,
 )
 from layby.errors import Conflict, ReplayMismatch
 from layby.testing import current_clock, virtual_test
@@ -648,3 +649,23 @@ async def test_a_later_life_of_a_child_that_is_still_open_is_found_by_the_next_l
             await found.result()
         assert (await found.status()).lives == 2
         await sound(runner)
+
+
+@virtual_test
+async def test_a_child_in_a_bundle():
+    """By its promise: whoever loses patience with it does not end it."""
+
+    @task
+    async def call(context, handle):
+        child = await handle.start(SLEEPS)
+        context["first"] = []
+        for patience in (10, 500):
+            found = await handle.first_of(
+                waits.wait_for(child.promise_id), waits.sleep(patience), key=f"{patience} s"
+            )
+            context["first"].append(found.which)
+        context["slept"] = (await child.result())["slept"]
+
+    async with Runner("memory:") as runner:
+        result = await runner.execute(flow_of(call), {})
+        assert result.to_dict() == {"first": [1, 0], "slept": True}

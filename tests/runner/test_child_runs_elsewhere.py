@@ -40,6 +40,24 @@ def test_a_process_that_is_killed_between_start_and_result(tmp_path: Path):
     assert lines[-1] == "['by', 'went', 'worked']"
 
 
+def test_a_process_that_is_killed_again_and_again(tmp_path: Path):
+    """No child is started twice, and none whose result was there is run again."""
+    command = [sys.executable, str(SCRIPT), address_of(tmp_path / "many.db"), "many"]
+    said: list[str] = []
+    for last in ("count 2", "done 5", "count 9", "done 14", ""):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                said.append(line.strip())
+                if said[-1] == last:
+                    process.kill()
+    assert said[-1] == "20 children"
+    for n in range(20):
+        done = said.index(f"done {n}")
+        assert f"count {n}" in said[:done]
+        assert f"count {n}" not in said[done:]
+
+
 class Family:
     """A parent whose task waits for a child, which waits for the promise `go`."""
 
