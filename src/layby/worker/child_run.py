@@ -69,11 +69,12 @@ class RunStarter(Protocol):
 class ChildRun:
     """A run that this task has started; `await child.result()` waits for it without a slot."""
 
-    __slots__ = ("_handle", "_started")
+    __slots__ = ("_asked", "_handle", "_started")
 
     def __init__(self, handle: "TaskHandle", started: StartedRun) -> None:
         self._handle = handle
         self._started = started
+        self._asked = 0
 
     @property
     def id(self) -> str:
@@ -94,8 +95,10 @@ class ChildRun:
         """Its final context. A child that failed raises RunFailed."""
         root = self._started.root
         if root.is_pending:
+            self._asked += 1
+            key = f"child.{root.id}-{self._asked}"
             is_kept = self._started.is_kept
-            root = await self._handle.settled(root.id, timeout, is_open=is_kept)
+            root = await self._handle.settled(root.id, timeout, key=key, is_open=is_kept)
         else:
             await self._handle.may_work()
         return await self._started.concluded(root)

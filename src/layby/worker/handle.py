@@ -221,6 +221,7 @@ class TaskHandle:
         promise_id: str,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the wait's own clock, by design
         *,
+        key: str | None = None,
         is_open: bool = False,
     ) -> Promise:
         """Wait, without a slot, for a promise that exists; returns the settled promise.
@@ -228,7 +229,8 @@ class TaskHandle:
         `is_open`: it was pending a moment ago, and is kept for this task.
         """
         within = limit_of(timeout, "timeout")
-        with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
+        key = self.numbered(f"settled.{promise_id}") if key is None else key
+        with self._call("wait_for", key) as record_id:
             found = await self._prepare_wait(promise_id, within, record_id, is_open=is_open)
             if isinstance(found, Promise):
                 return found
