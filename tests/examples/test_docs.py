@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = (
     "approvals",
     "calls",
+    "child-runs",
     "deferring",
     "deploying",
     "errors",

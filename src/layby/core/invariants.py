@@ -51,8 +51,8 @@ class StateView:
 
     @property
     def waits(self) -> Iterator[Wait]:
-        """Without notes of what was read: nobody waits by them."""
-        return (wait for wait in self.state.waits.values() if not wait.is_read)
+        """Without notes of what was read or started: nobody waits by them."""
+        return (wait for wait in self.state.waits.values() if not wait.is_note)
 
     def is_over(self, promise_id: str) -> bool:
         """Past its deadline but not settled yet: what waits for the tick is not a violation."""
@@ -227,6 +227,18 @@ def what_was_read_is_there(view: StateView) -> Violations:
             yield f"promise {wait.awaited} is gone, but task {wait.awaiter} has read it"
         if wait.is_read and not is_elsewhere(wait.awaited, wait.awaiter):
             yield f"promise {wait.awaited} is of the same tree as {wait.awaiter}, which has read it"
+
+
+def child_is_there(view: StateView) -> Violations:
+    """A run that a task has started stays while that task or its run is open."""
+    for wait in view.state.waits.values():
+        if not wait.is_child:
+            continue
+        child = view.state.tasks.get(wait.awaited)
+        if child is None or not child.is_root:
+            yield f"{wait.awaited} is not a run, but a child of {wait.awaiter}"
+        if not is_elsewhere(wait.awaited, wait.awaiter):
+            yield f"run {wait.awaited} is a child of {wait.awaiter}, which is of the same tree"
 
 
 # --- tasks -------------------------------------------------------------------------------
@@ -484,6 +496,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     internal_is_plain,
     awaiter_is_alive,
     what_was_read_is_there,
+    child_is_there,
     claim_only_while_acquired,
     halted_task_has_ttimeout,
     version_non_negative,

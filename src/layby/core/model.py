@@ -26,7 +26,7 @@ MAX_AWAITED: Final = 64
 PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
 TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
 Standing = Literal["alive", "lost", "left"]
-WaitMode = Literal["any", "all", "both", "end", "read"]
+WaitMode = Literal["any", "all", "both", "end", "read", "child", "child_any"]
 NodeKind = Literal["root", "node"]
 MessageKind = Literal["execute", "unblock", "lost"]
 Overlap = Literal["allow", "skip", "queue_one"]
@@ -65,6 +65,12 @@ def life_root_of(promise_id: str) -> str:
         return root
     end = promise_id.find(":", len(root) + 1)
     return promise_id if end < 0 else promise_id[:end]
+
+
+def life_number(life_root: str) -> int:
+    """Which life of its run this root is of."""
+    number = life_root.partition(f":{LIFE}")[2]
+    return int(number) if number.isdecimal() else 1
 
 
 _deadlines = json.Decoder(dict[str, Millis])
@@ -557,7 +563,9 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     or for a node that cleans up: it lasts until the body of the awaited task has ended.
     *read* neither counts nor wakes: the body has awaited a promise of another tree, and reads it
     again whenever it is replayed or tried again, so that promise is not pruned before the task
-    has ended.
+    has ended. *child* neither counts nor wakes either: the awaited root is a run that the awaiter
+    has started, or the run of the task that did. What cancels the awaiter cancels it, and it is not
+    pruned before the awaiter has ended. *child_any* is such a run that its caller also waits for.
     """
 
     awaited: str
@@ -570,7 +578,7 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def wakes(self) -> bool:
-        return self.mode in ("any", "both")
+        return self.mode in ("any", "both", "child_any")
 
     @property
     def is_for_end(self) -> bool:
@@ -579,6 +587,15 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_read(self) -> bool:
         return self.mode == "read"
+
+    @property
+    def is_child(self) -> bool:
+        return self.mode in ("child", "child_any")
+
+    @property
+    def is_note(self) -> bool:
+        """Nobody waits by it."""
+        return self.mode in ("read", "child")
 
 
 class Listener(Struct, frozen=True, array_like=True, gc=False):

@@ -199,6 +199,8 @@ class RunData(Struct, frozen=True):
     promise: Promise
     created: bool
     taken: TakeData = TakeData()
+    lives: int | None = None
+    """How many it has had, if more than one; the promise is that of the first."""
 
 
 class NowData(Struct, frozen=True):

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from layby.core import birth, validate
+from layby.core import birth, children, validate
 from layby.core.address import target_of
+from layby.core.children import Caller
 from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
 from layby.core.limit import limit_names
-from layby.core.model import NEVER, Millis, Wait, WaitMode, deadline
+from layby.core.model import NEVER, Millis, Promise, Wait, WaitMode, deadline, life_id
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
 
@@ -63,7 +64,8 @@ class StartRun(ById, frozen=True):
     """Create the root and all nodes at once; an existing run is answered as it is.
 
     `timeout`: how long after now the run may take. `priority`: of all its nodes; what a node has of
-    its own is added.
+    its own is added. `caller`: the task that starts it, as a child of its run. Of a child that
+    exists, `life` is the latest life that the caller has heard of.
     """
 
     name: str
@@ -73,11 +75,15 @@ class StartRun(ById, frozen=True):
     param: Value = NOTHING
     take: Take | None = None
     priority: Int64 = 0
+    caller: Caller | None = None
+    life: Int64 = 1
 
     def footprint(self, into: Footprint) -> None:
-        into.ids.add(self.id)
+        into.ids.update((self.id, self.life_id))
         into.ids.update(self.node_id(node.id) for node in self.nodes)
         into.limits.update(each for node in self.nodes for each in node.limits)
+        if self.caller is not None:
+            self.caller.footprint(into, self.life_id)
         if self.take is not None:
             self.take.footprint(into)
 
@@ -85,12 +91,18 @@ class StartRun(ById, frozen=True):
     def asks(self) -> Take | None:
         return self.take
 
+    @property
+    def life_id(self) -> str:
+        return life_id(self.id, self.life)
+
     def node_id(self, node: str) -> str:
         return f"{self.id}:{node}"
 
     def named_ids(self) -> Ids:
         """Nodes have ids that begin with the one named."""
         yield self.id
+        if self.caller is not None:
+            yield from self.caller.named_ids()
         if self.take is not None:
             yield from self.take.named_ids()
 
@@ -99,21 +111,38 @@ class StartRun(ById, frozen=True):
         yield from plan_problems(self, self.id)
         if self.take is not None:
             yield from self.take.problems()
+        if self.caller is not None:
+            yield from self.caller.problems(self.id)
         if self.timeout < 1:
             yield "timeout must be positive"
+        if self.life < 1:
+            yield "life must be 1 or more"
         if ":" in self.id:
             yield f"Run ID '{self.id}' must not contain ':' (it separates run and node)"
 
 
 @handles(StartRun)
 def start(d: Draft, c: StartRun) -> Reply:
+    if refusal := children.refusal(d, c.caller):
+        return refusal
     existing = d.promise(c.id)
     if existing is not None and not birth.is_absent(existing):
-        return ok(RunData(existing, created=False))
+        return _existing(d, c, existing)
     if taken_ids := _taken_ids(d, c):
         return refuse(409, f"Run '{c.id}': node ids already in use: {', '.join(taken_ids)}")
-    _create(d, c, d.now, root_tags(c))
+    tags = root_tags(c)
+    _create(d, c, d.now, tags if c.caller is None else tags | c.caller.tags)
+    children.begun(d, c.caller)
+    children.bind(d, c.caller, c.id)
     return ok(RunData(d.promises[c.id], created=True, taken=take_next(d, c.take)))
+
+
+def _existing(d: Draft, c: StartRun, first: Promise) -> Reply:
+    """A run that its parent, in an earlier life maybe, has started is the caller's from now on."""
+    latest, task = d.promise(c.life_id), d.task(c.id)
+    if latest is not None and c.caller is not None and children.is_child_of(first, c.caller):
+        children.bind(d, c.caller, c.life_id)
+    return ok(RunData(first, created=False, lives=None if task is None else task.lives))
 
 
 def start_scheduled(
@@ -158,7 +187,7 @@ def _create(
     d: Draft, c: StartRun, at: Millis, root_tags: Tags, first_after: Sequence[str] = ()
 ) -> None:
     """`timeout` counts from `at`. `first_after`: what the nodes wait for that wait for no other."""
-    timeout_at = deadline(at, c.timeout)
+    timeout_at = children.capped(d, c.caller, deadline(at, c.timeout))
     awaited: list[Awaited] = [
         (c.node_id(node.id), "end" if node.cleanup else "all") for node in c.nodes
     ]

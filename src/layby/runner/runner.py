@@ -61,6 +61,7 @@ from layby.errors import (
     error_for,
 )
 from layby.runner import schedule as scheduling
+from layby.runner.child_runs import ChildRuns
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
 from layby.runner.limit_calls import delete_limit, list_limits, set_limit, wanted_limit
@@ -263,6 +264,7 @@ class Runner:
         program = self._program
         worker = Worker(self.client, program, self._config, self.now, self._link.elapsed)
         self._worker = worker
+        worker.starter = ChildRuns(self, self._found, self._config.group)
         await self._link.join(worker)
         reconnect = worker.on_new_incarnation
 

@@ -32,6 +32,7 @@ from layby.core.model import (
     Pruning,
     Schedule,
     TaskState,
+    Wait,
     is_run_of,
 )
 from layby.core.queries import (
@@ -406,7 +407,7 @@ class MemoryStore(Unshared):
     def nodes_of(self, root_id: str, limit: int) -> list[str]:
         awaited = self._indexes.awaited.of(root_id)
         return list(
-            islice((key for key in awaited if self.state.waits[key, root_id].counts), limit)
+            islice((key for key in awaited if _ends_with(self.state.waits[key, root_id])), limit)
         )
 
     def overdue_tasks(self, now: Millis, limit: int) -> list[tuple[TaskState, str]]:
@@ -511,6 +512,11 @@ class MemoryReader:
 def _first(keyed: Iterable[tuple[Millis | None, str]], limit: int) -> tuple[str, ...]:
     ordered = sorted((at or 0, key) for at, key in keyed)
     return tuple(key for _, key in ordered[:limit])
+
+
+def _ends_with(wait: Wait) -> bool:
+    """What a cancelled awaiter may take with it."""
+    return wait.counts or wait.is_child
 
 
 def _apply(rows: dict[K, V], changes: dict[K, V | None]) -> None:

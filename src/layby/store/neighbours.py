@@ -211,8 +211,9 @@ class SqlNeighbours:
         dialect = self._sql.dialect
         source = f"""
             (SELECT w.* FROM {dialect.any_text} JOIN waits AS w ON w.{by} = i.value
-                AND w.mode <> 'read' AND w.{other} <= COALESCE(
-                    (SELECT x.{other} FROM waits AS x WHERE x.{by} = i.value AND x.mode <> 'read'
+                AND w.mode NOT IN ('read', 'child') AND w.{other} <= COALESCE(
+                    (SELECT x.{other} FROM waits AS x
+                        WHERE x.{by} = i.value AND x.mode NOT IN ('read', 'child')
                         ORDER BY x.{other} LIMIT 1 OFFSET ?), '{LAST}')
             ) AS w
         """
@@ -258,4 +259,4 @@ class MemoryNeighbours:
 
     @property
     def _open_waits(self) -> list[Wait]:
-        return [wait for wait in self._state.waits.values() if not wait.is_read]
+        return [wait for wait in self._state.waits.values() if not wait.is_note]

@@ -49,6 +49,7 @@ from layby.worker.body import Body
 from layby.worker.body_runner import BodyRunner
 from layby.worker.callbacks import Callbacks
 from layby.worker.calls import Calls
+from layby.worker.child_run import RunStarter
 from layby.worker.credit import HELD, NOTHING, Ask, Credit, Offer
 from layby.worker.ending import classify
 from layby.worker.gc_freeze import GcFreezer
@@ -133,6 +134,8 @@ class Worker:
         """How often a slot was lent so that a body did not wait for itself."""
         self._background: set[asyncio.Task[Any]] = set()
         self._callbacks = Callbacks()
+        self.starter: RunStarter | None = None
+        """Starts child runs for its tasks; set by whoever knows what a workflow is."""
         self._loader = TaskLoader(self, client, program)
         self._reporter = Reporter(self, program, self._callbacks)
         self._standing = StandingTake(

@@ -300,7 +300,7 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
                 "approval": "whoever answers it",
                 "bundle": "whoever settles what it waits for" if about.awaited else "",
                 "slot": f"a slot of {worker}",
-            }.get(waiting.kind, "whoever settles that promise" if about.awaited else worker)
+            }.get(waiting.kind, _who_settles(about) if about.awaited else worker)
         case "suspended":
             if waiting.kind == "trigger" and _has_trigger(about):
                 return "the outside world (its trigger keeps looking)"
@@ -359,6 +359,12 @@ def _ends_at(about: Explanation, waiting: Waiting) -> Millis | None:
     if waiting.form != "suspended" or not is_timed:
         return None
     return min((promise.timeout_at for promise, _ in about.awaited), default=None)
+
+
+def _who_settles(about: Explanation) -> str:
+    """A run settles by itself, when what it waits for has come."""
+    runs = [task for _, task in about.awaited if task is not None and task.is_root]
+    return "whatever that run waits for" if runs else "whoever settles that promise"
 
 
 def _who_takes_it(about: Explanation) -> str:

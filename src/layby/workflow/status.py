@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.birth import awaited_runs, run_priority_of, schedule_of
+from layby.core.children import caller_of
 from layby.core.model import NEVER, Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import (
@@ -21,6 +22,7 @@ from layby.core.waits import (
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow import outcome
+from layby.workflow.child_states import ChildState
 from layby.workflow.history import (
     History,
     Span,
@@ -43,6 +45,7 @@ from layby.workflow.reasons import old_body_sentence, queued_sentence, sentence_
 from layby.workflow.shape import Shape
 
 __all__ = [
+    "ChildState",
     "History",
     "NodeRow",
     "Polling",
@@ -143,6 +146,10 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     """Which life of the run this is."""
     lives: int = 1
     """How many the run has had: one more each time it is run again."""
+    caller: str | None = None
+    """Of a child run: the `task_execution_id` of the task that has started it."""
+    children: tuple[ChildState, ...] = ()
+    """The runs that its tasks have started, by id."""
 
 
 class NodeRow(Struct, frozen=True):
@@ -196,6 +203,7 @@ def run_status(
         is_cleaning_up=is_over and not is_clean,
         life=param.life,
         lives=lives,
+        caller=caller_of(root),
     )
 
 
