@@ -185,7 +185,7 @@ BREAKS = {
         " WHERE task_state = 'acquired' AND task_holder IS NOT NULL"
     ),
     "ready_only_while_pending": "UPDATE promises SET task_ready_at = 3 WHERE id = 't6'",
-    "turns_are_of_nodes": "UPDATE promises SET task_priority = 1 WHERE id = 't6'",
+    "turns_are_of_nodes": "UPDATE promises SET task_priority = 1 WHERE id = 'run/r'",
     "tries_are_claims_that_began": "UPDATE promises SET task_tries = 99 WHERE id = 't6'",
     "waiting_since_while_waiting": "UPDATE promises SET task_waiting_since = 1 WHERE id = 't6'",
     "refusals_are_of_nodes": (

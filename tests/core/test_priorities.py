@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from layby.core import birth
 from layby.core import commands as c
 from layby.core.fields import MAX_PRIORITY, MAX_SLOTS
-from layby.core.queue import Place
+from layby.core.queue import TaskPlace
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
 
@@ -40,8 +40,8 @@ def test_an_answer_tells_whose_turn_is_next_and_which_is_the_oldest(world: World
     """One number is enough while priorities do not matter."""
     start(world, (0, 1), (5, 1), (5, 3))
     taken = world.ok(take(1))
-    assert (ids(taken), taken.oldest_left, taken.next_left) == (["run/1:a"], 0, Place(2, 5, 3))
-    assert (taken.next_place, taken.oldest_place) == (Place(2, 5, 3), Place(0))
+    assert (ids(taken), taken.oldest_left, taken.next_left) == (["run/1:a"], 0, TaskPlace(2, 5, 3))
+    assert (taken.next_place, taken.oldest_place) == (TaskPlace(2, 5, 3), TaskPlace(0))
     taken = world.ok(take(3))
     assert (ids(taken), taken.oldest_left, taken.next_left) == (["run/2:a"], 0, None)
     world.check()
@@ -52,7 +52,7 @@ def test_the_oldest_can_be_asked_for_whatever_its_priority(world: World) -> None
     start(world, (0, 1), (-2, 1), (5, 1), (5, 1))
     taken = world.ok(take(3, oldest=True, ahead=3))
     assert ids(taken) == ["run/0:a"]
-    assert (taken.next_left, taken.oldest_left) == (Place(2, 5), 1)
+    assert (taken.next_left, taken.oldest_left) == (TaskPlace(2, 5), 1)
     assert ids(world.ok(take(3, oldest=True, before=1))) == []
     assert ids(world.ok(take(3, oldest=True, before=2))) == ["run/1:a"]
     world.check()
@@ -107,7 +107,7 @@ def test_what_is_finished_makes_way_for_the_first_not_for_its_own_run(world: Wor
 def test_a_task_is_given_as_many_slots_as_it_needs(world: World) -> None:
     start(world, (0, 2), (0, 1), (0, 2))
     taken = world.ok(take(3))
-    assert (ids(taken), taken.next_left) == (["run/0:a", "run/1:a"], Place(2, slots=2))
+    assert (ids(taken), taken.next_left) == (["run/0:a", "run/1:a"], TaskPlace(2, slots=2))
     assert (taken.oldest_left, taken.oldest_slots) == (2, 2)
 
 
@@ -115,7 +115,7 @@ def test_nobody_passes_a_task_that_needs_more_than_is_free(world: World) -> None
     """Nor is it, or what comes after it, claimed ahead."""
     start(world, (0, 3), (0, 1), (0, 1))
     taken = world.ok(take(2, ahead=5))
-    assert (ids(taken), taken.next_place) == ([], Place(0, slots=3))
+    assert (ids(taken), taken.next_place) == ([], TaskPlace(0, slots=3))
     assert ids(world.ok(take(3))) == ["run/0:a"]
 
 
@@ -197,7 +197,7 @@ def test_what_is_out_of_range_is_refused(world: World) -> None:
 # --- what a take that waits hears ----------------------------------------------------------
 
 
-NEXT, OLDER, HEAVY = Place(5, 1), Place(3, 1), Place(5, 1, 2)
+NEXT, OLDER, HEAVY = TaskPlace(5, 1), TaskPlace(3, 1), TaskPlace(5, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -205,22 +205,22 @@ NEXT, OLDER, HEAVY = Place(5, 1), Place(3, 1), Place(5, 1, 2)
     [
         (None, False, None, None, False),
         (None, False, NEXT, NEXT, True),
-        (NEXT, False, NEXT, Place(1), False),
+        (NEXT, False, NEXT, TaskPlace(1), False),
         (NEXT, False, None, None, False),
         (NEXT, False, OLDER, OLDER, True),
-        (NEXT, False, Place(0), Place(0), False),
+        (NEXT, False, TaskPlace(0), TaskPlace(0), False),
         (HEAVY, False, HEAVY, HEAVY, False),
-        (HEAVY, False, Place(6, 1), Place(6, 1), True),
+        (HEAVY, False, TaskPlace(6, 1), TaskPlace(6, 1), True),
         (HEAVY, False, None, None, True),
         (HEAVY, True, OLDER, HEAVY, False),
         (HEAVY, True, OLDER, OLDER, True),
     ],
 )
 def test_what_is_news_for_whom(
-    known: Place | None,
+    known: TaskPlace | None,
     oldest: bool,
-    left: Place | None,
-    oldest_left: Place | None,
+    left: TaskPlace | None,
+    oldest_left: TaskPlace | None,
     is_news: bool,
 ) -> None:
     """What comes before what it knows; and that a task is gone which it keeps slots for."""

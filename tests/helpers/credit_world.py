@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from layby.core.commands import Take
-from layby.core.queue import Place
+from layby.core.queue import TaskPlace
 from layby.worker import credit as real_credit
 
 IN_LINE_MS, RECENT_MS, LEND_MS, AHEAD, COOLING, EVERY = 25, 20, 1_000, 64, 32, 8
@@ -76,7 +76,9 @@ class Answer:
     def __post_init__(self) -> None:
         self.first_place = None if self.left is None else place_of(self.left)
         self.oldest_place = None if self.oldest is None else place_of(self.oldest)
-        if self.oldest_place is not None and self.first_place != Place(self.oldest_place.ready_at):
+        if self.oldest_place is not None and self.first_place != TaskPlace(
+            self.oldest_place.ready_at
+        ):
             self.oldest_place = replace(self.oldest_place, priority=0)  # it is not told
 
 
@@ -102,8 +104,8 @@ class Books:
     """The number of the latest question that has been answered."""
 
 
-def place_of(job: Job) -> Place:
-    return Place(job.place, job.priority, job.slots)
+def place_of(job: Job) -> TaskPlace:
+    return TaskPlace(job.place, job.priority, job.slots)
 
 
 def is_early(job: Job, asked: Any) -> bool:

@@ -18,7 +18,7 @@ def logging_flow(log, **options):
         log.append(context["n"])
         await asyncio.sleep(1)
 
-    return flow_of(step)
+    return flow_of(step, name="logging")
 
 
 @virtual_test
@@ -111,7 +111,9 @@ async def test_a_large_task_is_not_passed_by_small_ones_that_came_later():
         await settled_down()
         runs.append(await runner.start(two))
         await asyncio.sleep(0.01)
-        runs += [await runner.start(one, {"n": n, "s": 1}) for n in range(2, 8)]
+        for n in range(2, 8):
+            runs.append(await runner.start(one, {"n": n, "s": 1}))
+            await asyncio.sleep(0.01)
         await asyncio.gather(*(run.result() for run in runs))
     assert log == [0, 1, "large", 2, 3, 4, 5, 6, 7]
 

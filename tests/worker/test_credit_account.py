@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layby.core.queue import Place
+from layby.core.queue import TaskPlace
 from layby.worker.credit import (
     AHEAD,
     COOLING,
@@ -82,7 +82,7 @@ def test_long_schedules_of_priorities_and_slots_keep_them(kinds):
 
 def hear(credit, left, ask):
     """An answer says since when the only task that is left has been ready."""
-    place = None if left is None else Place(left)
+    place = None if left is None else TaskPlace(left)
     credit.heard(place, place, ask)
 
 
@@ -261,7 +261,7 @@ def test_a_lost_answer_frees_its_slots_and_says_nothing():
     hear(credit, 3, NOTHING)
     ask = credit.ask(1, 0)
     credit.answered(ask)
-    assert (credit.room, credit.oldest_left) == (1, Place(3))
+    assert (credit.room, credit.oldest_left) == (1, TaskPlace(3))
 
 
 def test_a_slot_waits_for_what_is_older_in_the_store():
@@ -312,7 +312,7 @@ def test_a_late_answer_denies_nothing():
     hear(credit, 10, late)
     credit.answered(early)
     hear(credit, None, early)
-    assert credit.oldest_left == Place(10)
+    assert credit.oldest_left == TaskPlace(10)
 
 
 def test_a_late_answer_may_tell_of_an_older_one():
@@ -323,7 +323,7 @@ def test_a_late_answer_may_tell_of_an_older_one():
     hear(credit, 30, late)
     credit.answered(early)
     hear(credit, 10, early)
-    assert credit.oldest_left == Place(10)
+    assert credit.oldest_left == TaskPlace(10)
 
 
 def test_what_was_asked_before_cannot_deny_what_the_standing_take_heard():
@@ -331,7 +331,7 @@ def test_what_was_asked_before_cannot_deny_what_the_standing_take_heard():
     early = credit.ask(1, 0)
     hear(credit, 10, NOTHING)
     hear(credit, None, early)
-    assert credit.oldest_left == Place(10)
+    assert credit.oldest_left == TaskPlace(10)
     late = credit.ask(1, 0)
     hear(credit, None, late)
     assert credit.oldest_left is None
@@ -570,7 +570,7 @@ def test_what_was_asked_before_cannot_deny_what_went_back():
     credit.overdue(IN_LINE_MS)
     credit.answered(ask)
     hear(credit, None, ask)
-    assert credit.oldest_left == Place(3)
+    assert credit.oldest_left == TaskPlace(3)
 
 
 def test_calls_and_resumed_bodies_never_go_back():

@@ -194,8 +194,8 @@ MIXED_BUGS = {
         "before.place, 0, oldest",
     ),
     "what goes back loses its priority": (
-        "Place(contender.place, contender.priority, contender.slots)",
-        "Place(contender.place, 0, contender.slots)",
+        "TaskPlace(contender.place, contender.priority, contender.slots)",
+        "TaskPlace(contender.place, 0, contender.slots)",
     ),
     "it is never the turn of the oldest": (
         "return self._turns % EVERY == EVERY - 1 and self._is_mixed",

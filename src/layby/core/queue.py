@@ -18,7 +18,7 @@ Turn = tuple[int, Millis]
 """The order in which tasks begin: of higher priority first, then the oldest."""
 
 
-class Place(Struct, frozen=True, rename="camel"):
+class TaskPlace(Struct, frozen=True, rename="camel"):
     """Where a ready task stands, and how many slots of a worker it needs at once."""
 
     ready_at: Millis
@@ -47,8 +47,8 @@ def is_for(key: TakeKey, task: Task) -> bool:
     return is_known and task.id.startswith(prefix) and fits(task.refused, codes)
 
 
-def place_of(task: Task) -> Place:
-    return Place(task.ready_at or 0, task.priority, task.slots)
+def place_of(task: Task) -> TaskPlace:
+    return TaskPlace(task.ready_at or 0, task.priority, task.slots)
 
 
 def entry_of(task: Task) -> Entry:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from layby.core.limit import Limit
 from layby.core.model import EMPTY, Holder, Message, Millis, Promise, PromiseState, Schedule, Task
-from layby.core.queue import Place
+from layby.core.queue import TaskPlace
 
 
 class Reply(Struct, frozen=True):
@@ -131,17 +131,17 @@ class TakeData(Struct, frozen=True):
     oldest_left: Millis | None = None
     look_at: Millis | None = None
     oldest_slots: int | None = None
-    next_left: Place | None = None
+    next_left: TaskPlace | None = None
 
     @property
-    def oldest_place(self) -> Place | None:
+    def oldest_place(self) -> TaskPlace | None:
         """Of the oldest that is left; its priority is not told."""
         if self.oldest_left is None:
             return None
-        return Place(self.oldest_left, slots=self.oldest_slots or 1)
+        return TaskPlace(self.oldest_left, slots=self.oldest_slots or 1)
 
     @property
-    def next_place(self) -> Place | None:
+    def next_place(self) -> TaskPlace | None:
         """Of the one left whose turn is first."""
         return self.next_left or self.oldest_place
 

@@ -20,9 +20,9 @@ from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import Codes, HeldKey, Holder, Millis, Promise, Task, later, life_root_of
 from layby.core.queue import (
     Entry,
-    Place,
     Queue,
     TakeKey,
+    TaskPlace,
     Turn,
     by_age,
     entry_of,
@@ -75,7 +75,7 @@ class Take(Command, frozen=True):
     """
     in_line: bool = False
     """Somebody is in line at this worker: it wants to hear of nodes that are left."""
-    left: Place | None = None
+    left: TaskPlace | None = None
     """With `in_line`: what it knows to be left. It wants to hear of what comes before that; and if
     that needs several slots, which are kept for it, that it is gone.
     """
@@ -110,7 +110,7 @@ class Take(Command, frozen=True):
     def slots_for(self, task: Task) -> int:
         return min(task.slots, self.slots) if self.slots > 0 else task.slots
 
-    def has_news(self, left: Place | None, oldest: Place | None) -> bool:
+    def has_news(self, left: TaskPlace | None, oldest: TaskPlace | None) -> bool:
         """Whether it is to be told what is left now."""
         if not self.in_line or self.left is None:
             return self.in_line and left is not None
@@ -215,7 +215,7 @@ class _Hand:
     def __init__(self, d: Draft, c: Take, holder: Holder) -> None:
         self.claims: list[Claim] = []
         self.again = False
-        self.left: Place | None = None
+        self.left: TaskPlace | None = None
         """Of those left, the one whose turn is first."""
         self.look_at: Millis | None = None
         """When it may try the next task that other code has refused; None if there is none."""
@@ -230,7 +230,7 @@ class _Hand:
         if left is None:
             return TakeData(self.claims, self.again, None, self.look_at)
         oldest = self._oldest_left(left)
-        is_plain = left == Place(oldest.ready_at)
+        is_plain = left == TaskPlace(oldest.ready_at)
         return TakeData(
             self.claims,
             self.again,
@@ -281,7 +281,7 @@ class _Hand:
                 self._give(ready_at, task, promise)
             return
 
-    def _oldest_left(self, left: Place) -> Place:
+    def _oldest_left(self, left: TaskPlace) -> TaskPlace:
         if not self._is_mixed(left):
             return left
         permitted = (
@@ -289,7 +289,7 @@ class _Hand:
         )
         return next(map(place_of, permitted), left)
 
-    def _is_mixed(self, left: Place) -> bool:
+    def _is_mixed(self, left: TaskPlace) -> bool:
         """Whether the first one left may not be the oldest."""
         if left.priority or self._ready.is_mixed:
             return True

@@ -40,7 +40,7 @@ from typing import Final
 from msgspec import Struct
 
 from layby.core.model import Millis
-from layby.core.queue import Place
+from layby.core.queue import TaskPlace
 
 AHEAD: Final = 64
 """How many tasks are claimed ahead of their slots at most."""
@@ -126,7 +126,7 @@ class Offer(Struct, frozen=True):
     free: int = 0
     in_line: bool = False
     """Somebody stands in line: we want to know what else is ready."""
-    left: Place | None = None
+    left: TaskPlace | None = None
     """What we know to be left: we want to hear of what comes before it, or that it is gone."""
     oldest: bool = False
     """Slots are kept for the oldest of all, which needs more than are free."""
@@ -135,7 +135,7 @@ class Offer(Struct, frozen=True):
 class TaskInTransit(Struct):
     """A task we knew of is no longer in the store: an earlier answer may be bringing it to us."""
 
-    place: Place
+    place: TaskPlace
     number: int
     """It comes with the answer to a question before this one, or not at all."""
     is_oldest: bool = False
@@ -160,9 +160,9 @@ class Credit:
         self.ending = 0
         self.parked = 0
         """Bodies that have begun and hold no slot."""
-        self.next_left: Place | None = None
+        self.next_left: TaskPlace | None = None
         """The place of the task left in the store whose turn is first, as far as we know."""
-        self.oldest_left: Place | None = None
+        self.oldest_left: TaskPlace | None = None
         """And of the oldest there; its priority is not known."""
         self._line: list[tuple[int, Millis, int, Contender]] = []
         self._by_age: list[tuple[Millis, int, Contender]] | None = None
@@ -300,7 +300,7 @@ class Credit:
             first = next(iter(self._open), self._questions + 1)
             self._in_transit = [task for task in self._in_transit if first < task.number]
 
-    def heard(self, next_left: Place | None, oldest_left: Place | None, ask: Ask) -> None:
+    def heard(self, next_left: TaskPlace | None, oldest_left: TaskPlace | None, ask: Ask) -> None:
         """What an answer said about the tasks it left: whose turn is first, and the oldest.
 
         Answers overtake each other. One to the standing take (`ask` is `NOTHING`), or to a
@@ -375,7 +375,7 @@ class Credit:
         if left is None or is_kept_for:
             return Offer(self.free, in_line=True, left=left)
         if self._is_mixed:
-            return Offer(self.free, in_line=True, left=Place(left.ready_at, left.priority))
+            return Offer(self.free, in_line=True, left=TaskPlace(left.ready_at, left.priority))
         return Offer(self.free)
 
     def overdue(self, now: Millis) -> list[Contender]:
@@ -387,7 +387,7 @@ class Credit:
             found.append(contender)
         for contender in found:
             self.leave(contender)
-            place = Place(contender.place, contender.priority, contender.slots)
+            place = TaskPlace(contender.place, contender.priority, contender.slots)
             self._note_left(place, place, is_news=True)
         if found:
             self._cooling = COOLING
@@ -413,7 +413,7 @@ class Credit:
             return Ask(free, ahead, oldest=oldest, number=self._questions)
         return Ask(free, ahead, before.place, before.priority, oldest, self._questions)
 
-    def _note_left(self, first: Place, oldest: Place, *, is_news: bool) -> None:
+    def _note_left(self, first: TaskPlace, oldest: TaskPlace, *, is_news: bool) -> None:
         """Tasks are in the store. If news, answers to what was asked so far may not know them."""
         if is_news:
             self._told = self._questions
@@ -422,7 +422,7 @@ class Credit:
         if self.oldest_left is None or oldest.ready_at < self.oldest_left.ready_at:
             self.oldest_left = oldest
 
-    def _note_missing(self, first: Place | None, oldest: Place | None, ask: Ask) -> None:
+    def _note_missing(self, first: TaskPlace | None, oldest: TaskPlace | None, ask: Ask) -> None:
         """Only when answers overtake each other: that to an earlier question is still to come."""
         if next(iter(self._open), ask.number) >= ask.number:
             return
@@ -457,7 +457,7 @@ class Credit:
         return self._turns % EVERY == EVERY - 1 and self._is_mixed
 
     @property
-    def _left(self) -> Place | None:
+    def _left(self) -> TaskPlace | None:
         """The task in the store that would be next."""
         return self.oldest_left if self._is_turn_of_oldest else self.next_left
 
@@ -466,7 +466,7 @@ class Credit:
         left = self._left
         return 0 if left is None else min(left.slots, self.slots)
 
-    def _is_before(self, place: Place, head: Contender) -> bool:
+    def _is_before(self, place: TaskPlace, head: Contender) -> bool:
         if self._is_turn_of_oldest:
             return place.ready_at < head.place
         return place.turn < (-head.priority, head.place)
