@@ -26,6 +26,7 @@ NAMES = (
     "deploying",
     "errors",
     "graph",
+    "limits",
     "quickstart",
     "schedules",
     "security",
