@@ -169,7 +169,7 @@ UNBOUNDED: Final = frozenset(
     for kind in SAMPLES
     if kind.endswith(
         (
-            *(".search", "run.list", "waiting.list", ".explain", ".stats", ".prune"),
+            *(".search", "run.list", "waiting.list", "limit.list", ".explain", ".stats", ".prune"),
             *("layby.schedule.create", "layby.schedule.start"),
         )
     )
