@@ -80,7 +80,9 @@ async def test_a_limit_may_follow_from_the_context() -> None:
 
 
 @virtual_test
-async def test_a_limit_is_changed_while_tasks_wait_for_it() -> None:
+async def test_a_limit_is_changed_while_tasks_wait_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     count = Counter()
 
     @task(limit="api")
@@ -92,6 +94,7 @@ async def test_a_limit_is_changed_while_tasks_wait_for_it() -> None:
         runs = [await runner.start(flow) for _ in range(4)]
         await asyncio.sleep(5)
         assert count.now == 0  # nobody has defined it
+        assert caplog.text.count("limit 'api', which is not defined: runner.limit('api', …)") == 1
         await runner.limit("api", concurrency=1)
         await asyncio.sleep(1)
         assert count.now == 1
