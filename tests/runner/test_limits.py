@@ -1,6 +1,7 @@
 """Limits of tasks, end to end with the real Runner in virtual time."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -165,7 +166,7 @@ async def test_a_failed_try_gives_its_permit_back_while_it_backs_off() -> None:
 
 @virtual_test
 async def test_what_a_function_says_is_checked() -> None:
-    @task(limit=lambda context: 7)
+    @task(limit=lambda context: cast("str", 7))
     async def call(context):
         raise AssertionError
 
