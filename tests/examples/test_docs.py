@@ -27,6 +27,7 @@ NAMES = (
     "deploying",
     "errors",
     "graph",
+    "limits",
     "quickstart",
     "schedules",
     "security",

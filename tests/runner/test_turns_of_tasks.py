@@ -115,7 +115,8 @@ async def test_a_large_task_is_not_passed_by_small_ones_that_came_later():
             runs.append(await runner.start(one, {"n": n, "s": 1}))
             await asyncio.sleep(0.01)
         await asyncio.gather(*(run.result() for run in runs))
-    assert log == [0, 1, "large", 2, 3, 4, 5, 6, 7]
+    assert log[:3] == [0, 1, "large"]
+    assert sorted(log[3:]) == [2, 3, 4, 5, 6, 7]  # two begin at a time, in either order
 
 
 @virtual_test

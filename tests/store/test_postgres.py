@@ -244,6 +244,8 @@ PARTIAL = {
     "holders_living",
     "holders_gone",
     "holders_expiry",
+    "limits_next",
+    "limits_patterns",
     "promises_timeout",
     "promises_wake",
     "promises_tail",

@@ -64,7 +64,13 @@ from layby.runner import schedule as scheduling
 from layby.runner.child_runs import ChildRuns
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
-from layby.runner.limit_calls import delete_limit, list_limits, set_limit, wanted_limit
+from layby.runner.limit_calls import (
+    UndefinedLimits,
+    delete_limit,
+    list_limits,
+    set_limit,
+    wanted_limit,
+)
 from layby.runner.private_socket import open_or_join
 from layby.runner.retention import Retention, policy_of
 from layby.runner.run import UNKNOWN, Run, deadline_ms
@@ -190,6 +196,7 @@ class Runner:
         if grace is None:
             grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
         self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
+        self._undefined_limits = UndefinedLimits()
         self._config = WorkerConfig(
             slots=whole_number(slots, "slots", 0),
             group=_check_group(group),
@@ -384,6 +391,7 @@ class Runner:
         started = await self._started(command, run_id)
         if started.created:
             await self.directory.warn_if_nobody_works(known.name)
+            await self._undefined_limits.warn(self.client, command)
             return Run(self, run_id, is_new=True)
         if started.promise.is_expired:  # it has ended, and what it began with is gone
             return Run(self, run_id)
