@@ -215,9 +215,9 @@ def text_of(statement: str | Bulk | Wide) -> str:
 
 
 def explained(connection: psycopg.Connection, statement: str) -> list[str]:
-    text = _positional(_named(statement) if ":" in statement else statement)
-    marks, numbers = text.count("%s"), count(1)
-    named = re.sub("%s", lambda _: f"${next(numbers)}", text)
+    text = _positional(statement) if "?" in statement else _named(statement)
+    numbers = count(1)
+    named, marks = re.subn(r"%s|%\(\w+\)s", lambda _: f"${next(numbers)}", text)
     connection.execute(f"PREPARE looked AS {named}".replace("%%", "%").encode())
     given = ", ".join(["NULL"] * marks)
     look = f"EXPLAIN EXECUTE looked{f'({given})' if marks else ''}"

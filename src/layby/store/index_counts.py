@@ -27,15 +27,10 @@ COUNTS: Final = f"""
         (SELECT count(*) FROM holders WHERE standing = 'alive'),
         (SELECT CAST(COALESCE(sum(held), 0) AS BIGINT) FROM holders WHERE standing = 'alive'),
         (SELECT count(*) FROM schedules),
-<<<<<<< HEAD
         {_bounded(f"promises WHERE {_UNTAKEN} AND task_refused IS NULL AND task_priority = 0")},
-        {_bounded(f"promises WHERE {_UNTAKEN} AND task_refused IS NOT NULL")}
-=======
-        {_bounded(f"promises WHERE {_UNTAKEN} AND task_refused IS NULL")},
         {_bounded(f"promises WHERE {_UNTAKEN} AND task_refused IS NOT NULL")},
         (SELECT CAST(COALESCE(sum(held), 0) AS BIGINT) FROM limits),
         {_bounded("promises WHERE task_gate IS NOT NULL")}
->>>>>>> limits
 """
 
 
