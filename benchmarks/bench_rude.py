@@ -82,13 +82,19 @@ async def until_disconnected(connection: socket.socket, seconds: float = 3600) -
         await asyncio.sleep(0.5)
 
 
-async def hangs_up(port: int, _: int) -> None:
+async def hangs_up(port: int, _: int, after_s: float = 0.0) -> None:
     """On a batch, at once, ten times a second."""
     connection = await connect(port)
     await send(connection, reads())
+    await asyncio.sleep(after_s)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
     await asyncio.sleep(0.1)
+
+
+async def hangs_up_later(port: int, number: int) -> None:
+    """When the server is at work on it."""
+    await hangs_up(port, number, 0.05)
 
 
 async def does_not_read(port: int, _: int) -> None:
@@ -155,6 +161,7 @@ async def is_half_open(port: int, number: int) -> None:
 
 RUDE: dict[str, Callable[[int, int], Awaitable[None]]] = {
     "hangs_up": hangs_up,
+    "hangs_up_later": hangs_up_later,
     "does_not_read": does_not_read,
     "dribbles": dribbles,
     "lists": lists_large_values,
