@@ -318,6 +318,9 @@ def test_triggers_check_their_arguments():
         triggers.Delay(-1)
     with pytest.raises(UsageError, match="required"):
         triggers.Event("")
+    with pytest.raises(UsageError) as error:
+        triggers.Event("x" * 100_000)
+    assert len(str(error.value)) < 400
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     assert triggers.At(moment).arguments() == {"at": 1_767_225_600_000}
     assert triggers.Delay(timedelta(minutes=1)).arguments() == {"ms": 60_000}
