@@ -24,7 +24,6 @@ from layby.workflow.outcome import moment
 from layby.workflow.plan import parse_root_id
 from layby.workflow.reasons import short_id
 
-
 MAX_NAMED = 5
 
 
