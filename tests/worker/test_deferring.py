@@ -55,7 +55,7 @@ async def sleeps(context: Any, handle: Any, event: Any) -> None:
 
 
 async def fails(context: Any, handle: Any, event: Any) -> None:
-    seen.append(("fails", handle.try_number))
+    seen.append(("fails", handle.try_number, handle.failures))
     raise ValueError("no")
 
 
@@ -217,11 +217,11 @@ async def test_without_a_function_errors_are_raised_where_it_waits():
 
 @virtual_test
 async def test_a_retry_begins_at_the_function_of_the_task():
-    tries: list[int] = []
+    tries: list[tuple[int, int]] = []
 
     @task(retries=1)
     async def job(context, handle):
-        tries.append(handle.try_number)
+        tries.append((handle.try_number, handle.failures))
         assert handle.event is None
         await handle.defer(triggers.Delay(5), resume=fails)
 
@@ -229,7 +229,7 @@ async def test_a_retry_begins_at_the_function_of_the_task():
         run = await runner.start(flow_of(job))
         with pytest.raises(RunFailed, match="ValueError: no"):
             await run.result()
-        assert (tries, seen) == ([1, 3], [("fails", 2), ("fails", 4)])
+        assert (tries, seen) == ([(1, 0), (3, 1)], [("fails", 2, 0), ("fails", 4, 1)])
         assert (await look(run, "job")).failures == 2
 
 
