@@ -7,19 +7,21 @@ a try did and its report leaves nothing that could be known, so that is done aga
 
 import json
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from layby.core.state import State
+from layby.store.postgres_address import is_postgres
 from layby.wire import json_values
 from layby.workflow.history import Try, read_history
-from tests.helpers.cli_processes import Process
-from tests.helpers.places import state_of
+from tests.helpers.cli_processes import Process, until
+from tests.helpers.places import address_of, state_of
 from tests.runner import defer_chaos_flows
 from tests.runner.test_chaos import LEASE_S, Cluster, doctor, wait_for_work
 
@@ -58,8 +60,7 @@ class DeferCluster(Cluster):
         return self._begin("client", Process(command, INCOMING=str(self.incoming)))
 
     def consumed(self) -> list[Consumed]:
-        read = map(json.loads, self.effects_file.read_text().splitlines())
-        return [Consumed(each["number"], each["step"], each["try"], each["event"]) for each in read]
+        return read_effects(self.effects_file)
 
 
 @contextmanager
@@ -105,6 +106,54 @@ def test_each_firing_is_consumed_once_whoever_is_killed(
         assert killed >= kills // 2, "too few of them while anything happened"
         consumed, state = found.consumed(), state_of(found.file)
     assert doctor(found.file) == 0
+    assert_all_is_well(consumed, state, runs)
+
+
+@pytest.mark.parametrize(
+    ("seed", "runs", "kills"),
+    [(1, 20, 2), *[pytest.param(seed, 250, 20, marks=pytest.mark.slow) for seed in range(2, 5)]],
+)
+@pytest.mark.postgres
+@pytest.mark.timeout(300)
+def test_each_firing_is_consumed_once_where_all_is_in_one_process(
+    seed: int, runs: int, kills: int, tmp_path: Path
+):
+    """Engine, worker and managers die together; on PostgreSQL two such processes share the work."""
+    chance, address = random.Random(seed), address_of(tmp_path / "layby.db")
+    (incoming := tmp_path / "incoming").mkdir()
+    effects = tmp_path / "effects"
+    effects.touch()
+    told = {"EFFECTS": str(effects), "INCOMING": str(incoming)}
+    script, count = str(HERE / "defer_chaos_embedded.py"), 2 if is_postgres(address) else 1
+    command = [script, address, str(incoming), str(runs), str(seed), "0.01", str(LEASE_S)]
+    with ExitStack() as opened:
+        processes = [opened.enter_context(Process(command, **told)) for _ in range(count)]
+        for _ in range(kills):
+            dying = chance.choice(processes)
+            dying.hear("open")
+            wait_for_lines(effects, chance.randrange(2, STEPS * runs // kills))
+            dying.kill()
+            dying.said.clear()
+            dying.start()
+        for each in processes:
+            each.hear("done")
+    state = state_of(tmp_path / "layby.db")
+    assert doctor(tmp_path / "layby.db") == 0
+    assert_all_is_well(read_effects(effects), state, runs)
+
+
+def wait_for_lines(effects: Path, more: int) -> None:
+    """Until so many effects have come, or for a moment."""
+    wanted, until_ = len(effects.read_bytes().splitlines()) + more, time.monotonic() + 1.5
+    until(lambda: time.monotonic() > until_ or len(effects.read_bytes().splitlines()) >= wanted)
+
+
+def read_effects(file: Path) -> list[Consumed]:
+    read = map(json.loads, file.read_text().splitlines())
+    return [Consumed(each["number"], each["step"], each["try"], each["event"]) for each in read]
+
+
+def assert_all_is_well(consumed: list[Consumed], state: State, runs: int) -> None:
     assert_nothing_was_lost(state, runs)
     assert_each_firing_began_one_try(state, runs)
     assert_only_lost_tries_began_again(consumed, state)
