@@ -465,7 +465,7 @@ async def test_a_trigger_that_nobody_runs_says_so():
         await runner.start(waiting_for(Unregistered()), run_id="r")
         await asyncio.sleep(5)
         said = await why(runner, "run/r:job")
-        stats = (await runner.send(GetStats())).data
+        stats: Any = (await runner.send(GetStats())).data
     assert "no process has the class Unregistered" in said
     assert "@triggers.register on Unregistered" in said
     assert stats.triggers_untaken == 1
