@@ -135,7 +135,8 @@ async def test_programs_post_json():
         run = await runner.start(asks("Ship it?"), run_id="r")
         await settled_down()
         clicks = Clicks(runner)
-        for wrong in (b"{", [], {}, {"approved": "yes"}, {"approved": True, "value": 3}):
+        deep = b"[" * 30_000
+        for wrong in (b"{", deep, [], {}, {"approved": "yes"}, {"approved": True, "value": 3}):
             assert (await clicks.post(wrong))[0] == 400
         status, told = await clicks.post({"approved": True, "by": "bot"})
         assert (status, told["state"], told["by"]) == (200, "resolved", "bot")
