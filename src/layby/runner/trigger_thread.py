@@ -130,6 +130,8 @@ class TriggerThread:
     def abandon(self) -> None:
         """Its claims belong to others: when its loop goes on, it ends without saying anything."""
         self._is_abandoned = True
+        if self.manager is not None:
+            self.manager.worker.has_left = True  # its heartbeats end, though its loop may not
         self._call(self._ends.set)
 
     def _note_life(self) -> None:
