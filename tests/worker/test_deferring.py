@@ -23,7 +23,15 @@ from layby import (
 from layby.core.questions import settled_by
 from layby.testing import virtual_test
 from layby.worker.deferring import Deferred, new_deferral
-from tests.helpers.workers import crashing, flow_of, look, promises, rows, settled_down
+from tests.helpers.workers import (
+    crashing,
+    flow_of,
+    look,
+    promises,
+    rows,
+    settled_down,
+    until,
+)
 
 seen: list[Any] = []
 """What the functions below were given: they are found by their names."""
@@ -476,6 +484,35 @@ async def test_cancelled_while_it_fires():
         await settled_down()
         assert (await run.status()).state == "Cancelled"
         assert all(not each.is_pending for each in promises(runner).values())
+
+
+@virtual_test
+async def test_fired_while_it_is_cancelled():
+    """The other way round: the task has gone on, and is cancelled like any that runs."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(cleans_up), run_id="r")
+        await asyncio.sleep(1)
+        await runner.resolve("paid", {"amount": 1})
+        await until(lambda: seen)
+        assert (await run.cancel()).won
+        await until(lambda: len(seen) == 2)
+        assert seen == ["begun", "cancelled"]
+        assert (await run.status()).state == "Cancelled"
+        assert promises(runner)["paid"].state == "resolved"
+
+
+@task
+async def cleans_up(context, handle):
+    await handle.defer(triggers.Event("paid"), resume=is_cancelled, timeout=60)
+
+
+async def is_cancelled(context: Any, handle: Any, event: Any) -> None:
+    seen.append("begun")
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        seen.append("cancelled")
+        raise
 
 
 @virtual_test
