@@ -119,6 +119,21 @@ def test_who_waited_for_a_lock_is_told_of_what_was_born_meanwhile() -> None:
         assert [each.id for each in claim.data.preload] == ["x"]
 
 
+def test_two_tasks_are_born_into_one_branch() -> None:
+    """Each is told of the others in its branch, so one of the two is told of the other.
+
+    Neither has a row that the other could find locked.
+    """
+    with sharing() as shared:
+        claims = [r.claimed(name, ttl=10**9, branch="b") for name in ("t", "u")]
+        first, second = shared.meeting(*claims)
+        assert (first.status, second.status) == (200, 200)
+        assert [[each.id for each in reply.data.preload] for reply in (first, second)] == [
+            [],
+            ["t"],
+        ]
+
+
 def test_siblings_that_end_at_once_count_each_other() -> None:
     """Halves of a fan-in end on two engines: the last one, whichever that is, wakes the node."""
     with sharing() as shared:

@@ -1,13 +1,15 @@
 """The locked load: how a batch keeps other processes from changing what it has read.
 
-Always in this order: schedules by id, promises by id, the hop, the queue, holders by pid. Only
-schedules, promises and holders may wait for another process, so nobody waits in a circle; the hop
-and the queue take what is free (SKIP LOCKED).
+Always in this order: schedules by id, branches, promises by id, the hop, the queue, holders by pid.
+Only schedules, branches, promises and holders may wait for another process, so nobody waits in a
+circle; the hop and the queue take what is free (SKIP LOCKED).
 
 - One statement locks; what belongs to the locked rows (waits, listeners) is read by a *later* one,
   because a statement that has waited sees only the locked rows themselves as they are now.
 - An id that exists but was not locked has just been born: the batch is replayed. So it is when
   what was listed before the locks (a branch, the leases of a pid) has more in it after them.
+- What is not born yet cannot be locked. So two batches that both read a branch and add to it would
+  not see each other's promises: they lock the branch itself, by its name.
 - If a row of the hop is not free, the batch is replayed with the whole hop locked from the start.
 - What a batch writes it must have locked. If it has not, it is replayed with those rows locked.
 """
@@ -38,6 +40,12 @@ SCHEDULES_READ: Final = msgspec.json.Decoder(list[Schedule])
 
 WAITING: Final = "FOR UPDATE"
 FREE: Final = "FOR UPDATE SKIP LOCKED"
+_BRANCHES: Final = """
+    SELECT CAST(pg_advisory_xact_lock(1818327395, key) AS text) FROM (
+        SELECT DISTINCT hashtext(value) AS key
+        FROM json_array_elements_text(CAST(? AS json)) AS i(value) ORDER BY key) AS keys
+"""
+"""Until the end of the transaction. The first number stands for these locks among all of ours."""
 
 
 class LockedRows:
@@ -71,17 +79,20 @@ class LockedRows:
         footprint: Footprint,
         limit: int,
         lists: Sequence[Reading] = (),
+        branches: Collection[str] = (),
     ) -> tuple[list[Pair], list[Wait], list[Listener], Millis]:
         """Lock and read them; and, later, what belongs to `ids`, and what time it is.
 
         If nobody may wait, those of `ids` that others have locked are left out; none of `beside`.
-        `lists` are those that `ids` were taken from.
+        `lists` are those that `ids` were taken from; `branches` are read and added to.
         """
         also = footprint.also.union(beside)
         may_wait = footprint.may_wait or bool(footprint.also)
         every, own = packed(sorted({*ids, *also})), packed(sorted(ids))
         lock = f"{self._sql.pairs} ORDER BY id {WAITING if may_wait else FREE}"
+        first: list[Reading] = [(_BRANCHES, TEXTS, (packed(sorted(branches)),))] if branches else []
         readings: list[Reading] = [
+            *first,
             (lock, PAIRS, (every,)),
             (self._existing, TEXTS, (every,)),
             (self._sql.waits, WAITS_READ, (own, limit)),
@@ -89,7 +100,7 @@ class LockedRows:
             self._session.read_stamp(),
             *lists,
         ]
-        found = self._session.read_together(readings)
+        found = self._session.read_together(readings)[len(first) :]
         pairs, existing, waits, listeners, stamp, *listed = found
         existing += [key for each in listed for _, key in each]
         self._ids |= {promise.id for promise, _ in pairs}

@@ -198,7 +198,10 @@ class PostgresStore(SqlStore):
     ) -> None:
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
         beside = {key for found in rows.open_runs.values() for key in found} | footprint.beside
-        pairs, waits, listeners, there = self._locked.promises(ids, beside, footprint, limit, lists)
+        added_to = rows.branches.keys() & footprint.branches_added_to()
+        pairs, waits, listeners, there = self._locked.promises(
+            ids, beside, footprint, limit, lists, added_to
+        )
         rows.now = self._heard(now, there)
         rows.known |= ids | beside | footprint.also
         add_pairs(rows, pairs)
