@@ -6,6 +6,8 @@ everything) the races below fail; so they show that the locks do the work.
 
 import random
 
+import pytest
+
 from layby.core import commands as c
 from tests.helpers import requests as r
 from tests.helpers.two_engines import PATIENCE_S, sharing, submit, told
@@ -119,14 +121,16 @@ def test_who_waited_for_a_lock_is_told_of_what_was_born_meanwhile() -> None:
         assert [each.id for each in claim.data.preload] == ["x"]
 
 
-def test_two_tasks_are_born_into_one_branch() -> None:
+@pytest.mark.parametrize("beside", [(), (c.ReleaseTask(id="t", version=9),)])
+def test_two_tasks_are_born_into_one_branch(beside) -> None:
     """Each is told of the others in its branch, so one of the two is told of the other.
 
-    Neither has a row that the other could find locked.
+    Neither has a row that the other could find locked. Whether the second engine is asked about
+    the first task as well makes no difference.
     """
     with sharing() as shared:
         claims = [r.claimed(name, ttl=10**9, branch="b") for name in ("t", "u")]
-        first, second = shared.meeting(*claims)
+        first, second = shared.meeting(*claims, beside=beside)
         assert (first.status, second.status) == (200, 200)
         assert [[each.id for each in reply.data.preload] for reply in (first, second)] == [
             [],

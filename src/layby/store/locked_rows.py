@@ -31,6 +31,8 @@ from layby.store.session import TEXTS, Reading, packed
 from layby.store.statements import Statements
 
 Pair = tuple[Promise, Task | None]
+Listed = tuple[Reading, Collection[str]]
+"""How a list is read, and what was in it before anything was locked."""
 
 PAIRS: Final = msgspec.json.Decoder(list[Pair])
 WAITS_READ: Final = msgspec.json.Decoder(list[Wait])
@@ -78,7 +80,7 @@ class LockedRows:
         beside: Collection[str],
         footprint: Footprint,
         limit: int,
-        lists: Sequence[Reading] = (),
+        lists: Sequence[Listed] = (),
         branches: Collection[str] = (),
     ) -> tuple[list[Pair], list[Wait], list[Listener], Millis]:
         """Lock and read them; and, later, what belongs to `ids`, and what time it is.
@@ -98,14 +100,15 @@ class LockedRows:
             (self._sql.waits, WAITS_READ, (own, limit)),
             (self._sql.listeners, LISTENERS_READ, (own,)),
             self._session.read_stamp(),
-            *lists,
+            *(reading for reading, _ in lists),
         ]
         found = self._session.read_together(readings)[len(first) :]
         pairs, existing, waits, listeners, stamp, *listed = found
-        existing += [key for each in listed for _, key in each]
         self._ids |= {promise.id for promise, _ in pairs}
         if may_wait and not self._ids.issuperset(existing):
             raise StoreConflict("a promise was born meanwhile")
+        if any(_has_more(now, then) for now, (_, then) in zip(listed, lists, strict=True)):
+            raise StoreConflict("a list has grown meanwhile")
         if not self._ids.issuperset({*existing}.intersection(beside)):
             raise StoreConflict("a row that decides was locked", ids=beside)
         free = [wait for wait in waits if wait.awaited in self._ids]
@@ -216,6 +219,10 @@ class LockedRows:
 
     def is_known_schedule(self, schedule: Schedule) -> bool:
         return schedule.id in self._schedules
+
+
+def _has_more(now: Iterable[tuple[str, str]], then: Collection[str]) -> bool:
+    return not {key for _, key in now}.issubset(then)
 
 
 def most_to_lock(footprint: Footprint, key: TakeKey, roots: int) -> dict[str, int]:
