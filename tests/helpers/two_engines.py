@@ -93,20 +93,20 @@ class Sharing:
 
 
 def submit(engine: Engine, requests: Iterable[Command | Query]) -> list["Future[Any]"]:
-    """Each alone, so that batches form as they come."""
+    """Each alone and of a caller of its own, so that batches form as they come."""
     futures: list[Future[Any]] = []
     for request in requests:
         future: Future[Any] = Future()
         futures.append(future)
-        engine.submit([Item(request, resolve, future)])
+        engine.submit([Item(request, resolve, future, caller=future)])
     return futures
 
 
 def submit_at_once(engine: Engine, requests: Iterable[Command | Query]) -> list["Future[Any]"]:
     """All in one batch."""
-    items = [Item(request, resolve, Future[Any]()) for request in requests]
-    engine.submit(items)
-    return [item.token for item in items]
+    futures = [(request, Future[Any]()) for request in requests]
+    engine.submit([Item(request, resolve, each, caller=each) for request, each in futures])
+    return [each for _, each in futures]
 
 
 @contextmanager
