@@ -165,8 +165,12 @@ class PostgresSession:
 
     def read_alone(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
         self.begin()
-        found = self.read(statement, decoder, *arguments)
-        self.commit()
+        try:
+            found = self.read(statement, decoder, *arguments)
+            self.commit()
+        except psycopg.Error:
+            self.roll_back()
+            raise
         return found
 
     def commit_lazily(self) -> None:
