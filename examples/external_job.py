@@ -1,8 +1,8 @@
 """Start a job elsewhere, leave, and fetch its report: python examples/external_job.py
 
 Each export is submitted in a checkpoint, so no crash or restart submits it again (only a retry
-after a failure does), and then the task is deferred: nothing of it is left in memory while layby asks the (real, local) service for its end.
-The process is "restarted" in between; the report is fetched by the one that comes after it. The
+after a failure does), and then the task is deferred: nothing of it is left in memory while layby
+asks the (real, local) service for its end. The process is "restarted" in between; the report is fetched by the one that comes after it. The
 runs are kept in exports.db: the second time you run this, they are done.
 """
 
@@ -62,7 +62,7 @@ async def main() -> None:
         async with Runner("sqlite:exports.db", slots=1, trigger_access=access) as runner:
             for region in EXPORTS:
                 await runner.start(flow, {"region": region}, run_id=f"export-{region}")
-            while await how_many_run(runner):
+            while await how_many_run(runner):  # noqa: ASYNC110 - the store has no event for it
                 await asyncio.sleep(0.02)
         print("nobody is there: all of it is in exports.db")
         async with Runner("sqlite:exports.db", slots=1, trigger_access=access) as runner:

@@ -101,14 +101,14 @@ async def main() -> None:
                 await runs["broken"].result(timeout=30)
             except RunFailed as failure:
                 print(f"broken: {failure}")
-            while not any(job.startswith("huge") for job in jobs):
+            while not any(job.startswith("huge") for job in jobs):  # noqa: ASYNC110 - filled by a thread
                 await asyncio.sleep(0.01)
             await runs["huge"].cancel(by="ada", reason="too large")
             try:
                 await runs["huge"].result()
             except RunCancelled as failure:
                 print(f"huge: {failure}")
-            while not stopped:
+            while not stopped:  # noqa: ASYNC110 - filled by a thread
                 await asyncio.sleep(0.01)
             print(f"the job itself was stopped: {stopped[0]}")
 
