@@ -26,7 +26,7 @@ from layby.store.migrate import OLDEST_CODE, newest_known, too_new
 from layby.store.postgres_answers import END, UNKNOWN, Backend
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, is_lost
-from layby.store.session import InLane, Queued, Ranked, Reading, packed
+from layby.store.session import InLane, Queued, QueuedTurn, Reading, packed
 from layby.store.tables import ROWS, Table, encode
 
 T = TypeVar("T")
@@ -189,9 +189,9 @@ class PostgresSession:
         (cursor,) = self._ask([(_named(statement), arguments)])
         return [row[0] for row in cursor.fetchall()]
 
-    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
+    def queued_turns(self, statement: str, arguments: Mapping[str, Any]) -> list[QueuedTurn]:
         (cursor,) = self._ask([(_named(statement), arguments)])
-        return cast("list[Ranked]", cursor.fetchall())
+        return cast("list[QueuedTurn]", cursor.fetchall())
 
     def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
         (cursor,) = self._ask([(_named(statement), arguments)])
