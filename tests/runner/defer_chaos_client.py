@@ -25,7 +25,7 @@ async def fire(runner: Runner, number: int, step: int) -> None:
     await asyncio.sleep(CHANCE.random() * 2)
     kind = flows.kind_of(number, step)
     if kind == "file":
-        flows.file_of(number, step).write_bytes(b"x" * (1 + number))
+        flows.write_file(number, step)
     if kind == "event":
         payload = {"number": number, "step": step}
         await runner.resolve(flows.event_of(number, step), payload)
