@@ -2,8 +2,9 @@
 
 Each export is submitted in a checkpoint, so no crash or restart submits it again (only a retry
 after a failure does), and then the task is deferred: nothing of it is left in memory while layby
-asks the (real, local) service for its end. The process is "restarted" in between; the report is fetched by the one that comes after it. The
-runs are kept in exports.db: the second time you run this, they are done.
+asks the (real, local) service for its end. The process is "restarted" in between; the report is
+fetched by the one that comes after it. The runs are kept in exports.db: the second time you run
+this, they are done.
 """
 
 import asyncio
