@@ -139,7 +139,7 @@ def test_the_policy_is_shown_as_it_is_typed(desk: Desk, code: Path, overlap: str
 def test_the_priority_of_its_runs_is_shown_if_they_have_one(desk: Desk, code: Path) -> None:
     add(code, "--priority", "-7")
     assert "priority  -7" in typed("schedules", "show", "report").lines
-    assert typed("schedules", "show", "report", "--json").json["priority"] == -7
+    assert typed("schedules", "show", "report", "--json").json["schedule"]["priority"] == -7
     assert "priority" not in add(code, "--priority", "0", "--replace").out
 
 
