@@ -150,9 +150,9 @@ class Rows:
                 self.limits[limit.name] = limit
 
     def lane_length(self, names: Collection[str], footprint: Footprint) -> int:
-        """How many of each lane may be let in by this batch, and one more: there may be others."""
+        """How many of each lane may be let in by this batch; one at least says that some wait."""
         if footprint.defines:
-            return MOST_LET_IN + 1
+            return MOST_LET_IN
         freed = Counter(
             name for task in self.tasks.values() if task.permits for name in task.permit_names
         )
@@ -162,7 +162,7 @@ class Rows:
             rule = rule_for(name, limit, self.patterns.values())
             if rule is not None:
                 room = max(room, rule.free(limit or Limit(name), self.now) + freed[name])
-        return min(room, MOST_LET_IN) + 1
+        return max(1, min(room, MOST_LET_IN))
 
     def join_lane(self, task: Task) -> None:
         lanes = self.lanes.get(task.gate or "")

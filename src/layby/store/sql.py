@@ -213,7 +213,7 @@ class SqlStore(Unshared, SqlReads):
         """The first ones in each lane of these limits."""
         most = rows.lane_length(names, footprint)
         at = {"gates": packed(sorted(names)), "most": most}
-        found = self._session.in_lanes(self._sql.lanes, at)
+        found = self._session.in_lanes(self._sql.dialect.lanes, at)
         rows.lanes |= lanes_of(names, found, most)
         return found
 

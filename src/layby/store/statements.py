@@ -241,7 +241,6 @@ class Statements:
         self.own_limits = self._select(LIMITS, among("name"))
         self.patterns = self._select(LIMITS, "pattern = 1")
         self.limits = self._select(LIMITS, f"{among('name')} OR pattern = 1")
-        self.lanes = self.dialect.lanes
         self.put_limits = self._upsert(LIMITS)
         self.insert_limits = self._add(LIMITS)
         self.drop_limits = Bulk(f"DELETE FROM limits WHERE {among('name')}")
