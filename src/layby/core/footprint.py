@@ -99,11 +99,6 @@ class Footprint(Struct):
         return per_take * self.take_count + self.leaving
 
     @property
-    def most_oldest(self) -> int:
-        """How many of the oldest, whatever their priorities, are looked at."""
-        return self.oldest + self.leaving + 1
-
-    @property
     def refused(self) -> int:
         """How many of those that some code has refused may be handed out: one to a take."""
         return self.take_count + self.leaving + 1

@@ -119,13 +119,12 @@ class Queue:
                 yield entry
 
 
-def queues_of(
-    by_priority: Mapping[int, Sequence[Dated]], nodes: int, oldest: int
-) -> tuple[Queue, Queue]:
+def queues_of(by_priority: Mapping[int, Sequence[Dated]], nodes: int) -> tuple[Queue, Queue]:
     """The first ready nodes in the order of turns, and the oldest of them all.
 
     `by_priority`: of each, the oldest `nodes`, in order. If no node has a priority, the second
-    queue is empty: the first says the same.
+    queue is empty: the first says the same. Both are as long as what may leave them in a batch, and
+    one more: so that the oldest one left is known whatever was handed out.
     """
     entries = sorted(
         (-priority, ready_at, task_id)
@@ -135,7 +134,7 @@ def queues_of(
     in_order = Queue(entries[:nodes], nodes)
     if not entries or entries[0][0] == entries[-1][0] == 0:
         return in_order, Queue()
-    return in_order, Queue(sorted(map(by_age, entries))[:oldest], oldest)
+    return in_order, Queue(sorted(map(by_age, entries))[:nodes], nodes)
 
 
 class Ready(tuple[Queue, Queue, Queue, Queue]):

@@ -228,7 +228,6 @@ class MemoryStore(Unshared):
                 for priority in {priority for each in nodes for priority in each}
             },
             most_nodes,
-            footprint.most_oldest,
         )
         first_roots = first([queue for each in roots for queue in each.values()], most_roots)
         tried = first(refused, footprint.refused)

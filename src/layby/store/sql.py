@@ -284,7 +284,7 @@ class SqlStore(Unshared, SqlReads):
         by_priority: dict[int, Sequence[Dated]] = {0: plain[:nodes]}
         if has_prior:
             by_priority |= self._prior(at, known, nodes)
-        in_turn, oldest = queues_of(by_priority, nodes, footprint.most_oldest)
+        in_turn, oldest = queues_of(by_priority, nodes)
         first_roots = Queue(((0, *each) for each in found_roots[:roots]), roots)
         most = footprint.refused
         refused = self._refused(at, names, codes, most) if has_refused else Queue()
