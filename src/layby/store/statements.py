@@ -155,7 +155,7 @@ class Statements:
         """What is due, in the order a tick handles it, and when to look next."""
         self.due_promises = self._ids(
             f"settled_at IS NULL AND internal = 0 AND timeout_at < {NEVER} AND timeout_at <= ?",
-            "timeout_at",
+            "timeout_at, id",
         )
         self.due_tasks = self._all(
             self.dialect.cells("task_state", "id"),
