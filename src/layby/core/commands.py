@@ -37,6 +37,9 @@ from layby.core.lives import (
     RerunRun,
     WatchRun,
 )
+from layby.core.maps import (
+    AddItems,
+)
 from layby.core.promises import (
     CancelPromise,
     CreatePromise,
@@ -103,6 +106,7 @@ __all__ = [
     "MAX_CLAIMS",
     "NOTHING",
     "AcquireTask",
+    "AddItems",
     "AnnotateTask",
     "AnswerApproval",
     "BlockTask",

@@ -26,8 +26,8 @@ MAX_AWAITED: Final = 64
 PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
 TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
 Standing = Literal["alive", "lost", "left"]
-WaitMode = Literal["any", "all", "both", "end", "read"]
-NodeKind = Literal["root", "node"]
+WaitMode = Literal["any", "all", "both", "end", "read", "below"]
+NodeKind = Literal["root", "node", "join"]
 MessageKind = Literal["execute", "unblock", "lost"]
 Overlap = Literal["allow", "skip", "queue_one"]
 MessageKey = tuple[str, MessageKind, str]
@@ -203,6 +203,9 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     resume: str | None = None
     """How it goes on after a defer, as a `Resumption`: until it fails, ends or defers again."""
 
+    items: int | None = None
+    """Of a join: how many items it has, as soon as all of them are there."""
+
     @property
     def resumption(self) -> Resumption | None:
         return None if self.resume is None else read_resumption(self.resume)
@@ -245,6 +248,16 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_root(self) -> bool:
         return self.kind == "root"
+
+    @property
+    def is_join(self) -> bool:
+        """It waits for the items of one call of `map`; core itself settles it."""
+        return self.kind == "join"
+
+    @property
+    def has_parts(self) -> bool:
+        """What it waits for is a part of it, and ends with it."""
+        return self.kind in ("root", "join")
 
     @property
     def try_number(self) -> int:
@@ -399,6 +412,13 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     def one_wait_fewer(self) -> "Task":
         return replace(self, waits_left=max(0, self.waits_left - 1))
 
+    def waiting_for(self, more: int) -> "Task":
+        return replace(self, waits_left=self.waits_left + more)
+
+    def complete(self, items: int) -> "Task":
+        """Of a join: it has all its items."""
+        return replace(self, items=items)
+
     def failed(self, error: str | None) -> "Task":
         failures = self.failures + 1
         return replace(
@@ -479,7 +499,8 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     or for a node that cleans up: it lasts until the body of the awaited task has ended.
     *read* neither counts nor wakes: the body has awaited a promise of another tree, and reads it
     again whenever it is replayed or tried again, so that promise is not pruned before the task
-    has ended.
+    has ended. *below* neither counts nor wakes either: the awaiter is a join, which ends with the
+    task that it was made for.
     """
 
     awaited: str
@@ -501,6 +522,15 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_read(self) -> bool:
         return self.mode == "read"
+
+    @property
+    def is_below(self) -> bool:
+        return self.mode == "below"
+
+    @property
+    def holds_up(self) -> bool:
+        """Whether the awaiter cannot go on before the awaited has settled, or one like it."""
+        return self.mode not in ("read", "below")
 
 
 class Listener(Struct, frozen=True, array_like=True, gc=False):

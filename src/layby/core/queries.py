@@ -1,12 +1,13 @@
 """Reads that are not by id, and what controls the engine or the delivery."""
 
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Protocol
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from layby.core import snapshot, validate
 from layby.core.fields import Int64, Tags
+from layby.core.joins import MAX_EARLIER, MAX_ITEMS, item_id
 from layby.core.kinds import (
     DeliveryControl,
     EngineControl,
@@ -64,6 +65,8 @@ class Reader(Protocol):
     def get_run(self, query: "GetRun", now: Millis) -> RowPage: ...
 
     def get_records(self, query: "GetRecords", now: Millis) -> RowPage: ...
+
+    def read_items(self, query: "ReadItems", now: Millis) -> PromisePage: ...
 
     def list_runs(self, query: "ListRuns", now: Millis) -> RowPage: ...
 
@@ -171,6 +174,39 @@ class GetRecords(RowsQuery, frozen=True):
 
     def read(self, reader: Reader, now: Millis, /) -> Reply:
         return ok(reader.get_records(self, now))
+
+
+@declare("layby.map.read", sender=Sender.CLIENT, answer=PromisePage)
+class ReadItems(Query, frozen=True):
+    """The items of a join by their numbers, `first` and those after it, up to a `count` of them.
+
+    `earlier`: joins of the same call, the latest first, that ended in failure: an item that has
+    succeeded there is not in the later one. A cursor is the number to go on at.
+    """
+
+    is_quick = True
+    id: str
+    first: Int64 = 0
+    count: Int64 = 1000
+    earlier: Annotated[tuple[str, ...], Meta(max_length=MAX_EARLIER)] = ()
+
+    def named_ids(self) -> Ids:
+        return (self.id, *self.earlier)
+
+    def problems(self) -> Problems:
+        yield from validate.page(self.count)
+        yield from validate.count(len(self.earlier), MAX_EARLIER, "earlier joins")
+        for each in (self.id, *self.earlier):
+            yield from validate.identifier(each, "Join ID")
+        if not 0 <= self.first <= MAX_ITEMS:
+            yield f"first must be between 0 and {MAX_ITEMS:,}"
+
+    def ids_of(self, index: int) -> tuple[str, ...]:
+        """Where an item may be, the latest first."""
+        return tuple(item_id(each, index) for each in (self.id, *self.earlier))
+
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.read_items(self, now))
 
 
 @declare("layby.run.list", sender=Sender.ADMIN, answer=RowPage)

@@ -170,6 +170,16 @@ class RunData(Struct, frozen=True):
     taken: TakeData = TakeData()
 
 
+class JoinData(Struct, frozen=True):
+    """The promise of a call of `map`, without its param.
+
+    `items`: how many it has, once all of them are there.
+    """
+
+    promise: Promise
+    items: int | None = None
+
+
 class NowData(Struct, frozen=True):
     now: Millis
 

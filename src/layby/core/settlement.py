@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from layby.core import trigger_ends
+from layby.core import joins, trigger_ends
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.model import (
@@ -97,7 +97,9 @@ def resume(d: Draft, wait: Wait) -> None:
         return
     if wait.counts:
         task = task.one_wait_fewer()
-    if task.resume is not None and is_deferral(d, task):
+    if task.is_join:
+        _resume_join(d, joins.told(d, task, wait))
+    elif task.resume is not None and is_deferral(d, task):
         _end_deferral(d, task, wait.awaited)
     elif task.state == "suspended" and (wait.wakes or task.waits_left == 0):
         make_ready(d, task.resumed_by(wait.awaited))
@@ -105,6 +107,14 @@ def resume(d: Draft, wait: Wait) -> None:
         d.put_task(task.resumed_by(wait.awaited))
     else:
         d.put_task(task)
+
+
+def _resume_join(d: Draft, join: Task) -> None:
+    """A tick settles it: what waits for the join itself is not loaded here."""
+    if join.state == "suspended" and joins.is_over(join):
+        make_ready(d, join)
+    else:
+        d.put_task(join)
 
 
 def is_deferral(d: Draft, task: Task) -> bool:
@@ -179,9 +189,14 @@ def _leaves_read(wait: Wait) -> bool:
 
 
 def make_ready(d: Draft, task: Task, not_before: Millis = 0) -> None:
-    """Back to pending: layby's own tasks wait for a take, others are dispatched by `execute`."""
+    """Back to pending: layby's own tasks wait for a take, others are dispatched by `execute`.
+
+    A join waits for the next tick.
+    """
     delayed = d.now < not_before
-    if task.is_ours:
+    if task.is_join:
+        wake_at = d.now
+    elif task.is_ours:
         wake_at = not_before if delayed else NEVER
     else:
         wake_at = not_before if delayed else later(d.now, d.settings.retry_ms)
@@ -235,8 +250,8 @@ def _fulfill_own_task(d: Draft, promise: Promise, by: Settler) -> None:
     d.put_task(over)
     if task.is_trigger:
         trigger_ends.clean_up_after(d, promise, over)
-    if task.is_root and task.waits_left > 0:
-        arm_tail(d, promise.id)  # its waits name the nodes that still have to be cancelled
+    if task.has_parts and task.waits_left > 0:
+        arm_tail(d, promise.id)  # its waits name the parts that still have to be cancelled
     else:
         d.forget_waits_of(task.id)
 

@@ -232,6 +232,8 @@ class _Hand:
         if self._c.embedded or task.is_trigger or ":" not in task.id:
             return None
         root_id = life_root_of(task.id)
+        if ":" in task.id[len(root_id) + 1 :]:
+            return None  # an item: its join has what it needs
         root = self._d.promise(root_id) if root_id.startswith(self._c.prefix) else None
         return root.param if root is not None and len(root.param) <= MAX_ROOT_PARAM else None
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from layby.core import values
+from layby.core import joins, values
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
@@ -44,11 +44,27 @@ class RetryTasks(IdsTick, frozen=True):
 
 @handles(RetryTasks)
 def retry_tasks(d: Draft, c: RetryTasks) -> Reply:
-    """Dispatch again what nobody has claimed; a delayed task is dispatched for the first time."""
+    """Dispatch again what nobody has claimed; a delayed task is dispatched for the first time.
+
+    A join has nobody to claim it: it is settled here.
+    """
     for task in map(d.task, c.ids):
-        if task is not None and task.state == "pending" and _is_due(task, d.now):
+        if task is None or task.state != "pending" or not _is_due(task, d.now):
+            continue
+        if task.is_join:
+            _end_join(d, task)
+        else:
             make_ready(d, task)
     return OK
+
+
+def _end_join(d: Draft, join: Task) -> None:
+    """One that was halted, or made ready by hand, may have to go on waiting."""
+    promise = d.promise(join.id)
+    if promise is None or not joins.is_over(join):
+        d.put_task(join.suspended())
+        return
+    settle(d, promise, *joins.outcome(join))
 
 
 @declare("tick.expire_leases", sender=Sender.INTERNAL, answer=Empty)

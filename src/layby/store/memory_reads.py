@@ -14,6 +14,7 @@ from layby.core.queries import (
     ListHeld,
     ListRuns,
     ListWaiting,
+    ReadItems,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
@@ -80,6 +81,9 @@ class MemoryReads:
             if row[0].id == query.id or row[0].id.startswith(below)
         )
         return list_pages.records(rows, self._fill, query, now)
+
+    def read_items(self, query: ReadItems, now: Millis) -> PromisePage:
+        return list_pages.items(self._neighbours.pairs, self._fill, query, now)
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
         if query.newest_first:

@@ -5,7 +5,7 @@ Read for people who ask why something has not settled; no command needs it.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,9 @@ from layby.store.statements import LAST, Statements
 from layby.store.tables import HOLDERS, WAITS
 
 T = TypeVar("T")
+
+HOLDS_UP: Final = "mode NOT IN ('read', 'below')"
+"""As `Wait.holds_up`."""
 
 _pairs = msgspec.json.Decoder(list[Pair])
 _waits = msgspec.json.Decoder(list[Wait])
@@ -156,8 +159,8 @@ class SqlNeighbours:
         dialect = self._sql.dialect
         source = f"""
             (SELECT w.* FROM {dialect.any_text} JOIN waits AS w ON w.{by} = i.value
-                AND w.mode <> 'read' AND w.{other} <= COALESCE(
-                    (SELECT x.{other} FROM waits AS x WHERE x.{by} = i.value AND x.mode <> 'read'
+                AND w.{HOLDS_UP} AND w.{other} <= COALESCE(
+                    (SELECT x.{other} FROM waits AS x WHERE x.{by} = i.value AND x.{HOLDS_UP}
                         ORDER BY x.{other} LIMIT 1 OFFSET ?), '{LAST}')
             ) AS w
         """
@@ -192,4 +195,4 @@ class MemoryNeighbours:
 
     @property
     def _open_waits(self) -> list[Wait]:
-        return [wait for wait in self._state.waits.values() if not wait.is_read]
+        return [wait for wait in self._state.waits.values() if wait.holds_up]

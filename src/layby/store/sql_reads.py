@@ -28,6 +28,7 @@ from layby.core.queries import (
     ListHeld,
     ListRuns,
     ListWaiting,
+    ReadItems,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
@@ -144,6 +145,9 @@ class SqlReads:
 
     def get_records(self, query: GetRecords, now: Millis) -> RowPage:
         return list_pages.records(searches.of_task(self._read_lean, query), self._fill, query, now)
+
+    def read_items(self, query: ReadItems, now: Millis) -> PromisePage:
+        return list_pages.items(self._neighbours.pairs, self._fill, query, now)
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
         if query.newest_first:

@@ -176,7 +176,7 @@ class Statements:
         self.gone_holders = self._select(HOLDERS, "standing <> 'alive' AND held > 0")
         self.nodes_of = self._all(
             "awaited",
-            """(SELECT awaited FROM waits WHERE awaiter = ? AND mode NOT IN ('any', 'read')
+            """(SELECT awaited FROM waits WHERE awaiter = ? AND mode NOT IN ('any', 'read', 'below')
                 ORDER BY awaited LIMIT ?) AS nodes""",
         )
         self.held_ids = self._ids("task_holder = ? AND task_pid = ?", "id")
