@@ -15,7 +15,7 @@ from tests.helpers import requests as r
 from tests.helpers.worlds import BACKENDS, World
 
 CALLER = "run/a:a"
-JOIN = f"{CALLER}:map-1"
+JOIN = f"{CALLER}:map/1"
 
 
 def add(count: int = 2, first: int = 0, *, is_last: bool = True, **options) -> c.AddItems:
@@ -110,7 +110,7 @@ def test_a_map_over_nothing_ends_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("collects", [False, True])
-def test_a_failed_item(world: World, collects: bool) -> None:  # noqa: FBT001
+def test_a_failed_item(world: World, collects: bool) -> None:
     """It ends the join and what is left of it, unless failures are collected."""
     begun(world)
     world.ok(add(3, collects=collects))
@@ -185,7 +185,7 @@ def test_the_next_join_of_a_call_leaves_out_what_has_succeeded(world: World) -> 
     world.ok(r.finish(claims[0].task.id))
     world.ok(r.fail(claims[1].task.id))
     world.tick()
-    again = f"{CALLER}:map-1+2"
+    again = f"{CALLER}:map/1+2"
     assert world.ok(add(3, join_id=again, earlier=(JOIN,))).items == 3
     state = world.dump()
     assert item(0, again) not in state.promises
@@ -238,15 +238,15 @@ def test_a_join_made_ready_by_hand_goes_on_waiting(world: World) -> None:
     ("request_", "status", "why"),
     [
         (add(version=2), 409, "version"),
-        (add(join_id="run/a:b:map-1"), 400, "Join ID must be 'run/a:a:'"),
-        (add(join_id=f"{CALLER}:a:map-1"), 400, "without ':'"),
+        (add(join_id="run/a:b:map/1"), 400, "Join ID must be 'run/a:a:'"),
+        (add(join_id=f"{CALLER}:a:map/1"), 400, "without ':'"),
         (add(earlier=("elsewhere",)), 400, "Join ID"),
         (add(first=-1), 400, "first"),
         (add(first=MAX_ITEMS), 400, "first"),
         (add(MAX_PORTION + 1), 400, "items: 1,001 are more than 1,000"),
         (add(task=""), 400, "mapped task"),
         (add(group="a/b"), 400, "Group"),
-        (add(id="plain", join_id="plain:map-1"), 422, "not a task of a run"),
+        (add(id="plain", join_id="plain:map/1"), 422, "not a task of a run"),
         (add(join_id=f"{CALLER}:taken"), 409, "is not a join"),
         (q.ReadItems(id=JOIN, first=-1), 400, "first"),
         (q.ReadItems(id=JOIN, count=0), 400, "limit"),

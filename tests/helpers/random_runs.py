@@ -182,14 +182,14 @@ class _Writer:
         return c.AddItems(
             id=caller,
             version=self._version(caller),
-            join_id=f"{caller}:map-{self._pick((1, 1, 2))}",
+            join_id=f"{caller}:map/{self._pick((1, 1, 2))}",
             task="m:f",
             items=items,
             first=first,
             is_last=self._chance(2),
             param=self._pick(_VALUES),
             collects=self._chance(3),
-            earlier=(f"{caller}:map-1",) if self._chance(4) else (),
+            earlier=(f"{caller}:map/1",) if self._chance(4) else (),
         )
 
     def _maybe_take(self) -> c.Take | None:

@@ -363,7 +363,7 @@ def joins_end_in_time(view: StateView) -> Violations:
             continue
         if joins.is_over(task):
             yield f"join {task.id} has all its items, but has not ended"
-        if (joins.caller_of(task.id), task.id) not in view.state.waits:
+        if not any(wait.is_below for wait in view.waits_of[task.id]):
             yield f"join {task.id} is not told of the end of its caller"
 
 

@@ -7,6 +7,8 @@ have settled, when its caller has ended, or, unless failures are collected, when
 Whatever is still open of it then is cancelled as the nodes of a run that has ended are.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -15,9 +17,18 @@ from layby.core import values
 from layby.core.draft import Draft
 from layby.core.fields import Tags
 from layby.core.model import Promise, PromiseState, Task, Wait
+from layby.core.replies import ItemCounts
 
+_SHOWN: Final = {
+    "resolved": "done",
+    "rejected": "failed",
+    "rejected_timedout": "failed",
+    "rejected_canceled": "cancelled",
+}
 _tags = msgspec.json.Decoder(Tags)
 
+MAP: Final = "map/"
+"""What the ids of joins have after their caller's: no task's name contains a '/'."""
 MAPS: Final = "layby:maps"
 """On a join: which task it runs for each item, by a name that other processes find it by."""
 COLLECTS: Final = "layby:collects"
@@ -30,6 +41,26 @@ MAX_EARLIER: Final = 1_000
 
 def item_id(join_id: str, index: int) -> str:
     return f"{join_id}:{index}"
+
+
+def is_below_join(promise_id: str) -> bool:
+    """Whether it is an item, or something that an item has made."""
+    _, found, below = promise_id.partition(f":{MAP}")
+    return bool(found) and ":" in below
+
+
+def counted(states: Iterable[tuple[str, str, str | None, int]]) -> ItemCounts:
+    """From the states of items, of their tasks, their sub-states, and how many are so."""
+    found = Counter[str]()
+    for state, task_state, sub_status, count in states:
+        found[_SHOWN.get(state) or _shown_open(task_state, sub_status)] += count
+    return ItemCounts(**found)
+
+
+def _shown_open(task_state: str, sub_status: str | None) -> str:
+    if task_state == "pending":
+        return "ready"
+    return "running" if task_state == "acquired" and sub_status is None else "waiting"
 
 
 def caller_of(join_id: str) -> str:

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 
 from layby.core import snapshot, validate
 from layby.core.fields import Int64, Tags
-from layby.core.joins import MAX_EARLIER, MAX_ITEMS, item_id
+from layby.core.joins import MAX_EARLIER, MAX_ITEMS, is_below_join, item_id
 from layby.core.kinds import (
     DeliveryControl,
     EngineControl,
@@ -24,6 +24,7 @@ from layby.core.replies import (
     Empty,
     Explanation,
     FlowData,
+    ItemCounts,
     NowData,
     PromisePage,
     Reply,
@@ -65,6 +66,8 @@ class Reader(Protocol):
     def get_run(self, query: "GetRun", now: Millis) -> RowPage: ...
 
     def get_records(self, query: "GetRecords", now: Millis) -> RowPage: ...
+
+    def count_items(self, query: "CountItems") -> ItemCounts: ...
 
     def read_items(self, query: "ReadItems", now: Millis) -> PromisePage: ...
 
@@ -158,9 +161,16 @@ class RowsQuery(Query, frozen=True):
 
 @declare("layby.run.get", sender=Sender.CLIENT, answer=RowPage)
 class GetRun(RowsQuery, frozen=True):
-    """Every row of a run, root first: promises with their tasks, in their current state."""
+    """Every row of a run, root first: promises with their tasks, in their current state.
+
+    `items`: whether items of maps are among them; there may be very many.
+    """
 
     what = "Run"
+    items: bool = True
+
+    def shows(self, promise_id: str) -> bool:
+        return self.items or not is_below_join(promise_id)
 
     def read(self, reader: Reader, now: Millis, /) -> Reply:
         return ok(reader.get_run(self, now))
@@ -207,6 +217,23 @@ class ReadItems(Query, frozen=True):
 
     def read(self, reader: Reader, now: Millis, /) -> Reply:
         return ok(reader.read_items(self, now))
+
+
+@declare("layby.map.count", sender=Sender.CLIENT, answer=ItemCounts)
+class CountItems(Query, frozen=True):
+    """How many items of a join have ended, run or wait."""
+
+    is_quick = True
+    id: str
+
+    def named_ids(self) -> Ids:
+        return (self.id,)
+
+    def problems(self) -> Problems:
+        return validate.identifier(self.id, "Join ID")
+
+    def read(self, reader: Reader, _: Millis, /) -> Reply:
+        return ok(reader.count_items(self))
 
 
 @declare("layby.run.list", sender=Sender.ADMIN, answer=RowPage)

@@ -180,6 +180,18 @@ class JoinData(Struct, frozen=True):
     items: int | None = None
 
 
+class ItemCounts(Struct, frozen=True):
+    """How many items of a join there are in each state. `running` ones hold a slot, or nearly."""
+
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    running: int = 0
+    waiting: int = 0
+    """Parked, suspended, backing off or halted."""
+    ready: int = 0
+
+
 class NowData(Struct, frozen=True):
     now: Millis
 

@@ -223,6 +223,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     refused: Json = UNSET
     pin: str | None = None
     awaited: Json = UNSET
+    items: int | None = None
     kept_by: str | None = None
     """The process that has not said yet that its body has ended."""
 
@@ -255,6 +256,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             waiting_since=row.waiting_since,
             kept_by=row.pid if row.is_kept else None,
             lives=row.lives,
+            items=row.items,
         )
 
     def row(self) -> Task:
@@ -287,6 +289,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             pin=self.pin,
             awaited=_checked(self.awaited, _awaited),
             lives=self.lives,
+            items=self.items,
         )
 
 

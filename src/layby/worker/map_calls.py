@@ -15,7 +15,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from layby.core.commands import AddItems, Value
-from layby.core.joins import ITEM_FAILED, mapped_by
+from layby.core.joins import ITEM_FAILED, MAP, mapped_by
 from layby.core.maps import MAX_PORTION
 from layby.core.model import Promise
 from layby.core.queries import ReadItems
@@ -255,9 +255,9 @@ class EndedItems:
 
 
 def join_id_of(caller: str, key: str, number: int) -> str:
-    """A key may be any text; in an id, ':' and '.' have a meaning."""
+    """A key may be any text; in an id, ':' and '/' have a meaning."""
     again = "" if number == 1 else f"+{number}"
-    return f"{caller}:{quote(key, safe='-')}{again}"
+    return f"{caller}:{MAP}{quote(key.removeprefix('map-'), safe='')}{again}"
 
 
 def checked_key(key: str | None) -> str | None:

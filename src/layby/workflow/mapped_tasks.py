@@ -15,7 +15,7 @@ from layby.wire import json_values
 from layby.workflow.context import Context
 from layby.workflow.task import TaskDefinition, takes_item
 
-_ITEM: Final = re.compile(r"(?P<caller>.+):(?:map-|key\.)[^:]*:(?P<index>\d+)")
+_ITEM: Final = re.compile(r"(?P<caller>.+):map/[^:/]+:(?P<index>\d+)")
 
 
 class ItemId(Struct, frozen=True):

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.birth import awaited_runs, schedule_of
+from layby.core.joins import caller_of
 from layby.core.model import NEVER, Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import (
@@ -39,11 +40,18 @@ from layby.workflow.plan import (
     read_root_param,
     run_id_of,
 )
-from layby.workflow.reasons import old_body_sentence, queued_sentence, sentence_of
+from layby.workflow.reasons import (
+    items_left,
+    mapped_name,
+    old_body_sentence,
+    queued_sentence,
+    sentence_of,
+)
 from layby.workflow.shape import Shape
 
 __all__ = [
     "History",
+    "MapStatus",
     "NodeRow",
     "Polling",
     "Progress",
@@ -54,6 +62,7 @@ __all__ = [
     "Try",
     "WaitKind",
     "WaitingOn",
+    "joins_by_caller",
     "run_status",
     "task_execution",
 ]
@@ -80,6 +89,25 @@ class Progress(Struct, frozen=True):
     fraction: float | None = None
     text: str = ""
     at: Millis = 0
+
+
+class MapStatus(Struct, frozen=True, kw_only=True):
+    """One call of `map` by a task: how far it is."""
+
+    id: str
+    """The promise that waits for its items."""
+    task: str
+    """The function that is run for each item."""
+    items: int | None = None
+    """How many there are; None while they are still being added."""
+    left: int = 0
+    """How many of those that are there have not ended."""
+    settled_at: Millis | None = None
+
+    @property
+    def done(self) -> int:
+        """How many have ended, well or not; 0 while items are still being added."""
+        return max(0, (self.items or 0) - self.left)
 
 
 class TaskExecution(Struct, frozen=True, kw_only=True):
@@ -112,6 +140,8 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     """Whether a body still runs although the task has settled or was halted."""
     life: int = 1
     """The life of the run in which it ran, or runs."""
+    maps: tuple[MapStatus, ...] = ()
+    """Its calls of `map`, in the order of their ids."""
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -152,6 +182,8 @@ class NodeRow(Struct, frozen=True):
     """Who could run it, as the store explains any task with the same code; None: not known."""
     old_body: Task | None = None
     """The same task in an earlier life of the run, if a body of that still runs."""
+    joins: tuple[tuple[Promise, Task], ...] = ()
+    """Of its calls of `map`."""
 
 
 def run_status(
@@ -231,7 +263,7 @@ def _waiting_on(
 ) -> WaitingOn:
     """As the worker reported it, unless only the store knows about the wait."""
     if waiting.told is not None and waiting.form != "backoff":
-        return waiting.told.polled(row.polling)
+        return _with_count(row, waiting.told.polled(row.polling))
     awaited = [(each.promise, each.task) for each in before]
     about = Explanation(row.promise, row.task, awaited)
     if row.runnable is not None:
@@ -243,6 +275,36 @@ def _waiting_on(
         return WaitingOn(waiting.kind, queued, waiting.since)
     sentence = sentence_of(about, waiting, now, knows_workers=row.runnable is not None)
     return WaitingOn(waiting.kind, sentence, waiting.since, waiting.until)
+
+
+def _with_count(row: NodeRow, told: WaitingOn) -> WaitingOn:
+    """How many items a task waits for, as its join counts them."""
+    for promise, task in row.joins if told.kind == "map" else ():
+        if promise.id == told.awaited:
+            return replace(told, sentence=f"waiting for {items_left(promise, task)}")
+    return told
+
+
+def joins_by_caller(
+    rows: Iterable[tuple[Promise, Task | None]],
+) -> dict[str, tuple[tuple[Promise, Task], ...]]:
+    """The calls of `map` among the rows of a run, by the promises of the tasks that made them."""
+    found: dict[str, tuple[tuple[Promise, Task], ...]] = {}
+    for promise, task in rows:
+        if task is not None and task.is_join:
+            caller = caller_of(promise.id)
+            found[caller] = (*found.get(caller, ()), (promise, task))
+    return found
+
+
+def _map_status(promise: Promise, join: Task) -> MapStatus:
+    return MapStatus(
+        id=promise.id,
+        task=mapped_name(promise),
+        items=join.items,
+        left=join.waits_left,
+        settled_at=promise.settled_at,
+    )
 
 
 def _executions(
@@ -320,6 +382,7 @@ def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
         worker=task.pid if task.state == "acquired" else None,
         stuck=row.stuck or task.is_kept,
         life=life_of(task.id),
+        maps=tuple(_map_status(*each) for each in row.joins),
     )
 
 
