@@ -49,7 +49,7 @@ class MapOptions(TypedDict, total=False):
     key: str | None
 
 
-class Portion(Struct, frozen=True):
+class ItemPortion(Struct, frozen=True):
     """Some items, encoded: those that come after `first` others."""
 
     first: int
@@ -88,12 +88,12 @@ class MapCall:
         """Make the join and its items, as far as an earlier run of the body has not."""
         join_id, earlier, is_there = await self._find(key)
         if is_there:
-            join = await self._add(join_id, earlier, Portion(0, (), is_last=False))
+            join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
             if not join.promise.is_pending or join.items is not None:
                 return Join(join.promise, join.items, earlier)
         found = None
         try:
-            for portion in portions(items):
+            for portion in item_portions(items):
                 found = await self._add(join_id, earlier, portion)
                 if not found.promise.is_pending or found.items is not None:
                     break
@@ -123,7 +123,7 @@ class MapCall:
         is_earlier = self._attempt.try_number > 1
         self._attempt.replay.check(join.id, found, now, is_earlier=is_earlier)
 
-    async def _add(self, join_id: str, earlier: tuple[str, ...], portion: Portion) -> JoinData:
+    async def _add(self, join_id: str, earlier: tuple[str, ...], portion: ItemPortion) -> JoinData:
         command = AddItems(
             id=self._attempt.id,
             version=self._attempt.version,
@@ -264,19 +264,19 @@ def checked_key(key: str | None) -> str | None:
     return None if key is None else check_key(key, "key of map", MAX_KEY_BYTES)
 
 
-def portions(items: object) -> Iterator[Portion]:
+def item_portions(items: object) -> Iterator[ItemPortion]:
     """All items, encoded, in portions of bounded size; the last one may be empty."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise UsageError(f"map: items must be a list or another iterable, got {items!r:.60}")
     first, portion, size = 0, list[Value](), 0
     for index, item in enumerate(items):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         if portion and (len(portion) == ITEMS_PER_PORTION or size >= MAX_PORTION_CHARS):
-            yield Portion(first, tuple(portion), is_last=False)
+            yield ItemPortion(first, tuple(portion), is_last=False)
             first, portion, size = index, [], 0
         value = _encoded(index, item)
         portion.append(value)
         size += len(value.data or "")
-    yield Portion(first, tuple(portion), is_last=True)
+    yield ItemPortion(first, tuple(portion), is_last=True)
 
 
 def _encoded(index: int, item: object) -> Value:
