@@ -25,6 +25,7 @@ NAMES = (
     "deferring",
     "deploying",
     "errors",
+    "fan-out",
     "graph",
     "quickstart",
     "schedules",

@@ -57,7 +57,7 @@ def mapped_as_stored(task: object, context: Context, *, is_pinned: bool) -> Mapp
 def name_of_task(task: TaskDefinition[..., Any]) -> str:
     """By which other processes find it; refuses what has no such name."""
     name = f"{task.function.__module__}:{task.function.__qualname__}"
-    if task_named(name) is not task:
+    if task_named(name, task) is not task:
         raise UsageError(
             f"map: task '{task.id}' cannot be found by name in another process: make it a def "
             "with @task at the top of a module, and put what it needs into items or the context"
@@ -79,7 +79,8 @@ def task_named(
     places: list[Mapping[str, Any]] = []
     if module in sys.modules:
         places.append(vars(sys.modules[module]))
-    if near is not None and "__main__" in (module, near.function.__module__):
+    own = None if near is None else near.function.__module__
+    if near is not None and (own == module or "__main__" in (module, own)):
         places.append(getattr(near.function, "__globals__", {}))
     for place in places:
         found = place.get(qualified)
