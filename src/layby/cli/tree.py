@@ -235,7 +235,7 @@ def _join_state(promise: Promise) -> str:
 def _counted(join: Task, counts: ItemCounts | None) -> str:
     """`10,000: 9,120 done, 4 running`."""
     total = "?" if join.items is None else f"{join.items:,}"
-    told = {} if counts is None else msgspec.to_builtins(counts)
+    told: dict[str, int] = {} if counts is None else msgspec.to_builtins(counts)
     return f"{total}: " + ", ".join(f"{told[each]:,} {each}" for each in told if told[each])
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, cast
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -269,7 +269,7 @@ def item_portions(items: object) -> Iterator[ItemPortion]:
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise UsageError(f"map: items must be a list or another iterable, got {items!r:.60}")
     first, portion, size = 0, list[Value](), 0
-    for index, item in enumerate(items):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    for index, item in enumerate(cast("Iterable[object]", items)):
         if portion and (len(portion) == ITEMS_PER_PORTION or size >= MAX_PORTION_CHARS):
             yield ItemPortion(first, tuple(portion), is_last=False)
             first, portion, size = index, [], 0

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -14,6 +14,7 @@ from layby.program import Mapped
 from layby.wire import json_values
 from layby.workflow.context import Context
 from layby.workflow.task import TaskDefinition, takes_item
+from layby.workflow.workflow import AnyTask
 
 _ITEM: Final = re.compile(r"(?P<caller>.+):map/[^:/]+:(?P<index>\d+)")
 
@@ -48,13 +49,14 @@ def mapped_as_stored(task: object, context: Context, *, is_pinned: bool) -> Mapp
     """The task by its name, with the context as it stands: stored once for all items."""
     if not isinstance(task, TaskDefinition):
         raise UsageError(f"map: {task!r} is not a task: decorate the function with @task")
-    name = name_of_task(task)
+    definition = cast("AnyTask", task)
+    name = name_of_task(definition)
     encoded = {key: Raw(value) for key, value in context.as_encoded().items()}
     param = msgspec.json.encode(JoinParam(name, encoded, is_pinned))
-    return Mapped(name, task.id, json_values.wrap(param), task.group)
+    return Mapped(name, definition.id, json_values.wrap(param), definition.group)
 
 
-def name_of_task(task: TaskDefinition[..., Any]) -> str:
+def name_of_task(task: AnyTask) -> str:
     """By which other processes find it; refuses what has no such name."""
     name = f"{task.function.__module__}:{task.function.__qualname__}"
     if task_named(name, task) is not task:
@@ -67,9 +69,7 @@ def name_of_task(task: TaskDefinition[..., Any]) -> str:
     return name
 
 
-def task_named(
-    name: str, near: TaskDefinition[..., Any] | None = None
-) -> TaskDefinition[..., Any] | None:
+def task_named(name: str, near: AnyTask | None = None) -> AnyTask | None:
     """A task at the top of a module that has been imported; None if there is none.
 
     Nothing is imported for a name that comes from a store. `near` is a task of the code that
@@ -85,7 +85,7 @@ def task_named(
     for place in places:
         found = place.get(qualified)
         if isinstance(found, TaskDefinition) and found.function.__qualname__ == qualified:
-            return found
+            return cast("AnyTask", found)
     return None
 
 
