@@ -47,7 +47,7 @@ SAYS = {
         "in stock: 8",
         "in stock: None",
     ],
-    "nightly_etl.py": ["6 rows loaded, 12.5 EUR not paid yet", "lima was asked 3 times"],
+    "nightly_etl.py": ["6 rows loaded, 12.5 EUR not paid yet", "lima answered in try 3"],
     "order_pipeline.py": [f"order-{number}: order {number} is packed" for number in range(1, 6)],
     "rate_limit.py": ["report: page 5", "send: message 4 is out", "send_blindly: message is out"],
 }
