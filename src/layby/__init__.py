@@ -38,7 +38,7 @@ from layby.errors import (
 
 if TYPE_CHECKING:
     from layby import waits
-    from layby.runner import Retention, Run, Runner, Schedule, Settlement
+    from layby.runner import LimitStanding, Retention, Run, Runner, Schedule, Settlement
     from layby.runner.blocking_runner import BlockingRunner, run
     from layby.trigger_manager.trigger_access import NamedSecret, TriggerAccess
     from layby.worker.approval_requests import Approval, ApprovalAnswer
@@ -66,6 +66,7 @@ __all__ = [
     "DeferTimeout",
     "ItemFailed",
     "LaybyError",
+    "LimitStanding",
     "NamedSecret",
     "NoneSucceeded",
     "NotAllowed",
@@ -111,6 +112,7 @@ _HOMES: Final = {
     "BlockingHandle": "layby.worker.blocking_handle",
     "BlockingRunner": "layby.runner.blocking_runner",
     "Context": "layby.workflow.context",
+    "LimitStanding": "layby.runner",
     "NamedSecret": "layby.trigger_manager.trigger_access",
     "Retention": "layby.runner",
     "RetryPolicy": "layby.workflow.retry",

@@ -34,6 +34,14 @@ class UnfitCode(LaybyError):
         return self.args[0]
 
 
+class NamedLimits(LaybyError):
+    """The limits of a task are known now: it needs permits of them before its body begins."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(f"runs under {', '.join(names)}")
+        self.names = names
+
+
 def function_name(function: object, given: tuple[str, ...] = ()) -> str:
     """By which another process finds it; refuses what has no such name, or cannot be called so.
 

@@ -100,6 +100,7 @@ def test_a_sound_file_is_told_what_was_checked(file):
         "holders": "1",
         "messages": "8",
         "schedules": "1",
+        "limits": "0",
     }
     assert said.splitlines()[-1] == f"ok, {len(INVARIANTS)} invariants hold"
 
@@ -204,6 +205,11 @@ BREAKS = {
     "execute_is_current": "UPDATE messages SET version = 4 WHERE id = 'f1'",
     "unblock_is_settled": "INSERT INTO messages VALUES ('p3', 'unblock', 'http://z', 0, '', 0)",
     "schedule_runs_forward": "UPDATE schedules SET last_run_at = next_run_at",
+    "held_permits_are_out": "UPDATE promises SET task_permits = '[\"api\"]' WHERE id = 'f3'",
+    "gates_are_of_limits": "UPDATE promises SET task_gate = 'api', task_gate_at = 1"
+    " WHERE id = 'f3'",
+    "openings_are_counted": "UPDATE promises SET task_gate_at = 1, task_limits = '[\"api\"]',"
+    " task_name = 'f' WHERE id = 'f3'",
 }
 IMPOSSIBLE = {"orphan_tasks"}
 """A task is part of its promise's row here, so it cannot lose it."""

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from layby.core.invariants import INVARIANTS, check
+from layby.core.limit import Limit
 from layby.core.model import (
     NEVER,
     Holder,
@@ -62,6 +63,8 @@ def state(*rows: object) -> State:
                 found.holders[row.pid, row.incarnation] = row
             case Schedule():
                 found.schedules[row.id] = row
+            case Limit():
+                found.limits[row.name] = row
     return found
 
 
@@ -192,6 +195,30 @@ BROKEN: dict[str, tuple[object, ...]] = {
     "unblock_is_settled": (promise("y", tags="{}"), Message("y", "unblock", "poll://any@g")),
     "schedule_runs_forward": (schedule(last_run_at=60),),
     "schedule_runs_forward ": (schedule(promise_tags="{}"),),
+    "held_permits_are_out": (Limit("api", held=1),),
+    "held_permits_are_out ": (promise("x"), task("x", limits='["api"]', permits='["api"]')),
+    "held_permits_are_out  ": (promise("x"), task("x", permits='["api"]'), Limit("api", held=1)),
+    "gates_are_of_limits": (
+        promise("x"),
+        task("x", limits='["api"]', gate="other", gate_at=0, ready_at=None),
+        Limit("other"),
+    ),
+    "gates_are_of_limits ": (
+        promise("x"),
+        task("x", limits='["api"]', gate="api", gate_at=0, ready_at=None),
+    ),
+    "gates_are_of_limits  ": (
+        promise("x"),
+        task("x", limits='["api"]', gate="api", ready_at=None),
+        Limit("api"),
+    ),
+    "gates_are_of_limits   ": (promise("x"), task("x", state="halted", **IDLE, gate_at=0)),
+    "openings_are_counted": (Limit("api", opened='{"f":1}'),),
+    "openings_are_counted ": (
+        promise("x"),
+        task("x", name="f", limits='["api"]', gate_at=0),
+        Limit("api"),
+    ),
 }
 
 

@@ -161,6 +161,7 @@ def test_a_footprint_says_which_ids_it_holds() -> None:
     no_ids = {"pids", "leases_of", "notices", "takes", "take_count", "ahead", "waiting"}
     no_ids |= {"root_params", "leaving", "since", "until", "node_ids", "look"}
     no_ids |= {"also_pids", "locks", "may_wait", "claims"}
+    no_ids |= {"limits", "also_limits", "defines"}
     looked_at = {"ids", "lean", "pairs", "branches_of", "branches", "born_into", "schedules"}
     looked_at |= {"runs_of", "starts", "also", "beside"}
     assert set(Footprint.__struct_fields__) == no_ids | looked_at

@@ -9,6 +9,7 @@ from layby.cli.showing import tell_aside
 from layby.client import paging
 from layby.client.interface import Client
 from layby.core.commands import GetPromise, WatchRun
+from layby.core.limits import ListLimits
 from layby.core.model import FAR, Promise, Task
 from layby.core.queries import (
     ExplainPromise,
@@ -43,7 +44,7 @@ from layby.workflow.reasons import short_id
 
 T = TypeVar("T")
 Row = tuple[Promise, Task | None]
-Paged = ListRuns | ListWaiting | SearchPromises | SearchTasks | SearchSchedules
+Paged = ListRuns | ListWaiting | SearchPromises | SearchTasks | SearchSchedules | ListLimits
 
 REMEDIES = {
     401: ": the server needs a valid token; give --token, or set LAYBY_TOKEN",

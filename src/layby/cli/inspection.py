@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from layby.core import invariants
 from layby.core.invariants import INVARIANTS, StateView, Violation
+from layby.core.limit import Limit
 from layby.core.model import Holder, Listener, Message, Millis, Promise, Schedule, Task, Wait
 from layby.core.state import State
 from layby.store.pages import PageReads
@@ -29,7 +30,13 @@ OVER_ALL: Final = (
     invariants.schedule_runs_forward,
 )
 """They compare rows of the whole file; every other invariant needs a row and its neighbours."""
-PER_ROW: Final = tuple(each for each in INVARIANTS if each not in OVER_ALL)
+OF_LIMITS: Final = (
+    invariants.held_permits_are_out,
+    invariants.gates_are_of_limits,
+    invariants.openings_are_counted,
+)
+"""So do these, but only limits and the tasks that hold or await their permits."""
+PER_ROW: Final = tuple(each for each in INVARIANTS if each not in (*OVER_ALL, *OF_LIMITS))
 
 
 class Counts(Struct):
@@ -42,6 +49,7 @@ class Counts(Struct):
     holders: Counter[str] = field(default_factory=Counter[str])
     messages: Counter[str] = field(default_factory=Counter[str])
     schedules: int = 0
+    limits: int = 0
 
 
 class Near(dict[str, T]):
@@ -84,6 +92,7 @@ class Inspection:
         yield from self._of_listeners()
         yield from self._of_messages()
         yield from self._over_all()
+        yield from self._of_limits()
 
     def _of_promises(self, progress: Progress) -> Iterator[Violation]:
         total = self._reader.count_promises()
@@ -133,6 +142,15 @@ class Inspection:
             schedules={schedule.id: schedule for schedule in schedules},
         )
         yield from _violations(StateView(state, self._now), OVER_ALL)
+
+    def _of_limits(self) -> Iterator[Violation]:
+        limits = self._reader.rows(Limit)
+        self.counts.limits = len(limits)
+        state = State(
+            tasks={task.id: task for task in self._reader.limited_tasks()},
+            limits={limit.name: limit for limit in limits},
+        )
+        yield from _violations(StateView(state, self._now), OF_LIMITS)
 
     def _near(
         self,

@@ -62,6 +62,7 @@ SECTIONS: Final[dict[str, tuple[LazyCommand, ...]]] = {
         LazyCommand("rerun", "rerun", "Run again what failed in a run that has ended."),
         LazyCommand("invoke", "invoke", "Call a function of a worker in any language."),
         LazyCommand("schedules", "schedules", "Cron rules: list, add, pause, start now, delete."),
+        LazyCommand("limits", "limits", "How many tasks run at once on all machines: list, set."),
     ),
     "Low-level (protocol)": (
         LazyCommand("promises", "promises", "Promises: get, create, settle, search, register."),
@@ -126,7 +127,7 @@ def _telling() -> Generator[None]:
 @click.group(
     cls=Commands,
     sections=SECTIONS,
-    aliases={"promise": "promises", "task": "tasks", "schedule": "schedules"},
+    aliases={"promise": "promises", "task": "tasks", "schedule": "schedules", "limit": "limits"},
     help=HELP,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -21,6 +21,9 @@ UNSEEN: Final = (
     invariants.deferred_waits_for_its_trigger,
     invariants.triggers_end_with_their_waits,
     invariants.triggers_have_awaiters,
+    invariants.held_permits_are_out,
+    invariants.gates_are_of_limits,
+    invariants.openings_are_counted,
 )
 """They need what a snapshot leaves out: holders, schedules, lives, resumptions, internal counts."""
 SEEN: Final = tuple(each for each in INVARIANTS if each not in UNSEEN)

@@ -24,6 +24,8 @@ KEEPS = "layby:keeps"
 SCHEDULE = "resonate:schedule"
 AFTER = "layby:after"
 """On the root of a run that was queued: the roots it waits for, as a JSON list."""
+LIMITS = "layby:limits"
+"""On a task of a run: names of the limits it runs under, as a JSON list."""
 EXPIRED = "layby:expired"
 """On what is left of a pruned promise: when that was."""
 
@@ -180,4 +182,6 @@ def _task(promise_id: str, tags: Tags) -> Task | None:
     kind: NodeKind | None = None
     if group is not None:
         kind = "root" if tags.get(KIND) == "root" else "node"
-    return Task(promise_id, target, group, tags.get(NAME), kind)
+    task = Task(promise_id, target, group, tags.get(NAME), kind)
+    limits = tags.get(LIMITS)
+    return task if limits is None or kind != "node" else task.limited(_ids.decode(limits))

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from layby.core.limit import Limit
 from layby.core.model import (
     FAR,
     HeldKey,
@@ -52,6 +53,7 @@ class Changes(Struct, eq=False):
     """Promises that are pruned, as they were; what stays of one is among the `promises`."""
     deleted_holders: set[HeldKey] = set()
     pruning: dict[str, Pruning | None] = {}
+    limits: dict[str, Limit | None] = {}
     earliest: Millis = FAR
     """The earliest instant at which any row added here is due to be looked at again."""
 
@@ -83,6 +85,8 @@ class Changes(Struct, eq=False):
             self.deleted_holders |= later.deleted_holders
         if later.pruning:
             self._add_pruning(later)
+        if later.limits:
+            self._add_limits(later)
         if later.silenced:
             self._silence(later.silenced)
 
@@ -107,6 +111,12 @@ class Changes(Struct, eq=False):
         for each in later.pruning.values():
             if each is not None:
                 self._wake_by(each.due_at)
+
+    def _add_limits(self, later: "Changes") -> None:
+        self.limits.update(later.limits)
+        for each in later.limits.values():
+            if each is not None and each.next_at is not None:
+                self._wake_by(each.next_at)
 
     def _silence(self, addresses: list[str]) -> None:
         """Deleted before anything is written, so what this batch wrote to them is dropped here."""
@@ -169,4 +179,5 @@ class Changes(Struct, eq=False):
             or self.deleted
             or self.deleted_holders
             or self.pruning
+            or self.limits
         )

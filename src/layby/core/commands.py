@@ -29,6 +29,10 @@ from layby.core.flows import (
 from layby.core.kinds import (
     Command,
 )
+from layby.core.limits import (
+    DeleteLimit,
+    SetLimit,
+)
 from layby.core.links import (
     MakeLink,
 )
@@ -39,6 +43,9 @@ from layby.core.lives import (
 )
 from layby.core.maps import (
     AddItems,
+)
+from layby.core.named_limits import (
+    LimitTask,
 )
 from layby.core.promises import (
     CancelPromise,
@@ -53,6 +60,9 @@ from layby.core.promises import (
 )
 from layby.core.pruning import (
     Prune,
+)
+from layby.core.regaining import (
+    RegainPermits,
 )
 from layby.core.run_schedules import (
     CreateRunSchedule,
@@ -122,6 +132,7 @@ __all__ = [
     "CreateSchedule",
     "CreateTask",
     "DeferTask",
+    "DeleteLimit",
     "DeleteSchedule",
     "EnsurePromise",
     "ExtendWait",
@@ -137,6 +148,7 @@ __all__ = [
     "HeartbeatWorker",
     "Int64",
     "LeaveWorker",
+    "LimitTask",
     "MakeLink",
     "Node",
     "NodeAgain",
@@ -145,6 +157,7 @@ __all__ = [
     "PollReport",
     "Prune",
     "PublishFlow",
+    "RegainPermits",
     "RegisterCallback",
     "RegisterListener",
     "ReleaseTask",
@@ -154,6 +167,7 @@ __all__ = [
     "ResolvePromise",
     "ResumeSpec",
     "RootVerdict",
+    "SetLimit",
     "SettleAction",
     "SettlePromise",
     "StartRun",

@@ -2,7 +2,11 @@
 
 from collections.abc import Iterable
 
+from msgspec import field
+
+from layby.core import permits
 from layby.core.changes import Changes
+from layby.core.limit import Limit, rule_for
 from layby.core.model import (
     Holder,
     Listener,
@@ -28,6 +32,8 @@ class Draft(Changes, kw_only=True):
 
     rows: Rows
     now: Millis
+    regained: list[str] = field(default_factory=list)
+    """Promises of parked bodies that have their permits again, or need none any more."""
 
     @property
     def settings(self) -> Settings:
@@ -73,6 +79,20 @@ class Draft(Changes, kw_only=True):
         found = [self.promise(key) for key in ids if key != but]
         return [promise for promise in found if promise is not None]
 
+    def limit(self, name: str) -> Limit:
+        """What of it is in use."""
+        found = self.limits[name] if name in self.limits else self.rows.limit(name)
+        return Limit(name) if found is None else found
+
+    def has_limit(self, name: str) -> bool:
+        return (self.limits[name] if name in self.limits else self.rows.limit(name)) is not None
+
+    def rule(self, name: str) -> Limit | None:
+        """Whose numbers count for it; None if nobody has defined it."""
+        drafted = {key: each for key, each in self.limits.items() if each and each.pattern}
+        patterns = {**self.rows.patterns, **drafted} if drafted else self.rows.patterns
+        return rule_for(name, self.limit(name), patterns.values())
+
     # --- writes --------------------------------------------------------------------------
 
     def insert(self, promise: Promise, task: Task | None) -> None:
@@ -88,11 +108,15 @@ class Draft(Changes, kw_only=True):
 
     def put_task(self, task: Task) -> None:
         before = self.tasks.get(task.id) or self.rows.tasks.get(task.id)
+        if task.limits is not None:
+            task = permits.placed(self, task)
         self._count_held(before, -1)
         self._count_held(task, +1)
         self.tasks[task.id] = task.dated(before, self.now)
         if task.is_ours and task.is_ready:
             self.readied.append(task.id)
+        if task.limits is not None:
+            permits.moved(self, before, task)
 
     def put_polled(self, task: Task) -> None:
         """It waits for the same as before: only its polls are other ones."""
@@ -132,6 +156,12 @@ class Draft(Changes, kw_only=True):
 
     def drop_pruning(self, pruning_id: str) -> None:
         self.pruning[pruning_id] = None
+
+    def put_limit(self, limit: Limit) -> None:
+        self.limits[limit.name] = limit
+
+    def drop_limit(self, name: str) -> None:
+        self.limits[name] = None
 
     def delete_schedule(self, schedule_id: str) -> None:
         self.schedules[schedule_id] = None

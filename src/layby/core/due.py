@@ -5,6 +5,8 @@ from typing import Final, Protocol
 
 from layby.core import schedules
 from layby.core.endings import Endings
+from layby.core.limit import ANY, Limit
+from layby.core.limits import SPREAD, OpenGates, SpreadPattern
 from layby.core.model import Holder, Millis, Pruning, Schedule, TaskState
 from layby.core.pruning import AUTOMATIC, FinishPruning, PruneTick
 from layby.core.settings import Calendar, Settings
@@ -46,6 +48,12 @@ class OverdueRows(Endings, Protocol):
 
     def held_ids(self, holder: Holder, limit: int) -> Sequence[str]: ...
 
+    def overdue_limits(self, now: Millis, limit: int) -> Sequence[Limit]: ...
+
+    def used_limits(self, start: str, after: str, limit: int) -> Sequence[str]:
+        """Names of limits that begin so, after another one, in order."""
+        ...
+
     def overdue_remains(self, now: Millis, limit: int) -> Sequence[str]:
         """Roots that were pruned, of trees that were too large for one batch."""
         ...
@@ -72,6 +80,17 @@ def due(
     for gone in store.gone_holders():
         ids = store.held_ids(gone, limit)
         yield FreeTasks(pid=gone.pid, incarnation=gone.incarnation, ids=tuple(ids))
+
+    yield from _due_limits(store, store.overdue_limits(now, limit))
+
+
+def _due_limits(store: OverdueRows, overdue: Sequence[Limit]) -> Iterator[Tick]:
+    if names := tuple(each.name for each in overdue if not each.pattern):
+        yield OpenGates(names=names)
+    for each in (limit for limit in overdue if limit.pattern):
+        start = each.name.removesuffix(ANY)
+        names = store.used_limits(start, each.cursor or "", SPREAD)
+        yield SpreadPattern(pattern=each.name, names=tuple(names))
 
 
 def due_last(store: OverdueRows, now: Millis, settings: Settings) -> Iterator[Tick]:

@@ -50,11 +50,18 @@ class Footprint(Struct):
     """Tasks are claimed other than by a take. Whoever claims a task that had deferred is told what
     its trigger said, so that is loaded too.
     """
+    limits: set[str] = field(default_factory=set)
+    """Limits that a step may change, or whose tasks it may create; those of loaded tasks are
+    found by themselves.
+    """
+    defines: bool = False
+    """The numbers of limits may change: so may how many are let in."""
     leaving: int = 0
     """How many rows may leave the queue other than by a take."""
     also: set[str] = field(default_factory=set)
     """Promises that are locked besides: last time it was found that they are needed."""
     also_pids: set[str] = field(default_factory=set)
+    also_limits: set[str] = field(default_factory=set)
     locks: bool = True
     """Whether other processes are kept from changing these rows: not if the batch only reads."""
     may_wait: bool = True

@@ -278,7 +278,8 @@ def clean_up_comes_last(view: StateView) -> Violations:
 def ready_only_while_pending(view: StateView) -> Violations:
     """And nobody keeps it."""
     for task in view.state.tasks.values():
-        if (task.state == "pending" and not task.is_kept) != (task.ready_at is not None):
+        is_open = task.state == "pending" and not task.is_kept and task.gate is None
+        if is_open != (task.ready_at is not None):
             yield f"{task.state} task {task.id} has ready_at {task.ready_at}"
 
 
@@ -424,6 +425,52 @@ def schedule_runs_forward(view: StateView) -> Violations:
             yield f"schedule {s.id} is paused and has a next occurrence"
 
 
+# --- limits ------------------------------------------------------------------------------
+
+
+def held_permits_are_out(view: StateView) -> Violations:
+    """A limit counts the permits that tasks hold; a task holds them by a claim."""
+    out = Counter[str]()
+    for task in view.state.tasks.values():
+        out.update(task.permit_names)
+        if task.permits is not None and task.holder is None:
+            yield f"{task.state} task {task.id} holds permits of {task.permits} without a claim"
+        if not set(task.permit_names) <= set(task.limit_names):
+            yield f"task {task.id} holds a permit of a limit that is not its own"
+    for limit in view.state.limits.values():
+        if limit.held != out[limit.name]:
+            yield f"limit {limit.name} counts {limit.held} permits, {out[limit.name]} are held"
+    for name in out.keys() - view.state.limits.keys():
+        yield f"limit {name} is unknown, but {out[name]} of its permits are held"
+
+
+def gates_are_of_limits(view: StateView) -> Violations:
+    """A task is behind the gate of a limit of its own, and that limit exists."""
+    for task in view.state.tasks.values():
+        if task.gate is not None and task.gate not in task.limit_names:
+            yield f"task {task.id} is behind the gate of {task.gate}, which is not its limit"
+        if task.gate is not None and task.gate not in view.state.limits:
+            yield f"task {task.id} is behind the gate of {task.gate}, which does not exist"
+        if task.gate_at is None and task.gate is not None:
+            yield f"task {task.id} has no place in the lane of {task.gate}"
+        if task.gate_at is not None and task.state not in ("pending", "acquired"):
+            yield f"{task.state} task {task.id} has a place in a lane"
+
+
+def openings_are_counted(view: StateView) -> Violations:
+    opened = Counter[tuple[str, str]]()
+    for task in view.state.tasks.values():
+        if task.is_let_in and task.refused is None:
+            opened.update((name, task.name or "") for name in task.limit_names)
+    counted = {
+        (limit.name, name): count
+        for limit in view.state.limits.values()
+        for name, count in limit.opened_by_name.items()
+    }
+    if counted != dict(opened):
+        yield f"limits count {counted} tasks that were let in, but there are {dict(opened)}"
+
+
 def _timeouts(view: StateView, state: str) -> Violations:
     for task in view.tasks(state):
         if task.wake_at is not None:
@@ -470,4 +517,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     execute_is_current,
     unblock_is_settled,
     schedule_runs_forward,
+    held_permits_are_out,
+    gates_are_of_limits,
+    openings_are_counted,
 )

@@ -68,6 +68,20 @@ def life_root_of(promise_id: str) -> str:
 
 
 _deadlines = json.Decoder(dict[str, Millis])
+_names = json.Decoder(tuple[str, ...])
+
+
+@lru_cache(maxsize=4_096)
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Names of limits, as a task keeps them."""
+    return () if text is None else _names.decode(text)
+
+
+@lru_cache(maxsize=4_096)
+def text_of_names(names: tuple[str, ...]) -> str | None:
+    return json.encode(names).decode() if names else None
+
+
 _awaited = json.Decoder(dict[str, str])
 
 
@@ -205,6 +219,27 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
 
     items: int | None = None
     """Of a join: how many items it has, as soon as all of them are there."""
+    limits: str | None = None
+    """Names of the limits it runs under, as a JSON list; None when there are none."""
+    gate: str | None = None
+    """The limit whose permit it waits for: no take sees it meanwhile."""
+    gate_at: Millis | None = None
+    """Its place in the lane of that limit. It stays when the gate is opened: `is_let_in`."""
+    permits: str | None = None
+    """Names of the limits it holds a permit of, as a JSON list: as long as its claim lasts."""
+
+    @property
+    def limit_names(self) -> tuple[str, ...]:
+        return names_in(self.limits)
+
+    @property
+    def permit_names(self) -> tuple[str, ...]:
+        return names_in(self.permits)
+
+    @property
+    def is_let_in(self) -> bool:
+        """Its gate was opened, and nobody has taken it yet."""
+        return self.state == "pending" and self.gate is None and self.gate_at is not None
 
     @property
     def resumption(self) -> Resumption | None:
@@ -326,6 +361,8 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             waiting_since=None,
             tries=self.tries if ahead else self.tries + 1,
             ahead=ahead,
+            gate=None,
+            gate_at=None,
         )
 
     def begun(self) -> "Task":
@@ -488,7 +525,43 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
             waiting_on=None,
             waiting_since=None,
             ahead=False,
+            gate=None,
+            gate_at=None,
         )
+
+    # --- limits --------------------------------------------------------------------------
+
+    def limited(self, names: tuple[str, ...]) -> "Task":
+        return replace(self, limits=text_of_names(names))
+
+    def behind(self, gate: str, gate_at: Millis) -> "Task":
+        """In the lane of a limit: a pending one is not ready meanwhile, and keeps its place."""
+        return replace(self, gate=gate, gate_at=gate_at, ready_at=None)
+
+    def let_in(self) -> "Task":
+        """Ready again, with the place it had."""
+        return replace(self, gate=None, ready_at=self.gate_at, waiting_on=None)
+
+    def out_of_lane(self) -> "Task":
+        return replace(self, gate=None, gate_at=None)
+
+    def regained(self, why: str) -> "Task":
+        """A parked body has all its permits again."""
+        return replace(self.out_of_lane(), permits=self.limits, waiting_on=why)
+
+    @property
+    def is_in_line(self) -> bool:
+        """Its body is parked, and is to go on as soon as it has its permits again."""
+        return self.state == "acquired" and self.gate is not None
+
+    @property
+    def regain_id(self) -> str:
+        """The promise that tells a parked body that it has its permits again."""
+        return f"{self.id}.permit.{self.version}.{(self.gate_at or 0) + NEVER}"
+
+    def permitted(self, names: tuple[str, ...]) -> "Task":
+        permits = text_of_names(names)
+        return self if permits == self.permits else replace(self, permits=permits)
 
 
 class Wait(Struct, frozen=True, array_like=True, gc=False):
@@ -646,6 +719,11 @@ class Schedule(Struct, frozen=True, array_like=True, gc=False):
     def node_ids(self) -> tuple[str, ...]:
         return _node_ids(self.nodes)
 
+    @property
+    def node_limits(self) -> frozenset[str]:
+        """Limits of the tasks of its runs."""
+        return _node_limits(self.nodes)
+
     def fired(self, at: Millis, next_run_at: Millis) -> "Schedule":
         return replace(self, last_run_at=at, next_run_at=next_run_at)
 
@@ -681,6 +759,7 @@ class Schedule(Struct, frozen=True, array_like=True, gc=False):
 
 class _NamedNode(Struct, frozen=True):
     id: str
+    limits: tuple[str, ...] = ()
 
 
 _named_nodes = json.Decoder(tuple[_NamedNode, ...])
@@ -689,6 +768,11 @@ _named_nodes = json.Decoder(tuple[_NamedNode, ...])
 @lru_cache(maxsize=64)
 def _node_ids(encoded: str) -> tuple[str, ...]:
     return tuple(node.id for node in _named_nodes.decode(encoded))
+
+
+@lru_cache(maxsize=64)
+def _node_limits(encoded: str) -> frozenset[str]:
+    return frozenset(each for node in _named_nodes.decode(encoded) for each in node.limits)
 
 
 MOST_OPEN_RUNS: Final = 8

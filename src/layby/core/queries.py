@@ -1,5 +1,6 @@
 """Reads that are not by id, and what controls the engine or the delivery."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Protocol
 
 import msgspec
@@ -25,6 +26,7 @@ from layby.core.replies import (
     Explanation,
     FlowData,
     ItemCounts,
+    LimitStanding,
     NowData,
     PromisePage,
     Reply,
@@ -80,6 +82,16 @@ class Reader(Protocol):
     def explain(self, query: "ExplainPromise", now: Millis) -> Explanation | None: ...
 
     def stats(self, now: Millis) -> "StatsData": ...
+
+    def limit_names(self, after: str, limit: int) -> list[str]:
+        """Of limits that are defined or in use, in order; without private ones."""
+        ...
+
+    def limit_standings(
+        self, names: Sequence[str], holders: int, now: Millis
+    ) -> list[LimitStanding]:
+        """Those that exist, with so many of their holders."""
+        ...
 
     def dump(self, most: int = FAR) -> State:
         """Everything; refused if that is more than so many bytes."""

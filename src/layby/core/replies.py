@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from layby.core.limit import Limit
 from layby.core.model import EMPTY, Holder, Message, Millis, Promise, PromiseState, Schedule, Task
 
 
@@ -152,6 +153,19 @@ class DeferData(Struct, frozen=True):
     taken: TakeData = TakeData()
 
 
+class LimitedData(Struct, frozen=True):
+    """The task whose limits were named: pending, until there is a permit for it."""
+
+    task: Task
+    taken: TakeData = TakeData()
+
+
+class RegainData(Struct, frozen=True):
+    """`promise`: settles when the body has its permits; None if it has them now."""
+
+    promise: Promise | None = None
+
+
 class ExitData(Struct, frozen=True):
     """The task whose wait a person has ended or prolonged."""
 
@@ -250,6 +264,56 @@ class RowPage(Struct, frozen=True):
     cursor: str | None = None
 
 
+class LimitStanding(Struct, frozen=True):
+    """A limit as people see it.
+
+    `rule`: whose numbers count, its own or those of a pattern; None if nobody has defined it.
+    `holders`: the first of those that hold its permits, by id. `waiting`: how many wait for one, as
+    far as they were counted. `next_at`: when its rate allows the next one to begin, if not now.
+    """
+
+    name: str
+    rule: str | None = None
+    concurrency: int | None = None
+    rate: str | None = None
+    burst: int = 1
+    count_parked: bool = False
+    held: int = 0
+    holders: Sequence[str] = ()
+    waiting: int = 0
+    next_at: Millis | None = None
+
+    @classmethod
+    def of(
+        cls,
+        limit: Limit,
+        rule: Limit | None,
+        now: Millis,
+        holders: Sequence[str] = (),
+        waiting: int = 0,
+    ) -> "LimitStanding":
+        if rule is None:
+            return cls(limit.name, held=limit.held, holders=holders, waiting=waiting)
+        is_paced = rule.free_begins(limit, now) <= 0
+        return cls(
+            limit.name,
+            rule.name,
+            rule.concurrency,
+            rule.rate,
+            rule.burst,
+            rule.count_parked,
+            limit.held,
+            holders,
+            waiting,
+            rule.next_begin_at(limit) if is_paced else None,
+        )
+
+
+class LimitPage(Struct, frozen=True):
+    standings: Sequence[LimitStanding]
+    cursor: str | None = None
+
+
 class Explanation(Struct, frozen=True):
     """A promise with everything around it; lists that were cut off say so."""
 
@@ -268,6 +332,8 @@ class Explanation(Struct, frozen=True):
     """Living worker processes of the task's group."""
     able_workers: int = 0
     """Those of them that have its code."""
+    limit: LimitStanding | None = None
+    """The limit whose permit the task waits for."""
 
 
 class WaitingPage(Struct, frozen=True):
@@ -293,7 +359,7 @@ class FlowData(Struct, frozen=True):
     layout: str | None = None
 
 
-TakingData = FinishData | FailData | DeferData | RunData
+TakingData = FinishData | FailData | DeferData | RunData | LimitedData
 """Answers that may bring tasks besides, because their requests have carried a take."""
 OK: Final = Reply(200, Empty())
 DEBUG_IS_OFF: Final = Reply(403, "Debug operations are disabled")

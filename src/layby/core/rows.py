@@ -1,8 +1,9 @@
 """What a batch may see: the rows its footprint names plus one hop, and nothing more."""
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Collection, Container, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -10,6 +11,8 @@ from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.endings import Found
 from layby.core.footprint import Footprint, OutsideFootprint
+from layby.core.lane import Lane
+from layby.core.limit import Limit, rule_for
 from layby.core.model import (
     HeldKey,
     Holder,
@@ -23,10 +26,14 @@ from layby.core.model import (
     Wait,
     is_run_of,
     life_root_of,
+    names_in,
 )
 from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.resumption import clean_up_id, cleans_up
 from layby.core.settings import Calendar, Settings
+
+MOST_LET_IN: Final = 100
+"""Tasks of each name that one batch lets in under a limit; the next tick goes on."""
 
 
 class Rows:
@@ -40,12 +47,16 @@ class Rows:
         "found",
         "holders",
         "known",
+        "known_limits",
+        "lanes",
         "leases_of",
+        "limits",
         "listeners",
         "more_waits",
         "notices",
         "now",
         "open_runs",
+        "patterns",
         "promises",
         "ready",
         "schedules",
@@ -89,6 +100,12 @@ class Rows:
         """Lean rows that a task waits for, an address listens to, or a message is about; a notice
         to a holder is not: it says no more than that its task is over.
         """
+        self.limits: dict[str, Limit] = {}
+        self.known_limits: set[str] = set()
+        self.patterns: dict[str, Limit] = {}
+        """Limits for all names that begin alike."""
+        self.lanes: dict[str, dict[str, Lane]] = {}
+        """By limit and name: who waits for its permits. All names of a limit, or none."""
         self.watched: Container[str] = ()
         """Promises that requests which wait in the engine are about."""
 
@@ -108,6 +125,54 @@ class Rows:
         loaded = self.waits.get(awaited, {}).get(awaiter)
         return loaded or self.standing.get((awaited, awaiter))
 
+    def limit(self, name: str) -> Limit | None:
+        row = self.limits.get(name)
+        if row is None and name not in self.known_limits:
+            raise OutsideFootprint(f"limit {name}")
+        return row
+
+    def unknown_limits(self, footprint: Footprint) -> set[str]:
+        """Of the loaded tasks, and those that are declared."""
+        named = {task.limits for task in self.tasks.values() if task.limits is not None}
+        found = {name for text in named for name in names_in(text)}
+        declared = footprint.limits | footprint.also_limits
+        for schedule in self.schedules.values() if footprint.starts else ():
+            declared |= frozenset() if schedule is None else schedule.node_limits
+        return (found | declared if found else declared) - self.known_limits
+
+    def add_limits(self, names: Iterable[str], found: Iterable[Limit]) -> None:
+        """Rows that were loaded for these names, and all patterns."""
+        self.known_limits.update(names)
+        for limit in found:
+            if limit.pattern:
+                self.patterns[limit.name] = limit
+            if limit.name in self.known_limits:
+                self.limits[limit.name] = limit
+
+    def lane_length(self, names: Collection[str], footprint: Footprint) -> int:
+        """How many of each lane may be let in by this batch, and one more: there may be others."""
+        if footprint.defines:
+            return MOST_LET_IN + 1
+        freed = Counter(
+            name for task in self.tasks.values() if task.permits for name in task.permit_names
+        )
+        room = 0
+        for name in names:
+            limit = self.limits.get(name)
+            rule = rule_for(name, limit, self.patterns.values())
+            if rule is not None:
+                room = max(room, rule.free(limit or Limit(name), self.now) + freed[name])
+        return min(room, MOST_LET_IN) + 1
+
+    def join_lane(self, task: Task) -> None:
+        lanes = self.lanes.get(task.gate or "")
+        if lanes is not None:
+            lane = lanes.setdefault(task.name or "", Lane())
+            lane.add((task.gate_at or 0, task.id))
+
+    def is_known(self, promise_id: str) -> bool:
+        return promise_id in self.promises or promise_id in self.known
+
     def unknown_roots(self) -> set[str]:
         """Roots of the runs whose nodes are loaded, or may be born in this batch."""
         return {life_root_of(each) for each in self.known if ":" in each} - self.known
@@ -120,6 +185,8 @@ class Rows:
         for task in self.tasks.values():
             if task.is_trigger and cleans_up(self.promises[task.id].tags):
                 read.add(clean_up_id(task.id))
+            if task.is_in_line:
+                changed.add(task.regain_id)
             if task.resume is None or (found := task.resumption) is None:
                 continue
             if found.won is None:
@@ -141,6 +208,8 @@ class Rows:
             self.add_tasks(changes.tasks)
             for task_id in changes.readied:
                 self.add_ready(changes.tasks[task_id])
+        if changes.limits:
+            self.put_limits(changes.limits)
         if changes.waits:
             self.add_waits(changes.waits.values())
         self.forgotten.update(changes.forgotten)
@@ -182,11 +251,28 @@ class Rows:
             ids.remove(promise_id)
 
     def add_tasks(self, tasks: dict[str, Task]) -> None:
+        for task in tasks.values() if self.lanes else ():
+            self._leave_lane(self.tasks.get(task.id), task)
         self.tasks.update(tasks)
         for task in tasks.values() if self.leases_of else ():
             leased = self.leases_of.get(task.pid or "")
             if leased is not None and task.holder is None and task.id not in leased:
                 leased.append(task.id)
+
+    def put_limits(self, limits: dict[str, Limit | None]) -> None:
+        for name, limit in limits.items():
+            if limit is None:
+                self.limits.pop(name, None)
+                self.patterns.pop(name, None)
+            else:
+                self.add_limits((name,), (limit,))
+
+    def _leave_lane(self, before: Task | None, after: Task) -> None:
+        if before is None or before.gate is None or before.gate == after.gate:
+            return
+        lane = self.lanes.get(before.gate, {}).get(before.name or "")
+        if lane is not None:
+            lane.discard((before.gate_at or 0, before.id))
 
     def add_waits(self, waits: Iterable[Wait]) -> None:
         for wait in waits:

@@ -51,6 +51,7 @@ class CreateRunSchedule(ScheduleCommand, frozen=True):
     def footprint(self, into: Footprint) -> None:
         super().footprint(into)
         into.node_ids.setdefault(self.id, set()).update(node.id for node in self.nodes)
+        into.limits.update(each for node in self.nodes for each in node.limits)
 
     def problems(self) -> Problems:
         yield from super().problems()

@@ -21,6 +21,7 @@ from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
+from layby.core.limit import limit_names
 from layby.core.model import NEVER, Millis, Wait, WaitMode, deadline
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
@@ -42,6 +43,8 @@ class Node(Struct, frozen=True, rename="camel"):
     group: str | None = None
     param: Value = NOTHING
     cleanup: bool = False
+    limits: tuple[str, ...] = ()
+    """Limits that it runs under, if they are known before its context is."""
 
 
 Awaited = tuple[str, WaitMode]
@@ -69,6 +72,7 @@ class StartRun(ById, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.ids.add(self.id)
         into.ids.update(self.node_id(node.id) for node in self.nodes)
+        into.limits.update(each for node in self.nodes for each in node.limits)
         if self.take is not None:
             self.take.footprint(into)
 
@@ -140,6 +144,8 @@ def _create(
     create_after(d, c.id, timeout_at, birth.encoded(c.param), root_tags, at, awaited)
     for node in c.nodes:
         node_id, tags = c.node_id(node.id), tags_of(node.group or c.group, node.name, "node")
+        if node.limits:
+            tags[birth.LIMITS] = msgspec.json.encode(node.limits).decode()
         param = birth.encoded(node.param)
         if node.cleanup:
             ends = _ends_before(c, node, is_over=timeout_at <= d.now)
@@ -202,6 +208,7 @@ def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
         yield from validate.identifier(f"{run_id}:{node.id}" if node.id else "", "Node ID")
         yield from validate.identifier(node.name, f"Name of node '{node.id}'")
         yield from validate.group(node.group) if node.group is not None else ()
+        yield from limit_names(node.limits, f"node '{node.id}'") if node.limits else ()
     yield from edge_problems(c.nodes)
 
 

@@ -2,6 +2,7 @@
 
 from msgspec import Struct, field
 
+from layby.core.limit import Limit
 from layby.core.model import (
     HeldKey,
     Holder,
@@ -27,6 +28,7 @@ class State(Struct):
     schedules: dict[str, Schedule] = field(default_factory=dict)
     flows: dict[tuple[str, str], PublishedFlow] = field(default_factory=dict)
     pruning: dict[str, Pruning] = field(default_factory=dict)
+    limits: dict[str, Limit] = field(default_factory=dict)
 
     def lease_of(self, task: Task) -> int | None:
         """When the claim on an acquired task ends: its own lease, or its holder's."""

@@ -10,6 +10,7 @@ from layby.core import strict, validate
 from layby.core.draft import Draft
 from layby.core.kinds import Command
 from layby.core.model import Millis
+from layby.core.regaining import tell_regained
 from layby.core.replies import Reply, refuse
 from layby.core.rows import Rows
 
@@ -21,4 +22,7 @@ def step(rows: Rows, command: Command, now: Millis) -> tuple[Reply, Draft]:
     wrong = validate.problems(command) or strict.problems(command, rows.settings)
     if wrong is not None:
         return refuse(400, wrong), draft
-    return type(command).handler(draft, command), draft
+    reply = type(command).handler(draft, command)
+    if draft.regained:
+        tell_regained(draft)
+    return reply, draft

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from layby.core import validate
+from layby.core import permits, validate
 from layby.core.draft import Draft
 from layby.core.fields import MAX_CLAIMS, MAX_NAMES, Int64
 from layby.core.footprint import Footprint
@@ -185,12 +185,15 @@ class _Hand:
         free, ahead = self._c.free, 0 if self._c.before is not None else self._c.ahead
         queue = self._ready.nodes
         for ready_at, task, promise in self._usable(queue, is_root=False):
-            if free > 0 and is_early(ready_at, self._c.before):
+            has_room = free > 0 and is_early(ready_at, self._c.before)
+            if task.limits is not None and not self._is_permitted(task, has_room=has_room):
+                continue
+            if has_room:
                 free -= 1
                 self._give(ready_at, task, promise)
                 continue
             free = 0
-            if spoken_for > 0 or ahead == 0:
+            if spoken_for > 0 or ahead == 0 or task.limits is not None:
                 spoken_for -= 1
                 self.oldest_left = ready_at if self.oldest_left is None else self.oldest_left
             else:
@@ -199,6 +202,17 @@ class _Hand:
             if ahead == 0 and self.oldest_left is not None:
                 return
         self._ran_out(queue)
+
+    def _is_permitted(self, task: Task, *, has_room: bool) -> bool:
+        """Whether all its limits have a permit left. If one has not, the task waits behind that
+        one's gate; somebody else may be let in instead.
+        """
+        gate = permits.lacking(self._d, task)
+        if gate is not None and has_room:
+            readied = len(self._d.readied)
+            permits.turn_back(self._d, task, gate)
+            self.again = self.again or len(self._d.readied) > readied
+        return gate is None
 
     def give_roots(self) -> None:
         room = self._d.settings.roots_per_take
@@ -220,6 +234,8 @@ class _Hand:
     def _give(self, ready_at: Millis, task: Task, promise: Promise, *, ahead: bool = False) -> None:
         holder = self._holder
         claimed = task.acquired(holder.pid, holder.ttl, None, holder.incarnation, ahead=ahead)
+        if claimed.limits is not None:
+            claimed = permits.charged(self._d, claimed)
         self._d.put_task(claimed)
         if task.refused is not None:
             self._holder = holder.retried(self._d.now)

@@ -30,6 +30,7 @@ WaitKind = Literal[
     "worker",  # ready, and nobody has taken it yet
     "manual",  # halted: somebody has to continue it
     "code",  # the code of its workers does not fit: it needs a worker with other code
+    "limit",  # it needs a permit of a limit
 ]
 WAIT_KINDS: Final[tuple[str, ...]] = get_args(WaitKind)
 
@@ -48,6 +49,7 @@ Form = Literal[
     "backoff",  # it failed
     "halted",
     "blocked",  # ready, but only for workers with other code
+    "limited",  # ready, but without a permit of a limit
 ]
 """Where something waits: each form has one kind unless a worker reports another."""
 
@@ -61,6 +63,7 @@ _KINDS: Final[dict[Form, WaitKind]] = {
     "suspended": "promise",
     "halted": "manual",
     "blocked": "code",
+    "limited": "limit",
 }
 
 
@@ -175,6 +178,8 @@ def waiting_of(promise: Promise, task: Task | None, now: Millis) -> Waiting | No
         return _reported(task, since)
     if task.is_kept:
         return _waiting("kept", since)
+    if task.gate is not None:
+        return _waiting("limited", since, told=read_waiting_on(task.waiting_on))
     ready_at = task.ready_at or 0
     if ready_at > now:
         return _waiting("delayed", since, ready_at)
@@ -261,6 +266,36 @@ def blocked_sentence(codes: Iterable[str], pin: str | None, why: str) -> str:
     return f"is blocked until a worker with {fitting} takes it" + (f": {why}" if why else "")
 
 
+def limited(name: str, now: Millis) -> str:
+    """What a task waits for that lacks a permit; how many are out is known when it is asked for."""
+    return WaitingOn("limit", limited_sentence(name), now).to_text()
+
+
+def to_go_on(now: Millis) -> str:
+    """What a parked body waits for that has its permits again."""
+    return WaitingOn("slot", "ready to go on, waiting for a slot", now).to_text()
+
+
+def is_for_slot(task: Task) -> bool:
+    """Whether it is parked, and waits for nothing but a slot."""
+    is_parked = task.state == "acquired" and task.sub_status == "Deferred"
+    return is_parked and _begins_as(task, "slot")
+
+
+def is_to_go_on(task: Task) -> bool:
+    """Whether it is parked, and waits only for what it needs to go on."""
+    return is_for_slot(task) or _begins_as(task, "limit")
+
+
+def _begins_as(task: Task, kind: str) -> bool:
+    """Without reading all of it: the kind stands first."""
+    return task.waiting_on is not None and task.waiting_on.startswith(f'{{"kind":"{kind}"')
+
+
+def limited_sentence(name: str) -> str:
+    return f"waits for a permit of '{name}'"
+
+
 def _reported(task: Task, since: Millis) -> Waiting | None:
     """Of a wait that its worker, or core, may have reported."""
     told = read_waiting_on(task.waiting_on)
@@ -269,6 +304,8 @@ def _reported(task: Task, since: Millis) -> Waiting | None:
     if task.state == "suspended":
         form: Form = "backoff" if told is not None and told.kind == "backoff" else "suspended"
         return _waiting(form, since, told=told)
+    if task.gate is not None:  # and what else it has said is over
+        told = WaitingOn("limit", limited_sentence(task.gate), since)
     if told is None:
         return None
     return _waiting("parked" if task.sub_status == "Deferred" else "in_slot", since, told=told)

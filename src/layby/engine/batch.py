@@ -46,6 +46,7 @@ def apply(
     """
     footprint = declared(commands, now, waiting)
     footprint.also, footprint.also_pids = set(needed.ids), set(needed.pids)
+    footprint.also_limits = set(needed.limits)
     footprint.may_wait = may_wait
     rows = store.load(footprint, now)
     rows.to_come, rows.waiting, rows.watched = dict(footprint.takes), waiting, watched

@@ -21,9 +21,12 @@ class Needed(Struct, frozen=True):
 
     ids: frozenset[str] = frozenset()
     pids: frozenset[str] = frozenset()
+    limits: frozenset[str] = frozenset()
 
     def with_more(self, conflict: StoreConflict) -> "Needed":
-        return Needed(self.ids | conflict.ids, self.pids | conflict.pids)
+        return Needed(
+            self.ids | conflict.ids, self.pids | conflict.pids, self.limits | conflict.limits
+        )
 
 
 NOTHING_MORE: Final = Needed()

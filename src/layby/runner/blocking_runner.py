@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from layby.client.open_approvals import OpenApproval
 from layby.core.model import Millis, Overlap
+from layby.core.replies import LimitStanding
 from layby.errors import UsageError
 from layby.runner.run import Run
 from layby.runner.runner import MEMORY_GRACE_S, Runner
@@ -156,6 +157,26 @@ class BlockingRunner:
 
     def unschedule(self, schedule_id: str) -> None:
         self.wait(self._runner.unschedule(schedule_id))
+
+    def limit(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        burst: int = 1,
+        count_parked: bool = False,
+    ) -> LimitStanding:
+        made = self._runner.limit(
+            name, concurrency=concurrency, rate=rate, burst=burst, count_parked=count_parked
+        )
+        return self.wait(made)
+
+    def limits(self) -> "builtins.list[LimitStanding]":
+        return self.wait(self._runner.limits())
+
+    def delete_limit(self, name: str) -> None:
+        self.wait(self._runner.delete_limit(name))
 
     def resolve(self, promise_id: str, value: Any = None) -> Settlement:
         return self.wait(self._runner.resolve(promise_id, value))

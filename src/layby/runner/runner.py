@@ -36,6 +36,7 @@ from layby.core.commands import (
 from layby.core.model import Millis, Overlap, Promise, PromiseState
 from layby.core.queries import GetRun, ListRuns, Query, SearchSchedules
 from layby.core.replies import (
+    LimitStanding,
     PromiseData,
     Reply,
     RowPage,
@@ -62,6 +63,7 @@ from layby.errors import (
 from layby.runner import schedule as scheduling
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
+from layby.runner.limit_calls import delete_limit, list_limits, set_limit, wanted_limit
 from layby.runner.private_socket import open_or_join
 from layby.runner.retention import Retention, policy_of
 from layby.runner.run import UNKNOWN, Run, deadline_ms
@@ -539,6 +541,36 @@ class Runner:
     async def unschedule(self, schedule_id: str) -> None:
         """Delete a schedule. Runs it has started continue."""
         await scheduling.delete(self, schedule_id)
+
+    async def limit(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        burst: int = 1,
+        count_parked: bool = False,
+    ) -> LimitStanding:
+        """Define a limit, or change it: it counts at once, on all machines.
+
+        At most `concurrency` tasks with `@task(limit=name)` run at once, and `rate` of them begin
+        in a time ("10/min"), `burst` of those at once. A task that waits in memory does not count,
+        unless `count_parked` is true. Nobody who runs is stopped. A name that ends in `*` counts
+        for every limit that begins so and is not defined itself.
+        """
+        command = wanted_limit(name, concurrency, rate, burst, count_parked=count_parked)
+        self._check_open()
+        return await set_limit(self.client, command)
+
+    async def limits(self) -> "builtins.list[LimitStanding]":
+        """Every limit that is defined or in use, by name."""
+        self._check_open()
+        return await list_limits(self.client)
+
+    async def delete_limit(self, name: str) -> None:
+        """Forget the numbers of a limit: tasks that name it wait until it is defined again."""
+        self._check_open()
+        await delete_limit(self.client, name)
 
     async def resolve(self, promise_id: str, value: Any = None) -> Settlement:
         """Settle a promise; one that does not exist yet is created settled.

@@ -33,11 +33,16 @@ class StoreConflict(Exception):
     """
 
     def __init__(
-        self, why: str = "", ids: Collection[str] = (), pids: Collection[str] = ()
+        self,
+        why: str = "",
+        ids: Collection[str] = (),
+        pids: Collection[str] = (),
+        limits: Collection[str] = (),
     ) -> None:
         super().__init__(why)
         self.ids = frozenset(ids)
         self.pids = frozenset(pids)
+        self.limits = frozenset(limits)
 
 
 class StoreReader(Protocol):

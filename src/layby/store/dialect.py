@@ -58,6 +58,8 @@ class Dialect(Protocol):
     """The different refusals of the ready tasks of a group."""
     refused: str
     """The oldest ready tasks of a group with each of some refusals."""
+    lanes: str
+    """Of each of some limits and each name of tasks that wait for it: the first ones."""
 
     def among(self, column: str) -> str:
         """A condition: it is one of the texts in one parameter."""
@@ -131,6 +133,19 @@ DIFFERENT_REFUSALS = f"""
 """From one to the next by the index, however many tasks have each."""
 
 
+LANES: Final = """
+    WITH RECURSIVE lanes(gate, name) AS (
+        SELECT g.value, (SELECT min(task_name) FROM promises WHERE task_gate = g.value)
+        FROM {gates}
+        UNION ALL
+        SELECT lanes.gate, (SELECT min(task_name) FROM promises
+            WHERE task_gate = lanes.gate AND task_name > lanes.name)
+        FROM lanes WHERE lanes.name IS NOT NULL
+    )
+"""
+"""From one name to the next by the index, however many tasks have each."""
+
+
 def _json_front(kind: str, look: str) -> str:
     """The oldest ready tasks of a group, whatever their names."""
     return f"""
@@ -186,6 +201,16 @@ class SqliteDialect:
         FROM json_each(:refusals) AS n JOIN promises AS q ON q.rowid IN (
             SELECT rowid FROM promises WHERE {LIVING} AND task_refused = n.value
             ORDER BY task_ready_at, id LIMIT :most)
+    """
+
+    lanes = f"""
+        {LANES.format(gates="json_each(:gates) AS g")}
+        SELECT json_group_array(json_array(q.task_gate, q.task_name, q.task_gate_at, q.id))
+        FROM lanes JOIN promises AS q ON q.rowid IN (
+            SELECT rowid FROM promises
+            WHERE task_gate = lanes.gate AND task_name = lanes.name
+            ORDER BY task_gate_at, id LIMIT :most)
+        WHERE lanes.name IS NOT NULL
     """
 
     def session(self, connection: sqlite3.Connection) -> Session:

@@ -1,8 +1,8 @@
 """The locked load: how a batch keeps other processes from changing what it has read.
 
-Always in this order: schedules by id, promises by id, the hop, the queue, holders by pid. Only
-schedules, promises and holders may wait for another process, so nobody waits in a circle; the hop
-and the queue take what is free (SKIP LOCKED).
+Always in this order: schedules by id, promises by id, the hop, the queue, limits by name, their
+lanes, holders by pid. Only schedules, promises, limits and holders may wait for another process, so
+nobody waits in a circle; the hop, the queue and the lanes take what is free (SKIP LOCKED).
 
 - One statement locks; what belongs to the locked rows (waits, listeners) is read by a *later* one,
   because a statement that has waited sees only the locked rows themselves as they are now.
@@ -19,6 +19,7 @@ import msgspec
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
+from layby.core.limit import Limit
 from layby.core.model import HeldKey, Holder, Listener, Millis, Promise, Schedule, Task, Wait
 from layby.core.queue import Entry, Queue, Ready, TakeKey
 from layby.core.rows import Rows
@@ -34,6 +35,7 @@ PAIRS: Final = msgspec.json.Decoder(list[Pair])
 WAITS_READ: Final = msgspec.json.Decoder(list[Wait])
 LISTENERS_READ: Final = msgspec.json.Decoder(list[Listener])
 HOLDERS_READ: Final = msgspec.json.Decoder(list[Holder])
+LIMITS_READ: Final = msgspec.json.Decoder(list[Limit])
 SCHEDULES_READ: Final = msgspec.json.Decoder(list[Schedule])
 
 WAITING: Final = "FOR UPDATE"
@@ -55,6 +57,8 @@ class LockedRows:
         self._pids: set[str] = set()
         self._holders: set[HeldKey] = set()
         self._schedules: set[str] = set()
+        self._limits: set[str] = set()
+        """Those that exist."""
 
     # --- load ----------------------------------------------------------------------------
 
@@ -130,6 +134,31 @@ class LockedRows:
         self._ids |= found
         return pairs, waits, listeners
 
+    def limits(self, names: Collection[str], *, may_wait: bool = True) -> list[Limit]:
+        """Lock those that exist, and read all patterns, which nobody has to lock to go by them."""
+        text, texts = self._sql.own_limits, packed(sorted(names))
+        readings: list[Reading] = [
+            (f"{text} ORDER BY name {WAITING if may_wait else FREE}", LIMITS_READ, (texts,)),
+            (text, LIMITS_READ, (texts,)),
+            (self._sql.patterns, LIMITS_READ, ()),
+        ]
+        locked, existing, patterns = self._session.read_together(readings)
+        found = {each.name for each in locked}
+        if found != {each.name for each in existing}:
+            raise StoreConflict("a limit was locked, or born meanwhile", limits=names)
+        self._limits |= found
+        return [*patterns, *locked]
+
+    def in_lanes(self, ids: Collection[str]) -> list[Pair]:
+        """Those of the tasks that are free; never waits itself."""
+        text = f"{self._sql.pairs} ORDER BY id {FREE}"
+        pairs: list[Pair] = self._session.read(text, PAIRS, packed(sorted(ids)))
+        self._ids |= {promise.id for promise, _ in pairs}
+        return pairs
+
+    def without_locks(self, ids: Collection[str]) -> set[str]:
+        return {*ids} - self._ids
+
     def lean(self, ids: Collection[str]) -> tuple[list[Pair], set[str]]:
         """Lock those that are free, without their params and values; and which of them exist."""
         texts = packed(sorted(ids))
@@ -202,6 +231,9 @@ class LockedRows:
 
     def is_known(self, holder: Holder) -> bool:
         return (holder.pid, holder.incarnation) in self._holders
+
+    def is_known_limit(self, limit: Limit) -> bool:
+        return limit.name in self._limits
 
     def is_known_schedule(self, schedule: Schedule) -> bool:
         return schedule.id in self._schedules

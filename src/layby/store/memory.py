@@ -17,6 +17,8 @@ from layby.core.codes import fits, read_refusals
 from layby.core.due import due, due_last, next_pruning
 from layby.core.endings import Key, Look, is_past
 from layby.core.footprint import Footprint
+from layby.core.lane import Lane
+from layby.core.limit import PRIVATE, Limit
 from layby.core.model import (
     FAR,
     MOST_OPEN_RUNS,
@@ -100,9 +102,11 @@ class MemoryStore(Unshared):
             rows.open_runs[schedule_id] = self._open_runs(schedule_id)
             self._load_pairs(rows, rows.open_runs[schedule_id])
         self._load_pairs(rows, footprint.beside)
+        self._load_triggers(rows, footprint)
+        if names := rows.unknown_limits(footprint):
+            self._load_limits(rows, footprint, names)
         if footprint.root_params:
             self._load_pairs(rows, rows.unknown_roots())
-        self._load_triggers(rows, footprint)
         rows.standing = {
             pair: self.state.waits[pair] for pair in footprint.pairs if pair in self.state.waits
         }
@@ -150,6 +154,27 @@ class MemoryStore(Unshared):
             self._load_promises(rows, changed)
             self._load_pairs(rows, read)
             changed, read = rows.unknown_triggers(footprint)
+
+    def _load_limits(self, rows: Rows, footprint: Footprint, names: set[str]) -> None:
+        """Limits of the loaded tasks, and who may be let in under them. Those may have others."""
+        rows.add_limits(names, self._limits_of(names))
+        most = rows.lane_length(names, footprint)
+        for name in names:
+            lanes = self._indexes.lanes.get(name, {})
+            rows.lanes[name] = {
+                task_name: Lane(islice(waiting, most), most)
+                for task_name, waiting in lanes.items()
+                if waiting
+            }
+            for lane in rows.lanes[name].values():
+                self._load_pairs(rows, {task_id for _, task_id in lane.entries})
+        self._load_triggers(rows, footprint)
+        if more := rows.unknown_limits(footprint):
+            rows.add_limits(more, self._limits_of(more))
+
+    def _limits_of(self, names: set[str]) -> list[Limit]:
+        limits = self.state.limits.values()
+        return [each for each in limits if each.pattern or each.name in names]
 
     def _load_waits(self, rows: Rows, awaited: str, limit: int) -> None:
         """The first waits for a promise, and whether there are more; also loads their awaiters."""
@@ -260,6 +285,7 @@ class MemoryStore(Unshared):
         _apply(state.schedules, changes.schedules)
         state.flows.update(changes.flows)
         _apply(state.pruning, changes.pruning)
+        _apply(state.limits, changes.limits)
         self._save_holders(changes)
 
     def _delete(self, promise_id: str) -> None:
@@ -331,6 +357,15 @@ class MemoryStore(Unshared):
     def overdue_tails(self, now: Millis, limit: int) -> tuple[str, ...]:
         return until(self._indexes.tails, now, limit)
 
+    def overdue_limits(self, now: Millis, limit: int) -> list[Limit]:
+        armed = ((each.next_at, each) for each in self.state.limits.values())
+        due = [(at, each.name, each) for at, each in armed if at is not None and at <= now]
+        return [each for _, _, each in sorted(due, key=lambda found: found[:2])[:limit]]
+
+    def used_limits(self, start: str, after: str, limit: int) -> list[str]:
+        names = (name for name in sorted(self.state.limits) if name > after)
+        return [n for n in names if n.startswith(start) and not n.startswith(PRIVATE)][:limit]
+
     def overdue_remains(self, now: Millis, limit: int) -> tuple[str, ...]:
         return until(self._indexes.remains, now, limit)
 
@@ -398,6 +433,9 @@ class MemoryStore(Unshared):
                 yield holder.expires_at
             elif holder.held > 0:
                 yield 0
+        for limit in self.state.limits.values():
+            if limit.next_at is not None:
+                yield limit.next_at
 
     def next_occurrence(self) -> Millis:
         return min((each.next_run_at for each in self.state.schedules.values()), default=FAR)

@@ -105,6 +105,8 @@ class Indexes:
         self.ready: defaultdict[ReadyKey, InOrder[Entry]] = defaultdict(InOrder)
         self.refused: defaultdict[str, dict[str, InOrder[Entry]]] = defaultdict(dict)
         """By group and refusals."""
+        self.lanes: defaultdict[str, dict[str, InOrder[Entry]]] = defaultdict(dict)
+        """By limit and name: tasks that wait for its permits."""
         self.wakes: InOrder[Entry] = InOrder()
         self.timeouts: InOrder[Entry] = InOrder()
         self.tails: InOrder[Entry] = InOrder()
@@ -177,6 +179,9 @@ class Indexes:
                 continue
             if row.group is not None and row.ready_at is not None and row.is_ready:
                 _place(self._queue_of(row, row.group), (row.ready_at, row.id), is_new=is_new)
+            if row.gate is not None and row.gate_at is not None:
+                lane = self.lanes[row.gate].setdefault(row.name or "", InOrder())
+                _place(lane, (row.gate_at, row.id), is_new=is_new)
             if row.wake_at is not None and row.wake_at < NEVER:
                 _place(self.wakes, (row.wake_at, row.id), is_new=is_new)
             if row.pid is not None and row.holder is not None:

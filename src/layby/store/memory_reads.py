@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from layby.core.flows import FindFlow
 from layby.core.joins import counted
+from layby.core.limit import PRIVATE
 from layby.core.model import EMPTY, FAR, Millis, Schedule
 from layby.core.queries import (
     CountItems,
@@ -25,6 +26,7 @@ from layby.core.replies import (
     Explanation,
     FlowData,
     ItemCounts,
+    LimitStanding,
     PromisePage,
     RowPage,
     SchedulePage,
@@ -34,7 +36,7 @@ from layby.core.replies import (
 from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.store import by_time, index_counts, list_pages
-from layby.store.neighbours import MemoryNeighbours
+from layby.store.neighbours import MemoryNeighbours, standings
 from layby.store.page_bounds import Pair, Room, Shown, fitting, lean, size_of, weight
 
 
@@ -126,12 +128,21 @@ class MemoryReads:
     def stats(self, now: Millis) -> StatsData:
         return index_counts.of_state(self._state, now)
 
+    def limit_names(self, after: str, limit: int) -> list[str]:
+        listed = (name for name in sorted(self._state.limits) if name > after)
+        return [name for name in listed if not name.startswith(PRIVATE)][:limit]
+
+    def limit_standings(
+        self, names: Sequence[str], holders: int, now: Millis
+    ) -> list[LimitStanding]:
+        return standings(self._neighbours, names, holders, now)
+
     def dump(self, most: int = FAR) -> State:
         if most < FAR:
             room = Room(most)
             state = self._state
             by_key = (state.promises, state.tasks, state.waits, state.messages, state.holders)
-            more = (state.schedules, state.flows)
+            more = (state.schedules, state.flows, state.limits)
             for row in chain(state.listeners, *(each.values() for each in (*by_key, *more))):
                 room.take(weight(row))
         return self._state

@@ -12,8 +12,9 @@ from msgspec import Struct
 
 from layby.core.address import OWN_INBOXES
 from layby.core.codes import fits
+from layby.core.limit import Limit, rule_for
 from layby.core.model import Holder, Millis, Promise, Task, Wait
-from layby.core.replies import Explanation
+from layby.core.replies import Explanation, LimitStanding
 from layby.core.search import projected
 from layby.core.state import State
 from layby.core.waits import awaited_in_memory
@@ -30,7 +31,15 @@ HOLDS_UP: Final = "mode NOT IN ('read', 'below')"
 _pairs = msgspec.json.Decoder(list[Pair])
 _waits = msgspec.json.Decoder(list[Wait])
 _holders = msgspec.json.Decoder(list[Holder])
+_limits = msgspec.json.Decoder(list[Limit])
+_texts = msgspec.json.Decoder(list[str])
 _counted = msgspec.json.Decoder(list[tuple[str, int]])
+
+
+LISTED_HOLDERS: Final = 3
+"""How many of those that hold permits of a limit are told with a task that waits for one."""
+COUNTED: Final = 100_000
+"""Those who wait for a limit are counted up to this."""
 
 
 class Neighbours(Protocol):
@@ -52,6 +61,18 @@ class Neighbours(Protocol):
         """Those with these pids, and all living ones."""
         ...
 
+    def limits(self, names: Sequence[str]) -> list[Limit]:
+        """Those of these names, and all patterns."""
+        ...
+
+    def permit_holders(self, name: str, most: int) -> list[str]:
+        """Tasks that hold a permit of a limit, by id."""
+        ...
+
+    def waiting_for(self, name: str) -> int:
+        """How many tasks wait for a permit of a limit, as far as they are counted."""
+        ...
+
 
 class _Around(Struct):
     """What was found for a page of promises."""
@@ -61,6 +82,26 @@ class _Around(Struct):
     listeners: dict[str, int]
     pairs: dict[str, Pair]
     holders: list[Holder]
+    limits: dict[str, LimitStanding]
+
+
+def standings(
+    look: Neighbours, names: Sequence[str], holders: int, now: Millis
+) -> list[LimitStanding]:
+    """Limits that exist, in the order of the names, with so many of those that hold permits."""
+    found = {each.name: each for each in look.limits(names)} if names else {}
+    patterns = [each for each in found.values() if each.pattern]
+    return [
+        LimitStanding.of(
+            found[name],
+            rule_for(name, found[name], patterns),
+            now,
+            look.permit_holders(name, holders) if found[name].held else (),
+            look.waiting_for(name),
+        )
+        for name in names
+        if name in found
+    ]
 
 
 def explained(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis) -> list[Explanation]:
@@ -76,12 +117,14 @@ def _look_around(look: Neighbours, rows: Sequence[Pair], each: int, now: Millis)
     in_memory = ((t.id, awaited) for t in tasks for awaited in awaited_in_memory(t))
     waits_of = _grouped((*stored, *in_memory))
     awaited = {key for keys in waits_of.values() for key in keys[:each]}
+    gates = sorted({task.gate for task in tasks if task.gate is not None})
     return _Around(
         waits_of=waits_of,
         waits_on=_grouped((w.awaited, w.awaiter) for w in look.waits_on(ids, each)),
         listeners=look.listeners_on(ids),
         pairs={pair[0].id: projected(*pair, now) for pair in look.pairs(sorted(awaited))},
         holders=look.holders(sorted({task.pid for task in tasks if task.pid is not None})),
+        limits={each.name: each for each in standings(look, gates, LISTED_HOLDERS, now)},
     )
 
 
@@ -99,6 +142,7 @@ def _explanation(promise: Promise, task: Task | None, around: _Around, each: int
         holder=_holder_of(task, around.holders),
         workers=len(group),
         able_workers=sum(task is not None and _can_take(holder, task) for holder in group),
+        limit=None if task is None or task.gate is None else around.limits.get(task.gate),
     )
 
 
@@ -153,6 +197,17 @@ class SqlNeighbours:
         statement = dialect.all_of(dialect.packed(HOLDERS.columns, "holders"), source)
         return self._session.read(statement, _holders, packed(pids))
 
+    def limits(self, names: Sequence[str]) -> list[Limit]:
+        return self._session.read(self._sql.limits, _limits, packed(names))
+
+    def permit_holders(self, name: str, most: int) -> list[str]:
+        encoded = msgspec.json.encode(name).decode()
+        escaped = encoded.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        return self._session.read(self._sql.permit_holders, _texts, f"%{escaped}%", most)
+
+    def waiting_for(self, name: str) -> int:
+        return self._session.row(self._sql.count_waiting, (name, COUNTED))[0]
+
     def _waits(self, by: str, other: str, ids: Sequence[str], each: int) -> list[Wait]:
         if not ids:
             return []
@@ -192,6 +247,17 @@ class MemoryNeighbours:
     def holders(self, pids: Sequence[str]) -> list[Holder]:
         found = (h for _, h in sorted(self._state.holders.items()))
         return [holder for holder in found if holder.is_alive or holder.pid in pids]
+
+    def limits(self, names: Sequence[str]) -> list[Limit]:
+        found = (each for _, each in sorted(self._state.limits.items()))
+        return [each for each in found if each.pattern or each.name in names]
+
+    def permit_holders(self, name: str, most: int) -> list[str]:
+        held = (task.id for task in self._state.tasks.values() if name in task.permit_names)
+        return sorted(held)[:most]
+
+    def waiting_for(self, name: str) -> int:
+        return min(COUNTED, sum(task.gate == name for task in self._state.tasks.values()))
 
     @property
     def _open_waits(self) -> list[Wait]:

@@ -11,13 +11,15 @@ from layby.store.session import Session
 from layby.store.shrinking import FreeSpace, free_space
 from layby.store.sqlite import SqliteReader
 from layby.store.statements import Statements
-from layby.store.tables import HOLDERS, LISTENERS, MESSAGES, SCHEDULES, WAITS
+from layby.store.tables import HOLDERS, LIMITS, LISTENERS, MESSAGES, SCHEDULES, WAITS
 
 T = TypeVar("T")
 Row = TypeVar("Row", bound=msgspec.Struct)
 
 PAGE: Final = 5_000
-_TABLE_OF: Final = {each.row: each for each in (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES)}
+_TABLE_OF: Final = {
+    each.row: each for each in (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, LIMITS)
+}
 
 
 class PageReads:
@@ -51,6 +53,12 @@ class PageReads:
 
     def held_tasks(self) -> Iterator[Task]:
         for pairs in self._pair_pages("task_holder IS NOT NULL"):
+            yield from (task for _, task in pairs if task is not None)
+
+    def limited_tasks(self) -> Iterator[Task]:
+        """Those that hold permits, wait for one or were let in."""
+        is_limited = "(task_permits IS NOT NULL OR task_gate_at IS NOT NULL)"
+        for pairs in self._pair_pages(is_limited):
             yield from (task for _, task in pairs if task is not None)
 
     def waits_of(self, awaiters: Iterable[str]) -> list[Wait]:

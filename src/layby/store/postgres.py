@@ -9,6 +9,7 @@ import msgspec
 
 from layby.core.changes import Changes
 from layby.core.footprint import Footprint
+from layby.core.limit import Limit
 from layby.core.model import FAR, HeldKey, Message, Millis, Schedule
 from layby.core.queries import OfferMessages
 from layby.core.rows import Rows
@@ -174,6 +175,8 @@ class PostgresStore(SqlStore):
         if footprint.takes:
             self._lock_ready(rows, footprint, rows.now)
         self._lock_triggers(rows, footprint)
+        if names := rows.unknown_limits(footprint):
+            self._lock_limits(rows, footprint, names)
         ids, pids = self._find_prunable(rows, footprint, now)
         if ids:
             self._lock_lean(rows, ids)
@@ -246,6 +249,22 @@ class PostgresStore(SqlStore):
         if beside := _entries(rows) - rows.known:
             self._load_pairs(rows, beside)
 
+    def _lock_limits(self, rows: Rows, footprint: Footprint, names: set[str]) -> None:
+        """Limits of the locked tasks, then those who may be let in under them, as far as they are
+        free: whoever comes after one that is not must not pass it.
+        """
+        rows.add_limits(names, self._locked.limits(names))
+        waiting = {task_id for _, _, _, task_id in self._in_lanes(rows, names, footprint)}
+        if unlocked := self._locked.without_locks(waiting):
+            add_pairs(rows, self._locked.in_lanes(unlocked))
+            rows.known |= unlocked
+            self._lock_triggers(rows, footprint)
+        taken = self._locked.without_locks(waiting)
+        for lanes in rows.lanes.values() if taken else ():
+            lanes |= {name: lane.up_to(taken) for name, lane in lanes.items()}
+        if more := rows.unknown_limits(footprint):
+            rows.add_limits(more, self._locked.limits(more, may_wait=False))
+
     def _lock_lean(self, rows: Rows, ids: set[str]) -> None:
         """Rows that may be pruned. What others have locked is in use, so it is not pruned now."""
         pairs, existing = self._locked.lean(ids)
@@ -275,6 +294,11 @@ class PostgresStore(SqlStore):
         holders = changes.holders.values()
         self._write(self._sql.put_holders, [x for x in holders if self._locked.is_known(x)])
         self._write(self._sql.insert_holders, [x for x in holders if not self._locked.is_known(x)])
+
+    def _save_limits(self, limits: list[Limit]) -> None:
+        is_known = self._locked.is_known_limit
+        self._write(self._sql.put_limits, [each for each in limits if is_known(each)])
+        self._write(self._sql.insert_limits, [each for each in limits if not is_known(each)])
 
     def _save_schedules(self, schedules: list[Schedule]) -> None:
         is_known = self._locked.is_known_schedule

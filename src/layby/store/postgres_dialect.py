@@ -6,7 +6,7 @@ Measured: rows are written quickest as one JSON parameter of objects, and read q
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from layby.store.dialect import DIFFERENT_REFUSALS, LIVING, READY, REFUSED, quoted
+from layby.store.dialect import DIFFERENT_REFUSALS, LANES, LIVING, READY, REFUSED, quoted
 from layby.store.page_bounds import LIGHT
 from layby.store.postgres_session import PostgresSession
 from layby.store.tables import SORTS, Column
@@ -75,6 +75,16 @@ class PostgresDialect:
         CROSS JOIN LATERAL (
             SELECT {_QUEUED} FROM promises WHERE {LIVING} AND task_refused = n.value
             ORDER BY task_ready_at, id LIMIT :most) AS q
+    """
+
+    lanes = f"""
+        {LANES.format(gates="json_array_elements_text(CAST(:gates AS json)) AS g(value)")}
+        SELECT q.task_gate, q.task_name, q.task_gate_at, q.id FROM lanes
+        CROSS JOIN LATERAL (
+            SELECT task_gate, task_name, task_gate_at, id FROM promises
+            WHERE task_gate = lanes.gate AND task_name = lanes.name
+            ORDER BY task_gate_at, id LIMIT :most) AS q
+        WHERE lanes.name IS NOT NULL
     """
 
     def session(self, connection: Any) -> PostgresSession:

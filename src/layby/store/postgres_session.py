@@ -25,7 +25,7 @@ from layby.store.migrate import OLDEST_CODE, newest_known, too_new
 from layby.store.postgres_answers import END, UNKNOWN, Backend
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, is_lost
-from layby.store.session import Queued, Reading, packed
+from layby.store.session import InLane, Queued, Reading, packed
 from layby.store.tables import ROWS, Table, encode
 
 T = TypeVar("T")
@@ -186,6 +186,10 @@ class PostgresSession:
     def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]:
         (cursor,) = self._ask([(_named(statement), arguments)])
         return cast("list[Queued]", cursor.fetchall())
+
+    def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
+        (cursor,) = self._ask([(_named(statement), arguments)])
+        return cast("list[InLane]", cursor.fetchall())
 
     # --- writes --------------------------------------------------------------------------
 

@@ -13,11 +13,14 @@ from layby.store.tables import encode
 T = TypeVar("T")
 Queued = tuple[Millis, str, str | None]
 """Of a ready task: since when, its id and its name."""
+InLane = tuple[str, str, Millis, str]
+"""Of a task that waits for a permit: the limit, its name, its place and its id."""
 Reading = tuple[str, "msgspec.json.Decoder[Any]", Sequence[Any]]
 """A statement, what its rows are, and its arguments."""
 
 TEXTS: Final = msgspec.json.Decoder(list[str])
 QUEUED: Final = msgspec.json.Decoder(list[Queued])
+IN_LANES: Final = msgspec.json.Decoder(list[InLane])
 
 
 class Session(Protocol):
@@ -75,6 +78,8 @@ class Session(Protocol):
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]: ...
 
     def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]: ...
+
+    def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]: ...
 
     def execute(self, statement: str, arguments: Sequence[Any] = ()) -> None: ...
 

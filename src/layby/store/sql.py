@@ -13,6 +13,8 @@ from layby.core.codes import read_refusals
 from layby.core.due import due, due_last, next_pruning
 from layby.core.endings import Key, Look
 from layby.core.footprint import Footprint
+from layby.core.lane import Lane, Waiter
+from layby.core.limit import Limit
 from layby.core.model import (
     FAR,
     MOST_OPEN_RUNS,
@@ -40,12 +42,13 @@ from layby.store import indexed_tags
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect
 from layby.store.page_bounds import WHOLE, Pair
-from layby.store.session import Reading, packed
+from layby.store.session import InLane, Reading, packed
 from layby.store.sql_reads import SqlReads
-from layby.store.statements import Statements
+from layby.store.statements import LAST, Statements
 from layby.store.tables import (
     FLOWS,
     HOLDERS,
+    LIMITS,
     LISTENERS,
     MESSAGES,
     PROMISE_MOVES,
@@ -68,6 +71,7 @@ _schedules = msgspec.json.Decoder(list[Schedule])
 _pruning = msgspec.json.Decoder(list[Pruning])
 _keys = msgspec.json.Decoder(list[Key])
 _flows = msgspec.json.Decoder(list[PublishedFlow])
+_limits = msgspec.json.Decoder(list[Limit])
 _texts = msgspec.json.Decoder(list[str])
 _keyed = msgspec.json.Decoder(list[tuple[str, str]])
 _weights = msgspec.json.Decoder(list[tuple[str, int]])
@@ -125,9 +129,11 @@ class SqlStore(Unshared, SqlReads):
         queued |= footprint.beside
         if beside := queued - rows.known:  # only handed out: their awaiters are not touched
             self._load_pairs(rows, beside)
+        self._load_triggers(rows, footprint)
+        if names := rows.unknown_limits(footprint):
+            self._load_limits(rows, footprint, names)
         if footprint.root_params and (roots := rows.unknown_roots()):
             self._load_pairs(rows, roots)
-        self._load_triggers(rows, footprint)
         if footprint.pairs and (rows.more_waits or footprint.beside):
             self._load_existing(rows, footprint)
         if footprint.look is not None or footprint.lean:
@@ -191,6 +197,24 @@ class SqlStore(Unshared, SqlReads):
             if read := read - rows.known:
                 self._load_pairs(rows, read)
             changed, read = rows.unknown_triggers(footprint)
+
+    def _load_limits(self, rows: Rows, footprint: Footprint, names: set[str]) -> None:
+        """Limits of the loaded tasks, and who may be let in under them. Those may have others."""
+        rows.add_limits(names, self._one(self._sql.limits, _limits, packed(sorted(names))))
+        waiting = self._in_lanes(rows, names, footprint)
+        if unknown := {task_id for _, _, _, task_id in waiting} - rows.known:
+            self._load_pairs(rows, unknown)
+            self._load_triggers(rows, footprint)
+        if more := rows.unknown_limits(footprint):
+            rows.add_limits(more, self._one(self._sql.limits, _limits, packed(sorted(more))))
+
+    def _in_lanes(self, rows: Rows, names: set[str], footprint: Footprint) -> list[InLane]:
+        """The first ones in each lane of these limits."""
+        most = rows.lane_length(names, footprint)
+        at = {"gates": packed(sorted(names)), "most": most}
+        found = self._session.in_lanes(self._sql.lanes, at)
+        rows.lanes |= lanes_of(names, found, most)
+        return found
 
     def _load_existing(self, rows: Rows, footprint: Footprint) -> None:
         """Waits that may be added but already exist, where not all waits were loaded."""
@@ -357,6 +381,8 @@ class SqlStore(Unshared, SqlReads):
         pruning = changes.pruning.items()
         self._write(sql.put_pruning, [each for _, each in pruning if each is not None])
         self._write(sql.drop_pruning, [key for key, each in pruning if each is None])
+        self._save_limits([each for each in changes.limits.values() if each is not None])
+        self._write(sql.drop_limits, [key for key, each in changes.limits.items() if each is None])
         self._write(sql.put_flows, changes.flows.values())
         self._save_schedules([each for each in changes.schedules.values() if each is not None])
         self._write(sql.drop_schedules, [k for k, s in changes.schedules.items() if s is None])
@@ -370,6 +396,9 @@ class SqlStore(Unshared, SqlReads):
 
     def _save_holders(self, changes: Changes) -> None:
         self._write(self._sql.put_holders, changes.holders.values())
+
+    def _save_limits(self, limits: list[Limit]) -> None:
+        self._write(self._sql.put_limits, limits)
 
     def _save_schedules(self, schedules: list[Schedule]) -> None:
         self._write(self._sql.put_schedules, schedules)
@@ -437,6 +466,12 @@ class SqlStore(Unshared, SqlReads):
     def held_ids(self, holder: Holder, limit: int) -> list[str]:
         return self._one(self._sql.held_ids, _texts, holder.incarnation, holder.pid, limit)
 
+    def overdue_limits(self, now: Millis, limit: int) -> list[Limit]:
+        return self._one(self._sql.due_limits, _limits, now, limit)
+
+    def used_limits(self, start: str, after: str, limit: int) -> list[str]:
+        return self._one(self._sql.limit_names, _texts, after, start, start + LAST, limit)
+
     def overdue_remains(self, now: Millis, limit: int) -> list[str]:
         return self._one(self._sql.due_remains, _texts, now, limit)
 
@@ -488,7 +523,7 @@ class SqlStore(Unshared, SqlReads):
                 self._session.execute(f"DELETE FROM {table}")
 
 
-_SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS, PRUNING)
+_SIDE_TABLES = (WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS, PRUNING, LIMITS)
 
 
 def _whole(changes: Changes, ids: Iterable[str]) -> list[tuple[Any, ...]]:
@@ -507,6 +542,19 @@ def add_pairs(rows: Rows, pairs: Iterable[Pair]) -> None:
         rows.promises[promise.id] = promise
         if task is not None:
             rows.tasks[task.id] = task
+
+
+def lanes_of(
+    names: Iterable[str], found: Iterable[InLane], most: int
+) -> dict[str, dict[str, Lane]]:
+    """By limit and name of the tasks; each lane has at most so many."""
+    entries: dict[str, dict[str, list[Waiter]]] = {name: {} for name in names}
+    for gate, name, place, task_id in found:
+        entries[gate].setdefault(name, []).append((place, task_id))
+    return {
+        gate: {name: Lane(sorted(waiting), most) for name, waiting in by_name.items()}
+        for gate, by_name in entries.items()
+    }
 
 
 def cut_waits(rows: Rows, limit: int) -> None:

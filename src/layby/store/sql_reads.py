@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from layby.core.flows import FindFlow
 from layby.core.joins import counted
+from layby.core.limit import Limit
 from layby.core.model import (
     FAR,
     Holder,
@@ -39,6 +40,7 @@ from layby.core.replies import (
     Explanation,
     FlowData,
     ItemCounts,
+    LimitStanding,
     PromisePage,
     RowPage,
     SchedulePage,
@@ -49,13 +51,14 @@ from layby.core.state import State
 from layby.core.stats import StatsData
 from layby.errors import StoreUnreadable
 from layby.store import by_time, index_counts, list_pages, page_bounds, searches
-from layby.store.neighbours import SqlNeighbours
+from layby.store.neighbours import SqlNeighbours, standings
 from layby.store.page_bounds import CHUNK, Pair, Room, Shown, next_chunk, size_of
 from layby.store.session import Session, packed
-from layby.store.statements import Statements, without
+from layby.store.statements import LAST, Statements, without
 from layby.store.tables import (
     FLOWS,
     HOLDERS,
+    LIMITS,
     LISTENERS,
     MESSAGES,
     PROMISES,
@@ -178,6 +181,14 @@ class SqlReads:
         counts = self._session.row(index_counts.COUNTS, {"most": index_counts.COUNTED})
         return index_counts.by_index(counts, self._read_lean, now)
 
+    def limit_names(self, after: str, limit: int) -> list[str]:
+        return self._one(self._sql.limit_names, _texts, after, "", LAST, limit)
+
+    def limit_standings(
+        self, names: Sequence[str], holders: int, now: Millis
+    ) -> list[LimitStanding]:
+        return standings(self._neighbours, names, holders, now)
+
     # --- everything ----------------------------------------------------------------------
 
     def dump(self, most: int = FAR) -> State:
@@ -197,6 +208,7 @@ class SqlReads:
             schedules={each.id: each for each in self._everything(SCHEDULES, Schedule, room)},
             flows={(each.group, each.name): each for each in flows},
             pruning={each.id: each for each in self._everything(PRUNING, Pruning, room)},
+            limits={each.name: each for each in self._everything(LIMITS, Limit, room)},
         )
 
     def _whole_pairs(self, room: Room) -> Iterator[list[Pair]]:

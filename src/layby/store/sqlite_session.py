@@ -11,7 +11,7 @@ import msgspec
 from layby.errors import StoreError
 from layby.store.bulk import Bulk, Wide
 from layby.store.failures import explained
-from layby.store.session import QUEUED, TEXTS, Queued, Reading, packed
+from layby.store.session import IN_LANES, QUEUED, TEXTS, InLane, Queued, Reading, packed
 
 T = TypeVar("T")
 
@@ -76,6 +76,9 @@ class SqliteSession:
 
     def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]:
         return QUEUED.decode(self.row(statement, arguments)[0])
+
+    def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
+        return IN_LANES.decode(self.row(statement, arguments)[0])
 
     def execute(self, statement: str, arguments: Sequence[Any] = ()) -> None:
         self._connection.execute(statement, arguments)

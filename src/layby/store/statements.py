@@ -6,6 +6,7 @@ from typing import Final
 
 from layby.core.birth import SCHEDULE
 from layby.core.endings import OF_TREES, RUNS, STAGES, Stage
+from layby.core.limit import PRIVATE
 from layby.core.model import EMPTY, NEVER
 from layby.store.bulk import Bulk, Wide
 from layby.store.dialect import Dialect, quoted
@@ -13,6 +14,7 @@ from layby.store.tables import (
     FLOWS,
     HOLDERS,
     LEASED_MESSAGES,
+    LIMITS,
     LISTENERS,
     MESSAGES,
     PROMISE_MOVES,
@@ -61,6 +63,7 @@ class Statements:
         self._prepare_writes()
         self._prepare_time()
         self._prepare_pruning()
+        self._prepare_limits()
 
     def _prepare_loads(self) -> None:
         """What a batch declares, and the few reads that are not by id."""
@@ -193,7 +196,8 @@ class Statements:
                 (SELECT min(task_wake_at) FROM promises WHERE task_wake_at < {NEVER}),
                 (SELECT min(tail_at) FROM promises WHERE tail_at IS NOT NULL),
                 (SELECT min(expires_at) FROM holders WHERE standing = 'alive'),
-                (SELECT 0 FROM holders WHERE standing <> 'alive' AND held > 0 LIMIT 1)
+                (SELECT 0 FROM holders WHERE standing <> 'alive' AND held > 0 LIMIT 1),
+                (SELECT min(next_at) FROM limits WHERE next_at IS NOT NULL)
         """
         self.next_occurrence = "SELECT min(next_run_at) FROM schedules"
         self.store_time = "SELECT at FROM store_time"
@@ -237,6 +241,36 @@ class Statements:
         self.delete_promises = Bulk(f"DELETE FROM promises WHERE {among('id')}")
         self.drop_tags = self._drop("tags", ("key", "value", "id"))
         self.drop_holders = self._drop("holders", HOLDERS.key)
+
+    def _prepare_limits(self) -> None:
+        among = self.dialect.among
+        self.own_limits = self._select(LIMITS, among("name"))
+        self.patterns = self._select(LIMITS, "pattern = 1")
+        self.limits = self._select(LIMITS, f"{among('name')} OR pattern = 1")
+        self.lanes = self.dialect.lanes
+        self.put_limits = self._upsert(LIMITS)
+        self.insert_limits = self._add(LIMITS)
+        self.drop_limits = Bulk(f"DELETE FROM limits WHERE {among('name')}")
+        self.due_limits = self._all(
+            self.dialect.packed(LIMITS.columns, "due"),
+            """(SELECT * FROM limits WHERE next_at IS NOT NULL AND next_at <= ?
+                ORDER BY next_at LIMIT ?) AS due""",
+        )
+        self.limit_names = self._all(
+            "name",
+            f"""(SELECT name FROM limits
+                WHERE name > ? AND name >= ? AND name < ? AND substr(name, 1, 1) <> '{PRIVATE}'
+                ORDER BY name LIMIT ?) AS used""",
+        )
+        self.permit_holders = self._all(
+            "id",
+            """(SELECT id FROM promises
+                WHERE task_permits IS NOT NULL AND task_permits LIKE ? ESCAPE '!'
+                ORDER BY id LIMIT ?) AS held""",
+        )
+        self.count_waiting = """
+            SELECT count(*) FROM (SELECT 1 FROM promises WHERE task_gate = ? LIMIT ?) AS waiting
+        """
 
     def _stage(self, stage: Stage, follows: str) -> str:
         """The next keys of an index by time."""

@@ -15,6 +15,7 @@ from msgspec.inspect import (
     type_info,
 )
 
+from layby.core.limit import Limit
 from layby.core.model import (
     Holder,
     Listener,
@@ -91,11 +92,23 @@ LEASED_MESSAGES: Final = Table(
 HOLDERS: Final = table("holders", Holder, key=("pid", "incarnation"))
 SCHEDULES: Final = table("schedules", Schedule, key=("id",))
 PRUNING: Final = table("pruning", Pruning, key=("id",))
+LIMITS: Final = table("limits", Limit, key=("name",))
 FLOWS: Final = table("flows", PublishedFlow, key=("group", "name"))
 
 ROWS: Final = {
     each.row: each
-    for each in (PROMISES, TASKS, WAITS, LISTENERS, MESSAGES, HOLDERS, SCHEDULES, FLOWS, PRUNING)
+    for each in (
+        PROMISES,
+        TASKS,
+        WAITS,
+        LISTENERS,
+        MESSAGES,
+        HOLDERS,
+        SCHEDULES,
+        FLOWS,
+        PRUNING,
+        LIMITS,
+    )
 }
 _TABLES: Final = (*ROWS.values(), LEASED_MESSAGES)
 SORTS: Final = {column.name: column.sort for each in _TABLES for column in each.columns} | {

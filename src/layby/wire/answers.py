@@ -22,6 +22,8 @@ from layby.core.replies import (
     ExitData,
     Explanation,
     FenceData,
+    LimitedData,
+    LimitStanding,
     Reply,
     TakeData,
 )
@@ -34,6 +36,7 @@ from layby.wire.records import (
     ClaimRecord,
     ExplanationRecord,
     HeldTaskRecord,
+    LimitRecord,
     MessageRecord,
     NoticeRecord,
     Pair,
@@ -87,6 +90,7 @@ RECORDS: Final[dict[Any, Any]] = {
     Claim: ClaimRecord,
     Pair: PairRecord,
     Explanation: ExplanationRecord,
+    LimitStanding: LimitRecord,
     State: SnapshotRecord,
     FenceData: FenceRecord,
     ClaimData: ClaimedTaskRecord,
@@ -95,6 +99,7 @@ SHOWN_OTHERWISE: Final[dict[tuple[type[Any], str], Any]] = {
     (AnnotateData, "task"): AnnotatedTaskRecord,
     (DeferData, "task"): HeldTaskRecord,
     (ExitData, "task"): HeldTaskRecord,
+    (LimitedData, "task"): HeldTaskRecord,
 }
 UNSHOWN: Final = ((TakeData, "again"), (TakeData, "look_at"))
 

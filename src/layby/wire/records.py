@@ -29,14 +29,21 @@ from layby.core.model import (
     TaskState,
     Wait,
 )
-from layby.core.replies import Claim, ClaimData, Explanation, Resumed, TriggerEvent
+from layby.core.replies import (
+    Claim,
+    ClaimData,
+    Explanation,
+    LimitStanding,
+    Resumed,
+    TriggerEvent,
+)
 from layby.core.state import State
 from layby.core.waits import ShownState, shown_state
 from layby.errors import WireError
 
 Pair = tuple[Promise, Task | None]
 _deadlines, _awaited = Decoder(dict[str, int]), Decoder(dict[str, str])
-_refusals = Decoder(Refusals)
+_refusals, _limit_names = Decoder(Refusals), Decoder(tuple[str, ...])
 Json = Raw | UnsetType
 """Encoded already, or absent."""
 
@@ -226,6 +233,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     items: int | None = None
     kept_by: str | None = None
     """The process that has not said yet that its body has ended."""
+    limits: Json = UNSET
+    gate: str | None = None
 
     @classmethod
     def of(cls, row: Task) -> "HeldTaskRecord":
@@ -257,6 +266,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             kept_by=row.pid if row.is_kept else None,
             lives=row.lives,
             items=row.items,
+            limits=_json(row.limits),
+            gate=row.gate,
         )
 
     def row(self) -> Task:
@@ -290,6 +301,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             awaited=_checked(self.awaited, _awaited),
             lives=self.lives,
             items=self.items,
+            limits=_checked(self.limits, _limit_names),
+            gate=self.gate,
         )
 
 
@@ -406,6 +419,26 @@ class HolderRecord(WireRecord, frozen=True):
         return Holder(incarnation="", **asdict(self))
 
 
+class LimitRecord(WireRecord, frozen=True):
+    name: str
+    burst: int
+    count_parked: bool
+    held: int
+    holders: list[str]
+    waiting: int
+    rule: str | None = None
+    concurrency: int | None = None
+    rate: str | None = None
+    next_at: int | None = None
+
+    @classmethod
+    def of(cls, row: LimitStanding) -> "LimitRecord":
+        return cls(**{name: getattr(row, name) for name in cls.__struct_fields__})
+
+    def row(self) -> LimitStanding:
+        return LimitStanding(**asdict(self))
+
+
 class ExplanationRecord(WireRecord, frozen=True):
     promise: PromiseRecord
     awaited: list[PairRecord]
@@ -417,6 +450,7 @@ class ExplanationRecord(WireRecord, frozen=True):
     able_workers: int
     task: HeldTaskRecord | None = None
     holder: HolderRecord | None = None
+    limit: LimitRecord | None = None
 
     @classmethod
     def of(cls, row: Explanation) -> "ExplanationRecord":
@@ -431,6 +465,7 @@ class ExplanationRecord(WireRecord, frozen=True):
             able_workers=row.able_workers,
             task=None if row.task is None else HeldTaskRecord.of(row.task),
             holder=None if row.holder is None else HolderRecord.of(row.holder),
+            limit=None if row.limit is None else LimitRecord.of(row.limit),
         )
 
     def row(self) -> Explanation:
@@ -445,6 +480,7 @@ class ExplanationRecord(WireRecord, frozen=True):
             holder=None if self.holder is None else self.holder.row(),
             workers=self.workers,
             able_workers=self.able_workers,
+            limit=None if self.limit is None else self.limit.row(),
         )
 
 

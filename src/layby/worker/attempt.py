@@ -24,13 +24,14 @@ from layby.core.commands import (
     CreateBelow,
     FenceTask,
     GetPromise,
+    RegainPermits,
     Released,
     Tags,
     Value,
 )
 from layby.core.model import Millis, Promise
 from layby.core.queries import Query
-from layby.core.replies import AnnotateData, Claim, JoinData, PromiseData, Reply
+from layby.core.replies import AnnotateData, Claim, JoinData, PromiseData, RegainData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import StoreError, UsageError, WireError, error_for
 from layby.program import LoadedTask
@@ -112,6 +113,7 @@ class Attempt:
         "_deadlines",
         "_host",
         "_is_hard_end",
+        "_place",
         "_progress",
         "_shown",
         "_timeout_left",
@@ -123,6 +125,7 @@ class Attempt:
         "failures",
         "has_begun",
         "id",
+        "is_limited",
         "is_open",
         "is_reported",
         "lineage",
@@ -177,6 +180,10 @@ class Attempt:
         """Whether user code may have run."""
         self.thread_waits = 0
         """Waits that the thread of a plain `def` is in: there it can be cancelled."""
+        self.is_limited = claim.task.limits is not None
+        """Whether it needs permits to go on after it was parked."""
+        self._place: Millis = 0
+        """When it last stood in line for them."""
         self._checkpoints = 0
         self._is_hard_end = False
         self.is_reported = False
@@ -433,6 +440,25 @@ class Attempt:
         self._start_clock()
         self.loaded.history.resumed(self.now())
         self.show(still and still.with_slot(), record_id, of=record)
+
+    async def regain_permits(self) -> None:
+        """Parking gave them up: the body goes on when it has them again."""
+        regaining: asyncio.Task[None] = self._host.spawn(self._regain())
+        try:
+            await regaining
+        except asyncio.CancelledError:
+            regaining.cancel()
+            raise
+
+    async def _regain(self) -> None:
+        """After `Deferred` has been handed to the writer: whatever is spawned keeps its order."""
+        self._place = max(self.now(), self._place + 1)
+        regain = RegainPermits(id=self.id, version=self.version, place=self._place)
+        reply = await self.send(regain)
+        self._check_fence(reply)
+        data = reply.data
+        if isinstance(data, RegainData) and data.promise is not None:
+            await self.watch(data.promise.id)
 
     def progress(self, fraction: float | None, text: str) -> None:
         progress = {"fraction": fraction, "text": text, "at": self.now()}

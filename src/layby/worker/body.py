@@ -69,13 +69,15 @@ class Body(Contender):
         """Stand in line from now on until the slot is held."""
         if self.slot_state is HELD:
             return
-        if self.slot_state in (OUT, ENDING):
-            raise asyncio.CancelledError("the body is being ended: there is no slot for it")
+        self._refuse_if_ending()
         if self._granted is not None:
             raise RuntimeError("this body is already waiting for its slot somewhere else")
         self._granted = asyncio.get_running_loop().create_future()
-        self._host.join_line(self)
         try:
+            if self.attempt is not None and self.attempt.is_limited:
+                await self.attempt.regain_permits()
+                self._refuse_if_ending()
+            self._host.join_line(self)
             if self.slot_state is not HELD:
                 await self._granted
         except asyncio.CancelledError:
@@ -83,6 +85,10 @@ class Body(Contender):
             raise
         finally:
             self._granted = None
+
+    def _refuse_if_ending(self) -> None:
+        if self.slot_state in (OUT, ENDING):
+            raise asyncio.CancelledError("the body is being ended: there is no slot for it")
 
     @property
     def is_resuming(self) -> bool:

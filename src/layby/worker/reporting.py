@@ -17,6 +17,7 @@ from layby.core.commands import (
     DeferTask,
     FailTask,
     FinishTask,
+    LimitTask,
     RootVerdict,
     Take,
     Value,
@@ -93,6 +94,10 @@ class Reporter:
         """The code here does not fit: the task waits for a worker with other code."""
         told = "%s is blocked, because code '%s' does not fit: %s; it waits for other code"
         logger.warning(told, command.id, command.code, command.why)
+        self._send(command, NOTHING, self._settled)
+
+    def limit(self, command: LimitTask) -> None:
+        """Its limits are known now: it waits for permits."""
         self._send(command, NOTHING, self._settled)
 
     def _finish(self, attempt: Attempt, value: Value) -> None:

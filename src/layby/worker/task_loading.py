@@ -6,10 +6,10 @@ import logging
 from layby.client.interface import Client
 from layby.client.patience import PAUSES
 from layby.core.blocks import MAX_WHY_CHARS
-from layby.core.commands import BlockTask
+from layby.core.commands import BlockTask, LimitTask
 from layby.core.replies import Claim
 from layby.errors import EngineStopped, StoreError
-from layby.program import LoadedTask, Program, UnfitCode, Verdict
+from layby.program import LoadedTask, NamedLimits, Program, UnfitCode, Verdict
 from layby.wire.json_values import error_value
 from layby.worker.attempt import Attempt, AttemptHost
 from layby.worker.recall import has_nothing, recall
@@ -17,7 +17,7 @@ from layby.worker.replay import NEW, Recalled
 
 logger = logging.getLogger(__name__)
 
-Loaded = Attempt | Verdict | BlockTask
+Loaded = Attempt | Verdict | BlockTask | LimitTask
 
 
 class TaskLoader:
@@ -34,6 +34,8 @@ class TaskLoader:
             return self._loaded(claim, self._program.load_now(claim))
         except UnfitCode as unfit:
             return _blocked(claim, unfit)
+        except NamedLimits as limits:
+            return _limited(claim, limits)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's failure
             return _failed(claim, error)
 
@@ -47,6 +49,8 @@ class TaskLoader:
                 return None
             except UnfitCode as unfit:
                 return _blocked(claim, unfit)
+            except NamedLimits as limits:
+                return _limited(claim, limits)
             except StoreError as failure:
                 logger.warning("%s cannot be loaded yet: %s", claim.task.id, failure)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's failure
@@ -72,6 +76,16 @@ def _blocked(claim: Claim, unfit: UnfitCode) -> BlockTask:
         pin=unfit.pin,
         ready_at=claim.ready_at,
         begun=False,
+    )
+
+
+def _limited(claim: Claim, limits: NamedLimits) -> LimitTask:
+    """It goes back as if it had never been taken here, and waits for permits."""
+    return LimitTask(
+        id=claim.task.id,
+        version=claim.task.version,
+        limits=limits.names,
+        ready_at=claim.ready_at,
     )
 
 

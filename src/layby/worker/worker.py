@@ -23,6 +23,7 @@ from layby.core.commands import (
     FailTask,
     HeartbeatWorker,
     LeaveWorker,
+    LimitTask,
     Released,
     ReleaseTask,
     StartRun,
@@ -557,6 +558,11 @@ class Worker:
             self._drop(body)
             self.dispatch()
             self._reporter.block(loaded)
+            return
+        if isinstance(loaded, LimitTask):
+            self._drop(body)
+            self.dispatch()
+            self._reporter.limit(loaded)
             return
         if isinstance(loaded, Verdict):
             self._settle(body, claim, loaded)

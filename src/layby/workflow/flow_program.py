@@ -18,13 +18,14 @@ from layby.core.commands import GetPromise, PinRun, Value
 from layby.core.model import Codes, Promise, PromiseState
 from layby.core.replies import Claim, PinData, PromiseData
 from layby.errors import ContextError, UsageError, error_for
-from layby.program import LoadedTask, UnfitCode, Verdict
+from layby.program import LoadedTask, NamedLimits, UnfitCode, Verdict
 from layby.wire import json_values
 from layby.wire.call_format import Call
 from layby.workflow import outcome, plan
 from layby.workflow.code_names import name_of
 from layby.workflow.context import Context
 from layby.workflow.functions import Functions
+from layby.workflow.limiting import limits_of
 from layby.workflow.loaded_body import LoadedBody
 from layby.workflow.loaded_item import JoinMemory, LoadedItem
 from layby.workflow.mapped_tasks import ItemId, parse_item_id
@@ -263,6 +264,8 @@ class FlowProgram:
             return Verdict("rejected", json_values.error_value(error))
         if isinstance(decision, Skip):
             return Verdict("resolved", outcome.encode_skipped(decision))
+        if claim.task.limits is None and (names := limits_of(definition, context)):
+            raise NamedLimits(names)
         code = self._code_of(claim)
         loaded = LoadedNode(definition, merged, context, claim, self._random, code)
         loaded.is_pinned = memory.is_pinned

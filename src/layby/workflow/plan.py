@@ -12,6 +12,7 @@ from layby.core.model import LIFE, Millis, Overlap, Promise, life_id
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow.context import Context
+from layby.workflow.limiting import fixed_limits
 from layby.workflow.merge import View
 from layby.workflow.names import check_run_id
 from layby.workflow.shape import Shape
@@ -336,4 +337,5 @@ def _node(flow: Workflow, task_id: str) -> Node:
     task = flow.tasks[task_id]
     param = json_values.wrap(msgspec.json.encode(_NodeParam(task.dependencies)))
     name = node_name(flow.name, task_id)
-    return Node(task_id, name, task.dependencies, task.group, param, task.cleans_up)
+    limits = fixed_limits(task.limit)
+    return Node(task_id, name, task.dependencies, task.group, param, task.cleans_up, limits)

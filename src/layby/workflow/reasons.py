@@ -30,6 +30,7 @@ from layby.wire.call_format import read_call
 from layby.workflow import plan
 from layby.workflow.code_names import is_digest
 from layby.workflow.history import read_history
+from layby.workflow.limit_reasons import defining_command, no_permit, who_gives_permit
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import failure_of, moment, read, read_run
 from layby.workflow.trigger_reasons import (
@@ -154,6 +155,8 @@ def sentence_of(
         case "parked":
             if told is not None and told.kind == "trigger":
                 return told.sentence  # said by its manager: a trigger has no slot to give away
+            if waiting.kind == "limit":
+                return f"is parked, {no_permit(_task(about).gate or '', about.limit, now)}"
             return f"is parked, {_said(told)}"
         case "suspended":
             if told is not None and told.kind == "trigger":
@@ -167,6 +170,8 @@ def sentence_of(
             return halted_sentence() if told is None else told.sentence
         case "blocked":
             return _blocked(about, told, now, knows_workers=knows_workers)
+        case "limited":
+            return no_permit(_task(about).gate or "", about.limit, now)
 
 
 def queued_sentence(schedule_id: str, run_ids: Sequence[str]) -> str:
@@ -314,8 +319,11 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
             return _who_takes_it(about)
         case "kept":
             return worker
+        case "limited":
+            return who_gives_permit(about.limit)
         case "in_slot" | "parked":
             return {
+                "limit": who_gives_permit(about.limit),
                 "condition": f"the outside world ({worker} keeps looking)",
                 "sleep": "",
                 "rpc": "whoever serves that function",
@@ -338,6 +346,8 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
 
 def _command(about: Explanation, waiting: Waiting) -> str | None:
     """The command they would type."""
+    if waiting.kind == "limit":
+        return defining_command(_task(about).gate or "", about.limit)
     if waiting.form == "open":
         return _resolve(about.promise)
     if waiting.form == "halted":

@@ -9,6 +9,7 @@ from layby.errors import WorkflowError
 from layby.program import Mode
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration, positive_limit
+from layby.workflow.limiting import GivenLimit, Limiting, check_limit
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.rules import FINALLY, Rule, check_rule
@@ -45,6 +46,7 @@ class TaskDefinition(Generic[P, R]):
         rpc: str | None = None,
         on_success: OnSuccess | None = None,
         on_failure: OnFailure | None = None,
+        limit: Limiting = (),
     ) -> None:
         functools.update_wrapper(cast("Any", self), function)
         self.function = function
@@ -59,6 +61,8 @@ class TaskDefinition(Generic[P, R]):
         """What callers in other languages call it; None when it serves no calls."""
         self.on_success = on_success
         self.on_failure = on_failure
+        self.limit: Limiting = limit
+        """Names of the limits it runs under, or what says them for a context."""
         self.is_async = is_async(function)
         self.handle_name = _handle_name(function, task_id)
         self.needs_item = _needs_item(function, task_id)
@@ -123,6 +127,7 @@ def task(
     rpc: str | None = None,
     on_success: OnSuccess | None = None,
     on_failure: OnFailure | None = None,
+    limit: GivenLimit = None,
 ) -> Callable[[Callable[P, R]], TaskDefinition[P, R]]: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -139,6 +144,7 @@ def task(
     rpc: str | None = None,
     on_success: OnSuccess | None = None,
     on_failure: OnFailure | None = None,
+    limit: GivenLimit = None,
 ) -> Any:
     """Make a function a task; used as `@task` or `@task(...)`.
 
@@ -149,6 +155,8 @@ def task(
     `rule="finally"` makes it clean up: it runs when the bodies of all other tasks of the run have
     ended, even if the run was cancelled or its deadline has passed, and needs a `timeout`.
     `rpc` is a name under which Resonate SDKs and `handle.rpc` can call the function.
+    `limit` names the limit that it runs under, several, or a function of the context that says
+    them: `runner.limit` defines how many run at once on all machines, and how many begin in a time.
     `on_success(task_id, context)` is called once a successful try is recorded,
     `on_failure(task_id, error, context)` after every failed one.
     """
@@ -174,6 +182,7 @@ def task(
             rpc=None if rpc is None else _function_name(rpc, task_id),
             on_success=_callback(on_success, "on_success(task_id, context)", task_id),
             on_failure=_callback(on_failure, "on_failure(task_id, error, context)", task_id),
+            limit=check_limit(limit, task_id),
         )
 
     return define if function is None else define(function)

@@ -1,0 +1,48 @@
+"""Why a task has no permit, in words: who holds them all, until when its rate keeps it waiting."""
+
+from layby.core.limit import PRIVATE
+from layby.core.model import Millis
+from layby.core.replies import LimitStanding
+from layby.core.waits import limited_sentence
+from layby.workflow.moments import ahead
+from layby.workflow.outcome import moment
+
+
+def no_permit(gate: str, standing: LimitStanding | None, now: Millis) -> str:
+    """`standing`: the limit, as far as it is known."""
+    sentence = limited_sentence(gate)
+    if standing is None:
+        return sentence
+    if standing.rule is None:
+        return f"{sentence}, but limit '{gate}' is not defined: {how_to_define(gate)}"
+    if standing.concurrency is not None and standing.held >= standing.concurrency:
+        return f"{sentence} ({standing.held} of {standing.concurrency} held{_by(standing)})"
+    if standing.next_at is not None:
+        when = f"{ahead(standing.next_at, now)} ({moment(standing.next_at)}, {standing.rate})"
+        return f"{sentence}: the next one may begin {when}"
+    return sentence
+
+
+def _by(standing: LimitStanding) -> str:
+    more = standing.held - len(standing.holders)
+    others = f" and {more} more" if more > 0 and standing.holders else ""
+    return f" by {', '.join(standing.holders)}{others}" if standing.holders else ""
+
+
+def how_to_define(name: str) -> str:
+    return f"runner.limit('{name}', …) or layby limits set {name} --concurrency N"
+
+
+def who_gives_permit(standing: LimitStanding | None) -> str:
+    if standing is not None and standing.rule is None:
+        return "whoever defines the limit"
+    is_paced = standing is not None and standing.next_at is not None
+    return "" if is_paced else "whoever holds a permit"
+
+
+def defining_command(name: str, standing: LimitStanding | None) -> str | None:
+    if standing is None or name.startswith(PRIVATE):
+        return None
+    if standing.rule is None:
+        return f"layby limits set {name} --concurrency N"
+    return f"layby limits show {name}"

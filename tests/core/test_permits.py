@@ -1,0 +1,457 @@
+"""Permits: who is let in under a limit, in which order, and what frees a permit."""
+
+from typing import Any
+
+import pytest
+
+from layby.core import commands as c
+from layby.core.limits import GetLimit
+from layby.core.queries import ExplainPromise
+from layby.core.waits import waiting_of
+from tests.helpers import requests as r
+from tests.helpers.worlds import World
+
+
+def limited(run_id: str, *limits: str, name: str = "f") -> c.StartRun:
+    """A run of one node under these limits."""
+    node = c.Node(id="a", name=name, limits=limits)
+    return c.StartRun(id=run_id, name="root", group="g", nodes=(node,))
+
+
+def start(world: World, count: int, *limits: str, first: int = 0) -> None:
+    """Runs of one limited node each, a millisecond apart."""
+    for at in range(first, first + count):
+        world.ok(limited(f"run/{at:02}", *(limits or ("api",))))
+        world.clock.advance(1)
+
+
+def define(world: World, name: str = "api", **numbers: Any) -> Any:
+    return world.ok(c.SetLimit(name=name, **numbers))
+
+
+def taken(world: World, free: int = 10, pid: str = "p", **fields: Any) -> list[str]:
+    claims = world.ok(r.take(free, pid=pid, **fields)).claims
+    return [claim.task.id for claim in claims if claim.task.kind == "node"]
+
+
+def standing(world: World, name: str = "api") -> Any:
+    return world.ok(GetLimit(name=name))
+
+
+# --- how many run at once ------------------------------------------------------------------
+
+
+def test_a_take_is_handed_no_more_than_there_are_permits(world: World) -> None:
+    define(world, concurrency=2)
+    start(world, 5)
+    assert taken(world) == ["run/00:a", "run/01:a"]
+    assert taken(world) == []
+    shown = standing(world)
+    assert (shown.held, shown.waiting) == (2, 3)
+    assert list(shown.holders) == ["run/00:a", "run/01:a"]
+    world.check()
+
+
+def test_a_finish_hands_its_permit_to_the_oldest_that_waits(world: World) -> None:
+    """In the same step: the take that it carries is handed the next one."""
+    define(world, concurrency=1)
+    start(world, 3)
+    assert taken(world) == ["run/00:a"]
+    data = world.ok(r.finish("run/00:a", 1, r.take(1)))
+    assert [claim.task.id for claim in data.taken.claims if claim.task.kind == "node"] == [
+        "run/01:a"
+    ]
+    world.check()
+
+
+@pytest.mark.parametrize("end", ["fail", "release", "cancel", "halt", "leave", "lost"])
+def test_whatever_ends_a_claim_frees_its_permit(world: World, end: str) -> None:
+    define(world, concurrency=1)
+    start(world, 2)
+    assert taken(world, 1) == ["run/00:a"]
+    if end == "fail":
+        world.ok(c.FailTask(id="run/00:a", version=1, retry_in=60_000))
+    elif end == "release":
+        gone = c.Released("run/00:a", 1, delay=60_000)
+        world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(gone,)))
+    elif end == "cancel":
+        world.ok(c.CancelPromise(id="run/00:a"))
+        assert taken(world) == []  # its body has not ended
+        world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released("run/00:a", 1),)))
+    elif end == "halt":
+        world.ok(c.HaltTask(id="run/00:a"))
+        assert taken(world) == []  # its body has not ended
+        world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released("run/00:a", 1),)))
+    elif end == "leave":
+        world.ok(c.LeaveWorker(pid="p", incarnation="1"))
+        world.tick()
+    else:
+        world.tick(60_000)
+    pid = "q" if end in ("leave", "lost") else "p"
+    assert taken(world, 1, pid) == ["run/01:a"]
+    world.check()
+
+
+def test_order_is_kept_and_a_newer_task_does_not_pass_those_that_wait(world: World) -> None:
+    define(world, concurrency=1)
+    start(world, 2)
+    assert taken(world, 1) == ["run/00:a"]
+    start(world, 2, first=2)
+    for at in range(3):
+        data = world.ok(r.finish(f"run/{at:02}:a", 1, r.take(1)))
+        assert f"run/{at + 1:02}:a" in [claim.task.id for claim in data.taken.claims]
+    world.check()
+
+
+def test_no_more_are_let_in_than_may_begin(world: World) -> None:
+    """However many wait: so a take does not come across the rest."""
+    define(world, concurrency=2)
+    start(world, 9)
+    ready = [task.id for task in world.dump().tasks.values() if task.is_ready]
+    assert [each for each in ready if each.endswith(":a")] == ["run/00:a", "run/01:a"]
+
+
+def test_tasks_without_a_worker_do_not_hold_up_those_of_another_name(world: World) -> None:
+    define(world, concurrency=1)
+    world.ok(limited("run/old", "api", name="nobody"))
+    world.clock.advance(1)
+    world.ok(limited("run/new", "api"))
+    assert taken(world) == ["run/new:a"]
+    world.check()
+
+
+def test_one_that_was_let_in_is_turned_back_when_its_permit_has_gone(world: World) -> None:
+    define(world, concurrency=1)
+    world.ok(limited("run/f", "api"))
+    world.ok(limited("run/g", "api", name="g"))
+    assert taken(world) == ["run/f:a"]
+    assert taken(world, names=("g",)) == []
+    assert world.task("run/g:a").gate == "api"
+    world.ok(r.finish("run/f:a"))
+    assert taken(world, names=("g",)) == ["run/g:a"]
+    world.check()
+
+
+def test_nothing_is_taken_ahead_under_a_limit(world: World) -> None:
+    define(world, concurrency=5)
+    start(world, 3)
+    data = world.ok(c.Take(**{**_fields(r.take(1)), "ahead": 5}))
+    assert [claim.task.id for claim in data.claims if claim.task.kind == "node"] == ["run/00:a"]
+    assert data.oldest_left == 1
+
+
+def _fields(command: Any) -> dict[str, Any]:
+    return {name: getattr(command, name) for name in command.__struct_fields__}
+
+
+def test_more_permits_let_more_in_at_once_and_fewer_stop_nobody(world: World) -> None:
+    define(world, concurrency=1)
+    start(world, 4)
+    assert taken(world) == ["run/00:a"]
+    define(world, concurrency=3)
+    assert taken(world) == ["run/01:a", "run/02:a"]
+    define(world, concurrency=1)
+    assert standing(world).held == 3
+    world.ok(r.finish("run/00:a"))
+    world.ok(r.finish("run/01:a"))
+    assert taken(world) == []
+    world.ok(r.finish("run/02:a"))
+    assert taken(world) == ["run/03:a"]
+    world.check()
+
+
+def test_a_task_waits_for_a_limit_that_nobody_has_defined(world: World) -> None:
+    start(world, 2)
+    assert taken(world) == []
+    assert standing(world).rule is None
+    world.check()
+    define(world, concurrency=1)
+    assert taken(world) == ["run/00:a"]
+    world.check()
+
+
+def test_a_limit_that_is_deleted_lets_nobody_in(world: World) -> None:
+    define(world, concurrency=2)
+    start(world, 3)
+    assert taken(world, 1) == ["run/00:a"]
+    world.ok(c.DeleteLimit(name="api"))
+    assert taken(world) == []
+    world.check()
+    define(world, concurrency=2)
+    assert taken(world) == ["run/01:a"]
+    assert world.send(c.DeleteLimit(name="other")).status == 404
+
+
+def test_many_more_permits_let_everybody_in_by_ticks(world: World) -> None:
+    define(world, concurrency=0)
+    start(world, 250)
+    define(world, concurrency=1_000)
+    world.tick()
+    assert len(taken(world, 1_000)) == 250
+    world.check()
+
+
+def test_a_dependent_task_gets_its_permit_when_it_is_ready(world: World) -> None:
+    define(world, concurrency=1)
+    nodes = (
+        c.Node(id="a", name="f"),
+        *(c.Node(id=each, name="f", after=("a",), limits=("api",)) for each in "bcd"),
+    )
+    world.ok(c.StartRun(id="run/x", name="root", group="g", nodes=nodes))
+    assert taken(world) == ["run/x:a"]
+    world.ok(r.finish("run/x:a"))
+    assert taken(world) == ["run/x:b"]
+    world.check()
+
+
+def test_a_rerun_runs_under_the_same_limit(world: World) -> None:
+    define(world, concurrency=1)
+    world.ok(limited("run/x", "api"))
+    assert taken(world) == ["run/x:a"]
+    world.ok(c.FailTask(id="run/x:a", version=1))
+    world.ok(c.CancelPromise(id="run/x"))
+    world.tick()
+    again = c.RerunRun(id="run/x", life=2, nodes=(c.NodeAgain(id="a"),))
+    world.ok(again)
+    assert world.task("run/x:life/2:a").limits == '["api"]'
+    assert taken(world) == ["run/x:life/2:a"]
+    world.check()
+
+
+def test_runs_of_a_schedule_are_limited_too(world: World) -> None:
+    define(world, concurrency=1)
+    nodes = (c.Node(id="a", name="f", limits=("api",)),)
+    world.ok(r.nightly(nodes=nodes, catch_up=True))
+    world.tick(3 * 86_400_000)
+    assert len(taken(world)) == 1
+    world.check()
+
+
+# --- how many begin in a time --------------------------------------------------------------
+
+
+def test_a_rate_lets_one_begin_after_the_other(world: World) -> None:
+    define(world, rate="10/min")
+    start(world, 3)
+    begun = world.now
+    assert taken(world) == ["run/00:a"]
+    world.tick(5_999)
+    assert taken(world) == []
+    assert standing(world).next_at == begun + 6_000
+    world.tick(1)
+    assert taken(world) == ["run/01:a"]
+    world.check()
+
+
+def test_a_burst_may_begin_at_once(world: World) -> None:
+    define(world, rate="10/min", burst=3)
+    start(world, 6)
+    assert len(taken(world)) == 3
+    world.tick(6_000)
+    assert taken(world) == ["run/03:a"]
+    world.tick(12_000)
+    assert taken(world) == ["run/04:a", "run/05:a"]
+    world.check()
+
+
+def test_a_faster_rate_counts_at_once(world: World) -> None:
+    define(world, rate="1/day")
+    start(world, 3)
+    assert len(taken(world)) == 1
+    define(world, rate="10/s")
+    world.tick(100)
+    assert taken(world) == ["run/01:a"]
+    world.check()
+
+
+def test_a_rate_and_a_concurrency_count_both(world: World) -> None:
+    define(world, rate="1/s", concurrency=1)
+    start(world, 3)
+    assert taken(world) == ["run/00:a"]
+    world.tick(5_000)
+    assert taken(world) == []
+    world.ok(r.finish("run/00:a"))
+    assert taken(world) == ["run/01:a"]
+    world.ok(r.finish("run/01:a"))
+    assert taken(world) == []
+    world.tick(1_000)
+    assert taken(world) == ["run/02:a"]
+    world.check()
+
+
+def test_nobody_ticks_for_a_rate_that_nobody_waits_for(world: World) -> None:
+    define(world, rate="1/s")
+    start(world, 1)
+    assert taken(world) == ["run/00:a"]
+    assert world.dump().limits["api"].next_at is None
+
+
+# --- two limits ----------------------------------------------------------------------------
+
+
+def test_a_task_with_two_limits_takes_both_or_none(world: World) -> None:
+    define(world, "a", concurrency=1)
+    define(world, "b", concurrency=1)
+    start(world, 1, "b")
+    start(world, 1, "a", "b", first=1)
+    start(world, 1, "a", first=2)
+    first = world.ok(r.take(10))
+    assert first.again  # the second was turned back, and the third was let in for it
+    assert [claim.task.id for claim in first.claims if claim.task.kind == "node"] == ["run/00:a"]
+    assert taken(world) == ["run/02:a"]
+    assert (standing(world, "a").held, standing(world, "b").held) == (1, 1)
+    world.check()
+    world.ok(r.finish("run/00:a"))
+    assert taken(world) == []
+    world.ok(r.finish("run/02:a"))
+    assert taken(world) == ["run/01:a"]
+    assert (standing(world, "a").held, standing(world, "b").held) == (1, 1)
+    world.check()
+
+
+# --- patterns ------------------------------------------------------------------------------
+
+
+def test_a_pattern_counts_for_each_name_that_begins_so(world: World) -> None:
+    define(world, "tenant-*", concurrency=1)
+    define(world, "tenant-vip", concurrency=2)
+    for at, tenant in enumerate(["a", "a", "b", "vip", "vip", "vip"]):
+        world.ok(limited(f"run/{at}", f"tenant-{tenant}"))
+    assert taken(world) == ["run/0:a", "run/2:a", "run/3:a", "run/4:a"]
+    assert standing(world, "tenant-a").rule == "tenant-*"
+    world.check()
+    world.ok(r.finish("run/2:a"))
+    assert "tenant-b" not in world.dump().limits  # nothing of it is in use
+
+
+def test_a_pattern_that_is_changed_counts_for_those_that_wait(world: World) -> None:
+    define(world, "t*", concurrency=1)
+    for at in range(4):
+        world.ok(limited(f"run/{at}", "t-1"))
+    for at in range(4, 8):
+        world.ok(limited(f"run/{at}", "t-2"))
+    assert taken(world) == ["run/0:a", "run/4:a"]
+    define(world, "t*", concurrency=2)
+    world.tick()
+    assert taken(world) == ["run/1:a", "run/5:a"]
+    world.ok(c.DeleteLimit(name="t*"))
+    world.tick()
+    world.ok(r.finish("run/0:a"))
+    assert taken(world) == []
+    assert "t*" not in world.dump().limits
+    world.check()
+
+
+def test_a_pattern_defined_later_lets_those_in_that_wait(world: World) -> None:
+    for at in range(250):
+        world.ok(limited(f"run/{at:03}", f"t-{at:03}"))
+    assert taken(world) == []
+    define(world, "t-*", concurrency=1)
+    world.tick()
+    assert len(taken(world, 1_000)) == 250
+    world.check()
+
+
+# --- parked bodies -------------------------------------------------------------------------
+
+
+def park(world: World, task_id: str, version: int = 1) -> None:
+    world.ok(
+        c.AnnotateTask(
+            id=task_id,
+            version=version,
+            sub_status="Deferred",
+            waiting_on='{"kind":"sleep","sentence":"sleeps"}',
+        )
+    )
+
+
+def regain(world: World, task_id: str, version: int = 1) -> Any:
+    command = c.RegainPermits(id=task_id, version=version, place=world.now)
+    return world.ok(command).promise
+
+
+def test_a_parked_body_gives_its_permit_up_and_gets_it_back_first(world: World) -> None:
+    define(world, concurrency=1)
+    start(world, 3)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    told = regain(world, "run/00:a")
+    assert told is not None
+    world.check()
+    world.ok(r.finish("run/01:a"))
+    assert not world.promise(told.id).is_pending
+    assert list(standing(world).holders) == ["run/00:a"]
+    assert taken(world) == []
+    world.check()
+    world.ok(c.AnnotateTask(id="run/00:a", version=1))
+    world.ok(r.finish("run/00:a"))
+    assert taken(world) == ["run/02:a"]
+    world.check()
+
+
+def test_a_parked_body_gets_a_free_permit_back_at_once(world: World) -> None:
+    """Whatever the rate says: it has begun already."""
+    define(world, concurrency=1, rate="1/day")
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert standing(world).held == 0
+    assert regain(world, "run/00:a") is None
+    assert standing(world).held == 1
+    slot = '{"kind":"slot","sentence":"waits for a slot"}'
+    world.ok(c.AnnotateTask(id="run/00:a", version=1, sub_status="Deferred", waiting_on=slot))
+    assert standing(world).held == 1
+    world.check()
+
+
+def test_a_parked_body_keeps_its_permit_if_it_counts(world: World) -> None:
+    define(world, concurrency=1, count_parked=True)
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == []
+    assert regain(world, "run/00:a") is None
+    world.check()
+
+
+def test_a_body_that_waits_for_its_permit_is_not_forgotten_when_it_ends(world: World) -> None:
+    """The promise that it waits for ends with it."""
+    define(world, concurrency=1)
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    told = regain(world, "run/00:a")
+    world.ok(c.CancelPromise(id="run/00:a"))
+    assert not world.promise(told.id).is_pending
+    world.check()
+
+
+def test_a_body_that_goes_on_without_asking_is_counted(world: World) -> None:
+    define(world, concurrency=1)
+    start(world, 3)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    world.ok(c.AnnotateTask(id="run/00:a", version=1))
+    assert standing(world).held == 2
+    world.ok(r.finish("run/01:a"))
+    assert taken(world) == []
+    world.check()
+
+
+def test_why_says_that_a_parked_body_waits_for_a_permit(world: World) -> None:
+    define(world, concurrency=1)
+    start(world, 2)
+    assert taken(world) == ["run/00:a"]
+    park(world, "run/00:a")
+    assert taken(world) == ["run/01:a"]
+    regain(world, "run/00:a")
+    about = world.ok(ExplainPromise(id="run/00:a"))
+    assert about.limit.name == "api"
+    assert list(about.limit.holders) == ["run/01:a"]
+    waiting = waiting_of(about.promise, about.task, world.now)
+    assert waiting is not None
+    assert (waiting.form, waiting.kind) == ("parked", "limit")
