@@ -107,6 +107,8 @@ class Mapped(Struct, frozen=True):
     task_id: str
     param: Value
     group: str | None = None
+    limits: tuple[str, ...] = ()
+    """Those that each item runs under."""
 
 
 class HistoryWriter(Protocol):

@@ -285,3 +285,78 @@ def test_a_tree_with_items_is_pruned_as_a_whole(world: World) -> None:
     for _ in range(5):
         world.tick(PACE_MS)
     assert {key for key in world.dump().promises if key.startswith("run/a")} <= {"run/a"}
+
+
+# --- the limit of a map ------------------------------------------------------------------------
+
+OWN = f".{JOIN}"
+
+
+def names_taken(world: World, free: int = 10) -> list[str]:
+    return [claim.task.id for claim in world.ok(r.take(free)).claims]
+
+
+def test_a_limit_of_a_map_lets_in_so_many(world: World) -> None:
+    begun(world)
+    world.ok(add(10, limit=3))
+    assert world.dump().limits[OWN].concurrency == 3
+    first = names_taken(world)
+    assert len(first) == 3
+    assert names_taken(world) == []
+    world.check()
+    world.ok(r.finish(first[0]))
+    assert len(names_taken(world)) == 1
+    world.check()
+
+
+@pytest.mark.parametrize("how", ["all done", "cancelled", "an item failed"])
+def test_the_limit_ends_with_its_join(world: World, how: str) -> None:
+    """Nothing is left of it, even if bodies run on after the join has ended."""
+    begun(world)
+    world.ok(add(5, limit=2, is_last=True))
+    claims = world.ok(r.take(10)).claims
+    assert len(claims) == 2
+    if how == "all done":
+        while claims:
+            for claim in claims:
+                world.ok(r.finish(claim.task.id))
+            claims = world.ok(r.take(10)).claims
+            world.check()
+        world.tick()
+    elif how == "cancelled":
+        world.ok(r.settle(JOIN, "rejected_canceled"))
+        world.check()
+        world.tick()
+        assert names_taken(world) == []
+        world.check()
+        assert world.dump().limits[OWN].held == 2
+        tasks = tuple(c.Released(each.task.id, each.task.version) for each in claims)
+        world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=tasks))
+    else:
+        world.ok(r.fail(claims[0].task.id))
+        world.tick()
+        tasks = (c.Released(claims[1].task.id, claims[1].task.version),)
+        world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=tasks))
+    world.tick()
+    world.check()
+    assert world.dump().limits == {}
+    assert not world.promise(JOIN).is_pending
+
+
+def test_the_limit_holds_over_portions_and_other_limits(world: World) -> None:
+    begun(world)
+    world.ok(c.SetLimit(name="api", concurrency=1))
+    world.ok(add(2, limit=2, limits=("api",), is_last=False))
+    world.ok(add(2, first=2, limit=2, limits=("api",)))
+    (only,) = names_taken(world)
+    assert names_taken(world) == []
+    assert world.task(only).permit_names == (OWN, "api")
+    world.ok(r.finish(only))
+    assert len(names_taken(world)) == 1
+    world.check()
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10**9])
+def test_a_wrong_limit_is_refused(world: World, limit: int) -> None:
+    begun(world)
+    assert world.send(add(1, limit=limit)).status == 400

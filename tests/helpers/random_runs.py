@@ -190,6 +190,7 @@ class _Writer:
             param=self._pick(_VALUES),
             collects=self._chance(3),
             earlier=(f"{caller}:map/1",) if self._chance(4) else (),
+            limit=self._pick((None, None, 1, 2)),
         )
 
     def _maybe_take(self) -> c.Take | None:

@@ -117,7 +117,8 @@ def kill_in_turn(seed: int, workers: dict[str, Process], counts: Service, items:
     [
         pytest.param(map_flows.flow, 400, None, id="map"),
         pytest.param(map_flows.unordered, 200, None, id="as they come"),
-        pytest.param(map_flows.flow, 10_000, None, id="10,000", marks=pytest.mark.slow),
+        pytest.param(map_flows.flow, 300, 5, id="with a limit"),
+        pytest.param(map_flows.flow, 10_000, 20, id="10,000", marks=pytest.mark.slow),
     ],
 )
 def test_workers_that_are_killed_repeat_nothing_that_has_ended(tmp_path, flow, items, limit):

@@ -19,9 +19,12 @@ from layby import (
     task,
 )
 from layby.core.commands import AddItems, CancelPromise
+from layby.core.queries import ExplainPromise
+from layby.core.replies import Explanation
 from layby.testing import current_clock, virtual_test
 from layby.worker.map_calls import ITEMS_PER_PORTION, MAX_PORTION_CHARS, item_portions, join_id_of
 from layby.workflow import loaded_item
+from layby.workflow.reasons import reason_of
 from tests.helpers.flows import flow_of, sound
 from tests.helpers.workers import crashing, look, promises, settled_down, until
 
@@ -247,6 +250,125 @@ async def test_maps_at_the_same_time_have_keys():
     began = current_clock().now()
     assert await result_of(body) == [[1, 2], [3, 2]]
     assert current_clock().now() - began < 4_000
+
+
+# --- limits ------------------------------------------------------------------------------------
+
+
+@task
+async def counts(context, handle, item):
+    """Parked items are open, too."""
+    RAN["open"] += 1
+    RAN["most"] = max(RAN["most"], RAN["open"])
+    await handle.sleep(1)
+    RAN["open"] -= 1
+    return item
+
+
+@task(limit="api")
+async def calls_api(context, item):
+    RAN["open"] += 1
+    RAN["most"] = max(RAN["most"], RAN["open"])
+    await asyncio.sleep(1)
+    RAN["open"] -= 1
+    return item
+
+
+@task(limit=lambda context: f"tenant-{context['tenant']}")
+async def calls_tenant(context, item):
+    return item
+
+
+@pytest.mark.parametrize("unordered", [False, True])
+@virtual_test
+async def test_no_more_than_the_limit_are_open(unordered):
+    async def body(context, handle):
+        if unordered:
+            found = [each async for each in handle.map_unordered(counts, range(20), limit=3)]
+            return sorted(found)
+        return await handle.map(counts, range(20), limit=3)
+
+    began = current_clock().now()
+    assert await result_of(body, slots=8) == list(range(20))
+    assert RAN["most"] == 3
+    assert current_clock().now() - began == 7_000
+
+
+@virtual_test
+async def test_limits_of_the_mapped_task_hold_as_well():
+    async def body(context, handle):
+        return await handle.map(calls_api, range(6), limit=4)
+
+    async with Runner("memory:", slots=8) as runner:
+        await runner.limit("api", concurrency=2)
+        run = await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        assert (await run.result()).result("t") == list(range(6))
+        assert RAN["most"] == 2
+        await asyncio.sleep(1)
+        assert set(runner.engine._store.dump().limits) == {"api"}
+        await sound(runner)
+
+
+@virtual_test
+async def test_a_limit_that_follows_from_the_context():
+    """Items have the context of their caller, so it is asked once."""
+
+    async def body(context, handle):
+        return await handle.map(calls_tenant, range(3))
+
+    async with Runner("memory:", slots=8) as runner:
+        run = await runner.start(flow_of(task(id="t")(body)), {"tenant": 7}, run_id="r")
+        await asyncio.sleep(1)
+        item = runner.engine._store.dump().tasks["run/r:t:map/1:0"]
+        assert item.gate == "tenant-7"
+        await runner.limit("tenant-*", concurrency=1)
+        assert (await run.result()).result("t") == [0, 1, 2]
+
+
+@virtual_test
+async def test_others_go_on_beside_a_map_with_a_limit():
+    """What waits for a permit of its map stands in nobody's way."""
+
+    async def body(context, handle):
+        await handle.map(counts, range(100), limit=1)
+
+    @task
+    async def other(context):
+        return current_clock().now()
+
+    async with Runner("memory:", slots=2) as runner:
+        await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(5)
+        began = current_clock().now()
+        await runner.execute(flow_of(other, name="other"))
+        assert current_clock().now() - began < 100
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, "2", True])
+@virtual_test
+async def test_a_wrong_limit_is_refused(limit):
+    async def body(context, handle):
+        try:
+            await handle.map(double, [1], limit=limit)
+        except UsageError as refused:
+            return str(refused)
+
+    assert "map: limit must be a whole number of at least 1" in await result_of(body)
+
+
+@virtual_test
+async def test_why_an_item_has_to_wait():
+    async def body(context, handle):
+        await handle.map(counts, range(3), limit=1)
+
+    async with Runner("memory:", slots=4) as runner:
+        await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(0.5)
+        reply = await runner.send(ExplainPromise(id="run/r:t:map/1:1"))
+        assert isinstance(reply.data, Explanation)
+        told = reason_of(reply.data, runner.now())
+        assert told.kind == "limit"
+        assert told.sentence == "waits for a permit of its map (1 of 1 held by run/r:t:map/1:0)"
 
 
 # --- failures ----------------------------------------------------------------------------------

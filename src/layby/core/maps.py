@@ -6,6 +6,7 @@ The same portion may come again, after a crash or a lost reply: what is there al
 from collections.abc import Iterator
 from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -14,8 +15,11 @@ from layby.core.address import target_of
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
+from layby.core.join_limits import LIMITED, own_limit
 from layby.core.joins import COLLECTS, MAPS, MAX_EARLIER, MAX_ITEMS, item_id
 from layby.core.kinds import Ids, Problems, Sender, declare
+from layby.core.limit import MOST, Limit, limit_names
+from layby.core.limits import define
 from layby.core.model import Promise, Task, Wait
 from layby.core.replies import JoinData, Reply, ok, refuse
 from layby.core.settlement import make_ready
@@ -32,7 +36,8 @@ class AddItems(FencedCommand, frozen=True):
     `first`: the index of the first of these items. `is_last`: none come after them. `earlier`:
     joins of the same call in tries that have failed: what succeeded there is not run again.
     `task` names what is mapped. `group`: of the workers that run the items, if not those of the
-    caller.
+    caller. `limits`: those that each item runs under; `limit`: how many items of this join may be
+    open at once, those that are parked included.
     """
 
     join_id: str
@@ -43,15 +48,24 @@ class AddItems(FencedCommand, frozen=True):
     param: Value = NOTHING
     collects: bool = False
     group: str | None = None
+    limits: tuple[str, ...] = ()
+    limit: Int64 | None = None
     earlier: Annotated[tuple[str, ...], Meta(max_length=MAX_EARLIER)] = ()
 
     def footprint(self, into: Footprint) -> None:
         into.ids.update((self.id, self.join_id))
         into.pairs.add((self.id, self.join_id))
+        into.limits.update(self.all_limits)
+        into.defines = into.defines or self.limit is not None
         for index in self.indexes:
             into.ids.add(item_id(self.join_id, index))
             into.pairs.add((item_id(self.join_id, index), self.join_id))
             into.beside.update(item_id(each, index) for each in self.earlier)
+
+    @property
+    def all_limits(self) -> tuple[str, ...]:
+        own = () if self.limit is None else (own_limit(self.join_id),)
+        return (*own, *self.limits)
 
     @property
     def indexes(self) -> range:
@@ -77,6 +91,9 @@ class AddItems(FencedCommand, frozen=True):
             yield from validate.size(item, f"item {index}")
         if self.group is not None:
             yield from validate.group(self.group)
+        yield from limit_names(self.limits, "the mapped task") if self.limits else ()
+        if self.limit is not None and not 1 <= self.limit <= MOST:
+            yield f"limit must be between 1 and {MOST:,}"
 
 
 @handles_claim(AddItems)
@@ -103,13 +120,20 @@ def _create(d: Draft, c: AddItems, caller: Task, promise: Promise) -> None:
     tags: Tags = {birth.TARGET: target_of(caller.group), birth.KIND: "join", MAPS: c.task}
     if c.collects:
         tags[COLLECTS] = "true"
+    if c.limit is not None:
+        tags[LIMITED] = str(c.limit)
     birth.create_join(d, c.join_id, promise.timeout_at, birth.encoded(c.param), tags)
     d.wait(Wait(c.id, c.join_id, "below"))
+    if c.limit is not None:
+        name = own_limit(c.join_id)
+        define(d, Limit(name, defined=True, concurrency=c.limit, count_parked=True))
 
 
 def _add(d: Draft, c: AddItems, join: Task, call: Promise, target: str, name: str) -> None:
     """They end when their caller would, at the latest."""
     tags: Tags = {birth.TARGET: target, birth.NAME: name, birth.KIND: "node"}
+    if c.all_limits:
+        tags[birth.LIMITS] = msgspec.json.encode(c.all_limits).decode()
     new = list(_missing(d, c))
     for key, item in new:
         birth.create(d, key, call.timeout_at, birth.encoded(item), tags)

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from layby.core import joins, trigger_ends
+from layby.core import join_limits, joins, trigger_ends
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.model import (
@@ -250,6 +250,8 @@ def _fulfill_own_task(d: Draft, promise: Promise, by: Settler) -> None:
     d.put_task(over)
     if task.is_trigger:
         trigger_ends.clean_up_after(d, promise, over)
+    if task.is_join:
+        join_limits.end_limit(d, promise, is_last=task.waits_left == 0)
     if task.has_parts and task.waits_left > 0:
         arm_tail(d, promise.id)  # its waits name the parts that still have to be cancelled
     else:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from layby.core import joins, values
+from layby.core import join_limits, joins, values
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
@@ -119,6 +119,7 @@ def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
         d.put(d.promises[c.id].with_tail(d.now))  # look again whether nodes are left
     else:
         d.forget_waits_of(c.id)
+        join_limits.end_limit(d, promise, is_last=True)
     return OK
 
 

@@ -293,6 +293,8 @@ def _begins_as(task: Task, kind: str) -> bool:
 
 
 def limited_sentence(name: str) -> str:
+    if name.startswith("."):
+        return "waits for a permit of its map"
     return f"waits for a permit of '{name}'"
 
 

@@ -389,7 +389,7 @@ class TaskHandle:
         The function gets the item by name, beside a copy of the context; what it returns is the
         item's result. Results come in the order of the items. The first failure ends it, and
         cancels what is left (`ItemFailed`); with `on_error="collect"` failures are among the
-        results.
+        results. `limit` is how many items may be open at once, on all machines together.
         """
         call = MapCall(self._attempt_with_store(), task, on_error, limit)
         join = await self._begin_map(call, items, key)

@@ -24,6 +24,7 @@ from layby.core.waits import WaitingOn
 from layby.errors import ContextError, ItemFailed, UsageError, error_for
 from layby.program import Mapped
 from layby.wire import json_values
+from layby.wire.durations import whole_number
 from layby.worker.attempt import Attempt
 from layby.worker.begun_waits import settled_promise
 from layby.worker.promise_watches import PromiseWatch
@@ -72,8 +73,7 @@ class MapCall:
     def __init__(self, attempt: Attempt, task: object, on_error: str, limit: object) -> None:
         if on_error not in ON_ERROR:
             raise UsageError(f'map: on_error is "raise" or "collect", not {on_error!r}')
-        if limit is not None:
-            raise UsageError("map: limit= is not available")
+        self._limit = None if limit is None else whole_number(limit, "map: limit", 1)
         self._attempt = attempt
         self._collects = on_error == "collect"
         self._mapped: Mapped = attempt.loaded.mapped(task)
@@ -135,6 +135,8 @@ class MapCall:
             param=self._mapped.param if portion.first == 0 else Value(),
             collects=self._collects,
             group=self._mapped.group,
+            limits=self._mapped.limits,
+            limit=self._limit,
             earlier=earlier,
         )
         added = await self._attempt.add_items(command)

@@ -13,6 +13,7 @@ from layby.errors import UsageError, WireError
 from layby.program import Mapped
 from layby.wire import json_values
 from layby.workflow.context import Context
+from layby.workflow.limiting import fixed_limits, limits_of
 from layby.workflow.task import TaskDefinition, takes_item
 from layby.workflow.workflow import AnyTask
 
@@ -53,7 +54,8 @@ def mapped_as_stored(task: object, context: Context, *, is_pinned: bool) -> Mapp
     name = name_of_task(definition)
     encoded = {key: Raw(value) for key, value in context.as_encoded().items()}
     param = msgspec.json.encode(JoinParam(name, encoded, is_pinned))
-    return Mapped(name, definition.id, json_values.wrap(param), definition.group)
+    limits = (*fixed_limits(definition.limit), *limits_of(definition, context))
+    return Mapped(name, definition.id, json_values.wrap(param), definition.group, limits)
 
 
 def name_of_task(task: AnyTask) -> str:
