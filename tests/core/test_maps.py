@@ -225,6 +225,18 @@ def test_a_halted_join_counts_on(world: World) -> None:
     world.check()
 
 
+def test_nobody_claims_a_join(world: World) -> None:
+    """Not even while a tick is about to settle it."""
+    begun(world)
+    world.ok(add(0))
+    assert world.task(JOIN).state == "pending"
+    assert world.send(r.acquire(JOIN, 0)).status == 409
+    action = c.CreateAction("promise.create", {}, r.target(JOIN))
+    assert world.send(c.CreateTask(pid="p", ttl=1, action=action)).status == 409
+    world.tick()
+    assert told(world) == {"items": 0}
+
+
 def test_a_join_made_ready_by_hand_goes_on_waiting(world: World) -> None:
     begun(world)
     world.ok(add(2))

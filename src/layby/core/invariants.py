@@ -364,7 +364,8 @@ def joins_end_in_time(view: StateView) -> Violations:
             continue
         if joins.is_over(task):
             yield f"join {task.id} has all its items, but has not ended"
-        if not any(wait.is_below for wait in view.waits_of[task.id]):
+        caller = joins.caller_of(task.id)  # a callback may have taken the place of that wait
+        if not any(wait.awaited == caller for wait in view.waits_of[task.id]):
             yield f"join {task.id} is not told of the end of its caller"
 
 

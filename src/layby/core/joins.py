@@ -75,7 +75,9 @@ def mapped_by(promise: Promise) -> str | None:
 
 def told(d: Draft, join: Task, wait: Wait) -> Task:
     """The join when one of the promises it waits for has settled; the first that ends it counts."""
-    if join.resumes or not (wait.is_below or _has_failed(d, join, wait.awaited)):
+    has_failed = wait.counts and _has_failed(d, join, wait.awaited)
+    has_caller_ended = wait.awaited == caller_of(join.id)
+    if join.resumes or not (has_caller_ended or has_failed):
         return join
     return join.resumed_by(wait.awaited)
 

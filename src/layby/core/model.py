@@ -597,10 +597,6 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
         return self.mode == "read"
 
     @property
-    def is_below(self) -> bool:
-        return self.mode == "below"
-
-    @property
     def holds_up(self) -> bool:
         """Whether the awaiter cannot go on before the awaited has settled, or one like it."""
         return self.mode not in ("read", "below")
