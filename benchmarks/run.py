@@ -15,6 +15,7 @@ from pathlib import Path
 import bench_core
 import bench_deferring
 import bench_graph
+import bench_limits
 import bench_map
 import bench_postgres
 import bench_reads
@@ -39,7 +40,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
     13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES, *bench_shared.BENCHES),
     14: bench_deferring.BENCHES,
-    15: bench_map.BENCHES,
+    15: (*bench_limits.BENCHES, *bench_map.BENCHES),
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 

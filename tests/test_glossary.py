@@ -52,6 +52,7 @@ SHARED = {
     "waits",  # public: what a task may wait for; in core, what something waits for
     "worker",  # the worker itself, and the command that runs one
     *("migrate", "promises", "run", "runs", "schedules", "tasks", "waiting", "why"),  # commands
+    "limits",  # a command
 }
 """Names of modules and classes that occur twice, each with a reason."""
 BANNED = {

@@ -24,7 +24,7 @@ from layby.core.limit import (
     read_rate,
 )
 from layby.core.queries import Reader
-from layby.core.replies import OK, Empty, LimitPage, LimitStanding, Reply, ok, refuse
+from layby.core.replies import OK, Empty, LimitPage, LimitStanding, Reply, ok, refuse, standing_of
 from layby.core.ticks import Tick
 
 SPREAD: Final = 100
@@ -93,7 +93,7 @@ def set_limit(d: Draft, c: SetLimit) -> Reply:
     if wanted.pattern and len(others) >= MAX_PATTERNS:
         return refuse(422, f"There are {MAX_PATTERNS} limits whose names end in '{ANY}' already")
     limit = define(d, wanted)
-    return ok(LimitStanding.of(limit, limit, d.now))
+    return ok(standing_of(limit, limit, d.now))
 
 
 def define(d: Draft, wanted: Limit) -> Limit:

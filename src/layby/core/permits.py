@@ -160,8 +160,30 @@ def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | Non
         elif goes_on:
             d.put_task(task.regained(waits.to_go_on(d.now)))
         else:
+            for older in _older_elsewhere(d, task):
+                d.put_task(older.let_in())
+            if _room(d, task_name, gate) <= 0:
+                return None
             d.put_task(task.let_in())
     return _room(d, task_name, gate)
+
+
+def _older_elsewhere(d: "Draft", task: Task) -> Iterator[Task]:
+    """Those with the same limits that came earlier, and are behind the gate of another of them."""
+    for name in task.limit_names if len(task.limit_names) > 1 else ():
+        lane = d.rows.lanes.get(name, {}).get(task.name or "")
+        for place, task_id in list(lane.known) if lane is not None and name != task.gate else ():
+            if (place, task_id) > (task.gate_at or 0, task.id):
+                break
+            other = d.task(task_id)
+            if other is None or (other.gate, other.gate_at, other.state) != (
+                name,
+                place,
+                "pending",
+            ):
+                continue
+            if other.limits == task.limits and lacking(d, other) is None:
+                yield other
 
 
 def _lacking_permit(d: "Draft", task: Task) -> str | None:

@@ -283,30 +283,29 @@ class LimitStanding(Struct, frozen=True):
     waiting: int = 0
     next_at: Millis | None = None
 
-    @classmethod
-    def of(
-        cls,
-        limit: Limit,
-        rule: Limit | None,
-        now: Millis,
-        holders: Sequence[str] = (),
-        waiting: int = 0,
-    ) -> "LimitStanding":
-        if rule is None:
-            return cls(limit.name, held=limit.held, holders=holders, waiting=waiting)
-        is_paced = rule.free_begins(limit, now) <= 0
-        return cls(
-            limit.name,
-            rule.name,
-            rule.concurrency,
-            rule.rate,
-            rule.burst,
-            rule.count_parked,
-            limit.held,
-            holders,
-            waiting,
-            rule.next_begin_at(limit) if is_paced else None,
-        )
+
+def standing_of(
+    limit: Limit,
+    rule: Limit | None,
+    now: Millis,
+    holders: Sequence[str] = (),
+    waiting: int = 0,
+) -> LimitStanding:
+    if rule is None:
+        return LimitStanding(limit.name, held=limit.held, holders=holders, waiting=waiting)
+    is_paced = rule.free_begins(limit, now) <= 0
+    return LimitStanding(
+        limit.name,
+        rule.name,
+        rule.concurrency,
+        rule.rate,
+        rule.burst,
+        rule.count_parked,
+        limit.held,
+        holders,
+        waiting,
+        rule.next_begin_at(limit) if is_paced else None,
+    )
 
 
 class LimitPage(Struct, frozen=True):

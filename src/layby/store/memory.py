@@ -103,8 +103,7 @@ class MemoryStore(Unshared):
             self._load_pairs(rows, rows.open_runs[schedule_id])
         self._load_pairs(rows, footprint.beside)
         self._load_triggers(rows, footprint)
-        if names := rows.unknown_limits(footprint):
-            self._load_limits(rows, footprint, names)
+        self._load_limits(rows, footprint, rows.unknown_limits(footprint))
         if footprint.root_params:
             self._load_pairs(rows, rows.unknown_roots())
         rows.standing = {
@@ -157,6 +156,8 @@ class MemoryStore(Unshared):
 
     def _load_limits(self, rows: Rows, footprint: Footprint, names: set[str]) -> None:
         """Limits of the loaded tasks, and who may be let in under them. Those may have others."""
+        if not names:
+            return
         rows.add_limits(names, self._limits_of(names))
         most = rows.lane_length(names, footprint)
         for name in names:
@@ -169,8 +170,7 @@ class MemoryStore(Unshared):
             for lane in rows.lanes[name].values():
                 self._load_pairs(rows, {task_id for _, task_id in lane.entries})
         self._load_triggers(rows, footprint)
-        if more := rows.unknown_limits(footprint):
-            rows.add_limits(more, self._limits_of(more))
+        self._load_limits(rows, footprint, rows.unknown_limits(footprint))
 
     def _limits_of(self, names: set[str]) -> list[Limit]:
         limits = self.state.limits.values()

@@ -14,7 +14,7 @@ from layby.core.address import OWN_INBOXES
 from layby.core.codes import fits
 from layby.core.limit import Limit, rule_for
 from layby.core.model import Holder, Millis, Promise, Task, Wait
-from layby.core.replies import Explanation, LimitStanding
+from layby.core.replies import Explanation, LimitStanding, standing_of
 from layby.core.search import projected
 from layby.core.state import State
 from layby.core.waits import awaited_in_memory
@@ -92,7 +92,7 @@ def standings(
     found = {each.name: each for each in look.limits(names)} if names else {}
     patterns = [each for each in found.values() if each.pattern]
     return [
-        LimitStanding.of(
+        standing_of(
             found[name],
             rule_for(name, found[name], patterns),
             now,

@@ -175,8 +175,7 @@ class PostgresStore(SqlStore):
         if footprint.takes:
             self._lock_ready(rows, footprint, rows.now)
         self._lock_triggers(rows, footprint)
-        if names := rows.unknown_limits(footprint):
-            self._lock_limits(rows, footprint, names)
+        self._lock_limits(rows, footprint, rows.unknown_limits(footprint))
         ids, pids = self._find_prunable(rows, footprint, now)
         if ids:
             self._lock_lean(rows, ids)
@@ -249,11 +248,15 @@ class PostgresStore(SqlStore):
         if beside := _entries(rows) - rows.known:
             self._load_pairs(rows, beside)
 
-    def _lock_limits(self, rows: Rows, footprint: Footprint, names: set[str]) -> None:
+    def _lock_limits(
+        self, rows: Rows, footprint: Footprint, names: set[str], *, may_wait: bool = True
+    ) -> None:
         """Limits of the locked tasks, then those who may be let in under them, as far as they are
         free: whoever comes after one that is not must not pass it.
         """
-        rows.add_limits(names, self._locked.limits(names))
+        if not names:
+            return
+        rows.add_limits(names, self._locked.limits(names, may_wait=may_wait))
         waiting = {task_id for _, _, _, task_id in self._in_lanes(rows, names, footprint)}
         if unlocked := self._locked.without_locks(waiting):
             add_pairs(rows, self._locked.in_lanes(unlocked))
@@ -262,8 +265,7 @@ class PostgresStore(SqlStore):
         taken = self._locked.without_locks(waiting)
         for lanes in rows.lanes.values() if taken else ():
             lanes |= {name: lane.up_to(taken) for name, lane in lanes.items()}
-        if more := rows.unknown_limits(footprint):
-            rows.add_limits(more, self._locked.limits(more, may_wait=False))
+        self._lock_limits(rows, footprint, rows.unknown_limits(footprint), may_wait=False)
 
     def _lock_lean(self, rows: Rows, ids: set[str]) -> None:
         """Rows that may be pruned. What others have locked is in use, so it is not pruned now."""

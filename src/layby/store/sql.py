@@ -200,13 +200,13 @@ class SqlStore(Unshared, SqlReads):
 
     def _load_limits(self, rows: Rows, footprint: Footprint, names: set[str]) -> None:
         """Limits of the loaded tasks, and who may be let in under them. Those may have others."""
-        rows.add_limits(names, self._one(self._sql.limits, _limits, packed(sorted(names))))
-        waiting = self._in_lanes(rows, names, footprint)
-        if unknown := {task_id for _, _, _, task_id in waiting} - rows.known:
-            self._load_pairs(rows, unknown)
-            self._load_triggers(rows, footprint)
-        if more := rows.unknown_limits(footprint):
-            rows.add_limits(more, self._one(self._sql.limits, _limits, packed(sorted(more))))
+        while names:
+            rows.add_limits(names, self._one(self._sql.limits, _limits, packed(sorted(names))))
+            waiting = self._in_lanes(rows, names, footprint)
+            if unknown := {task_id for _, _, _, task_id in waiting} - rows.known:
+                self._load_pairs(rows, unknown)
+                self._load_triggers(rows, footprint)
+            names = rows.unknown_limits(footprint)
 
     def _in_lanes(self, rows: Rows, names: set[str], footprint: Footprint) -> list[InLane]:
         """The first ones in each lane of these limits."""
