@@ -13,7 +13,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import pytest
 
 from layby import Runner
-from tests.helpers.cli_processes import Process, layby, until
+from tests.helpers.cli_processes import Process, layby
 from tests.helpers.places import address_of, state_of
 from tests.runner import map_flows
 from tests.runner.test_chaos import free_port
@@ -22,6 +22,7 @@ FLOWS = map_flows.__file__
 WORKERS = ("one", "two", "three")
 SLOTS = 8
 LEASE_S = 2
+LONG = (pytest.mark.slow, pytest.mark.timeout(900))
 
 
 class Service(ThreadingTCPServer):
@@ -32,11 +33,16 @@ class Service(ThreadingTCPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Visit)
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         self.open = 0
         self.most = 0
         self.visits: list[tuple[int, int, int]] = []
         """Item, try and milliseconds since 1970."""
+
+    def wait_for(self, items: int) -> None:
+        """Until so many different ones have been here: the pace of the workers counts."""
+        with self.lock:
+            self.lock.wait_for(lambda: len({each[0] for each in self.visits}) >= items)
 
     @property
     def address(self) -> str:
@@ -55,6 +61,7 @@ class Visit(StreamRequestHandler):
             self.server.open += 1
             self.server.most = max(self.server.most, self.server.open)
             self.server.visits.append((item, try_number, time.time_ns() // 1_000_000))
+            self.server.lock.notify_all()
         try:
             self.wfile.write(b"seen\n")
             self.rfile.read()  # until it hangs up, or dies
@@ -104,7 +111,7 @@ def kill_in_turn(seed: int, workers: dict[str, Process], counts: Service, items:
     pick, killed = random.Random(seed), 0
     for share in range(1, 7):
         seen = items * share // 8
-        until(lambda seen=seen: len({each[0] for each in counts.visits}) >= seen)
+        counts.wait_for(seen)
         dying = workers[pick.choice(WORKERS)]
         dying.kill()
         dying.start()
@@ -118,7 +125,7 @@ def kill_in_turn(seed: int, workers: dict[str, Process], counts: Service, items:
         pytest.param(map_flows.flow, 400, None, id="map"),
         pytest.param(map_flows.unordered, 200, None, id="as they come"),
         pytest.param(map_flows.flow, 300, 5, id="with a limit"),
-        pytest.param(map_flows.flow, 10_000, 20, id="10,000", marks=pytest.mark.slow),
+        pytest.param(map_flows.flow, 10_000, 20, id="10,000", marks=LONG),
     ],
 )
 def test_workers_that_are_killed_repeat_nothing_that_has_ended(tmp_path, flow, items, limit):
