@@ -12,6 +12,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
+import bench_children
 import bench_core
 import bench_deferring
 import bench_graph
@@ -40,7 +41,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
     13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES, *bench_shared.BENCHES),
     14: bench_deferring.BENCHES,
-    15: (*bench_limits.BENCHES, *bench_map.BENCHES),
+    15: (*bench_limits.BENCHES, *bench_map.BENCHES, *bench_children.BENCHES),
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 

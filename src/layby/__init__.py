@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from layby.trigger_manager.trigger_access import NamedSecret, TriggerAccess
     from layby.worker.approval_requests import Approval, ApprovalAnswer
     from layby.worker.blocking_handle import BlockingHandle
+    from layby.worker.child_run import BlockingChildRun, ChildRun
     from layby.worker.handle import TaskHandle, current_handle
     from layby.workflow.context import Context
     from layby.workflow.retry import RetryPolicy
@@ -57,8 +58,10 @@ __all__ = [
     "AnyTask",
     "Approval",
     "ApprovalAnswer",
+    "BlockingChildRun",
     "BlockingHandle",
     "BlockingRunner",
+    "ChildRun",
     "ConditionError",
     "Conflict",
     "Context",
@@ -109,8 +112,10 @@ _HOMES: Final = {
     "AnyTask": "layby.workflow.workflow",
     "Approval": "layby.worker.approval_requests",
     "ApprovalAnswer": "layby.worker.approval_requests",
+    "BlockingChildRun": "layby.worker.child_run",
     "BlockingHandle": "layby.worker.blocking_handle",
     "BlockingRunner": "layby.runner.blocking_runner",
+    "ChildRun": "layby.worker.child_run",
     "Context": "layby.workflow.context",
     "LimitStanding": "layby.runner",
     "NamedSecret": "layby.trigger_manager.trigger_access",

@@ -171,6 +171,7 @@ BREAKS = {
     "internal_is_not_awaited": "UPDATE promises SET internal = 1 WHERE id = 'p1'",
     "internal_is_plain": "UPDATE promises SET internal = 1 WHERE id = 'f1'",
     "what_was_read_is_there": "INSERT INTO waits VALUES ('gone', 'f1', 'read')",
+    "child_is_there": "INSERT INTO waits VALUES ('p1', 'f1', 'child')",
     "awaiter_is_alive": "INSERT INTO waits VALUES ('p1', 'p2', 'any')",
     "claim_only_while_acquired": "UPDATE promises SET task_pid = 'w' WHERE id = 'f2'",
     "halted_task_has_ttimeout": "UPDATE promises SET task_state = 'halted' WHERE id = 'f2'",
@@ -184,6 +185,7 @@ BREAKS = {
         " WHERE task_state = 'acquired' AND task_holder IS NOT NULL"
     ),
     "ready_only_while_pending": "UPDATE promises SET task_ready_at = 3 WHERE id = 't6'",
+    "turns_are_of_nodes": "UPDATE promises SET task_priority = 1 WHERE id = 'run/r'",
     "tries_are_claims_that_began": "UPDATE promises SET task_tries = 99 WHERE id = 't6'",
     "waiting_since_while_waiting": "UPDATE promises SET task_waiting_since = 1 WHERE id = 't6'",
     "refusals_are_of_nodes": (

@@ -167,6 +167,16 @@ def test_a_failed_run_as_json(folder):
     assert "too much" in told["run"]["error"]
 
 
+def test_a_run_may_have_a_priority(folder):
+    """It is kept with the run, and its tasks have it."""
+    said = typed("run", f"{FLOWS}:flow", "--context", "n=1", "--id", "r-1", "--priority", "7")
+    assert said.code == 0, said
+    with closing(sqlite3.connect(folder / "layby.db")) as file:
+        found = file.execute("SELECT task_priority FROM promises WHERE task_kind = 'node'")
+        assert {row[0] for row in found} == {7}
+    assert "range -100<=x<=100" in typed("run", str(FLOWS), "--priority", "-101").err
+
+
 def test_a_deadline_ends_the_run(folder):
     """It waits for nobody beyond that."""
     arguments = ("--context", "question=never-answered", "--deadline", "300ms")

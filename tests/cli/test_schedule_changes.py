@@ -118,6 +118,7 @@ def test_an_unknown_schedule(desk: Desk, code: Path, verb: str) -> None:
         (("--timezone", "Europe/Berln"), "did you mean 'Europe/Berlin'?"),
         (("--id", "a:b"), "must not contain ':'"),
         (("--deadline", "5"), "not a duration"),
+        (("--priority", "101"), "101 is not in the range -100<=x<=100"),
     ],
 )
 def test_bad_input(desk: Desk, code: Path, options: tuple[str, ...], said: str) -> None:
@@ -133,6 +134,13 @@ def test_the_policy_is_shown_as_it_is_typed(desk: Desk, code: Path, overlap: str
     lines = typed("schedules", "show", "report").lines
     assert said.out.splitlines() == lines
     assert f"overlap   {overlap}, 0 skipped so far" in lines
+
+
+def test_the_priority_of_its_runs_is_shown_if_they_have_one(desk: Desk, code: Path) -> None:
+    add(code, "--priority", "-7")
+    assert "priority  -7" in typed("schedules", "show", "report").lines
+    assert typed("schedules", "show", "report", "--json").json["priority"] == -7
+    assert "priority" not in add(code, "--priority", "0", "--replace").out
 
 
 def test_a_name_that_cannot_be_an_id_needs_one(desk: Desk, code: Path) -> None:

@@ -152,6 +152,9 @@ def test_code_that_cannot_be_worked_on_is_named(desk: Desk, tmp_path: Path):
         FLOWS + FLOWS.replace("2 *", "3 *").replace("flow =", "two =")
     )
     typed("worker", "twice.py").complains(2, "workflow 'doubling' is already", "another name")
+    (tmp_path / "large.py").write_text(FLOWS.replace("@task\n", "@task(slots=5)\n"))
+    for command in ("worker", "dev"):
+        typed(command, "large.py").complains(2, "needs 5 slots at once, but this worker has 4")
     assert [each.name for each in tmp_path.glob("*.db")] == ["layby.db"]
 
 

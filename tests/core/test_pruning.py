@@ -75,7 +75,7 @@ def test_a_run_goes_when_its_time_has_come(world: World) -> None:
 def test_each_outcome_has_its_own_time(world: World, state: str) -> None:
     """Runs that failed, were cancelled or were late are failed ones; what has no time is kept."""
     ended(world, state=state)
-    world.clock.advance(2 * DAY)
+    world.tick(2 * DAY)
     mine, other = ("completed", "failed") if state == "resolved" else ("failed", "completed")
     assert prune(world, **{other: 0}) == PruneData()
     assert prune(world, **{mine: 3 * DAY, other: 0}) == PruneData()

@@ -7,32 +7,36 @@ from tests.helpers.worlds import World
 
 def test_what_a_step_made_ready_comes_first_among_equals() -> None:
     """Older entries come before it, whatever their ids."""
-    queue = Queue([(1, "z"), (2, "a"), (3, "b")])
-    assert list(queue.merged([(2, "own"), (9, "last")])) == [
-        (1, "z"),
-        (2, "own"),
-        (2, "a"),
-        (3, "b"),
-        (9, "last"),
+    queue = Queue([(0, 1, "z"), (0, 2, "a"), (0, 3, "b")])
+    assert list(queue.merged([(0, 2, "own"), (0, 9, "last")])) == [
+        (0, 1, "z"),
+        (0, 2, "own"),
+        (0, 2, "a"),
+        (0, 3, "b"),
+        (0, 9, "last"),
     ]
 
 
 def test_nothing_is_handed_out_beyond_what_was_loaded() -> None:
     """Between the last one that was loaded and what came since there may be others."""
-    queue = Queue([(1, "a"), (2, "b")], limit=2)
+    queue = Queue([(0, 1, "a"), (0, 2, "b")], limit=2)
     assert queue.is_cut
-    queue.add((5, "new"))
-    assert list(queue.merged([(2, "own"), (4, "later")])) == [(1, "a"), (2, "own"), (2, "b")]
+    queue.add((0, 5, "new"))
+    assert list(queue.merged([(0, 2, "own"), (0, 4, "later")])) == [
+        (0, 1, "a"),
+        (0, 2, "own"),
+        (0, 2, "b"),
+    ]
     queue.drop_first(2)
-    assert list(queue.merged([(2, "own"), (4, "later")])) == [(2, "own")]
+    assert list(queue.merged([(0, 2, "own"), (0, 4, "later")])) == [(0, 2, "own")]
 
 
 def test_a_queue_that_was_loaded_as_a_whole_is_not_cut() -> None:
     """An entry stands in it once."""
-    queue = Queue([(1, "a")], limit=2)
-    queue.add((1, "a"))
-    queue.add((0, "b"))
-    assert (queue.is_cut, queue.entries) == (False, [(0, "b"), (1, "a")])
+    queue = Queue([(0, 1, "a")], limit=2)
+    queue.add((0, 1, "a"))
+    queue.add((0, 0, "b"))
+    assert (queue.is_cut, queue.entries) == (False, [(0, 0, "b"), (0, 1, "a")])
     assert not Queue([], limit=0).is_cut
 
 

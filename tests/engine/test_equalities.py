@@ -34,6 +34,7 @@ from layby.store.api import Store
 from layby.store.memory import MemoryStore
 from layby.wire.answers import shown
 from layby.wire.decode import decode_data
+from layby.wire.json_values import read_error
 from tests.helpers import requests as r
 from tests.helpers.random_runs import (
     CHUNK,
@@ -363,13 +364,32 @@ def test_long_strict_scripts_are_equal(seed: int) -> None:
     assert_equal_every_way(script, cuts, settings=settings)
 
 
+def test_scripts_have_children() -> None:
+    """Runs that tasks start, also with another life, and that are cancelled with those tasks."""
+    modes: set[str] = set()
+    told: list[str] = []
+    with small("memory", SMALL) as world:
+        for seed in range(40):
+            world.reset()
+            for request, now in seeded_run_script(seed, 120, early=seed % 2 == 0):
+                world.send(request, now)
+                modes |= {wait.mode for wait in world.dump().waits.values()}
+            found = world.dump().promises.values()
+            children = (each for each in found if '"layby:parent"' in each.tags)
+            told += [str(read_error(each.value)) for each in children if not each.is_pending]
+    assert modes >= {"child", "child_any", "read", "any", "all", "end"}
+    assert any("has ended" in each for each in told)
+    assert any("which started it, was cancelled" in each for each in told)
+
+
 def test_strict_scripts_get_somewhere() -> None:
     """Tasks wait and finish, and internal promises exist and are refused to who would wait."""
     answers: set[tuple[str, int]] = set()
+    rare = {("task.suspend", 200), ("promise.register_listener", 422)}
     born: set[bool] = set()
     with small("memory", SMALL_STRICT) as world:
         for seed in range(40):
-            if seed >= 10 and ("task.suspend", 200) in answers:
+            if seed >= 10 and answers >= rare:
                 break
             world.reset()
             for request, now in seeded_run_script(seed, 120, early=True, settings=SMALL_STRICT):

@@ -22,11 +22,13 @@ ROOT = Path(__file__).parents[2]
 NAMES = (
     "approvals",
     "calls",
+    "child-runs",
     "deferring",
     "deploying",
     "errors",
     "fan-out",
     "graph",
+    "limits",
     "quickstart",
     "schedules",
     "security",

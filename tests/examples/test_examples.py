@@ -28,6 +28,13 @@ SAYS = {
         "somebody else says 90 %: 409 Already answered",
         "10 % discount, granted by the boss",
     ],
+    "child_runs.py": [
+        "trip-7~book~car: Failed",
+        "trip-7~book~flight: Completed",
+        "trip-7~book~hotel: Completed",
+        "FLIGHT-7, HOTEL-7, CAR-7",
+        "booked: car, flight, hotel",
+    ],
     "compensation.py": [
         "book: shipped for 20 EUR",
         "piano: shipped for 9000 EUR, approved by Ada",

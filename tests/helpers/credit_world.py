@@ -6,13 +6,29 @@ keeps its own books from the events alone, and compares them with those of `Cred
 """
 
 from dataclasses import dataclass, field
+from itertools import cycle
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
+from layby.core.commands import Take
+from layby.core.queue import TaskPlace
 from layby.worker import credit as real_credit
 
-IN_LINE_MS, RECENT_MS, LEND_MS, AHEAD, COOLING = 25, 20, 1_000, 64, 32
+IN_LINE_MS, RECENT_MS, LEND_MS, AHEAD, COOLING, EVERY = 25, 20, 1_000, 64, 32, 8
 """Written down again, so that a wrong number in the module is found."""
+
+
+Kinds = tuple[tuple[int, int], ...]
+"""Priorities and slots of the tasks that arrive, one after the other."""
+PLAIN: Kinds = ((0, 1),)
+MIXED: tuple[Kinds, ...] = (
+    ((0, 1), (5, 1), (0, 1), (-2, 1), (0, 1)),
+    ((0, 1), (0, 2), (0, 1), (0, 1), (0, 3)),
+    ((0, 1), (5, 2), (-1, 1), (0, 1), (2, 1), (0, 3), (5, 1)),
+    ((1, 1), (1, 1), (1, 1), (0, 2), (1, 1)),
+)
 
 
 class Broken(AssertionError):
@@ -29,13 +45,17 @@ class Job:
     """A task or a call, from its birth to its end."""
 
     place: int
+    priority: int = 0
+    slots: int = 1
     at: str = "ready"
     """ready, coming (in an answer), line, held, parked, ending, returning (in a release), gone."""
     contender: Any = None
     is_call: bool = False
     has_begun: bool = False
     is_known: bool = False
-    """Whether the worker has heard of it: in line here, or named as the oldest that is left."""
+    """Whether the worker has heard of it: in line here, or named as the first that is left."""
+    is_known_oldest: bool = False
+    """Or as the oldest that is left."""
     passed: int = 0
     """How many later ones have been granted a slot while it was on its way."""
     is_ending: bool = False
@@ -49,10 +69,17 @@ class Answer:
     """None for the standing take."""
     claims: list[Job]
     left: Job | None
+    """The one left that has the first turn."""
+    oldest: Job | None
     """The oldest that was left."""
 
     def __post_init__(self) -> None:
-        self.left_at = 0 if self.left is None else self.left.place
+        self.first_place = None if self.left is None else place_of(self.left)
+        self.oldest_place = None if self.oldest is None else place_of(self.oldest)
+        if self.oldest_place is not None and self.first_place != TaskPlace(
+            self.oldest_place.ready_at
+        ):
+            self.oldest_place = replace(self.oldest_place, priority=0)  # it is not told
 
 
 @dataclass(eq=False)
@@ -69,18 +96,33 @@ class Books:
     begun: list[int] = field(default_factory=list)
     cooling: int = 0
     orders: int = 0
+    turns: int = 0
+    """How many have been granted a slot."""
     lent_at: int = -LEND_MS
     """When one more than `max_parked` was last parked."""
     heard: int = 0
     """The number of the latest question that has been answered."""
 
 
+def place_of(job: Job) -> TaskPlace:
+    return TaskPlace(job.place, job.priority, job.slots)
+
+
+def is_early(job: Job, asked: Any) -> bool:
+    return (-job.priority, job.place) < (-asked.before_priority, asked.before)
+
+
 class World:
-    def __init__(self, slots: int, max_parked: int, module: Any = real_credit) -> None:
+    def __init__(
+        self, slots: int, max_parked: int, module: Any = real_credit, kinds: Kinds = PLAIN
+    ) -> None:
         self.module = module
+        self.kinds = cycle(kinds)
         self.credit = module.Credit(slots, max_parked)
         self.slots, self.max_parked = slots, max_parked
         self.now = 1_000
+        self.is_mixed = False
+        """Whether some have had a priority, or needed several slots."""
         self.is_open = True
         self.jobs: list[Job] = []
         self.inbox: list[Any] = []
@@ -110,52 +152,70 @@ class World:
 
     def look(self) -> None:
         self.grant()
-        older = self.credit.older()
-        if older is not None:
-            head = self.head()
-            demand(head is not None and older.before == head.place, "asks for the wrong ones")
-            demand(older.ahead == 0, "claims ahead beside what is older")
-            demand(0 < older.free <= self.room(), "asks for more than there is room for")
+        earlier = self.credit.earlier()
+        if earlier is not None:
+            demand(earlier.oldest or self.head() is not None, "asks for nobody")
+            self.check_before(earlier)
+            demand(earlier.ahead == 0, "claims ahead beside what is older")
+            demand(0 < earlier.free <= self.room(), "asks for more than there is room for")
             demand(self.is_open, "asks though it takes nothing")
-            self.send_ask(older)
+            self.send_ask(earlier)
         wanted, standing = self.credit.offer(), self.standing
         if standing is None or (standing.offer.free == 0 and wanted.free > 0):
             self.tell()
 
+    def check_before(self, ask: Any) -> None:
+        head = self.head()
+        wanted = (None, 0) if head is None else (head.place, head.priority)
+        demand((ask.before, ask.before_priority) == wanted, "asks for the wrong ones")
+        demand(self.is_turn_of_oldest() or not ask.oldest, "asks for the oldest out of turn")
+
+    def is_turn_of_oldest(self) -> bool:
+        return self.books.turns % EVERY == EVERY - 1
+
     def grant(self) -> None:
         before = self.room()
         granted = self.credit.grants()
-        demand(len(granted) <= max(0, before), "granted more than there was room for")
+        slots = sum(each.slots for each in granted)
+        demand(slots <= max(0, before), "granted more than there was room for")
         for contender in granted:
             job = next((each for each in self.at("line") if each.contender is contender), None)
             demand(job is not None, "granted a slot to what did not stand in line")
             assert job is not None
             self.check_turn(job)
+            self.books.turns += 1
             job.at = "held"
 
     def check_turn(self, granted: Job) -> None:
         """At most `slots` later ones are granted a slot before a task that the worker knows.
 
-        Known is what stands in line, and what an answer has named as the oldest left, from the
-        hearing of that answer on. Later is who has a later place. While the known one stands in
-        line, or is ready in the store and tasks are taken at all (it is open), not one later
-        contender is granted. While an answer to a question brings it, `slots` are, at most: another
-        answer may overtake that one and say that it is gone. Not counted is its way in the
-        answer to the standing take (nobody knows of that) and in a release; and what got lost
-        with an answer is new when it comes back.
+        Known is what stands in line, and what an answer has named as the first or the oldest left,
+        from the hearing of that answer on. Later is who has a later turn: every eighth time, who
+        has a later place. While the known one stands in line, or is ready in the store and tasks
+        are taken at all (it is open), not one later contender is granted. While an answer to a
+        question brings it, `slots` are, at most, in either order: another answer may overtake that
+        one and say that it is gone. Not counted is its way in the answer to the standing take
+        (nobody knows of that) and in a release; and what got lost with an answer is new when it
+        comes back.
         """
         for job in self.at("line", "ready", "coming"):
-            if job.is_known and self.is_earlier(job, granted):
+            is_known = job.is_known or job.is_known_oldest
+            if is_known and self.is_earlier(job, granted):
                 is_coming = any(job in each.claims for each in self.answers if each.ask)
-                job.passed += is_coming
-                demand(job.passed <= self.slots, f"passed by many: {job} by {granted}")
+                is_meant = job.is_known_oldest if self.is_turn_of_oldest() else job.is_known
+                job.passed += is_coming and is_meant
+                most = self.slots * (1 + self.is_mixed)
+                demand(job.passed <= most, f"passed by many: {job} by {granted}")
                 is_here = job.at == "line" or (job.at == "ready" and self.is_open)
                 demand(not is_here, f"passed: {job} by {granted}")
 
     def is_earlier(self, job: Job, granted: Job) -> bool:
         if job.at == "line":
-            return (job.place, job.order) < (granted.place, granted.order)
-        return job.place < granted.place
+            return (*self.turn(job), job.order) < (*self.turn(granted), granted.order)
+        return self.turn(job) < self.turn(granted)
+
+    def turn(self, job: Job) -> tuple[int, int]:
+        return (0 if self.is_turn_of_oldest() else -job.priority, job.place)
 
     def tell(self) -> None:
         if self.standing is not None:
@@ -172,11 +232,15 @@ class World:
         self.grant()
         head, room = self.head(), self.room()
         free = max(0, min(most, room)) if self.is_open else 0
-        ahead = self.ahead() if is_ahead and room <= free else 0
         ask = self.credit.ask(most, self.now if is_ahead else None)
-        demand(ask.free == free, f"free {ask.free}, not {free}")
-        is_older = head is not None and free > 0
-        demand(ask.before == (head.place if head and is_older else None), "wrong before")
+        is_more = self.is_mixed and free < ask.free <= room and free > 0
+        demand(ask.free == free or is_more, f"free {ask.free}, not {free}")
+        ahead = self.ahead() if is_ahead and room <= ask.free else 0
+        is_older = free > 0 and (head is not None or ask.oldest)
+        if is_older:
+            self.check_before(ask)
+        else:
+            demand(ask.before is None, "wrong before")
         demand(ask.ahead == (0 if is_older else ahead), f"ahead {ask.ahead}, not {ahead}")
         self.send_ask(ask)
 
@@ -185,10 +249,15 @@ class World:
     def arrive(self, number: int) -> None:
         """Some are older than others: they were given back elsewhere."""
         for _ in range(1 + number % 3):
-            self.jobs.append(Job(self.now - 5 * (number // 3)))
+            self.jobs.append(self.born(self.now - 5 * (number // 3)))
+
+    def born(self, place: int) -> Job:
+        priority, slots = next(self.kinds)
+        self.is_mixed = self.is_mixed or (priority, slots) != PLAIN[0]
+        return Job(place, priority, slots)
 
     def other(self, number: int) -> None:
-        for job in self.oldest()[: 1 + number % 2]:
+        for job in self.in_turn()[: 1 + number % 2]:
             job.at = "gone"
 
     def serve(self, number: int) -> None:
@@ -203,23 +272,51 @@ class World:
             for job in sent:
                 job.at = "ready"
         else:
-            self.answers.append(self.taken(sent, sent.free, sent.ahead, sent.before))
+            self.answers.append(self.taken(sent, sent))
 
     def wake(self, _: int = 0) -> None:
         """The store looks whether the standing take can be answered."""
         standing = self.standing
-        if standing is None or not standing.is_there or not self.oldest():
+        if standing is None or not standing.is_there:
             return
-        if standing.offer.free or standing.offer.in_line:
-            self.answers.append(self.taken(None, standing.offer.free, 0, None))
+        offer = standing.offer
+        answer = self.taken(None, real_credit.Ask(offer.free, oldest=offer.oldest))
+        take = Take("", "", "", (), 0, in_line=offer.in_line, left=offer.left, oldest=offer.oldest)
+        if answer.claims or take.has_news(answer.first_place, answer.oldest_place):
+            self.answers.append(answer)
             self.standing = None  # the worker asks anew when it hears; here: at once
 
-    def taken(self, ask: Any, free: int, ahead: int, before: int | None) -> Answer:
-        ready = [job for job in self.oldest() if before is None or job.place < before]
-        claims = ready[: free + (ahead if before is None else 0)]
+    def taken(self, ask: Any, asked: Any) -> Answer:
+        claims = self.oldest_for(asked) if asked.oldest else self.first_for(asked)
         for job in claims:
             job.at = "coming"
-        return Answer(ask, claims, next(iter(self.oldest()), None))
+        return Answer(ask, claims, *(next(iter(each), None) for each in self.left()))
+
+    def left(self) -> tuple[list[Job], list[Job]]:
+        return self.in_turn(), self.oldest()
+
+    def oldest_for(self, asked: Any) -> list[Job]:
+        found = self.oldest()[:1]
+        fits = [job for job in found if min(job.slots, self.slots) <= asked.free]
+        return [job for job in fits if asked.before is None or job.place < asked.before]
+
+    def first_for(self, asked: Any) -> list[Job]:
+        """Nobody passes one that needs more than is free."""
+        free, ahead, claims = asked.free, 0 if asked.before is not None else asked.ahead, []
+        for job in self.in_turn():
+            slots = min(job.slots, self.slots)
+            if slots <= free and (asked.before is None or is_early(job, asked)):
+                free -= slots
+            else:
+                free, ahead = 0, 0 if slots > 1 else ahead - 1
+                if ahead < 0 or slots > 1:
+                    break
+            claims.append(job)
+        return claims
+
+    def in_turn(self) -> list[Job]:
+        """In the order of turns; whatever is told of the oldest."""
+        return sorted(self.at("ready"), key=lambda job: (-job.priority, job.place))
 
     def oldest(self) -> list[Job]:
         return sorted(self.at("ready"), key=lambda job: job.place)
@@ -229,18 +326,22 @@ class World:
             self.heard(self.answers.pop(number % len(self.answers)))
 
     def heard(self, answer: Answer) -> None:
-        oldest_left = None if answer.left is None else answer.left_at
+        left = answer.first_place, answer.oldest_place
         if answer.ask is not None:
             self.books.asks.remove(answer.ask)
             self.credit.answered(answer.ask)
-            self.credit.heard(oldest_left, answer.ask)
+            self.credit.heard(*left, answer.ask)
             self.books.heard = max(self.books.heard, answer.ask.number)
         else:
-            self.credit.heard(oldest_left, self.module.NOTHING)
-        if answer.left is not None and answer.left.place == oldest_left:
+            self.credit.heard(*left, self.module.NOTHING)
+        if answer.left is not None and place_of(answer.left) == answer.first_place:
             answer.left.is_known = True
+        if answer.oldest is not None and answer.oldest_place is not None:
+            is_same = answer.oldest.place == answer.oldest_place.ready_at
+            answer.oldest.is_known_oldest = answer.oldest.is_known_oldest or is_same
         for job in answer.claims:
-            self.stand(job, job.place, self.module.Contender())
+            kind = {"priority": job.priority, "slots": job.slots}
+            self.stand(job, job.place, self.module.Contender(**kind))
 
     def lose(self, number: int) -> None:
         """The answer never comes; the store finds out, and the tasks are ready again."""
@@ -251,7 +352,8 @@ class World:
             self.books.asks.remove(answer.ask)
             self.credit.answered(answer.ask)
         for job in answer.claims:
-            job.at, job.place, job.is_known, job.passed = "ready", self.now, False, 0
+            job.at, job.place, job.passed = "ready", self.now, 0
+            job.is_known = job.is_known_oldest = False
 
     def start_run(self, number: int) -> None:
         self.ask(number % 4, is_ahead=number > 3)
@@ -314,8 +416,8 @@ class World:
         if job.is_ending:
             return False
         head = self.head()
-        is_last = len(self.at("held", "ending")) >= self.slots
-        is_no_more = is_last and head is not None and head.has_begun
+        unused = self.slots - self.used()
+        is_no_more = head is not None and head.has_begun and unused < self.needs(head)
         may = is_no_more or self.now - self.books.lent_at >= LEND_MS
         demand(self.credit.lend(self.now) is may, "lends its slot, or not, wrongly")
         if may and not is_no_more:
@@ -403,8 +505,14 @@ class World:
 
     # --- the books -----------------------------------------------------------------------
 
+    def needs(self, job: Job) -> int:
+        return min(job.slots, self.slots)
+
+    def used(self, *places: str) -> int:
+        return sum(map(self.needs, self.at(*(places or ("held", "ending")))))
+
     def room(self) -> int:
-        return self.slots - len(self.at("held", "ending")) - sum(a.free for a in self.books.asks)
+        return self.slots - self.used() - sum(a.free for a in self.books.asks)
 
     def is_full(self) -> bool:
         return self.parked() >= self.max_parked
@@ -413,7 +521,8 @@ class World:
         return sum(job.has_begun for job in self.at("line", "parked", "ending"))
 
     def head(self) -> Job | None:
-        return min(self.at("line"), key=lambda job: (job.place, job.order), default=None)
+        in_line = self.at("line")
+        return min(in_line, key=lambda job: (*self.turn(job), job.order), default=None)
 
     def ahead(self) -> int:
         """What may be claimed ahead now, whatever is on its way counted."""
@@ -427,10 +536,10 @@ class World:
         credit = self.credit
         claims = [job for job in self.at("line") if not (job.has_begun or job.is_call)]
         first = min((job.joined_at + IN_LINE_MS for job in claims), default=None)
-        free = max(0, self.room() - len(self.at("line"))) if self.is_open else 0
+        free = max(0, self.room() - self.used("line")) if self.is_open else 0
         mine = {
-            "held": len(self.at("held")),
-            "ending": len(self.at("ending")),
+            "held": self.used("held"),
+            "ending": self.used("ending"),
             "parked": self.parked(),
             "waiting": len(self.at("line")),
             "reserved": sum(ask.free for ask in self.books.asks),
@@ -442,7 +551,8 @@ class World:
         }
         its = {name: getattr(credit, name) for name in mine}
         demand(its == mine, f"{its} instead of {mine}")
-        demand(credit.offer().free == free, "offers something else than what is free")
+        offer = credit.offer()
+        demand(offer.oldest or offer.free == free, "offers something else than what is free")
         demand(credit.held <= self.slots, "more bodies than slots")
         for job in self.jobs:
             stand = "out" if job.at == "gone" else job.at
@@ -457,8 +567,14 @@ class World:
         """No room that is offered to nobody; only an answer that was overtaken is waited for."""
         if self.credit.room <= 0:
             return
-        if self.at("line"):
-            demand(self.is_overtaken(), "a slot is free, and who stands in line has to wait")
+        head, left = self.head(), self.credit.next_left
+        if self.is_turn_of_oldest():
+            left = self.credit.oldest_left
+        is_kept = left is not None and min(left.slots, self.slots) > self.credit.room
+        if head is not None:
+            is_kept = is_kept or self.needs(head) > self.credit.room
+            is_right = is_kept or self.is_overtaken()
+            demand(is_right, "a slot is free, and who stands in line has to wait")
         elif self.is_open:
             demand(self.credit.offer().free > 0, "a slot is free and offered to nobody")
 
@@ -477,7 +593,10 @@ class World:
         else:
             raise Broken("questions without end")
         ready, is_open = self.oldest(), self.is_open
-        demand(not (ready and is_open and self.credit.room > 0), "ready, and a slot is free")
+        room = self.credit.room
+        waiting = [*(ready if is_open else ()), *self.at("line")]
+        first = min(waiting, key=lambda job: (*self.turn(job), job.at != "line"), default=None)
+        demand(first is None or self.needs(first) > room, "ready, and its slots are free")
         demand(
             not (ready and is_open and self.at("line")) or self.credit.oldest_left is not None,
             "somebody stands in line, and nobody has heard of what is left",

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from layby.core import commands as c
 from layby.core import queries as q
 from layby.core.address import inbox_of, target_of
+from layby.core.children import Caller
 from layby.core.model import NEVER, life_id
 from layby.core.replies import PruneData
 from layby.core.resumption import TRIGGER_GROUP
@@ -54,6 +55,7 @@ _SHARED_KINDS = (
     *("finish",) * 9,
     *("fail",) * 3,
     *("defer",) * 4,
+    *("defer_until_child",),
     *("wake", "extend"),
     *("heartbeat",) * 3,
     *("leave",),
@@ -209,6 +211,8 @@ class _Writer:
                 after=tuple(before for before in names[:at] if self._chance(2)),
                 param=self._pick(_VALUES),
                 cleanup=at >= ordinary,
+                priority=self._pick((0, 0, 0, 0, 1, -1)),
+                slots=self._pick((1, 1, 1, 1, 2)),
             )
             for at, name in enumerate(names)
         )
@@ -220,7 +224,18 @@ class _Writer:
             nodes=nodes,
             timeout=max(0, timeout),
             take=self._maybe_take(),
+            caller=self._caller(),
+            life=self._pick((1, 1, 1, 2)),
         )
+
+    def _caller(self) -> Caller | None:
+        """Often nobody; else mostly a task of a run that somebody runs."""
+        tasks = self._state.tasks.items()
+        running = [key for key, each in tasks if each.state == "acquired" and ":" in key]
+        if not running or self._chance(3):
+            return None
+        task_id = self._known(running)
+        return Caller(task_id, self._version(task_id), detach=self._chance(5))
 
     def _rerun(self) -> c.RerunRun:
         """Mostly of a run that has ended, and mostly the life it should be."""
@@ -244,6 +259,7 @@ class _Writer:
             nodes=tuple(nodes),
             timeout=max(1, self._timeout() - self.now),
             param=self._pick(_VALUES),
+            caller=self._caller(),
         )
 
     def _has_node(self, run_id: str, life: int, name: str) -> bool:
@@ -264,6 +280,9 @@ class _Writer:
             embedded=self._chance(4),
             ahead=self._pick((0, 0, 0, 1, 2)),
             before=self._pick((None, None, None, None, self.now, self.now - 10)),
+            before_priority=self._pick((0, 0, 0, 1)),
+            oldest=self._chance(5),
+            slots=self._pick((0, 0, 1)),
             in_line=self._chance(4),
             begun=begun,
         )
@@ -331,6 +350,16 @@ class _Writer:
             root=self._verdict(),
             still_running=self._chance(4),
         )
+
+    def _defer_until_child(self) -> c.DeferTask:
+        """Of a task that has started one, if there is any; else as any other."""
+        notes = (each for each in self._state.waits.values() if each.is_child)
+        callers = [each for each in notes if self._state.tasks[each.awaiter].state == "acquired"]
+        if not callers:
+            return self._defer()
+        wait = self._pick(callers)
+        spec = r.trigger("PromiseSettled", id=wait.awaited)
+        return r.defer(wait.awaiter, self._version(wait.awaiter), spec)
 
     def _defer(self) -> c.DeferTask:
         task_id = self._task_in("acquired")

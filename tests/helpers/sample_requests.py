@@ -103,6 +103,12 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     "layby.task.extend": lambda p: {"id": f"{p}x", "exitId": "e", "timeout": 1000},
     "layby.task.fail": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
     "layby.task.block": lambda p: {"id": f"{p}x", "version": 1, "code": "v1", "why": "new"},
+    "layby.task.limit": lambda p: {"id": f"{p}x", "version": 1, "limits": ["api"]},
+    "layby.task.regain": lambda p: {"id": f"{p}x", "version": 1, "place": 1},
+    "layby.limit.set": lambda p: {"name": f"{p}l", "concurrency": 2, "rate": "10/min"},
+    "layby.limit.get": lambda p: {"name": f"{p}l"},
+    "layby.limit.delete": lambda p: {"name": f"{p}l"},
+    "layby.limit.list": lambda _: {},
     "layby.task.continue": lambda p: {"id": f"{p}x"},
     "layby.run.pin": lambda p: {"id": f"{p}x:y", "version": 1, "code": "v1"},
     "layby.task.annotate": lambda p: {
@@ -173,7 +179,7 @@ UNBOUNDED: Final = frozenset(
     for kind in SAMPLES
     if kind.endswith(
         (
-            *(".search", "run.list", "waiting.list", ".explain", ".stats", ".prune"),
+            *(".search", "run.list", "waiting.list", "limit.list", ".explain", ".stats", ".prune"),
             *("layby.schedule.create", "layby.schedule.start"),
         )
     )

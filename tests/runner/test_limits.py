@@ -1,6 +1,7 @@
 """Limits of tasks, end to end with the real Runner in virtual time."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -80,7 +81,9 @@ async def test_a_limit_may_follow_from_the_context() -> None:
 
 
 @virtual_test
-async def test_a_limit_is_changed_while_tasks_wait_for_it() -> None:
+async def test_a_limit_is_changed_while_tasks_wait_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     count = Counter()
 
     @task(limit="api")
@@ -92,6 +95,7 @@ async def test_a_limit_is_changed_while_tasks_wait_for_it() -> None:
         runs = [await runner.start(flow) for _ in range(4)]
         await asyncio.sleep(5)
         assert count.now == 0  # nobody has defined it
+        assert caplog.text.count("limit 'api', which is not defined: runner.limit('api', …)") == 1
         await runner.limit("api", concurrency=1)
         await asyncio.sleep(1)
         assert count.now == 1
@@ -162,7 +166,7 @@ async def test_a_failed_try_gives_its_permit_back_while_it_backs_off() -> None:
 
 @virtual_test
 async def test_what_a_function_says_is_checked() -> None:
-    @task(limit=lambda context: 7)
+    @task(limit=lambda context: cast("str", 7))
     async def call(context):
         raise AssertionError
 

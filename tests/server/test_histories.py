@@ -33,6 +33,8 @@ MET = {
     *((f"task.{verb}", 200) for verb in ("create", "fence", "release", "halt", "continue")),
 }
 """What happens often, or the clients do not get into each other's way at all."""
+MOST_ROUNDS = 8
+"""How they mix is up to the machine, so they go on until they have met all of that."""
 
 
 @pytest.fixture
@@ -97,8 +99,12 @@ def hammered(
         ]
 
         def strike() -> None:
-            together(*(partial(each.strike_all, names, times) for each in hammers))
-            settle_all(meeting.caller("last"), names, times)
+            for turn in range(MOST_ROUNDS):
+                some = names if turn == 0 else [f"{names[0]}again{turn}"]
+                together(*(partial(each.strike_all, some, times) for each in hammers))
+                settle_all(meeting.caller("last"), some, times)
+                if met(meeting) >= MET:
+                    break
             await_told(meeting)
             meeting.record.end()
 
@@ -109,10 +115,15 @@ def hammered(
             paced(meeting, calls, 5 * families, lambda: worker.leave(politely=False)),
             paced(meeting, calls, kills, lambda: killed(next(mortal))),
         )
-    assert {(call.kind, call.answer.status) for call in meeting.record.calls if call.answer} >= MET
+    assert met(meeting) >= MET
     judging.judge(meeting.record)
     assert kills or list(judging.told_twice(meeting.record)) == []
     assert_linear(meeting.record.calls)
+
+
+def met(meeting: Meeting) -> set[tuple[str, int]]:
+    """Which kinds were answered, and how."""
+    return {(call.kind, call.answer.status) for call in meeting.record.calls if call.answer}
 
 
 def assert_linear(calls: Iterable[Call]) -> None:

@@ -16,6 +16,7 @@ import layby
 from layby import (
     BlockingHandle,
     BlockingRunner,
+    ChildRun,
     Context,
     Run,
     Runner,
@@ -109,6 +110,9 @@ async def what_a_handle_returns(handle: TaskHandle) -> None:
     assert_type(await handle.checkpoint("stock", stock, "lamp"), list[int])
     assert_type(await handle.checkpoint("now", lambda: "noon"), str)
     assert_type(await handle.wait_for("promise"), Any)
+    assert_type(await handle.start("shipping", {"order": 7}), ChildRun)
+    assert_type(await handle.start(Workflow("shipping", tasks=[book]), detach=True), ChildRun)
+    await handle.start(7)  # type: ignore[arg-type]
     assert_type(handle.try_number, int)
     assert_type(current_handle(), TaskHandle)
     await handle.checkpoint("price", price)  # type: ignore[call-overload]

@@ -85,12 +85,13 @@ def test_no_count_looks_at_rows() -> None:
         assert isinstance(store, SqlStore)
         told = store._connection.execute(f"EXPLAIN QUERY PLAN {index_counts.COUNTS}", {"most": 9})
         plans = [row[3] for row in told.fetchall()]
-    *states, untaken, refused = [plan for plan in plans if "promises" in plan]
+    *states, untaken, refused, gated = [plan for plan in plans if "promises" in plan]
     assert len(states) == len(LIVING)
     for plan in states:
         assert plan.startswith("SEARCH promises USING COVERING INDEX promises_task_state")
     assert untaken.startswith("SEARCH promises USING INDEX promises_ready_names")
     assert refused.startswith("SEARCH promises USING INDEX promises_refused")  # there are few
+    assert gated.startswith("SEARCH promises USING COVERING INDEX promises_lanes")
 
 
 def test_the_wire_shows_counts_in_its_own_spelling(world: World) -> None:
@@ -108,4 +109,6 @@ def test_the_wire_shows_counts_in_its_own_spelling(world: World) -> None:
         "schedules": 0,
         "storeTimeAhead": 0,
         "triggersUntaken": 0,
+        "permitsHeld": 0,
+        "permitsAwaited": 0,
     }

@@ -118,6 +118,13 @@ def shape(indexes: Indexes) -> dict[str, Any]:
             found[name] = dict(index)
         elif isinstance(index, Groups):
             found[name] = {key: list(ids) for key, ids in index._ids.items()}
+        elif name in ("ready", "refused"):
+            found[name] = {
+                (key, inner): list(ids)
+                for key, lines in index.items()
+                for inner, ids in lines.items()
+                if list(ids)
+            }
         else:
             found[name] = {key: sorted(ids) for key, ids in index.items() if list(ids)}
     return found

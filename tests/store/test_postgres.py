@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from layby.clock import SystemClock
 from layby.core import commands as c
+from layby.core.footprint import Footprint
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
@@ -46,6 +47,26 @@ def opened(url: str) -> PostgresStore:
 def engine(url: str) -> Iterator[Engine]:
     with running(url) as engine:
         yield engine
+
+
+# --- pipelines ---------------------------------------------------------------------------
+
+
+def test_only_the_first_error_of_a_pipeline_is_told(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that follow from it are not logged: nobody could do anything about them."""
+    with closing(opened(url)) as store:
+        session = store._session
+        session.begin()
+        session.execute("SELECT 1 / 0")
+        for _ in range(100):  # their refusals come back while others are still being sent
+            session.execute(f"SELECT '{'x' * 100_000}'")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            session.commit()
+        session.roll_back()
+        assert store.load(Footprint(ids={"p"}), now=0).promises.get("p") is None
+    assert caplog.records == []
 
 
 # --- addresses ---------------------------------------------------------------------------
@@ -194,9 +215,9 @@ def text_of(statement: str | Bulk | Wide) -> str:
 
 
 def explained(connection: psycopg.Connection, statement: str) -> list[str]:
-    text = _positional(_named(statement) if ":" in statement else statement)
-    marks, numbers = text.count("%s"), count(1)
-    named = re.sub("%s", lambda _: f"${next(numbers)}", text)
+    text = _positional(statement) if "?" in statement else _named(statement)
+    numbers = count(1)
+    named, marks = re.subn(r"%s|%\(\w+\)s", lambda _: f"${next(numbers)}", text)
     connection.execute(f"PREPARE looked AS {named}".replace("%%", "%").encode())
     given = ", ".join(["NULL"] * marks)
     look = f"EXPLAIN EXECUTE looked{f'({given})' if marks else ''}"
@@ -223,6 +244,8 @@ PARTIAL = {
     "holders_living",
     "holders_gone",
     "holders_expiry",
+    "limits_next",
+    "limits_patterns",
     "promises_timeout",
     "promises_wake",
     "promises_tail",

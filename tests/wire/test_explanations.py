@@ -52,7 +52,7 @@ def tasks(draw: Any) -> Task:
         group,
         draw(st.sampled_from((None, "flow/t"))),
         draw(st.sampled_from((None, "node"))),
-        state,
+        state=state,
         pid="w1" if has_holder or state == "acquired" else None,
         holder="1" if has_holder else None,
         wake_at=draw(st.none() | times),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from layby.core.queue import TaskPlace
 from layby.worker.credit import (
     AHEAD,
     COOLING,
@@ -25,7 +26,7 @@ from layby.worker.credit import (
     Credit,
     Offer,
 )
-from tests.helpers.credit_world import CROWDED, EVENTS, FULL, World, schedule
+from tests.helpers.credit_world import CROWDED, EVENTS, FULL, MIXED, World, schedule
 
 events = st.tuples(st.sampled_from(EVENTS), st.integers(0, 7))
 full = st.tuples(st.sampled_from(FULL), st.integers(0, 7))
@@ -54,7 +55,35 @@ def test_long_schedules_keep_the_promises(part):
         World(slots, max_parked).play(played)
 
 
+@given(
+    slots=st.integers(1, 4),
+    max_parked=st.sampled_from((1, 2, 50)),
+    kinds=st.lists(st.tuples(st.integers(-2, 2), st.integers(1, 3)), min_size=1, max_size=6),
+    played=st.lists(events, max_size=100)
+    | st.lists(crowds, min_size=30, max_size=150)
+    | st.lists(full, min_size=30, max_size=100),
+)
+def test_any_schedule_of_priorities_and_slots_keeps_them(slots, max_parked, kinds, played):
+    """Nobody of the same or a lower priority passes, but every eighth turn is the oldest's; never
+    more slots than there are; whoever needs several gets them.
+    """
+    World(slots, max_parked, kinds=tuple(kinds)).play(played)
+
+
+@pytest.mark.parametrize("kinds", MIXED)
+def test_long_schedules_of_priorities_and_slots_keep_them(kinds):
+    for seed in range(200_000, 200_100):
+        slots, max_parked, played = schedule(Random(seed))
+        World(slots + 1, max_parked, kinds=kinds).play(played)
+
+
 # --- by example: who has a slot ----------------------------------------------------------
+
+
+def hear(credit, left, ask):
+    """An answer says since when the only task that is left has been ready."""
+    place = None if left is None else TaskPlace(left)
+    credit.heard(place, place, ask)
 
 
 def in_line(credit, place, now=0, **kind):
@@ -223,31 +252,31 @@ def test_a_slot_kept_for_an_answer_that_brings_nothing_is_free_again():
     body = in_line(credit, 5)
     assert credit.grants() == []
     credit.answered(ask)
-    credit.heard(None, ask)
+    hear(credit, None, ask)
     assert credit.grants() == [body]
 
 
 def test_a_lost_answer_frees_its_slots_and_says_nothing():
     credit = Credit(1)
-    credit.heard(3, NOTHING)
+    hear(credit, 3, NOTHING)
     ask = credit.ask(1, 0)
     credit.answered(ask)
-    assert (credit.room, credit.oldest_left) == (1, 3)
+    assert (credit.room, credit.oldest_left) == (1, TaskPlace(3))
 
 
 def test_a_slot_waits_for_what_is_older_in_the_store():
     credit = Credit(2)
     first, head = begun(credit), in_line(credit, 20)
-    credit.heard(10, NOTHING)
+    hear(credit, 10, NOTHING)
     assert credit.grants() == []
-    ask = credit.older()
+    ask = credit.earlier()
     assert ask is not None
     assert (ask.free, ask.ahead, ask.before) == (1, 0, 20)
-    assert credit.older() is None  # once
+    assert credit.earlier() is None  # once
     credit.leave(first)
     assert credit.ask(1, 0).before == 20  # so does the report
     credit.answered(ask)
-    credit.heard(None, ask)
+    hear(credit, None, ask)
     older = in_line(credit, 10)
     assert credit.grants() == [older]
     assert credit.waiting == 1
@@ -258,11 +287,11 @@ def test_an_answer_that_denies_it_lets_the_head_go():
     """Another worker was quicker: the slot was kept in vain, for one answer."""
     credit = Credit(1)
     head = in_line(credit, 20)
-    credit.heard(10, NOTHING)
-    ask = credit.older()
+    hear(credit, 10, NOTHING)
+    ask = credit.earlier()
     assert ask is not None
     credit.answered(ask)
-    credit.heard(30, ask)
+    hear(credit, 30, ask)
     assert credit.grants() == [head]
 
 
@@ -270,8 +299,8 @@ def test_an_answer_that_denies_it_lets_the_head_go():
 def test_no_slot_waits_for_what_is_no_older(left):
     credit = Credit(1)
     head = in_line(credit, 20)
-    credit.heard(left, NOTHING)
-    assert credit.older() is None
+    hear(credit, left, NOTHING)
+    assert credit.earlier() is None
     assert credit.grants() == [head]
 
 
@@ -280,10 +309,10 @@ def test_a_late_answer_denies_nothing():
     credit = Credit(3)
     early, late = credit.ask(1, 0), credit.ask(1, 0)
     credit.answered(late)
-    credit.heard(10, late)
+    hear(credit, 10, late)
     credit.answered(early)
-    credit.heard(None, early)
-    assert credit.oldest_left == 10
+    hear(credit, None, early)
+    assert credit.oldest_left == TaskPlace(10)
 
 
 def test_a_late_answer_may_tell_of_an_older_one():
@@ -291,42 +320,42 @@ def test_a_late_answer_may_tell_of_an_older_one():
     credit = Credit(3)
     early, late = credit.ask(1, 0), credit.ask(1, 0)
     credit.answered(late)
-    credit.heard(30, late)
+    hear(credit, 30, late)
     credit.answered(early)
-    credit.heard(10, early)
-    assert credit.oldest_left == 10
+    hear(credit, 10, early)
+    assert credit.oldest_left == TaskPlace(10)
 
 
 def test_what_was_asked_before_cannot_deny_what_the_standing_take_heard():
     credit = Credit(2)
     early = credit.ask(1, 0)
-    credit.heard(10, NOTHING)
-    credit.heard(None, early)
-    assert credit.oldest_left == 10
+    hear(credit, 10, NOTHING)
+    hear(credit, None, early)
+    assert credit.oldest_left == TaskPlace(10)
     late = credit.ask(1, 0)
-    credit.heard(None, late)
+    hear(credit, None, late)
     assert credit.oldest_left is None
 
 
 def test_what_an_overtaken_answer_may_bring_is_passed_by_as_many_as_there_are_slots():
     credit = Credit(2)
     first, second = begun(credit), begun(credit)
-    credit.heard(10, NOTHING)
+    hear(credit, 10, NOTHING)
     credit.leave(first)
     line = [in_line(credit, 20) for _ in range(4)]
-    slow = credit.older()  # its answer carries the task of 10
+    slow = credit.earlier()  # its answer carries the task of 10
     credit.leave(second)
-    quick = credit.older()
+    quick = credit.earlier()
     assert slow is not None
     assert quick is not None
     credit.answered(quick)
-    credit.heard(None, quick)
+    hear(credit, None, quick)
     for contender in line[:2]:
         assert credit.grants() == [contender]
         credit.leave(contender)
     assert credit.grants() == []
     credit.answered(slow)
-    credit.heard(None, slow)
+    hear(credit, None, slow)
     older = in_line(credit, 10)
     assert credit.grants() == [older, line[2]]
 
@@ -345,17 +374,17 @@ def test_while_somebody_stands_in_line_it_wants_to_hear_of_others_until_it_has()
     begun(credit)
     in_line(credit, 5)
     assert credit.offer() == Offer(0, in_line=True)
-    credit.heard(9, NOTHING)
+    hear(credit, 9, NOTHING)
     assert credit.offer() == Offer(0, in_line=False)
 
 
 def test_a_worker_that_stops_takes_nothing_but_its_bodies_go_on():
     credit = Credit(1)
     body = parked(credit)
-    credit.heard(3, NOTHING)
+    hear(credit, 3, NOTHING)
     credit.is_open = False
     credit.join_line(body, 5, 5)
-    assert (credit.offer(), credit.older()) == (Offer(), None)
+    assert (credit.offer(), credit.earlier()) == (Offer(), None)
     ask = credit.ask(1, 5)
     assert (ask.free, ask.ahead) == (0, 0)
     assert credit.grants() == [body]
@@ -513,7 +542,7 @@ def test_nothing_is_claimed_ahead_while_a_slot_waits_for_what_is_older():
     credit = Credit(1)
     short_bodies(credit, 5)
     in_line(credit, 20)
-    credit.heard(10, NOTHING)
+    hear(credit, 10, NOTHING)
     ask = credit.ask(1, 0)
     assert (ask.free, ask.ahead, ask.before) == (1, 0, 20)
 
@@ -529,7 +558,7 @@ def test_a_claim_that_stood_in_line_for_long_goes_back_and_keeps_its_place():
     assert (claim.slot_state, claim.place, credit.overdue_at) == (OUT, 3, 6 + IN_LINE_MS)
     credit.leave(running)
     assert credit.grants() == []
-    ask = credit.older()
+    ask = credit.earlier()
     assert ask is not None
     assert ask.before == young.place
 
@@ -540,8 +569,8 @@ def test_what_was_asked_before_cannot_deny_what_went_back():
     in_line(credit, 3)
     credit.overdue(IN_LINE_MS)
     credit.answered(ask)
-    credit.heard(None, ask)
-    assert credit.oldest_left == 3
+    hear(credit, None, ask)
+    assert credit.oldest_left == TaskPlace(3)
 
 
 def test_calls_and_resumed_bodies_never_go_back():
@@ -561,7 +590,7 @@ def test_after_something_went_back_nothing_is_claimed_ahead_for_some_bodies():
     in_line(credit, 0)
     credit.overdue(IN_LINE_MS)
     credit.leave(running)
-    credit.heard(None, credit.ask(0))  # somebody else has taken it
+    hear(credit, None, credit.ask(0))  # somebody else has taken it
     short_bodies(credit, COOLING - 1, now=IN_LINE_MS)
     ask = credit.ask(1, IN_LINE_MS)
     assert ask.ahead == 0

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from layby.worker import credit as real_credit
-from tests.helpers.credit_world import Broken, World, schedule
+from tests.helpers.credit_world import MIXED, PLAIN, Broken, World, schedule
 
 SOURCE = Path(real_credit.__file__).read_text(encoding="utf-8")
 
@@ -27,20 +27,19 @@ BUGS = {
         "self.slots - self.held - self.reserved - self.ending",
         "self.slots - self.held - self.reserved",
     ),
-    "one slot too many is granted": ("while self.room > 0:", "while self.room >= 0:"),
     "an answer frees nothing": ("self.reserved -= ask.free", "pass"),
     "a question of its own keeps no slot": ("self.reserved += free", "self.reserved += not before"),
     "a body in line that is ended counts no more": (
         "            self._leave_line(contender)\n        elif contender.slot_state is not PARKED:",
         "            self.leave(contender)\n        elif contender.slot_state is not PARKED:",
     ),
-    "a body that has cleaned up keeps its slot": ("self.ending -= 1", "pass"),
+    "a body that has cleaned up keeps its slot": ("self.ending -= contender.slots", "pass"),
     "a body that is ended while it holds its slot may park": (
         "if contender.slot_state is not HELD or contender.is_ending:",
         "if contender.slot_state is not HELD:",
     ),
     "who parks keeps the slot": (
-        "        self.held -= 1\n        self.parked += 1",
+        "        self.held -= contender.slots\n        self.parked += 1",
         "        self.parked += 1",
     ),
     "who is granted a slot is still parked": (
@@ -53,12 +52,12 @@ BUGS = {
     ),
     "one more than max_parked": ("self.parked >= self.max_parked", "self.parked > self.max_parked"),
     "a slot is lent to nobody who was parked": (
-        "is_last and head is not None and head.has_begun",
+        "head is not None and head.has_begun and unused < head.slots",
         "False",
     ),
     "a new task counts as one who was parked": (
-        "if is_last and head is not None and head.has_begun:",
-        "if is_last and head is not None:",
+        "if head is not None and head.has_begun and unused < head.slots:",
+        "if head is not None and unused < head.slots:",
     ),
     "slots are lent one after the other": ("        self._lent_at = now\n", ""),
     "a slot is lent too late": ("now - self._lent_at < LEND_MS", "now - self._lent_at <= LEND_MS"),
@@ -72,48 +71,51 @@ BUGS = {
     ),
     # turns
     "last come, first served": (
-        "heappush(self._line, (place, contender.number, contender))",
-        "heappush(self._line, (-place, contender.number, contender))",
+        "heappush(self._line, (-contender.priority, place, number, contender))",
+        "heappush(self._line, (-contender.priority, -place, number, contender))",
     ),
     "equals in any order": (
         "contender.place, contender.number, contender.joined_at = place, self._numbers, now",
         "contender.place, contender.number, contender.joined_at = place, -self._numbers, now",
     ),
     "a place that was left is taken for the new one": (
-        "if contender.slot_state is LINE and contender.number == number:",
-        "if contender.slot_state is LINE:",
+        "return contender.slot_state is LINE and contender.number == number",
+        "return contender.slot_state is LINE",
     ),
     "what is left in the store takes no part": (
-        "self.oldest_left < head.place",
-        "self.oldest_left < 0",
+        "return left is not None and (head is None",
+        "return False and (head is None",
     ),
     "a slot is kept for what is just as old": (
-        "self.oldest_left < head.place",
-        "self.oldest_left <= head.place",
+        "return place.turn < (-head.priority, head.place)",
+        "return place.turn <= (-head.priority, head.place)",
     ),
     "a slot is kept for what may not be taken": (
-        "return self.is_open and self.oldest_left is not None",
-        "return self.oldest_left is not None",
+        "left = self._left if self.is_open else None",
+        "left = self._left",
     ),
     "nobody asks for what is older": (
-        "if head is None or self.room <= 0 or not self._is_older_left(head):",
+        "if self.room <= 0 or (head is None and not is_for_oldest):",
         "if True:",
     ),
     "a slot that waits for older ones takes later ones": (
-        "return self._asked(free, before=head.place)",
-        "return self._asked(free)",
+        "return self._asked(free, before=head, oldest=is_for_oldest)",
+        "return self._asked(free, oldest=is_for_oldest)",
     ),
     "nobody wants to hear of what is left": (
-        "self.is_open and self._waiting > 0 and self.oldest_left is None",
-        "False",
+        "if left is None or is_kept_for:\n            return Offer(self.free, in_line=True,",
+        "if left is None or is_kept_for:\n            return Offer(self.free, in_line=False,",
     ),
     "any answer is believed": ("if ask.number > self._told:", "if True:"),
-    "a late answer is not listened to": ("elif oldest_left is not None:", "elif False:"),
+    "a late answer is not listened to": (
+        "elif next_left is not None and oldest_left is not None:",
+        "elif False:",
+    ),
     "what the standing take heard can be denied": ("is_news=ask.number == 0", "is_news=False"),
-    "what goes back is forgotten": ("self._note_left(contender.place, is_news=True)", "pass"),
+    "what goes back is forgotten": ("self._note_left(place, place, is_news=True)", "pass"),
     "what goes back can be denied by what was asked before": (
-        "self._note_left(contender.place, is_news=True)",
-        "self._note_left(contender.place, is_news=False)",
+        "self._note_left(place, place, is_news=True)",
+        "self._note_left(place, place, is_news=False)",
     ),
     "what an overtaken answer brings may be passed by any number": (
         "task.passed >= self.slots",
@@ -122,18 +124,21 @@ BUGS = {
     "a task on its way that never arrives": ("if first < task.number]", "]"),
     # what is asked for and offered
     "a closed worker takes": (
-        "max(0, min(most, self.room)) if self.is_open else 0",
-        "max(0, min(most, self.room))",
+        "max(0, min(wanted, self.room)) if self.is_open else 0",
+        "max(0, min(wanted, self.room))",
     ),
     "a closed worker offers": (
-        "max(0, self.room - self._waiting) if self.is_open else 0",
-        "max(0, self.room - self._waiting)",
+        "max(0, self.room - self._slots_waited_for) if self.is_open else 0",
+        "max(0, self.room - self._slots_waited_for)",
     ),
     "a slot is offered that somebody in line wants": (
-        "max(0, self.room - self._waiting)",
+        "max(0, self.room - self._slots_waited_for)",
         "max(0, self.room)",
     ),
-    "nothing is offered": ("return Offer(self.free,", "return Offer(0,"),
+    "nothing is offered": (
+        "            return Offer(self.free)\n        if left is None",
+        "            return Offer(0)\n        if left is None",
+    ),
     # ahead
     "claims ahead beside free slots": ("if now is None or self.room > free:", "if now is None:"),
     "claims ahead forget those in line": (
@@ -170,6 +175,95 @@ BUGS = {
     "what was granted goes back": ("self._claims.pop(contender, None)", "pass"),
 }
 
+MIXED_BUGS = {
+    # priorities
+    "priorities do not matter": (
+        "heappush(self._line, (-contender.priority, place, number, contender))",
+        "heappush(self._line, (0, place, number, contender))",
+    ),
+    "the lowest priority is first": (
+        "heappush(self._line, (-contender.priority, place, number, contender))",
+        "heappush(self._line, (contender.priority, place, number, contender))",
+    ),
+    "priorities in the store do not matter": (
+        "return place.turn < (-head.priority, head.place)",
+        "return place.ready_at < head.place",
+    ),
+    "asks without the priority of the head": (
+        "before.place, before.priority, oldest",
+        "before.place, 0, oldest",
+    ),
+    "what goes back loses its priority": (
+        "TaskPlace(contender.place, contender.priority, contender.slots)",
+        "TaskPlace(contender.place, 0, contender.slots)",
+    ),
+    "it is never the turn of the oldest": (
+        "return self._turns % EVERY == EVERY - 1 and self._is_mixed",
+        "return False",
+    ),
+    "it is the turn of the oldest too late": ("EVERY: Final = 8", "EVERY: Final = 9"),
+    "turns are not counted": ("            self._turns += 1\n", ""),
+    "the oldest in line has no turn": (
+        "if self._prior_waiting and self._is_turn_of_oldest:",
+        "if False:",
+    ),
+    "who came later is not among the oldest": (
+        "if self._by_age is not None:",
+        "if False:",
+    ),
+    "the oldest in the store has no turn": (
+        "return self.oldest_left if self._is_turn_of_oldest else self.next_left",
+        "return self.next_left",
+    ),
+    "asks for the first when it is the turn of the oldest": (
+        "self._asked(self.room, before=head, oldest=is_for_oldest)",
+        "self._asked(self.room, before=head)",
+    ),
+    "a report asks for the first when it is the turn of the oldest": (
+        "self._asked(free, before=head, oldest=is_for_oldest)",
+        "self._asked(free, before=head)",
+    ),
+    # several slots
+    "one slot too many is granted": (
+        "if head is None or head.slots > self.room:",
+        "if head is None or head.slots > self.room + 1:",
+    ),
+    "a body holds one slot": ("self.held += head.slots", "self.held += 1"),
+    "who parks releases one slot": (
+        "        self.held -= contender.slots\n        self.parked += 1",
+        "        self.held -= 1\n        self.parked += 1",
+    ),
+    "who ends releases one slot": (
+        "            self.held -= contender.slots\n        elif",
+        "            self.held -= 1\n        elif",
+    ),
+    "cleaning up counts as one slot": (
+        "self.ending += contender.slots",
+        "self.ending += 1",
+    ),
+    "who needs more than there are has its slots for nothing": (
+        "contender.slots = min(contender.slots, self.slots)",
+        "pass",
+    ),
+    "slots are not kept for a task in the store": (
+        "return left is not None and (head is None",
+        "return left is not None and left.slots <= self.room and (head is None",
+    ),
+    "slots are kept for a task that is gone": (
+        "if self._needed() > self.room and not self._is_in_doubt:",
+        "if self._needed() > self.room:",
+    ),
+    "it is asked again and again for a task that needs more": (
+        "        self._is_in_doubt = False\n        return",
+        "        return",
+    ),
+    "nobody wants to hear that it is gone": (
+        "if left is None or is_kept_for:",
+        "if left is None:",
+    ),
+}
+"""Those that only worlds with priorities, or with tasks of several slots, can show."""
+
 FEW, MANY = 150, 4_000
 """Schedules for each bug."""
 RARE = (
@@ -181,6 +275,9 @@ RARE = (
     "what an overtaken answer brings may be passed by any number",
     "a slot is offered that somebody in line wants",
     "cools down for too short",
+    "what goes back loses its priority",
+    "cleaning up counts as one slot",
+    "nobody wants to hear that it is gone",
 )
 """Bugs that few schedules show: they are looked for in the slow run."""
 
@@ -195,18 +292,19 @@ def module_of(source: str) -> ModuleType:
     return module
 
 
-def seed_that_shows(module: ModuleType, seeds: range) -> int | None:
+def seed_that_shows(module: ModuleType, seeds: range, *, is_mixed: bool = False) -> int | None:
     for seed in seeds:
         slots, max_parked, events = schedule(Random(seed))
+        kinds = MIXED[seed % len(MIXED)] if is_mixed else PLAIN
         try:
-            World(slots, max_parked, module).play(events)
+            World(slots + is_mixed, max_parked, module, kinds).play(events)
         except Broken:
             return seed
     return None
 
 
 def with_bug(name: str) -> ModuleType:
-    right, wrong = BUGS[name]
+    right, wrong = {**BUGS, **MIXED_BUGS}[name]
     assert right in SOURCE
     return module_of(SOURCE.replace(right, wrong))
 
@@ -220,7 +318,17 @@ def test_the_properties_find(name):
     assert seed_that_shows(with_bug(name), range(FEW)) is not None
 
 
+def test_without_a_bug_nothing_is_found_among_priorities_and_slots():
+    assert seed_that_shows(module_of(SOURCE), range(FEW), is_mixed=True) is None
+
+
+@pytest.mark.parametrize("name", [name for name in MIXED_BUGS if name not in RARE])
+def test_the_properties_of_priorities_and_slots_find(name):
+    assert seed_that_shows(with_bug(name), range(FEW), is_mixed=True) is not None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RARE)
 def test_the_properties_find_what_is_rare(name):
-    assert seed_that_shows(with_bug(name), range(MANY)) is not None
+    is_mixed = name in MIXED_BUGS
+    assert seed_that_shows(with_bug(name), range(MANY), is_mixed=is_mixed) is not None

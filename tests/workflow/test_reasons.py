@@ -153,6 +153,22 @@ TABLE: dict[str, tuple[Explanation, str, str]] = {
         "is ready, and waits for a free slot: 1 worker of group 'default' has its code",
         "a free slot of such a worker",
     ),
+    "it needs several slots": (
+        explained(replace(NODE, slots=3), workers=2, able_workers=2),
+        (
+            "is ready, and waits for 3 free slots of one worker: "
+            "2 workers of group 'default' have its code"
+        ),
+        "a free slot of such a worker",
+    ),
+    "others may have a higher priority": (
+        explained(replace(NODE, priority=-5), workers=1, able_workers=1),
+        (
+            "is ready, and waits for a free slot with priority -5, after tasks of a higher one: "
+            "1 worker of group 'default' has its code"
+        ),
+        "a free slot of such a worker",
+    ),
     "not due yet": (
         explained(replace(NODE, ready_at=160_000)),
         "is due in 1 min (1970-01-01 00:02:40 UTC)",

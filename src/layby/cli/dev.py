@@ -54,7 +54,7 @@ def dev(
     if module is None:
         asyncio.run(serve(loaded, tell, beside))
         return
-    code = LoadedCode(load_module(module), module, version=version_tag)
+    code = LoadedCode(load_module(module), module, version=version_tag, slots=slots)
     asyncio.run(_dev(loaded, code, slots, grace, version_tag))
 
 

@@ -106,7 +106,7 @@ class Inspection:
             named |= {each for task in tasks.values() for each in invariants.named_by(task)}
             state = self._near(named, promises, tasks)
             view = StateView(state, self._now)
-            for wait in (each for each in waits if not each.is_read):
+            for wait in (each for each in waits if not each.is_note):
                 view.waits_of[wait.awaiter].append(wait)
             yield from _violations(view, PER_ROW)
             progress(self.counts.promises.total(), total)

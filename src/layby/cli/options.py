@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from layby.cli.connection import find_place
 from layby.core.commands import Tags
+from layby.core.fields import MAX_PRIORITY
 from layby.engine.opening import shown
 from layby.errors import LaybyError
 from layby.wire import durations
@@ -68,6 +69,15 @@ slotted = click.option(
     show_default=True,
     type=click.IntRange(min=1),
     help="Task bodies that run at a time.",
+)
+
+
+prioritised = click.option(
+    "--priority",
+    default=0,
+    show_default=True,
+    type=click.IntRange(-MAX_PRIORITY, MAX_PRIORITY),
+    help="Of tasks that are ready, those of higher priority begin first.",
 )
 
 

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from layby.cli import showing
 from layby.core.commands import Tags
 from layby.core.model import Millis, Overlap, Promise, Schedule, Task
+from layby.core.schedules import priority as priority_of
 from layby.wire import durations, json_values
 from layby.workflow.moments import FOREVER
 from layby.workflow.reasons import short_id
@@ -74,6 +75,7 @@ def schedule_json(schedule: Schedule) -> dict[str, Any]:
         "catch_up": schedule.catch_up,
         "workflow": schedule.flow,
         "overlap": schedule.overlap,
+        "priority": priority_of(schedule),
         "skipped": schedule.skipped,
         "promise_id": schedule.promise_id,
         "promise_timeout_ms": _bounded(schedule.promise_timeout),
@@ -100,6 +102,8 @@ def schedule_fields(schedule: Schedule, now: Millis) -> Fields:
     if schedule.flow is not None:
         policy = overlap_option(schedule.overlap)
         yield "overlap", showing.plain(f"{policy}, {schedule.skipped} skipped so far")
+        if priority := priority_of(schedule):
+            yield "priority", str(priority)
         if schedule.catch_up:
             yield "catch up", showing.plain("every missed occurrence")
     if (timeout := _bounded(schedule.promise_timeout)) is not None:

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from layby.cli.options import (
     as_json,
     graced,
     json_or_text,
+    prioritised,
     reaching,
     slotted,
     version_tagged,
@@ -51,7 +53,6 @@ from layby.workflow import plan
 from layby.workflow.context import Context
 from layby.workflow.next_life import rows_of_life
 from layby.workflow.status import RunStatus, TaskExecution
-from layby.workflow.workflow import Workflow
 
 REFRESH_S = 0.2
 """How often the tasks are read while a person watches."""
@@ -94,6 +95,7 @@ Examples:
 )
 @click.option("--id", "run_id", help="The run's id; the same id is the same run.")
 @click.option("--deadline", type=DURATION, help="How long the run may take.")
+@prioritised
 @slotted
 @click.option("--group", default="default", show_default=True, help="Workers that share the run.")
 @click.option("--work", is_flag=True, help="Over a URL: run its tasks here as well.")
@@ -107,6 +109,7 @@ def run(
     given: tuple[str, ...],
     run_id: str | None,
     deadline: int | None,
+    priority: int,
     slots: int,
     group: str,
     grace: int,
@@ -147,7 +150,10 @@ def run(
     closer = _LoopCloser()
     try:
         with redirect_stdout(sys.stderr):  # stdout is for the result, whatever tasks print
-            result = closer.loop.run(_executed(runner, flow, context, run_id, seconds, view))
+            start = partial(
+                runner.start, flow, context, run_id=run_id, deadline=seconds, priority=priority
+            )
+            result = closer.loop.run(_executed(runner, start, view))
     except (RunFailed, RunCancelled) as error:
         closer.code = 1
         if as_json:
@@ -223,19 +229,14 @@ class _LoopCloser:
 
 
 async def _executed(
-    runner: Runner,
-    flow: Workflow | str,
-    context: Mapping[str, Any] | None,
-    run_id: str | None,
-    deadline: float | None,
-    view: "_RunView",
+    runner: Runner, start: Callable[[], Awaitable[Run]], view: "_RunView"
 ) -> Context:
     running = asyncio.current_task()
     assert running is not None
     stop_requested(running.cancel)
     await runner.__aenter__()
     try:
-        started = await runner.start(flow, context, run_id=run_id, deadline=deadline)
+        started = await start()
         try:
             return await view.follow(started)
         except RunFailed as failed:

@@ -11,7 +11,7 @@ import click
 from layby.cli import record_views, showing
 from layby.cli.connection import Place, ask, now_at
 from layby.cli.expected_replies import expect
-from layby.cli.options import DURATION, as_json, reaching
+from layby.cli.options import DURATION, as_json, prioritised, reaching
 from layby.cli.run import read_context
 from layby.cli.user_code import complete_files, find_flow, find_flow_or_name
 from layby.client.interface import Client
@@ -72,6 +72,7 @@ Examples:
 )
 @click.option("--catch-up", is_flag=True, help="Every missed occurrence counts, not the last only.")
 @click.option("--deadline", type=DURATION, help="How long after its occurrence a run may take.")
+@prioritised
 @click.option(
     "--overlap",
     type=click.Choice(list(OVERLAPS)),
@@ -91,6 +92,7 @@ def add(
     timezone: str,
     given: tuple[str, ...],
     deadline: int | None,
+    priority: int,
     overlap: str,
     group: str,
     *,
@@ -121,6 +123,7 @@ def add(
                 deadline=None if deadline is None else deadline / 1000,
                 overlap=OVERLAPS[overlap],
                 replace=replace,
+                priority=priority,
             )
         reply = await client.send(command)
         if reply.status in (400, 409):

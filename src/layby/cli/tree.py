@@ -23,6 +23,13 @@ from layby.core.queries import CountItems, SearchPromises
 from layby.core.replies import Explanation, ItemCounts
 from layby.wire import json_values
 from layby.workflow import plan
+from layby.workflow.child_states import (
+    MOST_CHILDREN,
+    ChildState,
+    caller_named,
+    child_states,
+    children_of,
+)
 from layby.workflow.next_life import LifeRows, rows_of_life
 from layby.workflow.reasons import mapped_name
 from layby.workflow.shape import Shape
@@ -38,6 +45,8 @@ from layby.workflow.status import (
 ORIGIN = "resonate:origin"
 PARENT = "resonate:parent"
 SCOPE = "resonate:scope"
+MOST_DRAWN: Final = 50
+"""Child runs whose own tasks are drawn."""
 
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 JOIN_STATES: Final = {
@@ -67,6 +76,7 @@ Examples:
   layby tree order-7             a run: each task below the last one it waits for
   layby tree order-7 --all       with the promises its tasks made
   layby tree order-7 --verbose   with where its tasks failed
+  layby tree order-7~ship~1      a child run; it is drawn below its parent's task as well
   layby tree hello-1             a call made by an SDK, and the calls below it"""
 )
 @click.argument("asked", metavar="ID")
@@ -92,11 +102,14 @@ async def _drawn(client: Client, asked: str, now: Millis, *, everything: bool) -
     run_id = plan.parse_root_id(about.promise.id) or (node and node.run_id)
     if run_id is not None and about.task is not None and about.task.is_ours:
         items = everything or is_below_join(about.promise.id)
-        rows = await run_rows(client, plan.root_id(run_id), items=items)
-        counts = await _counts(client, rows)
-        found = run_branches(rows, now, everything=everything, counts=counts)
+        family = FamilyTree(client, now, everything=everything, items=items)
+        found = await family.branches(run_id)
         is_whole = node is None and LIFE not in asked  # with all its lives
-        return found[plan.root_id(run_id) if is_whole else about.promise.id]
+        drawn = found[plan.root_id(run_id) if is_whole else about.promise.id]
+        parent = caller_named(about.promise) if node is None else None
+        if parent is not None:
+            drawn.told = f"{drawn.told}; child of {parent}"
+        return drawn
     return await _calls(client, about)
 
 
@@ -106,6 +119,61 @@ async def _counts(client: Client, rows: Iterable[Row]) -> dict[str, ItemCounts]:
     return {
         each: expect(await client.send(CountItems(id=each)), ItemCounts, each) for each in joins
     }
+
+
+# --- child runs --------------------------------------------------------------------------
+
+
+class FamilyTree:
+    """A run with the runs that its tasks have started, and those of their tasks in turn.
+
+    Of the first few their tasks are drawn as well.
+    """
+
+    def __init__(self, client: Client, now: Millis, *, everything: bool, items: bool) -> None:
+        self._client = client
+        self._items = items
+        self._now = now
+        self._everything = everything
+        self._left = MOST_DRAWN
+
+    async def branches(self, run_id: str) -> dict[str, Branch]:
+        """Every row of the run, each child below the task that started it."""
+        rows = await run_rows(self._client, plan.root_id(run_id), items=self._items)
+        counts = await _counts(self._client, rows)
+        found = run_branches(rows, self._now, everything=self._everything, counts=counts)
+        for child in await self._children(run_id):
+            branch = await self._branch(child)
+            for above in _callers(child, run_id, found):
+                above.children.append(branch)
+        return found
+
+    async def _children(self, run_id: str) -> list[ChildState]:
+        roots: list[Promise] = []
+        query = children_of(plan.root_id(run_id))
+        async for page, _ in pages(self._client, query, limit=MOST_CHILDREN):
+            roots += page
+        return child_states(roots, self._now)
+
+    async def _branch(self, child: ChildState) -> Branch:
+        root_id, detached = plan.root_id(child.run_id), "; detached" if child.detached else ""
+        if self._left == 0:
+            return Branch(root_id, child.state, f"{child.flow}{detached}")
+        self._left -= 1
+        drawn = (await self.branches(child.run_id))[root_id]
+        drawn.told += detached
+        return drawn
+
+
+def _callers(child: ChildState, run_id: str, found: Mapping[str, Branch]) -> list[Branch]:
+    """The task that started it, in each life that it ran in since; else the run itself."""
+    ids = {
+        node.life: branch
+        for key, branch in found.items()
+        if (node := plan.parse_node_id(key)) is not None
+        if node.task_id == child.task and node.life >= child.life
+    }
+    return list(ids.values()) or [found[plan.root_id(run_id)]]
 
 
 # --- a run -------------------------------------------------------------------------------
@@ -366,14 +434,20 @@ def _leave_out_tracebacks(top: Branch) -> None:
 
 def _rendered(top: Branch) -> Tree:
     drawn = Tree(_line(top, ""))
-    open_branches = [(top, drawn)]
+    open_branches = [(top, drawn, top.id)]
     while open_branches:
-        branch, place = open_branches.pop()
+        branch, place, run = open_branches.pop()
         if branch.traceback:
             place.add(Text(branch.traceback, "dim"))
-        drawn_below = [(child, place.add(_line(child, top.id))) for child in branch.children]
-        open_branches += drawn_below
+        for child in branch.children:
+            own = child.id if _is_other_run(child.id, run) else run
+            open_branches.append((child, place.add(_line(child, "" if own != run else run)), own))
     return drawn
+
+
+def _is_other_run(branch_id: str, run: str) -> bool:
+    run_id = plan.parse_root_id(branch_id)
+    return run_id is not None and run_id != plan.run_id_of(run)
 
 
 def _line(branch: Branch, top: str) -> Text:

@@ -21,6 +21,7 @@ from layby.runner.runner import Runner, check_can_serve
 from layby.server.signals import stop_requested
 from layby.store.postgres_address import is_postgres
 from layby.workflow.flow_program import FlowProgram
+from layby.workflow.turn_checks import check_fits
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def worker(
 ) -> None:
     """Run the tasks of MODULE for a server: its workflows, and its @task(rpc=…) functions."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    code = LoadedCode(load_module(module), module, group, version_tag)
+    code = LoadedCode(load_module(module), module, group, version_tag, slots)
     address = _checked(url or db or DEFAULT_URL)
     runner = Runner(
         address,
@@ -97,7 +98,12 @@ class LoadedCode:
     """The workflows and calls of a module."""
 
     def __init__(
-        self, module: ModuleType, name: str, group: str = "default", version: str | None = None
+        self,
+        module: ModuleType,
+        name: str,
+        group: str = "default",
+        version: str | None = None,
+        slots: int = 4,
     ) -> None:
         self._version = version
         self.flows, self.calls = flows_in(module), calls_in(module)
@@ -106,12 +112,13 @@ class LoadedCode:
                 f"{name} has nothing to run: write flow = Workflow('name', "
                 "tasks=[...]) or a @task(rpc='name') at its top"
             )
-        self._check(group)
+        self._check(group, slots)
 
-    def _check(self, group: str) -> None:
+    def _check(self, group: str, slots: int) -> None:
         """Refuses what a Runner would refuse, before connecting."""
         program = FlowProgram(cast("Client", None), random.random, self._version)
         for flow in self.flows:
+            check_fits(flow, slots, group)
             program.register(flow)
         self.codes = program.codes
         for call in self.calls:

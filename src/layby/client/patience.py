@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from layby.client.interface import Client
 from layby.core.commands import Command
@@ -25,9 +27,13 @@ def known(reply: Reply) -> Reply:
 
 async def send_until_answered(client: Client, request: Command | Query) -> Reply:
     """Send until the store answers. A failed batch wrote nothing, so resending is safe."""
+    return await until_answered(partial(client.send, request))
+
+
+async def until_answered(send: Callable[[], Awaitable[Reply]]) -> Reply:
     for pause in PAUSES:
         try:
-            return known(await client.send(request))
+            return known(await send())
         except StoreError as failure:
             logger.warning("the store does not answer, trying again: %s", failure)
         await asyncio.sleep(pause)

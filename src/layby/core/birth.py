@@ -1,11 +1,13 @@
 """How promises and their tasks come into being, and what their tags mean."""
 
 import msgspec
+from msgspec.structs import replace
 
 from layby.core import address
 from layby.core.draft import Draft
-from layby.core.fields import Tags, Value
+from layby.core.fields import MAX_PRIORITY, MAX_SLOTS, Tags, Value
 from layby.core.model import EMPTY, FAR, NEVER, Millis, NodeKind, Promise, Task, later, root_of
+from layby.core.resumption import TRIGGER_GROUP
 from layby.core.settlement import make_ready, settle_all
 
 _encoder = msgspec.json.Encoder()
@@ -21,11 +23,21 @@ KIND = "layby:kind"
 PLACEHOLDER = "layby:placeholder"
 KEEPS = "layby:keeps"
 """On a task that runs again: the same task in an earlier life, whose checkpoints it keeps."""
+PRIORITY = "layby:priority"
+"""On a node: its priority. On a root: that of its run, which is part of its nodes'."""
+SLOTS = "layby:slots"
+"""On a node: how many slots of its worker its body holds."""
 SCHEDULE = "resonate:schedule"
 AFTER = "layby:after"
 """On the root of a run that was queued: the roots it waits for, as a JSON list."""
 LIMITS = "layby:limits"
 """On a task of a run: names of the limits it runs under, as a JSON list."""
+PARENT = "layby:parent"
+"""On the root of a child run: the (first) root of the run that it belongs to."""
+CALLER = "layby:caller"
+"""On the root of a child run: the task that has started it."""
+DETACHED = "layby:detached"
+"""On the root of a child run: what ends its parent does not end it."""
 EXPIRED = "layby:expired"
 """On what is left of a pruned promise: when that was."""
 
@@ -39,6 +51,11 @@ def schedule_of(tags: str) -> str | None:
     return _tags.decode(tags).get(SCHEDULE) if f'"{SCHEDULE}":' in tags else None
 
 
+def run_priority_of(tags: str) -> int:
+    """Of a run, by the encoded tags of its root."""
+    return priority_of(_tags.decode(tags)) if f'"{PRIORITY}":' in tags else 0
+
+
 def awaited_runs(tags: str) -> tuple[str, ...]:
     """Of the root of a run that was queued: the roots it was to wait for."""
     return _ids.decode(_tags.decode(tags)[AFTER]) if f'"{AFTER}":' in tags else ()
@@ -50,6 +67,23 @@ def delay_of(tags: Tags) -> Millis | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(FAR))):
         return None
     return int(text) if int(text) <= FAR else None
+
+
+def priority_of(tags: Tags) -> int:
+    """What is not a priority counts as none."""
+    found = _whole(tags.get(PRIORITY, ""))
+    return found if found is not None and abs(found) <= 2 * MAX_PRIORITY else 0
+
+
+def slots_of(tags: Tags) -> int:
+    found = _whole(tags.get(SLOTS, ""))
+    return found if found is not None and 1 <= found <= MAX_SLOTS else 1
+
+
+def _whole(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    is_short = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MAX_SLOTS))
+    return int(text) if is_short else None
 
 
 def is_timer(tags: Tags) -> bool:
@@ -179,9 +213,13 @@ def _task(promise_id: str, tags: Tags) -> Task | None:
     if target is None:
         return None
     group = address.group_of(target)
-    kind: NodeKind | None = None
-    if group is not None:
-        kind = "root" if tags.get(KIND) == "root" else "node"
+    if group is None:
+        return Task(promise_id, target, None, tags.get(NAME))
+    kind: NodeKind = "root" if tags.get(KIND) == "root" else "node"
     task = Task(promise_id, target, group, tags.get(NAME), kind)
+    if kind == "root" or group == TRIGGER_GROUP:
+        return task
+    if PRIORITY in tags or SLOTS in tags:
+        task = replace(task, priority=priority_of(tags), slots=slots_of(tags))
     limits = tags.get(LIMITS)
-    return task if limits is None or kind != "node" else task.limited(_ids.decode(limits))
+    return task if limits is None else task.limited(_ids.decode(limits))

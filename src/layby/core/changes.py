@@ -164,6 +164,11 @@ class Changes(Struct, eq=False):
         self.earliest = min(self.earliest, at)
 
     @property
+    def heavy_gone(self) -> list[Task]:
+        """Tasks that need several slots and are no longer ready: slots may be kept for them."""
+        return [task for task in self.tasks.values() if task.slots > 1 and not task.is_ready]
+
+    @property
     def is_empty(self) -> bool:
         return not (
             self.promises

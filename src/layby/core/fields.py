@@ -10,6 +10,10 @@ MAX_NODES = 10_000
 MAX_CLAIMS = 100_000
 """Claims that one request names."""
 MAX_WAITS = 10_000
+MAX_PRIORITY = 100
+"""Of a run, and of a task beside that, up or down; what counts is their sum."""
+MAX_SLOTS = 1_000
+"""Slots that one body may hold."""
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tags = Annotated[dict[str, str], Meta(max_length=MAX_TAGS)]

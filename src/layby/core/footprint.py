@@ -40,6 +40,8 @@ class Footprint(Struct):
     takes: dict[TakeKey, int] = field(default_factory=dict)
     """How much room the takes that ask for the same tasks have."""
     take_count: int = 0
+    oldest: int = 0
+    """How many takes ask for the oldest task, whatever its priority."""
     ahead: int = 0
     """How many tasks all takes together may be handed ahead of their slots."""
     waiting: Sequence[Offer] = ()
@@ -76,8 +78,9 @@ class Footprint(Struct):
     until: Millis = 0
     """When the last one happens, if that is later than now."""
 
-    def expect(self, key: TakeKey, free: int, ahead: int) -> None:
+    def expect(self, key: TakeKey, free: int, ahead: int, *, oldest: bool = False) -> None:
         """A take will look at the queue."""
+        self.oldest += oldest
         self.takes[key] = self.takes.get(key, 0) + free
         self.take_count += 1
         self.ahead += ahead
@@ -94,6 +97,11 @@ class Footprint(Struct):
 
     def roots(self, per_take: int) -> int:
         return per_take * self.take_count + self.leaving
+
+    @property
+    def most_oldest(self) -> int:
+        """How many of the oldest, whatever their priorities, are looked at."""
+        return self.oldest + self.leaving + 1
 
     @property
     def refused(self) -> int:

@@ -52,8 +52,8 @@ class StateView:
 
     @property
     def waits(self) -> Iterator[Wait]:
-        """Without notes of what was read: nobody waits by them."""
-        return (wait for wait in self.state.waits.values() if not wait.is_read)
+        """Without notes of what was read or started: nobody waits by them."""
+        return (wait for wait in self.state.waits.values() if not wait.is_note)
 
     def is_over(self, promise_id: str) -> bool:
         """Past its deadline but not settled yet: what waits for the tick is not a violation."""
@@ -230,6 +230,18 @@ def what_was_read_is_there(view: StateView) -> Violations:
             yield f"promise {wait.awaited} is of the same tree as {wait.awaiter}, which has read it"
 
 
+def child_is_there(view: StateView) -> Violations:
+    """A run that a task has started stays while that task or its run is open."""
+    for wait in view.state.waits.values():
+        if not wait.is_child:
+            continue
+        child = view.state.tasks.get(wait.awaited)
+        if child is None or not child.is_root:
+            yield f"{wait.awaited} is not a run, but a child of {wait.awaiter}"
+        if not is_elsewhere(wait.awaited, wait.awaiter):
+            yield f"run {wait.awaited} is a child of {wait.awaiter}, which is of the same tree"
+
+
 # --- tasks -------------------------------------------------------------------------------
 
 
@@ -281,6 +293,15 @@ def ready_only_while_pending(view: StateView) -> Violations:
         is_open = task.state == "pending" and not task.is_kept and task.gate is None
         if is_open != (task.ready_at is not None):
             yield f"{task.state} task {task.id} has ready_at {task.ready_at}"
+
+
+def turns_are_of_nodes(view: StateView) -> Violations:
+    """Nothing else stands in line for slots."""
+    for task in view.state.tasks.values():
+        if (task.priority, task.slots) != (0, 1) and not task.is_node:
+            yield f"task {task.id}, which is not a node, has a priority or several slots"
+        if task.slots < 1:
+            yield f"task {task.id} needs {task.slots} slots"
 
 
 def tries_are_claims_that_began(view: StateView) -> Violations:
@@ -497,6 +518,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     internal_is_plain,
     awaiter_is_alive,
     what_was_read_is_there,
+    child_is_there,
     claim_only_while_acquired,
     halted_task_has_ttimeout,
     version_non_negative,
@@ -504,6 +526,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     count_equals_waits,
     clean_up_comes_last,
     ready_only_while_pending,
+    turns_are_of_nodes,
     tries_are_claims_that_began,
     waiting_since_while_waiting,
     refusals_are_of_nodes,

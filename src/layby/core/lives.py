@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from layby.core import birth, validate, values
+from layby.core import birth, children, validate, values
+from layby.core.children import Caller
 from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
@@ -53,13 +54,14 @@ class RerunRun(ById, frozen=True):
 
     `id` is the run's first root, `life` the number of the life to begin. Names, groups and params
     of nodes are those of their sources; `param` is that of the new root. `timeout`: how long after
-    now the life may take.
+    now the life may take. `caller`: the task whose run it is a child of.
     """
 
     life: Int64
     nodes: Annotated[tuple[NodeAgain, ...], Meta(max_length=MAX_NODES)] = ()
     timeout: Int64 = NEVER
     param: Value = NOTHING
+    caller: Caller | None = None
 
     @property
     def root_id(self) -> str:
@@ -80,10 +82,12 @@ class RerunRun(ById, frozen=True):
         into.ids.update((self.id, self.before_id, self.root_id))
         for node in self.nodes:
             into.ids.update((self.node_id(node.id), self.source_id(node)))
+        if self.caller is not None:
+            self.caller.footprint(into, self.root_id)
 
     def named_ids(self) -> Ids:
         """All others begin with the one named."""
-        return (self.id,)
+        return (self.id,) if self.caller is None else (self.id, *self.caller.named_ids())
 
     def problems(self) -> Problems:
         yield from validate.identifier(self.id, "Run ID")
@@ -92,6 +96,8 @@ class RerunRun(ById, frozen=True):
             yield "life must be 2 or more: the first is begun by starting the run"
         if self.timeout < 1:
             yield "timeout must be positive"
+        if self.caller is not None:
+            yield from self.caller.problems(self.id)
         if ":" in self.id:
             yield f"Run ID '{self.id}' must not contain ':' (it separates run and node)"
         dependencies = sum(len(node.after) for node in self.nodes)
@@ -114,12 +120,14 @@ class RerunRun(ById, frozen=True):
 
 @handles(RerunRun)
 def rerun(d: Draft, c: RerunRun) -> Reply:
+    if refusal := children.refusal(d, c.caller):
+        return refusal
     first = d.task(c.id)
     if first is None or not first.is_root:
         return refuse(404, f"Run '{c.id}' not found")
     existing = d.promise(c.root_id)
     if existing is not None:
-        return _existing(c, existing)
+        return _existing(d, c, existing)
     if why_not := _why_not(d, c, first):
         return refuse(409, f"It {why_not}")
     _end_what_is_left(d, c)
@@ -128,11 +136,16 @@ def rerun(d: Draft, c: RerunRun) -> Reply:
         root = d.task(earlier)
         assert root is not None
         d.put_task(root.followed_by(c.life))
+    children.begun(d, c.caller)
+    children.bind(d, c.caller, c.root_id)
     return ok(RunData(d.promises[c.root_id], created=True))
 
 
-def _existing(c: RerunRun, life: Promise) -> Reply:
+def _existing(d: Draft, c: RerunRun, life: Promise) -> Reply:
     """Somebody, maybe this caller, has begun this life: it is theirs if they asked for the same."""
+    if c.caller is not None:
+        children.bind(d, c.caller, c.root_id)
+        return ok(RunData(life, created=False))
     is_same = (life.param, life.timeout_at) == (
         birth.encoded(c.param),
         deadline(life.created_at, c.timeout),
@@ -165,7 +178,7 @@ def _why_not(d: Draft, c: RerunRun, first: Task) -> str | None:
 def _end_what_is_left(d: Draft, c: RerunRun) -> None:
     """What a tick would do in a moment: the run is over, so its nodes are over."""
     ids = dict.fromkeys((c.before_id, *map(c.source_id, c.nodes)))
-    settle_all(d, list(_ending(d, c.before_id, ids)))
+    settle_all(d, list(_ending(d, c.before_id, ids)), by="its run")
 
 
 def _ending(d: Draft, root_id: str, ids: dict[str, None]) -> Iterator[Promise]:
@@ -182,12 +195,15 @@ def _ending(d: Draft, root_id: str, ids: dict[str, None]) -> Iterator[Promise]:
 def _create(d: Draft, c: RerunRun) -> None:
     before = d.promise(c.before_id)
     assert before is not None
-    timeout_at, param = deadline(d.now, c.timeout), birth.encoded(c.param)
+    timeout_at = children.capped(d, c.caller, deadline(d.now, c.timeout))
+    param = birth.encoded(c.param)
     awaited: list[Awaited] = [
         (c.node_id(node.id), "end" if node.cleanup else "all") for node in c.nodes
     ]
     root_tags = _tags(before.tags)
     root_tags.pop(birth.AFTER, None)  # it does not queue again
+    if c.caller is not None:
+        root_tags = children.without_caller(root_tags) | c.caller.tags
     create_after(d, c.root_id, timeout_at, param, root_tags, d.now, awaited)
     for node in c.nodes:
         source = d.promise(c.source_id(node))

@@ -26,7 +26,7 @@ MAX_AWAITED: Final = 64
 PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
 TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
 Standing = Literal["alive", "lost", "left"]
-WaitMode = Literal["any", "all", "both", "end", "read", "below"]
+WaitMode = Literal["any", "all", "both", "end", "read", "child", "child_any", "below"]
 NodeKind = Literal["root", "node", "join"]
 MessageKind = Literal["execute", "unblock", "lost"]
 Overlap = Literal["allow", "skip", "queue_one"]
@@ -65,6 +65,12 @@ def life_root_of(promise_id: str) -> str:
         return root
     end = promise_id.find(":", len(root) + 1)
     return promise_id if end < 0 else promise_id[:end]
+
+
+def life_number(life_root: str) -> int:
+    """Which life of its run this root is of."""
+    number = life_root.partition(f":{LIFE}")[2]
+    return int(number) if number.isdecimal() else 1
 
 
 _deadlines = json.Decoder(dict[str, Millis])
@@ -170,6 +176,10 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     """The layby group of the target; None for tasks that are dispatched by `execute`."""
     name: str | None = None
     kind: NodeKind | None = None
+    priority: int = 0
+    """Of a node: of those that are ready, one of higher priority begins first."""
+    slots: int = 1
+    """Of a node: how many slots of its worker its body holds."""
     state: TaskState = "pending"
     version: int = 0
     pid: str | None = None
@@ -572,8 +582,11 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     or for a node that cleans up: it lasts until the body of the awaited task has ended.
     *read* neither counts nor wakes: the body has awaited a promise of another tree, and reads it
     again whenever it is replayed or tried again, so that promise is not pruned before the task
-    has ended. *below* neither counts nor wakes either: the awaiter is a join, which ends with the
-    task that it was made for.
+    has ended. *child* neither counts nor wakes either: the awaited root is a run that the awaiter
+    has started, or the run of the task that did. What cancels the awaiter cancels it, and it is not
+    pruned before the awaiter has ended. *child_any* is such a run that its caller also waits for.
+    *below* neither counts nor wakes: the awaiter is a join, which ends with the task it was made
+    for.
     """
 
     awaited: str
@@ -586,7 +599,7 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def wakes(self) -> bool:
-        return self.mode in ("any", "both")
+        return self.mode in ("any", "both", "child_any")
 
     @property
     def is_for_end(self) -> bool:
@@ -597,9 +610,18 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
         return self.mode == "read"
 
     @property
+    def is_child(self) -> bool:
+        return self.mode in ("child", "child_any")
+
+    @property
+    def is_note(self) -> bool:
+        """Nobody waits by it."""
+        return self.mode in ("read", "child")
+
+    @property
     def holds_up(self) -> bool:
         """Whether the awaiter cannot go on before the awaited has settled, or one like it."""
-        return self.mode not in ("read", "below")
+        return self.mode not in ("read", "child", "below")
 
 
 class Listener(Struct, frozen=True, array_like=True, gc=False):

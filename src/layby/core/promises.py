@@ -305,6 +305,9 @@ def add_wait(d: Draft, awaited: str, awaiter: str) -> None:
     stored = d.rows.wait(awaited, awaiter)
     if stored is not None and stored.is_for_end:
         return
+    if stored is not None and stored.is_child:
+        d.wait(Wait(awaited, awaiter, "child_any"))
+        return
     counts = stored is not None and stored.counts
     d.wait(Wait(awaited, awaiter, "both" if counts else "any"))
 

@@ -1,13 +1,34 @@
 """The ready tasks that a batch may hand out, as far as they were loaded."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
 
 from layby.core.codes import fits
 from layby.core.model import Codes, HeldKey, Millis, Task
 
-Entry = tuple[Millis, str]
-"""Since when a task is ready, and its id."""
+Entry = tuple[int, Millis, str]
+"""The negative priority of a task, since when it is ready, and its id: in the order of turns."""
+
+Dated = tuple[Millis, str]
+"""The time of something, and its id."""
+
+Turn = tuple[int, Millis]
+"""The order in which tasks begin: of higher priority first, then the oldest."""
+
+
+class TaskPlace(Struct, frozen=True, rename="camel"):
+    """Where a ready task stands, and how many slots of a worker it needs at once."""
+
+    ready_at: Millis
+    priority: int = 0
+    slots: int = 1
+
+    @property
+    def turn(self) -> Turn:
+        return (-self.priority, self.ready_at)
+
 
 TakeKey = tuple[str, tuple[str, ...], str, Codes]
 """Group, names, prefix and codes: takes for the same tasks share one look at the queue."""
@@ -26,13 +47,26 @@ def is_for(key: TakeKey, task: Task) -> bool:
     return is_known and task.id.startswith(prefix) and fits(task.refused, codes)
 
 
-def is_early(ready_at: Millis, before: Millis | None) -> bool:
-    """Whether a take that asks for what was ready `before` may have it in a free slot."""
-    return before is None or ready_at < before
+def place_of(task: Task) -> TaskPlace:
+    return TaskPlace(task.ready_at or 0, task.priority, task.slots)
+
+
+def entry_of(task: Task) -> Entry:
+    return (-task.priority, task.ready_at or 0, task.id)
+
+
+def by_age(entry: Entry) -> Entry:
+    """Its entry in a queue in which priorities do not matter."""
+    return (0, entry[1], entry[2])
+
+
+def is_early(turn: Turn, before: Turn | None) -> bool:
+    """Whether a take that asks for what comes `before` a turn may have it in a free slot."""
+    return before is None or turn < before
 
 
 class Queue:
-    """Ready tasks for takes that ask for the same, oldest first; no more than can be handed out.
+    """Ready tasks for takes that ask for the same, in order; no more than can be handed out.
 
     An entry goes stale when its task moves on: readers must compare it with the row.
     """
@@ -64,32 +98,59 @@ class Queue:
         if self.entries[at : at + 1] != [entry]:
             self.entries.insert(at, entry)
 
+    def replace(self, entries: Iterable[Entry], end: Entry | None) -> None:
+        self.entries, self.end = sorted(entries), end
+
     def drop_first(self, count: int) -> None:
         del self.entries[:count]
 
     def merged(self, own: Sequence[Entry]) -> Iterator[Entry]:
-        """In order of time, as far as the queue was loaded; among equals, `own` come first."""
+        """In order, as far as the queue was loaded; among equals, `own` come first."""
         at = 0
         for entry in self.entries:
             if self.end is not None and entry > self.end:
                 break
-            while at < len(own) and own[at][0] <= entry[0]:
+            while at < len(own) and own[at][:2] <= entry[:2]:
                 yield own[at]
                 at += 1
             yield entry
         for entry in own[at:]:
-            if self.end is None or entry[0] <= self.end[0]:
+            if self.end is None or entry[:2] <= self.end[:2]:
                 yield entry
 
 
-class Ready(tuple[Queue, Queue, Queue]):
+def queues_of(
+    by_priority: Mapping[int, Sequence[Dated]], nodes: int, oldest: int
+) -> tuple[Queue, Queue]:
+    """The first ready nodes in the order of turns, and the oldest of them all.
+
+    `by_priority`: of each, the oldest `nodes`, in order. If no node has a priority, the second
+    queue is empty: the first says the same.
+    """
+    entries = sorted(
+        (-priority, ready_at, task_id)
+        for priority, found in by_priority.items()
+        for ready_at, task_id in found
+    )
+    in_order = Queue(entries[:nodes], nodes)
+    if not entries or entries[0][0] == entries[-1][0] == 0:
+        return in_order, Queue()
+    return in_order, Queue(sorted(map(by_age, entries))[:oldest], oldest)
+
+
+class Ready(tuple[Queue, Queue, Queue, Queue]):
     """The nodes and the roots that takes of one key may be handed.
 
     Nodes that other code has refused are apart: few of them are handed out at a time, and they must
-    not stand in front of the others.
+    not stand in front of the others. `oldest` has the oldest of `nodes` once more, by age alone; it
+    is empty while no node has a priority, since then `nodes` are in that order.
     """
 
     __slots__ = ()
+
+    @classmethod
+    def of(cls, nodes: Queue, roots: Queue, refused: Queue, oldest: Queue | None = None) -> "Ready":
+        return cls((nodes, roots, refused, Queue() if oldest is None else oldest))
 
     @property
     def nodes(self) -> Queue:
@@ -102,6 +163,34 @@ class Ready(tuple[Queue, Queue, Queue]):
     @property
     def refused(self) -> Queue:
         return self[2]
+
+    @property
+    def oldest(self) -> Queue:
+        return self[3]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether nodes have priorities, as far as they were loaded."""
+        nodes = self.nodes.entries
+        return bool(self.oldest.entries or (nodes and (nodes[0][0] or nodes[-1][0])))
+
+    def by_age(self) -> Queue:
+        """The nodes by age; if all that were loaded as the oldest are gone, those that are left."""
+        if self.oldest.entries:
+            return self.oldest
+        return Queue(sorted(map(by_age, self.nodes.entries))) if self.is_mixed else self.nodes
+
+    def add(self, task: Task) -> None:
+        """A task that became ready within this batch."""
+        queue, entry = self.queue_of(task), entry_of(task)
+        queue.add(entry)
+        if queue is not self.nodes:
+            return
+        if self.oldest.entries:
+            self.oldest.add(by_age(entry))
+        elif task.priority:
+            end = None if queue.end is None else by_age(queue.end)
+            self.oldest.replace(map(by_age, queue.entries), end)
 
     def queue_of(self, task: Task) -> Queue:
         if task.is_root:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from layby.core.limit import Limit
 from layby.core.model import EMPTY, Holder, Message, Millis, Promise, PromiseState, Schedule, Task
+from layby.core.queue import TaskPlace
 
 
 class Reply(Struct, frozen=True):
@@ -119,7 +120,9 @@ class Claim(Struct, frozen=True):
 class TakeData(Struct, frozen=True):
     """`again`: nothing more to hand out now, but the queue changed under the take: ask again.
 
-    `oldest_left`: since when the oldest ready node left for this worker has been waiting.
+    `oldest_left`: since when the oldest ready node left for this worker has been waiting, and
+    `oldest_slots`: how many slots it needs, if several. `next_left`: the place of the one left
+    whose turn is first, unless that is the oldest, without a priority, and needs one slot.
     `look_at`: when to look again for a blocked task that this worker may try then.
     """
 
@@ -127,6 +130,20 @@ class TakeData(Struct, frozen=True):
     again: bool = False
     oldest_left: Millis | None = None
     look_at: Millis | None = None
+    oldest_slots: int | None = None
+    next_left: TaskPlace | None = None
+
+    @property
+    def oldest_place(self) -> TaskPlace | None:
+        """Of the oldest that is left; its priority is not told."""
+        if self.oldest_left is None:
+            return None
+        return TaskPlace(self.oldest_left, slots=self.oldest_slots or 1)
+
+    @property
+    def next_place(self) -> TaskPlace | None:
+        """Of the one left whose turn is first."""
+        return self.next_left or self.oldest_place
 
 
 class FinishData(Struct, frozen=True):
@@ -182,6 +199,8 @@ class RunData(Struct, frozen=True):
     promise: Promise
     created: bool
     taken: TakeData = TakeData()
+    lives: int | None = None
+    """How many it has had, if more than one; the promise is that of the first."""
 
 
 class JoinData(Struct, frozen=True):

@@ -308,7 +308,12 @@ class Rows:
             return
         for key, ready in self.ready.items():
             if is_for(key, task):
-                ready.queue_of(task).add((task.ready_at, task.id))
+                ready.add(task)
+
+    def queued_ids(self) -> set[str]:
+        """The tasks in all queues that were loaded."""
+        queues = (queue for each in self.ready.values() for queue in each)
+        return {task_id for queue in queues for _, _, task_id in queue.entries}
 
     def come(self, key: TakeKey, free: int) -> None:
         """A take has its turn now, whatever the result: nothing is reserved for it any longer."""

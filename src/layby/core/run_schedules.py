@@ -35,6 +35,7 @@ class CreateRunSchedule(ScheduleCommand, frozen=True):
     `timeout`: how long after its occurrence a run may take. Without `catch_up` only the latest
     of several missed occurrences has a run. `overlap`: what becomes of an occurrence while an
     earlier run is open. `replace`: whether it takes the place of a different one of the same id.
+    `priority`: of its runs.
     """
 
     cron: str
@@ -47,6 +48,7 @@ class CreateRunSchedule(ScheduleCommand, frozen=True):
     catch_up: bool = False
     overlap: str = "allow"
     replace: bool = False
+    priority: Int64 = 0
 
     def footprint(self, into: Footprint) -> None:
         super().footprint(into)
@@ -186,7 +188,7 @@ def _wanted(c: CreateRunSchedule, now: Millis, next_run_at: Millis) -> Schedule:
         promise_id=RUN_OF_SCHEDULE,
         promise_timeout=c.timeout,
         promise_param=birth.encoded(c.param),
-        promise_tags=birth.encoded(runs.tags_of(c.group, c.name, "root")),
+        promise_tags=birth.encoded(runs.root_tags(c)),
         created_at=now,
         next_run_at=next_run_at,
         timezone=c.timezone,

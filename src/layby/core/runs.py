@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from layby.core import birth, validate
+from layby.core import birth, children, validate
 from layby.core.address import target_of
+from layby.core.children import Caller
 from layby.core.draft import Draft
 from layby.core.fields import MAX_NODES, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.kinds import ById, Ids, Problems, Sender, declare, handles
 from layby.core.limit import limit_names
-from layby.core.model import NEVER, Millis, Wait, WaitMode, deadline
+from layby.core.model import NEVER, Millis, Promise, Wait, WaitMode, deadline, life_id
 from layby.core.replies import Reply, RunData, ok, refuse
 from layby.core.takes import Take, take_next
 
@@ -35,6 +36,7 @@ class Node(Struct, frozen=True, rename="camel"):
     """One vertex of a run: runs after all of `after` have settled, whatever their outcome.
 
     `cleanup`: it runs after the bodies of all nodes without this mark have ended as well.
+    `priority` is added to that of the run. `slots`: how many of its worker's its body holds.
     """
 
     id: str
@@ -43,6 +45,8 @@ class Node(Struct, frozen=True, rename="camel"):
     group: str | None = None
     param: Value = NOTHING
     cleanup: bool = False
+    priority: Int64 = 0
+    slots: Int64 = 1
     limits: tuple[str, ...] = ()
     """Limits that it runs under, if they are known before its context is."""
 
@@ -59,7 +63,9 @@ Nodes = Annotated[tuple[Node, ...], Meta(max_length=MAX_NODES)]
 class StartRun(ById, frozen=True):
     """Create the root and all nodes at once; an existing run is answered as it is.
 
-    `timeout`: how long after now the run may take.
+    `timeout`: how long after now the run may take. `priority`: of all its nodes; what a node has of
+    its own is added. `caller`: the task that starts it, as a child of its run. Of a child that
+    exists, `life` is the latest life that the caller has heard of.
     """
 
     name: str
@@ -68,11 +74,16 @@ class StartRun(ById, frozen=True):
     timeout: Int64 = NEVER
     param: Value = NOTHING
     take: Take | None = None
+    priority: Int64 = 0
+    caller: Caller | None = None
+    life: Int64 = 1
 
     def footprint(self, into: Footprint) -> None:
-        into.ids.add(self.id)
+        into.ids.update((self.id, self.life_id))
         into.ids.update(self.node_id(node.id) for node in self.nodes)
         into.limits.update(each for node in self.nodes for each in node.limits)
+        if self.caller is not None:
+            self.caller.footprint(into, self.life_id)
         if self.take is not None:
             self.take.footprint(into)
 
@@ -80,12 +91,18 @@ class StartRun(ById, frozen=True):
     def asks(self) -> Take | None:
         return self.take
 
+    @property
+    def life_id(self) -> str:
+        return life_id(self.id, self.life)
+
     def node_id(self, node: str) -> str:
         return f"{self.id}:{node}"
 
     def named_ids(self) -> Ids:
         """Nodes have ids that begin with the one named."""
         yield self.id
+        if self.caller is not None:
+            yield from self.caller.named_ids()
         if self.take is not None:
             yield from self.take.named_ids()
 
@@ -94,21 +111,38 @@ class StartRun(ById, frozen=True):
         yield from plan_problems(self, self.id)
         if self.take is not None:
             yield from self.take.problems()
+        if self.caller is not None:
+            yield from self.caller.problems(self.id)
         if self.timeout < 1:
             yield "timeout must be positive"
+        if self.life < 1:
+            yield "life must be 1 or more"
         if ":" in self.id:
             yield f"Run ID '{self.id}' must not contain ':' (it separates run and node)"
 
 
 @handles(StartRun)
 def start(d: Draft, c: StartRun) -> Reply:
+    if refusal := children.refusal(d, c.caller):
+        return refusal
     existing = d.promise(c.id)
     if existing is not None and not birth.is_absent(existing):
-        return ok(RunData(existing, created=False))
+        return _existing(d, c, existing)
     if taken_ids := _taken_ids(d, c):
         return refuse(409, f"Run '{c.id}': node ids already in use: {', '.join(taken_ids)}")
-    _create(d, c, d.now, tags_of(c.group, c.name, "root"))
+    tags = root_tags(c)
+    _create(d, c, d.now, tags if c.caller is None else tags | c.caller.tags)
+    children.begun(d, c.caller)
+    children.bind(d, c.caller, c.id)
     return ok(RunData(d.promises[c.id], created=True, taken=take_next(d, c.take)))
+
+
+def _existing(d: Draft, c: StartRun, first: Promise) -> Reply:
+    """A run that its parent, in an earlier life maybe, has started is the caller's from now on."""
+    latest, task = d.promise(c.life_id), d.task(c.id)
+    if latest is not None and c.caller is not None and children.is_child_of(first, c.caller):
+        children.bind(d, c.caller, c.life_id)
+    return ok(RunData(first, created=False, lives=None if task is None else task.lives))
 
 
 def start_scheduled(
@@ -119,13 +153,29 @@ def start_scheduled(
     `after`: roots of other runs that its first nodes wait for.
     """
     if birth.is_absent(d.promise(c.id)) and not _taken_ids(d, c):
-        tags = tags_of(c.group, c.name, "root") | {birth.SCHEDULE: schedule_id}
+        tags = root_tags(c) | {birth.SCHEDULE: schedule_id}
         if after:
             tags[birth.AFTER] = msgspec.json.encode(after).decode()
         _create(d, c, at, tags, after)
 
 
-def tags_of(group: str, name: str, kind: str) -> Tags:
+def root_tags(c: "StartRun | CreateRunSchedule") -> Tags:
+    tags = _tags_of(c.group, c.name, "root")
+    return tags | {birth.PRIORITY: str(c.priority)} if c.priority else tags
+
+
+def _node_tags(c: StartRun, node: Node) -> Tags:
+    tags = _tags_of(node.group or c.group, node.name, "node")
+    if priority := c.priority + node.priority:
+        tags[birth.PRIORITY] = str(priority)
+    if node.slots != 1:
+        tags[birth.SLOTS] = str(node.slots)
+    if node.limits:
+        tags[birth.LIMITS] = msgspec.json.encode(node.limits).decode()
+    return tags
+
+
+def _tags_of(group: str, name: str, kind: str) -> Tags:
     return {birth.TARGET: target_of(group), birth.NAME: name, birth.KIND: kind}
 
 
@@ -137,15 +187,13 @@ def _create(
     d: Draft, c: StartRun, at: Millis, root_tags: Tags, first_after: Sequence[str] = ()
 ) -> None:
     """`timeout` counts from `at`. `first_after`: what the nodes wait for that wait for no other."""
-    timeout_at = deadline(at, c.timeout)
+    timeout_at = children.capped(d, c.caller, deadline(at, c.timeout))
     awaited: list[Awaited] = [
         (c.node_id(node.id), "end" if node.cleanup else "all") for node in c.nodes
     ]
     create_after(d, c.id, timeout_at, birth.encoded(c.param), root_tags, at, awaited)
     for node in c.nodes:
-        node_id, tags = c.node_id(node.id), tags_of(node.group or c.group, node.name, "node")
-        if node.limits:
-            tags[birth.LIMITS] = msgspec.json.encode(node.limits).decode()
+        node_id, tags = c.node_id(node.id), _node_tags(c, node)
         param = birth.encoded(node.param)
         if node.cleanup:
             ends = _ends_before(c, node, is_over=timeout_at <= d.now)
@@ -187,6 +235,7 @@ def plan_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
     yield from validate.identifier(c.name, f"Name of run '{c.id}'")
     yield from validate.group(c.group)
     yield from validate.size(c.param, "param")
+    yield from validate.priority(c.priority, f"priority of run '{c.id}'")
     cleanups = sum(node.cleanup for node in c.nodes)
     dependencies = sum(len(node.after) for node in c.nodes)
     dependencies += cleanups * (len(c.nodes) - cleanups)
@@ -208,6 +257,8 @@ def _node_problems(c: "StartRun | CreateRunSchedule", run_id: str) -> Problems:
         yield from validate.identifier(f"{run_id}:{node.id}" if node.id else "", "Node ID")
         yield from validate.identifier(node.name, f"Name of node '{node.id}'")
         yield from validate.group(node.group) if node.group is not None else ()
+        yield from validate.priority(node.priority, f"priority of node '{node.id}'")
+        yield from validate.slots(node.slots, f"slots of node '{node.id}'")
         yield from limit_names(node.limits, f"node '{node.id}'") if node.limits else ()
     yield from edge_problems(c.nodes)
 

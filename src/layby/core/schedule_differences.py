@@ -9,7 +9,7 @@ import msgspec
 from layby.core.fields import Value
 from layby.core.model import NEVER, Millis, Schedule
 from layby.core.runs import Node
-from layby.core.schedules import group, nodes
+from layby.core.schedules import group, nodes, priority
 
 LISTED: Final = 3
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
@@ -45,6 +45,7 @@ def _shown(schedule: Schedule) -> dict[str, str]:
         "overlap": f"'{schedule.overlap}'",
         "workflow": f"'{schedule.flow}'",
         "group": f"'{group(schedule)}'",
+        "priority": str(priority(schedule)),
     }
 
 

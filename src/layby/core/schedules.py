@@ -195,7 +195,13 @@ def run_of(schedule: Schedule, flow: str, root_id: str) -> StartRun:
         nodes=nodes(schedule.nodes),
         timeout=schedule.promise_timeout,
         param=msgspec.json.decode(schedule.promise_param, type=Value),
+        priority=priority(schedule),
     )
+
+
+def priority(schedule: Schedule) -> int:
+    """The priority of its runs."""
+    return birth.run_priority_of(schedule.promise_tags)
 
 
 def group(schedule: Schedule) -> str:

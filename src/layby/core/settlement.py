@@ -32,8 +32,10 @@ from layby.core.questions import settled_by
 from layby.core.resumption import Resumption
 
 MAX_WHO_CHARS: Final = 1_000
-Settler = Literal["holder", "holder that goes on", "somebody else"]
-"""Who settles: the task's holder, whose body has ended unless it says otherwise, or another."""
+Settler = Literal["holder", "holder that goes on", "somebody else", "its run"]
+"""Who settles: the task's holder, whose body has ended unless it says otherwise, or another; the
+end of its run, which sees to everything else that ends with it.
+"""
 
 
 def settle(
@@ -78,14 +80,14 @@ def resume_waiting(d: Draft, promise: Promise) -> None:
         wait
         for awaiter, wait in stored
         if awaiter not in d.rows.forgotten and not (is_kept and wait.is_for_end)
-        if not wait.is_read
+        if not wait.is_note
     ]
     waits = loaded[: d.settings.hop_limit]
     for wait in waits:
         resume(d, wait)
-    d.drop_waits([wait for wait in waits if not _leaves_read(wait)])
-    for wait in filter(_leaves_read, waits):
-        d.wait(Wait(wait.awaited, wait.awaiter, "read"))
+    d.drop_waits([wait for wait in waits if not _leaves_note(wait)])
+    for wait in filter(_leaves_note, waits):
+        d.wait(Wait(wait.awaited, wait.awaiter, "child" if wait.is_child else "read"))
     if len(waits) < len(loaded) or promise.id in d.rows.more_waits:
         arm_tail(d, promise.id)
 
@@ -160,9 +162,11 @@ def _with_who(d: Draft, ended: Resumption) -> Resumption:
 
 
 def stop_waiting(d: Draft, wait: Wait) -> None:
-    """What it was for may be read again, if it is of another tree."""
+    """What it was for may be read again, if it is of another tree; a child run stays one."""
     if is_elsewhere(wait.awaited, wait.awaiter):
-        d.wait(Wait(wait.awaited, wait.awaiter, "read"))
+        stored = d.rows.wait(wait.awaited, wait.awaiter)
+        is_child = stored is not None and stored.is_child
+        d.wait(Wait(wait.awaited, wait.awaiter, "child" if is_child else "read"))
     else:
         d.drop_waits([wait])
 
@@ -184,7 +188,7 @@ def is_elsewhere(awaited: str, awaiter: str) -> bool:
     return root_of(awaited) != root_of(awaiter)
 
 
-def _leaves_read(wait: Wait) -> bool:
+def _leaves_note(wait: Wait) -> bool:
     return wait.wakes and is_elsewhere(wait.awaited, wait.awaiter)
 
 
@@ -244,7 +248,7 @@ def _fulfill_own_task(d: Draft, promise: Promise, by: Settler) -> None:
     if task is None or task.state == "fulfilled":
         return
     leave_ready(d, task)
-    if by == "somebody else":
+    if by in ("somebody else", "its run"):
         tell_holder(d, task)
     over = task.fulfilled() if by == "holder" else task.fulfilled_kept()
     d.put_task(over)
@@ -252,10 +256,21 @@ def _fulfill_own_task(d: Draft, promise: Promise, by: Settler) -> None:
         trigger_ends.clean_up_after(d, promise, over)
     if task.is_join:
         join_limits.end_limit(d, promise, is_last=task.waits_left == 0)
-    if task.has_parts and task.waits_left > 0:
-        arm_tail(d, promise.id)  # its waits name the parts that still have to be cancelled
+    if _ends_others(task, promise, by):
+        arm_tail(d, promise.id)  # its waits name what still has to be cancelled
     else:
         d.forget_waits_of(task.id)
+
+
+def _ends_others(task: Task, promise: Promise, by: Settler) -> bool:
+    """Whether nodes, items or child runs may have to be cancelled with it."""
+    if task.is_join:
+        return task.waits_left > 0
+    if task.is_root:
+        is_cut_short = promise.state in ("rejected_canceled", "rejected_timedout")
+        return task.waits_left > 0 or is_cut_short
+    is_cancelled = promise.state == "rejected_canceled" and by == "somebody else"
+    return is_cancelled and task.is_node and task.try_number > 0
 
 
 def _unblock_listeners(d: Draft, promise: Promise) -> None:

@@ -21,7 +21,7 @@ def promise_timeouts(state: State) -> list[dict[str, Any]]:
 
 
 def callbacks(state: State) -> list[dict[str, str]]:
-    ordered = sorted(key for key, wait in state.waits.items() if not wait.is_read)
+    ordered = sorted(key for key, wait in state.waits.items() if not wait.is_note)
     return [{"awaiter": awaiter, "awaited": awaited} for awaited, awaiter in ordered]
 
 

@@ -33,6 +33,10 @@ class StatsData(Struct, frozen=True, rename="camel"):
     schedules: int
     triggers_untaken: int = 0
     """Triggers that nobody runs: for want of room, of their class, or of leave to poll."""
+    permits_held: int = 0
+    """Permits of all limits that are out."""
+    permits_awaited: int = 0
+    """Tasks that wait for one; at most `COUNTED`."""
     store_time_ahead: Millis = 0
     """How far store time is ahead of the clock of its machine."""
 

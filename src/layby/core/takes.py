@@ -1,6 +1,8 @@
 """Handing out ready tasks: to free slots, and some ahead of slots that will soon be free.
 
-The oldest is handed out first; what this very step made ready only comes first among equals.
+Those of higher priority are handed out first, and of these the oldest; what this very step made
+ready only comes first among equals. A take may also ask for the oldest of all. A task that needs
+more slots than are free is left, and so is everything after it: slots become free for it.
 Roots need a lease but no slot, so they come on top of what there is room for.
 """
 
@@ -16,7 +18,18 @@ from layby.core.fields import MAX_CLAIMS, MAX_NAMES, Int64
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Ids, Problems, Sender, declare, handles
 from layby.core.model import Codes, HeldKey, Holder, Millis, Promise, Task, later, life_root_of
-from layby.core.queue import Entry, Queue, TakeKey, is_early, is_for
+from layby.core.queue import (
+    Entry,
+    Queue,
+    TakeKey,
+    TaskPlace,
+    Turn,
+    by_age,
+    entry_of,
+    is_early,
+    is_for,
+    place_of,
+)
 from layby.core.replies import Claim, Reply, TakeData, ok, refuse
 from layby.core.tasks import TaskVersion, resumed
 
@@ -51,8 +64,21 @@ class Take(Command, frozen=True):
     """How many more to acquire without beginning them, of those nobody has a slot for."""
     before: Int64 | None = None
     """Only nodes that were ready before this instant, and none ahead."""
+    before_priority: Int64 = 0
+    """With `before`: nodes of a higher priority too, however young; of a lower one, none."""
+    oldest: bool = False
+    """Only the oldest node of all, whatever its priority, if it was ready `before`; none ahead."""
+    slots: Int64 = 0
+    """How many slots this worker has: a node that needs more than that needs all of them.
+
+    0 if it does not say.
+    """
     in_line: bool = False
     """Somebody is in line at this worker: it wants to hear of nodes that are left."""
+    left: TaskPlace | None = None
+    """With `in_line`: what it knows to be left. It wants to hear of what comes before that; and if
+    that needs several slots, which are kept for it, that it is gone.
+    """
     begun: Annotated[tuple[TaskVersion, ...], Meta(max_length=MAX_CLAIMS)] = ()
     """Claims that were ahead, and whose bodies run now."""
     codes: Annotated[Codes, Meta(max_length=MAX_NAMES)] = ()
@@ -61,7 +87,7 @@ class Take(Command, frozen=True):
     def footprint(self, into: Footprint) -> None:
         into.pids.add(self.pid)
         into.ids.update(claim.id for claim in self.begun)
-        into.expect(self.key, max(0, self.free), max(0, self.ahead))
+        into.expect(self.key, max(0, self.free), max(0, self.ahead), oldest=self.oldest)
         into.root_params = into.root_params or not self.embedded
 
     @property
@@ -75,6 +101,24 @@ class Take(Command, frozen=True):
     @property
     def key(self) -> TakeKey:
         return (self.group, self.names, self.prefix, self.codes)
+
+    @property
+    def first_not(self) -> Turn | None:
+        """The first turn that is too late for it, unless it asks for the oldest."""
+        return None if self.before is None else (-self.before_priority, self.before)
+
+    def slots_for(self, task: Task) -> int:
+        return min(task.slots, self.slots) if self.slots > 0 else task.slots
+
+    def has_news(self, left: TaskPlace | None, oldest: TaskPlace | None) -> bool:
+        """Whether it is to be told what is left now."""
+        if not self.in_line or self.left is None:
+            return self.in_line and left is not None
+        if self.oldest:
+            return oldest != self.left
+        if left is not None and left.turn < self.left.turn:
+            return True
+        return self.left.slots > 1 and left != self.left
 
     def named_ids(self) -> Ids:
         return (claim.id for claim in self.begun)
@@ -154,7 +198,7 @@ def _take(d: Draft, c: Take, holder: Holder, replaced: HeldKey | None) -> TakeDa
     hand = _Hand(d, c, holder)
     hand.give_nodes(d.rows.spoken_for(c.key, replaced) if c.ahead > 0 else 0)
     hand.give_roots()
-    return TakeData(hand.claims, hand.again, hand.oldest_left, hand.look_at)
+    return hand.data()
 
 
 def _begin(d: Draft, holder: Holder, claim: TaskVersion) -> None:
@@ -171,7 +215,8 @@ class _Hand:
     def __init__(self, d: Draft, c: Take, holder: Holder) -> None:
         self.claims: list[Claim] = []
         self.again = False
-        self.oldest_left: Millis | None = None
+        self.left: TaskPlace | None = None
+        """Of those left, the one whose turn is first."""
         self.look_at: Millis | None = None
         """When it may try the next task that other code has refused; None if there is none."""
         self._d = d
@@ -180,34 +225,87 @@ class _Hand:
         self._ready = d.rows.ready[c.key]
         self._own = _readied(d) if d.readied else ()
 
+    def data(self) -> TakeData:
+        left = self.left
+        if left is None:
+            return TakeData(self.claims, self.again, None, self.look_at)
+        oldest = self._oldest_left(left)
+        is_plain = left == TaskPlace(oldest.ready_at)
+        return TakeData(
+            self.claims,
+            self.again,
+            oldest.ready_at,
+            self.look_at,
+            oldest.slots if oldest.slots > 1 else None,
+            None if is_plain else left,
+        )
+
     def give_nodes(self, spoken_for: int) -> None:
         """Fill its free slots first; ahead, only what is left once all with room are served."""
-        free, ahead = self._c.free, 0 if self._c.before is not None else self._c.ahead
+        if self._c.oldest:
+            self._give_oldest()
+            free, ahead = 0, 0
+        else:
+            free, ahead = self._c.free, 0 if self._c.before is not None else self._c.ahead
+        before = self._c.first_not
         queue = self._ready.nodes
         for ready_at, task, promise in self._usable(queue, is_root=False):
-            has_room = free > 0 and is_early(ready_at, self._c.before)
-            if task.limits is not None and not self._is_permitted(task, has_room=has_room):
+            slots = self._c.slots_for(task)
+            has_room = slots <= free and is_early((-task.priority, ready_at), before)
+            if not self._is_permitted(task, has_room=has_room):
                 continue
             if has_room:
-                free -= 1
+                free -= slots
                 self._give(ready_at, task, promise)
                 continue
             free = 0
+            if slots > 1:
+                ahead = 0  # it needs slots that are kept for it
             if spoken_for > 0 or ahead == 0 or task.limits is not None:
                 spoken_for -= 1
-                self.oldest_left = ready_at if self.oldest_left is None else self.oldest_left
+                self.left = place_of(task) if self.left is None else self.left
             else:
                 ahead -= 1
                 self._give(ready_at, task, promise, ahead=True)
-            if ahead == 0 and self.oldest_left is not None:
+            if ahead == 0 and self.left is not None:
                 return
         self._ran_out(queue)
+
+    def _give_oldest(self) -> None:
+        for ready_at, task, promise in self._by_age():
+            is_old = self._c.before is None or ready_at < self._c.before
+            has_room = is_old and self._c.slots_for(task) <= self._c.free
+            if not self._is_permitted(task, has_room=has_room):
+                continue
+            if has_room:
+                self._give(ready_at, task, promise)
+            return
+
+    def _oldest_left(self, left: TaskPlace) -> TaskPlace:
+        if not self._is_mixed(left):
+            return left
+        permitted = (
+            task for _, task, _ in self._by_age() if permits.lacking(self._d, task) is None
+        )
+        return next(map(place_of, permitted), left)
+
+    def _is_mixed(self, left: TaskPlace) -> bool:
+        """Whether the first one left may not be the oldest."""
+        if left.priority or self._ready.is_mixed:
+            return True
+        return any(negative for negative, _, _ in self._beside(is_root=False))
+
+    def _by_age(self) -> Iterator[tuple[Millis, Task, Promise]]:
+        """Those that may be handed out, the oldest first, whatever their priorities."""
+        queue = self._ready.by_age()
+        beside = sorted(by_age(entry) for entry in self._beside(is_root=False))
+        return self._usable(queue, is_root=False, beside=beside)
 
     def _is_permitted(self, task: Task, *, has_room: bool) -> bool:
         """Whether all its limits have a permit left. If one has not, the task waits behind that
         one's gate; somebody else may be let in instead.
         """
-        gate = permits.lacking(self._d, task)
+        gate = None if task.limits is None else permits.lacking(self._d, task)
         if gate is not None and has_room:
             readied = len(self._d.readied)
             permits.turn_back(self._d, task, gate)
@@ -253,11 +351,17 @@ class _Hand:
         root = self._d.promise(root_id) if root_id.startswith(self._c.prefix) else None
         return root.param if root is not None and len(root.param) <= MAX_ROOT_PARAM else None
 
-    def _usable(self, queue: Queue, *, is_root: bool) -> Iterator[tuple[Millis, Task, Promise]]:
-        """Those that may be handed out; one that was made pending early is put back."""
+    def _usable(
+        self, queue: Queue, *, is_root: bool, beside: Sequence[Entry] | None = None
+    ) -> Iterator[tuple[Millis, Task, Promise]]:
+        """Those that may be handed out; one that was made pending early is put back.
+
+        `beside`: what comes on top of the queue, in order, if the caller has sorted that.
+        """
         d = self._d
         _drop_taken(d, queue)
-        for ready_at, task_id in queue.merged(self._beside(is_root=is_root)):
+        beside = self._beside(is_root=is_root) if beside is None else beside
+        for _, ready_at, task_id in queue.merged(beside):
             row = d.tasks.get(task_id) or d.rows.task(task_id)
             if row is None or row.ready_at != ready_at or ready_at > d.now:
                 continue
@@ -291,22 +395,20 @@ class _Hand:
             return ()
         key = self._c.key
         return [
-            (task.ready_at or 0, task.id)
-            for task in self._own
-            if task.is_root == is_root and is_for(key, task)
+            entry_of(task) for task in self._own if task.is_root == is_root and is_for(key, task)
         ]
 
 
 def _readied(d: Draft) -> Sequence[Task]:
-    """What this very step made ready, oldest first."""
+    """What this very step made ready, in order."""
     own = [d.tasks[each] for each in dict.fromkeys(d.readied)]
-    return sorted(filter(lambda task: task.is_ready, own), key=lambda task: task.ready_at or 0)
+    return sorted(filter(lambda task: task.is_ready, own), key=lambda task: entry_of(task)[:2])
 
 
 def _drop_taken(d: Draft, queue: Queue) -> None:
     """Earlier takes of this batch have emptied the queue from the front."""
     taken = 0
-    for ready_at, task_id in queue.entries:
+    for _, ready_at, task_id in queue.entries:
         row = d.rows.task(task_id)
         if row is not None and row.ready_at == ready_at:
             break

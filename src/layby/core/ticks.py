@@ -10,7 +10,14 @@ from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Sender, declare, handles
 from layby.core.model import HeldKey, Holder, Message, Millis, Promise, Task, Wait, later
 from layby.core.replies import OK, Empty, Reply
-from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
+from layby.core.settlement import (
+    Settler,
+    let_go,
+    make_ready,
+    resume_waiting,
+    settle,
+    settle_all,
+)
 
 
 class Tick(Command, frozen=True):
@@ -104,17 +111,21 @@ class FinishSettlement(Tick, frozen=True):
 def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
     """The next chunk of waits on a settled promise; of a run that ended early, its nodes.
 
-    Those that clean up outlive the run: it merely stops waiting for them.
+    Those that clean up outlive the run: it merely stops waiting for them. Child runs end as well,
+    those of a task that was cancelled too; a task waits for others that have nothing to do with it.
     """
     promise = d.promise(c.id)
     if promise is None or promise.tail_at is None:
         return OK
     d.put(promise.with_tail(None))
     resume_waiting(d, promise)
-    outliving = list(_outliving(d, c.nodes, c.id))
-    d.drop_waits(outliving)
-    ending = [each for each in c.nodes if each not in {wait.awaited for wait in outliving}]
-    settle_all(d, [_cancelled(d, node, promise) for node in _unsettled(d, ending)])
+    waits = {each: d.rows.wait(each, c.id) for each in c.nodes}
+    task = d.task(c.id)
+    is_run = task is not None and task.has_parts  # what is said of a run holds for a join
+    by: Settler = "its run" if task is not None and task.is_root else "somebody else"
+    d.drop_waits(wait for wait in waits.values() if wait is not None and _is_left(wait, is_run))
+    ending = [each for each in _unsettled(d, c.nodes) if _ends_it(waits[each.id], is_run)]
+    settle_all(d, [_cancelled(each, promise, d.now, is_run) for each in ending], by=by)
     if c.nodes:
         d.put(d.promises[c.id].with_tail(d.now))  # look again whether nodes are left
     else:
@@ -256,10 +267,14 @@ def _free_leases(d: Draft, pid: str) -> None:
             make_ready(d, task)
 
 
-def _outliving(d: Draft, nodes: Sequence[str], root_id: str) -> Iterator[Wait]:
-    for wait in (d.rows.wait(node, root_id) for node in nodes):
-        if wait is not None and wait.is_for_end:
-            yield wait
+def _is_left(wait: Wait, is_run: bool) -> bool:  # noqa: FBT001 - of its awaiter
+    """Whether no settlement consumes it: of what outlives its run, of children, and of tasks."""
+    return wait.is_for_end or wait.is_child or not is_run
+
+
+def _ends_it(wait: Wait | None, is_run: bool) -> bool:  # noqa: FBT001 - of its awaiter
+    """Whether the end of the awaiter ends the awaited; a later life may have adopted a child."""
+    return wait is not None and (wait.is_child or (is_run and not wait.is_for_end))
 
 
 def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
@@ -268,8 +283,12 @@ def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
             yield promise
 
 
-def _cancelled(d: Draft, node: Promise, run: Promise) -> Promise:
-    return node.settled("rejected_canceled", values.run_has_ended(run.id), d.now)
+def _cancelled(ended: Promise, with_it: Promise, now: Millis, is_run: bool) -> Promise:  # noqa: FBT001
+    """A node or a child, with its run or with the task that has started it."""
+    tell = values.run_has_ended if is_run else values.task_was_cancelled
+    if joins.mapped_by(with_it) is not None:
+        tell = values.map_has_ended
+    return ended.settled("rejected_canceled", tell(with_it.id), now)
 
 
 def _is_due(task: Task, now: int) -> bool:

@@ -5,7 +5,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from layby.core import address, birth
-from layby.core.fields import MAX_CLAIMS, MAX_NAMES, MAX_TAGS, Tags, Value
+from layby.core.fields import (
+    MAX_CLAIMS,
+    MAX_NAMES,
+    MAX_PRIORITY,
+    MAX_SLOTS,
+    MAX_TAGS,
+    Tags,
+    Value,
+)
 from layby.core.model import Codes
 
 if TYPE_CHECKING:
@@ -121,6 +129,18 @@ def size(value: Value, what: str, most: int = MAX_VALUE_CHARS) -> Sequence[str]:
         return ()
     remedy = "store it elsewhere and pass its address"
     return (f"{what} has {characters:,} characters, more than {most:,}: {remedy}",)
+
+
+def priority(number: int, what: str) -> Sequence[str]:
+    if abs(number) <= MAX_PRIORITY:
+        return ()
+    return (f"{what} must be between -{MAX_PRIORITY} and {MAX_PRIORITY}, not {number}",)
+
+
+def slots(number: int, what: str) -> Sequence[str]:
+    if 1 <= number <= MAX_SLOTS:
+        return ()
+    return (f"{what} must be between 1 and {MAX_SLOTS:,}, not {number}",)
 
 
 def count(number: int, most: int, what: str) -> Sequence[str]:

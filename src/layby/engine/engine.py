@@ -713,7 +713,7 @@ def _should_wait(take: Take, reply: Reply) -> bool:
     """It got nothing; but a worker with somebody in line wants to hear of what is left."""
     if not isinstance(reply.data, TakeData) or reply.data.claims:
         return False
-    has_news = take.in_line and reply.data.oldest_left is not None
+    has_news = take.has_news(reply.data.next_place, reply.data.oldest_place)
     return reply.data.again or (take.wait_ms > 0 and not has_news)
 
 

@@ -3,13 +3,13 @@
 Owned by the writer alone, so nothing can happen between "not yet" and "wait for it".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 
 from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
 from layby.core.model import FAR, Millis, Promise, Task
-from layby.core.queue import Offer, is_early, is_for
+from layby.core.queue import Offer, is_early, is_for, place_of
 from layby.core.replies import Reply, ok
 from layby.engine.items import Item
 from layby.store.announcement import Announcement
@@ -19,7 +19,8 @@ class WaitingTakes:
     """Oldest first. A commit that makes a task ready wakes one take that has room for it.
 
     If none has a free slot, it wakes one that may be handed something ahead; failing that, all
-    takes with somebody in line hear of it.
+    takes with somebody in line hear of it. When a task that needs several slots is no longer ready,
+    all takes look again for which it was in front of others.
     """
 
     def __init__(self) -> None:
@@ -75,6 +76,7 @@ class WaitingTakes:
     def woken_by(self, changes: Changes) -> list[Item]:
         gone = {pid for (pid, _), holder in changes.holders.items() if not holder.is_alive}
         woken = dict.fromkeys(item for item in self._until if _take(item).pid in gone)
+        woken |= dict.fromkeys(self._kept_for(changes.heavy_gone))
         tasks = (changes.tasks[key] for key in changes.readied)
         ready = {task.id: task for task in tasks if task.is_ready}
         for room in (_free, _ahead):
@@ -87,6 +89,14 @@ class WaitingTakes:
             if take.in_line and any(is_for(take.key, task) for task in ready.values()):
                 woken[item] = None
         return self._remove(list(woken))
+
+    def _kept_for(self, gone: Sequence[Task]) -> Iterator[Item]:
+        """Takes that may have kept free slots for one of these."""
+        for item in self._until if gone else ():
+            take = _take(item)
+            may_wait = take.free > 0 or take.left is not None
+            if may_wait and any(is_for(take.key, task) for task in gone):
+                yield item
 
     def concerned_by(self, announcement: Announcement) -> list[Item]:
         """Those that may find something, or are gone, after a commit elsewhere."""
@@ -190,6 +200,12 @@ def _served(take: Take, room: int, ready: Iterable[Task]) -> Iterator[Task]:
             continue
         if task.is_root:
             yield task
-        elif room > 0 and is_early(task.ready_at or 0, take.before):
-            room -= 1
+        elif (slots := take.slots_for(task)) <= room and _suits(take, task):
+            room -= slots
             yield task
+
+
+def _suits(take: Take, task: Task) -> bool:
+    if take.oldest:
+        return take.before is None or (task.ready_at or 0) < take.before
+    return is_early(place_of(task).turn, take.first_not)

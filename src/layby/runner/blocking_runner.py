@@ -89,8 +89,11 @@ class BlockingRunner:
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
+        priority: int = 0,
     ) -> "BlockingRun":
-        started = self._runner.start(flow, context, run_id=run_id, deadline=deadline)
+        started = self._runner.start(
+            flow, context, run_id=run_id, deadline=deadline, priority=priority
+        )
         return BlockingRun(self, self.wait(started))
 
     def execute(
@@ -100,10 +103,18 @@ class BlockingRunner:
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
+        priority: int = 0,
         timeout: Duration | None = None,
     ) -> Context:
         return self.wait(
-            self._runner.execute(flow, context, run_id=run_id, deadline=deadline, timeout=timeout)
+            self._runner.execute(
+                flow,
+                context,
+                run_id=run_id,
+                deadline=deadline,
+                priority=priority,
+                timeout=timeout,
+            )
         )
 
     def get(self, run_id: str) -> "BlockingRun":
@@ -138,6 +149,7 @@ class BlockingRunner:
         deadline: Duration | None = None,
         overlap: Overlap = "allow",
         replace: bool = False,
+        priority: int = 0,
     ) -> "BlockingSchedule":
         made = self._runner.schedule(
             flow,
@@ -149,6 +161,7 @@ class BlockingRunner:
             deadline=deadline,
             overlap=overlap,
             replace=replace,
+            priority=priority,
         )
         return BlockingSchedule(self, self.wait(made))
 
@@ -288,6 +301,7 @@ class BlockingSchedule:
         self.timezone = inner.timezone
         self.catch_up = inner.catch_up
         self.overlap = inner.overlap
+        self.priority = inner.priority
         self.last_run_at = inner.last_run_at
         self.skipped = inner.skipped
 

@@ -1,11 +1,16 @@
 """What a Runner says about limits, and asks of them."""
 
+import logging
+
 from layby.client.interface import Client
-from layby.core.commands import DeleteLimit, SetLimit
+from layby.core.commands import DeleteLimit, SetLimit, StartRun
 from layby.core.limits import GetLimit, ListLimits
 from layby.core.replies import LimitPage, LimitStanding, Reply
 from layby.errors import error_for
 from layby.wire.durations import whole_number
+from layby.workflow.limit_reasons import how_to_define
+
+logger = logging.getLogger(__name__)
 
 
 def wanted_limit(
@@ -41,6 +46,26 @@ async def list_limits(client: Client) -> list[LimitStanding]:
 
 async def delete_limit(client: Client, name: str) -> None:
     _checked(await client.send(DeleteLimit(name=name)), name)
+
+
+class UndefinedLimits:
+    """Says once, of each limit that tasks of started runs name, that nobody has defined it."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    async def warn(self, client: Client, command: StartRun) -> None:
+        names = {name for node in command.nodes for name in node.limits} - self._known
+        self._known |= names
+        for name in sorted(names):
+            found = (await client.send(GetLimit(name=name))).data
+            if isinstance(found, LimitStanding) and found.rule is None:
+                logger.warning(
+                    "run %s has tasks that wait for limit '%s', which is not defined: %s",
+                    command.id,
+                    name,
+                    how_to_define(name),
+                )
 
 
 def _checked(reply: Reply, name: str) -> object:

@@ -6,22 +6,39 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from msgspec.structs import replace
+
 from layby.client.paging import pages
 from layby.core.commands import GetPromise, WatchPromise, WatchRun
 from layby.core.model import Millis, Promise, Task
 from layby.core.queries import ExplainPromise, GetRun
-from layby.core.replies import Explanation, PromiseData, RowPage, RunData, RunWatchData
+from layby.core.replies import (
+    Explanation,
+    PromiseData,
+    PromisePage,
+    RowPage,
+    RunData,
+    RunWatchData,
+)
 from layby.core.waits import waiting_of
 from layby.errors import LaybyError, NotFound, ResultExpired, error_for
 from layby.runner.settling import Settlement
 from layby.wire.durations import limit_of, millis_of
 from layby.worker.handle import maybe_handle
 from layby.workflow import outcome, plan
+from layby.workflow.child_states import (
+    MOST_CHILDREN,
+    ChildState,
+    child_states,
+    children_of,
+    shown_in,
+)
 from layby.workflow.context import Context
 from layby.workflow.duration_checks import Duration
 from layby.workflow.next_life import (
     Checkpoints,
     From,
+    LifeRows,
     check_life,
     from_tasks,
     next_life,
@@ -73,7 +90,7 @@ class Run:
         Of a run that was run again: that of its latest life, unless another one is asked for.
         """
         within = limit_of(timeout, "timeout of result()")
-        return await self._result(await self._settled(within, life))
+        return await self.concluded(await self._settled(within, life))
 
     async def context(self, *, life: int | None = None) -> Context:
         """What the run has made so far, whether it runs, has failed or was cancelled; the final
@@ -82,7 +99,7 @@ class Run:
         found, now = rows_of_life(self.id, await self._rows(), life), self._runner.now()
         root = found.root[0].at(now)
         if root.state == "resolved":
-            return await self._result(root)
+            return await self.concluded(root)
         return context_so_far(root, rows_of(found.nodes.values(), now))
 
     async def cleaned_up(self, timeout: Duration | None = None) -> RunStatus:  # noqa: ASYNC109 - ours
@@ -126,7 +143,23 @@ class Run:
             for task_id, (promise, task) in found.nodes.items()
             if task is not None
         ]
-        return run_status(root, root_task, nodes, self._runner.now(), found.lives)
+        status = run_status(root, root_task, nodes, self._runner.now(), found.lives)
+        children = shown_in(await self._children(), status.life)
+        return replace(status, children=children) if children else status
+
+    async def _children(self) -> list[ChildState]:
+        """The first of them; none if this process may not look for them."""
+        found: list[Promise] = []
+        query = children_of(self.promise_id)
+        while len(found) < MOST_CHILDREN:
+            page = (await self._runner.send(query)).data
+            if not isinstance(page, PromisePage):
+                break
+            found += page.promises
+            if page.cursor is None:
+                break
+            query = replace(query, cursor=page.cursor)
+        return child_states(found, self._runner.now())
 
     async def rerun(
         self,
@@ -140,7 +173,7 @@ class Run:
         What was successful is not repeated, and neither are the checkpoints of the tasks that run
         again, unless they are to be forgotten. `deadline` is that of the new life.
         """
-        latest = rows_of_life(self.id, await self._rows())
+        latest = await self.latest_rows()
         timeout, now = deadline_ms(deadline), self._runner.now()
         planned = next_life(latest, from_tasks(from_), checkpoints, timeout, now)
         reply = await self._runner.send(planned.command)
@@ -168,8 +201,16 @@ class Run:
         steered = (task for _, task in rows if task is not None and task.kind is not None)
         return [task.id for task in steered if task.state != "fulfilled"]
 
-    async def _result(self, root: Promise) -> Context:
-        """Only what is not in the root is read: results that are large, and how tasks failed."""
+    async def latest_rows(self) -> LifeRows:
+        """What is stored of its latest life."""
+        return rows_of_life(self.id, await self._rows())
+
+    async def concluded(self, root: Promise) -> Context:
+        """The result of a life whose root has settled; raises how it failed.
+
+        Only what is not in the root is read: results that are large, and how tasks failed.
+        """
+        self._unexpired(root)
         over = outcome.read_run(root)
         if over.status == "Failed":
             found = rows_of_life(self.id, await self._rows(), plan.life_of(root.id))

@@ -61,9 +61,16 @@ from layby.errors import (
     error_for,
 )
 from layby.runner import schedule as scheduling
+from layby.runner.child_runs import ChildRuns
 from layby.runner.embedded import EmbeddedLink
 from layby.runner.flow_directory import FlowDirectory, publish
-from layby.runner.limit_calls import delete_limit, list_limits, set_limit, wanted_limit
+from layby.runner.limit_calls import (
+    UndefinedLimits,
+    delete_limit,
+    list_limits,
+    set_limit,
+    wanted_limit,
+)
 from layby.runner.private_socket import open_or_join
 from layby.runner.retention import Retention, policy_of
 from layby.runner.run import UNKNOWN, Run, deadline_ms
@@ -87,6 +94,7 @@ from layby.workflow.outcome import ROOT_STATES, RunFilter
 from layby.workflow.reasons import not_halted
 from layby.workflow.status import Polling
 from layby.workflow.task import TaskDefinition
+from layby.workflow.turn_checks import check_fits, check_priority
 from layby.workflow.workflow import AnyTask, Workflow
 
 if TYPE_CHECKING:
@@ -188,6 +196,7 @@ class Runner:
         if grace is None:
             grace = MEMORY_GRACE_S if self._address == "memory:" else GRACE_S
         self._grace = float(seconds_of(grace, "grace of a Runner", finite=True))
+        self._undefined_limits = UndefinedLimits()
         self._config = WorkerConfig(
             slots=whole_number(slots, "slots", 0),
             group=_check_group(group),
@@ -262,6 +271,7 @@ class Runner:
         program = self._program
         worker = Worker(self.client, program, self._config, self.now, self._link.elapsed)
         self._worker = worker
+        worker.starter = ChildRuns(self, self._found, self._config.group)
         await self._link.join(worker)
         reconnect = worker.on_new_incarnation
 
@@ -350,19 +360,29 @@ class Runner:
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
+        priority: int = 0,
     ) -> Run:
         """Start a run and return at once. The same id is the same run, even after a restart.
 
         An existing run needs no context, and keeps the one it began with.
         A workflow may be given by its name, if it is registered here or a worker has published it.
+        Of tasks that are ready, those of runs of higher `priority` begin first; what a task has of
+        its own is added.
         """
         known = await self._found(flow)
         start_id = "" if run_id is None else new_request_id()
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
         timeout = deadline_ms(deadline)
+        check_priority(priority, "priority")
         try:
             command = plan.plan(
-                known, run_id, context, self._config.group, timeout, start_id=start_id
+                known,
+                run_id,
+                context,
+                self._config.group,
+                timeout,
+                start_id=start_id,
+                priority=priority,
             )
         except ContextError:
             if context is None and start_id and await self._exists(run_id, known.name):
@@ -371,6 +391,7 @@ class Runner:
         started = await self._started(command, run_id)
         if started.created:
             await self.directory.warn_if_nobody_works(known.name)
+            await self._undefined_limits.warn(self.client, command)
             return Run(self, run_id, is_new=True)
         if started.promise.is_expired:  # it has ended, and what it began with is gone
             return Run(self, run_id)
@@ -389,10 +410,11 @@ class Runner:
         *,
         run_id: str | None = None,
         deadline: Duration | None = None,
+        priority: int = 0,
         timeout: Duration | None = None,  # noqa: ASYNC109 - how long the caller waits
     ) -> Context:
         """Start and wait for the result."""
-        run = await self.start(flow, context, run_id=run_id, deadline=deadline)
+        run = await self.start(flow, context, run_id=run_id, deadline=deadline, priority=priority)
         return await run.result(timeout)
 
     def register(self, code: Workflow | AnyTask) -> None:
@@ -415,6 +437,7 @@ class Runner:
         for definition in flow.tasks.values():
             if definition.rpc is not None:
                 check_can_serve(definition, self._config.group)
+        check_fits(flow, self._config.slots, self._config.group)
         if self._program.register(flow):
             self.worker.code_changed()
             if self._address != "memory:":  # which nobody else can see
@@ -504,6 +527,7 @@ class Runner:
         deadline: Duration | None = None,
         overlap: Overlap = "allow",
         replace: bool = False,
+        priority: int = 0,
     ) -> Schedule:
         """Start a run at every occurrence of the cron rule, read in this time zone.
 
@@ -531,6 +555,7 @@ class Runner:
             deadline=deadline,
             overlap=overlap,
             replace=replace,
+            priority=priority,
         )
         return await scheduling.create(self, command)
 

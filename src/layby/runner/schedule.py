@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from zoneinfo import ZoneInfo
 
 from layby.client.paging import pages
-from layby.core import model
+from layby.core import model, schedules
 from layby.core.commands import (
     Command,
     CreateRunSchedule,
@@ -24,6 +24,7 @@ from layby.wire.durations import limit_of, millis_of, whole_number
 from layby.workflow import plan
 from layby.workflow.duration_checks import Duration
 from layby.workflow.names import check_schedule_id, close_match
+from layby.workflow.turn_checks import check_priority
 from layby.workflow.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class Schedule:
     def overlap(self) -> Overlap:
         """What becomes of an occurrence that comes while an earlier run has not ended."""
         return self._row.overlap
+
+    @property
+    def priority(self) -> int:
+        """Of its runs."""
+        return schedules.priority(self._row)
 
     @property
     def skipped(self) -> int:
@@ -185,6 +191,7 @@ def command_for(
     deadline: Duration | None,
     overlap: Overlap,
     replace: bool,
+    priority: int,
 ) -> CreateRunSchedule:
     """The command, with every check that needs neither the store nor a calendar."""
     return plan.schedule(
@@ -198,6 +205,7 @@ def command_for(
         catch_up=_check_flag(catch_up, "catch_up"),
         overlap=_check_overlap(overlap),
         replace=_check_flag(replace, "replace"),
+        priority=check_priority(priority, "priority of a scheduled run"),
     )
 
 

@@ -120,6 +120,10 @@ UNTAKEN: Final = Family(
     "layby_triggers_untaken",
     "Triggers that nobody runs: no room, no such class, or not allowed to poll; `layby why` says",
 )
+PERMITS: Final = Family("layby_permits_held", "Permits of limits that are out")
+AWAITED: Final = Family(
+    "layby_permits_awaited", f"Tasks that wait for a permit; {COUNTED:,} means that or more"
+)
 INFO: Final = Family("layby_info", "Always 1; the version is its label", ("version",))
 
 
@@ -269,6 +273,8 @@ def _shown(stats: StatsData) -> Iterator[Metric]:
     yield HELD.gauges([((), stats.held)])
     yield SCHEDULES.gauges([((), stats.schedules)])
     yield UNTAKEN.gauges([((), stats.triggers_untaken)])
+    yield PERMITS.gauges([((), stats.permits_held)])
+    yield AWAITED.gauges([((), stats.permits_awaited)])
 
 
 def _oldest(stats: StatsData) -> dict[str, float]:

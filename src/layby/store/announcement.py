@@ -56,9 +56,10 @@ def announcement_of(changes: Changes, offered: Collection[Message] = ()) -> Anno
     """`offered`: messages that this process offers itself; others need not hear of them."""
     messages = {each for each in changes.messages.values() if each is not None}
     tasks = (changes.tasks[key] for key in changes.readied)
+    ready = [*(task for task in tasks if task.is_ready), *changes.heavy_gone]
     return Announcement(
         settled=frozenset(changes.settled),
-        groups=frozenset(t.group for t in tasks if t.group is not None and t.is_ready),
+        groups=frozenset(task.group for task in ready if task.group is not None),
         pids=frozenset(pid for (pid, _), holder in changes.holders.items() if not holder.is_alive),
         addresses=frozenset(each.address for each in messages.difference(offered)),
         earliest=changes.earliest,

@@ -49,11 +49,15 @@ class Dialect(Protocol):
     they travel as well in its row.
     """
     front: str
-    """The oldest ready nodes and roots of a group, each up to a limit; and whether there are tasks
-    that some code has refused.
+    """The oldest ready nodes without a priority and roots of a group, each up to a limit; whether
+    there are tasks that some code has refused, and whether there are nodes with a priority.
     """
     by_name: str
     """The same for each of some names."""
+    prior: str
+    """The oldest ready nodes of a group with each priority that there is."""
+    prior_by_name: str
+    """The oldest ready nodes with each of some priorities and names."""
     refusals: str
     """The different refusals of the ready tasks of a group."""
     refused: str
@@ -116,9 +120,26 @@ LIVING = """
         AND (:prefix = '' OR substr(id, 1, length(:prefix)) = :prefix)
 """
 READY = f"""
-    {LIVING} AND task_kind = '{{kind}}' AND task_refused IS NULL
+    {LIVING} AND task_kind = '{{kind}}' AND task_refused IS NULL AND task_priority = 0
 """
-"""What takes may be handed, whatever its name (see `core.queue.is_for`)."""
+"""What takes may be handed, whatever its name (see `core.queue.is_for`); without a priority."""
+PRIOR = f"""
+    {LIVING} AND task_refused IS NULL AND task_priority <> 0
+"""
+"""The same, with a priority. Those are nodes: roots have none."""
+HAS_PRIOR = """
+    task_state = 'pending' AND task_group = :group AND task_refused IS NULL AND task_priority <> 0
+"""
+PRIORITIES = f"""
+    RECURSIVE found(priority) AS (
+        SELECT (SELECT min(task_priority) FROM promises WHERE {HAS_PRIOR})
+        UNION ALL
+        SELECT (SELECT min(task_priority) FROM promises
+            WHERE {HAS_PRIOR} AND task_priority > found.priority)
+        FROM found WHERE found.priority IS NOT NULL
+    )
+"""
+"""From one to the next by the index, however many tasks have each; and NULL at the end."""
 REFUSED = "task_state = 'pending' AND task_group = :group AND task_refused IS NOT NULL"
 DIFFERENT_REFUSALS = f"""
     WITH RECURSIVE found(refused) AS (
@@ -191,13 +212,29 @@ class SqliteDialect:
     is_heavy = f"EXISTS (SELECT 1 FROM {_HEAVY} AND h.id = promises.id)"
     front = f"""
         SELECT ({_json_front("node", ":nodes")}), ({_json_front("root", ":roots")}),
-            EXISTS (SELECT 1 FROM promises WHERE {REFUSED})
+            EXISTS (SELECT 1 FROM promises WHERE {REFUSED}),
+            EXISTS (SELECT 1 FROM promises WHERE {HAS_PRIOR})
     """
     by_name = f"SELECT ({_json_by_name('node', ':nodes')}), ({_json_by_name('root', ':roots')})"
 
+    prior = f"""
+        WITH {PRIORITIES}
+        SELECT json_group_array(json_array(q.task_priority, q.task_ready_at, q.id, q.task_name))
+        FROM found CROSS JOIN promises AS q ON q.rowid IN (
+            SELECT rowid FROM promises WHERE {PRIOR} AND task_priority = found.priority
+            ORDER BY task_ready_at, id LIMIT :most)
+    """
+    prior_by_name = f"""
+        SELECT json_group_array(json_array(q.task_priority, q.task_ready_at, q.id, q.task_name))
+        FROM json_each(:priorities) AS p CROSS JOIN json_each(:names) AS n
+        CROSS JOIN promises AS q ON q.rowid IN (
+            SELECT rowid FROM promises
+            WHERE {PRIOR} AND task_priority = p.value AND task_name = n.value
+            ORDER BY task_ready_at, id LIMIT :most)
+    """
     refusals = f"SELECT json_group_array(refused) FROM ({DIFFERENT_REFUSALS})"
     refused = f"""
-        SELECT json_group_array(json_array(q.task_ready_at, q.id, q.task_name))
+        SELECT json_group_array(json_array(q.task_priority, q.task_ready_at, q.id, q.task_name))
         FROM json_each(:refusals) AS n JOIN promises AS q ON q.rowid IN (
             SELECT rowid FROM promises WHERE {LIVING} AND task_refused = n.value
             ORDER BY task_ready_at, id LIMIT :most)

@@ -27,8 +27,10 @@ COUNTS: Final = f"""
         (SELECT count(*) FROM holders WHERE standing = 'alive'),
         (SELECT CAST(COALESCE(sum(held), 0) AS BIGINT) FROM holders WHERE standing = 'alive'),
         (SELECT count(*) FROM schedules),
-        {_bounded(f"promises WHERE {_UNTAKEN} AND task_refused IS NULL")},
-        {_bounded(f"promises WHERE {_UNTAKEN} AND task_refused IS NOT NULL")}
+        {_bounded(f"promises WHERE {_UNTAKEN} AND task_refused IS NULL AND task_priority = 0")},
+        {_bounded(f"promises WHERE {_UNTAKEN} AND task_refused IS NOT NULL")},
+        (SELECT CAST(COALESCE(sum(held), 0) AS BIGINT) FROM limits),
+        {_bounded("promises WHERE task_gate IS NOT NULL")}
 """
 
 
@@ -53,6 +55,8 @@ def of_state(state: State, now: Millis) -> StatsData:
         sum(holder.held for holder in living),
         len(state.schedules),
         *(min(untaken[each], COUNTED) for each in (False, True)),
+        sum(limit.held for limit in state.limits.values()),
+        min(sum(task.gate is not None for task in state.tasks.values()), COUNTED),
     ]
     waiting = [task for task in state.tasks.values() if task.waiting_since is not None]
     longest = in_order([(state.promises[task.id], task) for task in waiting])[:LONGEST]
@@ -60,7 +64,7 @@ def of_state(state: State, now: Millis) -> StatsData:
 
 
 def _stats(counts: Sequence[int], longest: Iterable[Pair], now: Millis) -> StatsData:
-    outbox, holders, held, schedules, untaken, refused = counts[len(LIVING) :]
+    outbox, holders, held, schedules, untaken, refused, permits, gated = counts[len(LIVING) :]
     return StatsData(
         now=now,
         tasks=dict(zip(LIVING, counts, strict=False)),
@@ -70,4 +74,6 @@ def _stats(counts: Sequence[int], longest: Iterable[Pair], now: Millis) -> Stats
         held=held,
         schedules=schedules,
         triggers_untaken=untaken + refused,
+        permits_held=permits,
+        permits_awaited=gated,
     )

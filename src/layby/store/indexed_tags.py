@@ -24,6 +24,8 @@ UNINDEXED: Final = frozenset(
         birth.KEEPS,
         birth.AFTER,
         birth.EXPIRED,
+        birth.CALLER,
+        birth.DETACHED,
         resumption.TRIGGER,
         resumption.ON_CANCEL,
         resumption.CANCELS,

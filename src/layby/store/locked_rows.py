@@ -12,7 +12,7 @@ nobody waits in a circle; the hop, the queue and the lanes take what is free (SK
 - What a batch writes it must have locked. If it has not, it is replayed with those rows locked.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from layby.core.changes import Changes
 from layby.core.footprint import Footprint
 from layby.core.limit import Limit
 from layby.core.model import HeldKey, Holder, Listener, Millis, Promise, Schedule, Task, Wait
-from layby.core.queue import Entry, Queue, Ready, TakeKey
+from layby.core.queue import Queue, Ready, TakeKey, entry_of
 from layby.core.rows import Rows
 from layby.store.api import StoreConflict
 from layby.store.postgres_dialect import PostgresDialect
@@ -49,7 +49,8 @@ class LockedRows:
         self._session = session
         self._sql = sql
         self._existing = f"SELECT id FROM promises WHERE {dialect.among('id')}"
-        self._oldest = {kind: dialect.oldest_ready(kind, sql.pair) for kind in ("node", "root")}
+        kinds = ("node", "prior", "root")
+        self._oldest = {kind: dialect.oldest_ready(kind, sql.pair) for kind in kinds}
         self.begin()
 
     def begin(self) -> None:
@@ -178,25 +179,46 @@ class LockedRows:
         `seen` is the front of the queue without locks. If less is free than was seen, others are
         about to change the rest: whoever needs more looks again soon.
         """
-        nodes, node_pairs = self._oldest_ready("node", seen.nodes, at, names, most)
-        roots, root_pairs = self._oldest_ready("root", seen.roots, at, names, most)
-        return Ready((nodes, roots, seen.refused)), [*node_pairs, *root_pairs]
+        look = {**at, "names": packed(sorted(names))}
+        nodes, node_pairs = self._first_ready("node", seen.nodes, look, most["node"])
+        roots, root_pairs = self._first_ready("root", seen.roots, look, most["root"])
+        oldest, oldest_pairs = self._oldest_of_all(seen.oldest, most["oldest"])
+        pairs = [*node_pairs, *root_pairs, *oldest_pairs]
+        return Ready.of(nodes, roots, seen.refused, oldest), pairs
 
-    def _oldest_ready(
-        self,
-        kind: str,
-        seen: Queue,
-        at: Mapping[str, Any],
-        names: Collection[str],
-        most: Mapping[str, int],
+    def _oldest_of_all(self, seen: Queue, wanted: int) -> tuple[Queue, list[Pair]]:
+        """What nobody may be handed is not locked; what others have locked is passed over."""
+        if not wanted or not seen.entries:
+            return seen, []
+        text = f"{self._sql.pairs} ORDER BY id {FREE}"
+        ids = packed(sorted(task_id for _, _, task_id in seen.entries))
+        pairs: list[Pair] = self._session.read(text, PAIRS, ids)
+        locked = {promise.id for promise, _ in pairs}
+        self._ids |= locked
+        seen.replace((each for each in seen.entries if each[2] in locked), seen.end)
+        return seen, pairs
+
+    def _lock_in_turn(
+        self, kind: str, seen: Queue, look: Mapping[str, Any], wanted: int
+    ) -> Iterator[Pair]:
+        """From one priority that was seen to the next."""
+        for priority in dict.fromkeys(-negative for negative, _, _ in seen.entries):
+            text = self._oldest["prior" if priority else kind]
+            most = {"most": wanted, "priority": priority} if priority else {"most": wanted}
+            pairs: list[Pair] = self._session.read_named(text, PAIRS, {**look, **most})
+            yield from pairs
+            wanted -= len(pairs)
+            if wanted <= 0:
+                return
+
+    def _first_ready(
+        self, kind: str, seen: Queue, look: Mapping[str, Any], wanted: int
     ) -> tuple[Queue, list[Pair]]:
-        wanted = most[kind]
         if not seen.entries or not wanted:
             return Queue(seen.entries[:1], is_contended=False), []
-        look = {**at, "names": packed(sorted(names)), "most": wanted}
-        pairs: list[Pair] = self._session.read_named(self._oldest[kind], PAIRS, look)
+        pairs = list(self._lock_in_turn(kind, seen, look, wanted))
         self._ids |= {promise.id for promise, _ in pairs}
-        locked = [entry for _, task in pairs if (entry := _entry(task)) is not None]
+        locked = sorted(entry_of(task) for _, task in pairs if task is not None and task.is_ready)
         if len(locked) < wanted:
             is_contended = len(locked) < len(seen.entries)
             return Queue(locked, is_contended=is_contended), pairs
@@ -241,11 +263,8 @@ class LockedRows:
 
 def most_to_lock(footprint: Footprint, key: TakeKey, roots: int) -> dict[str, int]:
     """How many tasks takes of this key may be handed: no more than that are locked."""
-    return {"node": footprint.nodes_of(key[0]) - footprint.leaving - 1, "root": roots}
-
-
-def _entry(task: Task | None) -> Entry | None:
-    return None if task is None or task.ready_at is None else (task.ready_at, task.id)
+    nodes = footprint.nodes_of(key[0]) - footprint.leaving - 1
+    return {"node": nodes, "root": roots, "oldest": footprint.oldest}
 
 
 def awaiters_in(rows: Rows) -> set[str]:

@@ -32,12 +32,13 @@ from layby.core.model import (
     Pruning,
     Schedule,
     TaskState,
+    Wait,
     is_run_of,
 )
 from layby.core.queries import (
     OfferMessages,
 )
-from layby.core.queue import Entry, Queue, Ready, TakeKey
+from layby.core.queue import Dated, Queue, Ready, TakeKey, entry_of, queues_of
 from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.core.state import State
@@ -189,7 +190,7 @@ class MemoryStore(Unshared):
     def _load_queued(self, rows: Rows) -> None:
         """They are only handed out: tasks that wait for them are not touched."""
         for queue in (queue for each in rows.ready.values() for queue in each):
-            self._load_pairs(rows, {task_id for _, task_id in queue.entries})
+            self._load_pairs(rows, {task_id for _, _, task_id in queue.entries})
 
     def _load_pairs(self, rows: Rows, ids: set[str]) -> None:
         promises, tasks = self.state.promises, self.state.tasks
@@ -217,17 +218,30 @@ class MemoryStore(Unshared):
         most_nodes = footprint.nodes_of(group)
         most_roots = footprint.roots(self._settings.roots_per_take)
         since = footprint.since
-        return Ready(
-            (
-                Queue(islice(self._living(nodes, prefix, since, now), most_nodes), most_nodes),
-                Queue(islice(self._living(roots, prefix, since, now), most_roots), most_roots),
-                Queue(islice(self._living(refused, prefix, since, now), footprint.refused)),
-            )
+
+        def first(queues: Sequence[InOrder[Dated]], most: int) -> Sequence[Dated]:
+            return list(islice(self._living(queues, prefix, since, now), most))
+
+        in_turn, oldest = queues_of(
+            {
+                priority: first([each[priority] for each in nodes if priority in each], most_nodes)
+                for priority in {priority for each in nodes for priority in each}
+            },
+            most_nodes,
+            footprint.most_oldest,
+        )
+        first_roots = first([queue for each in roots for queue in each.values()], most_roots)
+        tried = first(refused, footprint.refused)
+        return Ready.of(
+            in_turn,
+            Queue(((0, *each) for each in first_roots), most_roots),
+            Queue(sorted(entry_of(self.state.tasks[each]) for _, each in tried)),
+            oldest,
         )
 
     def _living(
-        self, queues: Sequence[InOrder[Entry]], prefix: str, since: Millis, now: Millis
-    ) -> Iterator[Entry]:
+        self, queues: Sequence[InOrder[Dated]], prefix: str, since: Millis, now: Millis
+    ) -> Iterator[Dated]:
         """Ready by now and not over, oldest first."""
         for ready_at, task_id in merge(*queues):
             if ready_at > now:
@@ -393,7 +407,7 @@ class MemoryStore(Unshared):
     def nodes_of(self, root_id: str, limit: int) -> list[str]:
         awaited = self._indexes.awaited.of(root_id)
         return list(
-            islice((key for key in awaited if self.state.waits[key, root_id].counts), limit)
+            islice((key for key in awaited if _ends_with(self.state.waits[key, root_id])), limit)
         )
 
     def overdue_tasks(self, now: Millis, limit: int) -> list[tuple[TaskState, str]]:
@@ -498,6 +512,11 @@ class MemoryReader:
 def _first(keyed: Iterable[tuple[Millis | None, str]], limit: int) -> tuple[str, ...]:
     ordered = sorted((at or 0, key) for at, key in keyed)
     return tuple(key for _, key in ordered[:limit])
+
+
+def _ends_with(wait: Wait) -> bool:
+    """What a cancelled awaiter may take with it."""
+    return wait.counts or wait.is_child
 
 
 def _apply(rows: dict[K, V], changes: dict[K, V | None]) -> None:

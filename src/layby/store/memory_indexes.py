@@ -19,11 +19,11 @@ from layby.core.model import (
     Task,
     Wait,
 )
-from layby.core.queue import Entry
+from layby.core.queue import Dated
 from layby.core.state import State
 
 K = TypeVar("K")
-T = TypeVar("T", str, Entry)
+T = TypeVar("T", str, Dated)
 
 COMPACT: Final = 1_000
 """How many entries may leave at the front before the rest is moved up."""
@@ -62,11 +62,11 @@ class InOrder(Generic[T]):
             self._head = 0
 
 
-def first(index: InOrder[Entry]) -> Millis | None:
+def first(index: InOrder[Dated]) -> Millis | None:
     return next((at for at, _ in index), None)
 
 
-def until(index: InOrder[Entry], now: Millis, limit: int) -> tuple[str, ...]:
+def until(index: InOrder[Dated], now: Millis, limit: int) -> tuple[str, ...]:
     """The first ids that are due."""
     due = takewhile(lambda entry: entry[0] <= now, islice(index, limit))
     return tuple(key for _, key in due)
@@ -102,17 +102,18 @@ class Indexes:
     """Built from a state once, then updated with every change."""
 
     def __init__(self, state: State) -> None:
-        self.ready: defaultdict[ReadyKey, InOrder[Entry]] = defaultdict(InOrder)
-        self.refused: defaultdict[str, dict[str, InOrder[Entry]]] = defaultdict(dict)
+        self.ready: defaultdict[ReadyKey, dict[int, InOrder[Dated]]] = defaultdict(dict)
+        """And by priority."""
+        self.refused: defaultdict[str, dict[str, InOrder[Dated]]] = defaultdict(dict)
         """By group and refusals."""
-        self.lanes: defaultdict[str, dict[str, InOrder[Entry]]] = defaultdict(dict)
+        self.lanes: defaultdict[str, dict[str, InOrder[Dated]]] = defaultdict(dict)
         """By limit and name: tasks that wait for its permits."""
-        self.wakes: InOrder[Entry] = InOrder()
-        self.timeouts: InOrder[Entry] = InOrder()
-        self.tails: InOrder[Entry] = InOrder()
-        self.remains: InOrder[Entry] = InOrder()
+        self.wakes: InOrder[Dated] = InOrder()
+        self.timeouts: InOrder[Dated] = InOrder()
+        self.tails: InOrder[Dated] = InOrder()
+        self.remains: InOrder[Dated] = InOrder()
         """Tails of roots that were pruned."""
-        self.ended: defaultdict[Stage, InOrder[Entry]] = defaultdict(InOrder)
+        self.ended: defaultdict[Stage, InOrder[Dated]] = defaultdict(InOrder)
         self.below: Groups[str] = Groups()
         """Ids of a tree, without that of its root."""
         self.held: Groups[HeldKey] = Groups()
@@ -188,7 +189,7 @@ class Indexes:
             elif row.pid is not None and row.state == "acquired":
                 _join(self.leased, row.pid, row.id, is_new=is_new)
 
-    def _place_in_lane(self, gate: str, name: str, entry: Entry, *, is_new: bool) -> None:
+    def _place_in_lane(self, gate: str, name: str, entry: Dated, *, is_new: bool) -> None:
         """What is empty goes: limits that belong to something else come and go with that."""
         lanes = self.lanes[gate]
         _place(lanes.setdefault(name, InOrder()), entry, is_new=is_new)
@@ -197,9 +198,10 @@ class Indexes:
         if not lanes:
             del self.lanes[gate]
 
-    def _queue_of(self, row: Task, group: str) -> InOrder[Entry]:
+    def _queue_of(self, row: Task, group: str) -> InOrder[Dated]:
         if row.refused is None:
-            return self.ready[group, row.name, row.is_root]
+            by_priority = self.ready[group, row.name, row.is_root]
+            return by_priority.setdefault(row.priority, InOrder())
         return self.refused[group].setdefault(row.refused, InOrder())
 
     def add_waits(self, waits: Iterable[Wait]) -> None:
@@ -238,7 +240,7 @@ class Indexes:
             self.outbox[key[2]].discard(key)
 
 
-def _place(index: InOrder[Entry], entry: Entry, *, is_new: bool) -> None:
+def _place(index: InOrder[Dated], entry: Dated, *, is_new: bool) -> None:
     if is_new:
         index.add(entry)
     else:

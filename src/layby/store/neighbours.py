@@ -25,7 +25,7 @@ from layby.store.tables import HOLDERS, WAITS
 
 T = TypeVar("T")
 
-HOLDS_UP: Final = "mode NOT IN ('read', 'below')"
+HOLDS_UP: Final = "mode NOT IN ('read', 'child', 'below')"
 """As `Wait.holds_up`."""
 
 _pairs = msgspec.json.Decoder(list[Pair])

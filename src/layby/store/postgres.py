@@ -245,7 +245,7 @@ class PostgresStore(SqlStore):
             rows.ready[key], pairs = self._locked.ready(seen, at, names, most)
             add_pairs(rows, pairs)
             rows.known |= {promise.id for promise, _ in pairs}
-        if beside := _entries(rows) - rows.known:
+        if beside := rows.queued_ids() - rows.known:
             self._load_pairs(rows, beside)
 
     def _lock_limits(
@@ -306,8 +306,3 @@ class PostgresStore(SqlStore):
         is_known = self._locked.is_known_schedule
         self._write(self._sql.put_schedules, [each for each in schedules if is_known(each)])
         self._write(self._sql.insert_schedules, [each for each in schedules if not is_known(each)])
-
-
-def _entries(rows: Rows) -> set[str]:
-    queues = (queue for each in rows.ready.values() for queue in each)
-    return {task_id for queue in queues for _, task_id in queue.entries}

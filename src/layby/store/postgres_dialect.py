@@ -6,7 +6,17 @@ Measured: rows are written quickest as one JSON parameter of objects, and read q
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from layby.store.dialect import DIFFERENT_REFUSALS, LANES, LIVING, READY, REFUSED, quoted
+from layby.store.dialect import (
+    DIFFERENT_REFUSALS,
+    HAS_PRIOR,
+    LANES,
+    LIVING,
+    PRIOR,
+    PRIORITIES,
+    READY,
+    REFUSED,
+    quoted,
+)
 from layby.store.page_bounds import LIGHT
 from layby.store.postgres_session import PostgresSession
 from layby.store.tables import SORTS, Column
@@ -20,6 +30,7 @@ than writers wait for a lock (`lock_timeout` in `postgres_connection`).
 
 _TYPES: Final = {"text": "text", "json": "text", "whole": "bigint", "bool": "boolean"}
 _QUEUED: Final = "task_ready_at, id, task_name"
+_RANKED: Final = f"task_priority, {_QUEUED}"
 _NAMES: Final = "ARRAY(SELECT json_array_elements_text(CAST(:names AS json)))"
 
 
@@ -67,13 +78,30 @@ class PostgresDialect:
     front = f"""
         {_front(0, "node")} UNION ALL {_front(1, "root")} UNION ALL
         (SELECT 2, NULL, NULL, NULL WHERE EXISTS (SELECT 1 FROM promises WHERE {REFUSED}))
+        UNION ALL
+        (SELECT 3, NULL, NULL, NULL WHERE EXISTS (SELECT 1 FROM promises WHERE {HAS_PRIOR}))
     """
     by_name = f"{_by_name(0, 'node')} UNION ALL {_by_name(1, 'root')}"
+    prior = f"""
+        WITH {PRIORITIES}
+        SELECT q.* FROM found CROSS JOIN LATERAL (
+            SELECT {_RANKED} FROM promises WHERE {PRIOR} AND task_priority = found.priority
+            ORDER BY task_ready_at, id LIMIT :most) AS q
+        WHERE found.priority IS NOT NULL
+    """
+    prior_by_name = f"""
+        SELECT q.* FROM json_array_elements_text(CAST(:priorities AS json)) AS p(value)
+        CROSS JOIN json_array_elements_text(CAST(:names AS json)) AS n(value)
+        CROSS JOIN LATERAL (
+            SELECT {_RANKED} FROM promises
+            WHERE {PRIOR} AND task_priority = CAST(p.value AS bigint) AND task_name = n.value
+            ORDER BY task_ready_at, id LIMIT :most) AS q
+    """
     refusals = DIFFERENT_REFUSALS
     refused = f"""
         SELECT q.* FROM json_array_elements_text(CAST(:refusals AS json)) AS n(value)
         CROSS JOIN LATERAL (
-            SELECT {_QUEUED} FROM promises WHERE {LIVING} AND task_refused = n.value
+            SELECT {_RANKED} FROM promises WHERE {LIVING} AND task_refused = n.value
             ORDER BY task_ready_at, id LIMIT :most) AS q
     """
 
@@ -137,10 +165,16 @@ class PostgresDialect:
         """
 
     def oldest_ready(self, kind: str, packed: str) -> str:
-        """Lock the oldest ready tasks of some names that nobody else has locked."""
+        """Lock the oldest ready tasks of some names that nobody else has locked.
+
+        `kind`: those without a priority; or `prior`: nodes with one priority.
+        """
+        ready = READY.format(kind=kind)
+        if kind == "prior":
+            ready = f"{PRIOR} AND task_priority = :priority"
         return f"""
             SELECT {packed} FROM promises
-            WHERE {READY.format(kind=kind)} AND task_name = ANY ({_NAMES})
+            WHERE {ready} AND task_name = ANY ({_NAMES})
             ORDER BY task_ready_at, id LIMIT :most FOR UPDATE SKIP LOCKED
         """
 

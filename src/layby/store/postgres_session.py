@@ -8,7 +8,8 @@ not use it. Such a migration waits for those that have asked, and whoever asks l
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any, Final, TypeVar, cast, get_args
 
@@ -25,7 +26,7 @@ from layby.store.migrate import OLDEST_CODE, newest_known, too_new
 from layby.store.postgres_answers import END, UNKNOWN, Backend
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, is_lost
-from layby.store.session import InLane, Queued, Reading, packed
+from layby.store.session import InLane, Queued, Ranked, Reading, packed
 from layby.store.tables import ROWS, Table, encode
 
 T = TypeVar("T")
@@ -174,18 +175,19 @@ class PostgresSession:
 
     def queue(
         self, statement: str, arguments: Mapping[str, Any]
-    ) -> tuple[list[Queued], list[Queued], bool]:
+    ) -> tuple[list[Queued], list[Queued], bool, bool]:
         (cursor,) = self._ask([(_named(statement), arguments)])
-        nodes, roots, refused = ([row[1:] for row in found] for found in _sorted(cursor, 3))
-        return cast("list[Queued]", nodes), cast("list[Queued]", roots), bool(refused)
+        nodes, roots, refused, prior = ([row[1:] for row in found] for found in _sorted(cursor, 4))
+        found = cast("list[Queued]", nodes), cast("list[Queued]", roots)
+        return *found, bool(refused), bool(prior)
 
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]:
         (cursor,) = self._ask([(_named(statement), arguments)])
         return [row[0] for row in cursor.fetchall()]
 
-    def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]:
+    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
         (cursor,) = self._ask([(_named(statement), arguments)])
-        return cast("list[Queued]", cursor.fetchall())
+        return cast("list[Ranked]", cursor.fetchall())
 
     def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
         (cursor,) = self._ask([(_named(statement), arguments)])
@@ -225,7 +227,7 @@ class PostgresSession:
             return self._run_first(connection, statements)
         if len(statements) == 1:
             return [_execute(connection, *statements[0])]
-        with connection.pipeline():
+        with _pipeline(connection):
             return [_execute(connection, *each) for each in statements]
 
     def _run_first(
@@ -234,7 +236,7 @@ class PostgresSession:
         """The same, and begin. On a schema that is too new they may fail for just that reason."""
         asked: Cursor | None = None
         try:
-            with connection.pipeline():
+            with _pipeline(connection):
                 _execute(connection, self._begin, None)
                 asked = _execute(connection, OLDEST_CODE, ())
                 found = [_execute(connection, *each) for each in statements]
@@ -249,6 +251,22 @@ class PostgresSession:
         if row is not None and row[0] > self._newest:
             why = f"a newer layby has migrated it, and it {too_new(row[0])}"
             raise StoreMigrated(f"{self._connector.name}: {why}, then restart this process")
+
+
+@contextmanager
+def _pipeline(connection: psycopg.Connection[Any]) -> Generator[None]:
+    """Only the first error counts: psycopg would log those that follow from it, as warnings."""
+    first: psycopg.Error | None = None
+    try:
+        with connection.pipeline():
+            try:
+                yield
+            except psycopg.Error as error:
+                first = error
+    except psycopg.Error as error:
+        raise first or error from None
+    if first is not None:
+        raise first
 
 
 def _execute(connection: psycopg.Connection[Any], text: str, arguments: Arguments) -> Cursor:

@@ -20,6 +20,9 @@ Reading = tuple[str, "msgspec.json.Decoder[Any]", Sequence[Any]]
 
 TEXTS: Final = msgspec.json.Decoder(list[str])
 QUEUED: Final = msgspec.json.Decoder(list[Queued])
+Ranked = tuple[int, Millis, str, str | None]
+"""The same, after its priority."""
+RANKED: Final = msgspec.json.Decoder(list[Ranked])
 IN_LANES: Final = msgspec.json.Decoder(list[InLane])
 
 
@@ -71,13 +74,15 @@ class Session(Protocol):
 
     def queue(
         self, statement: str, arguments: Mapping[str, Any]
-    ) -> tuple[list[Queued], list[Queued], bool]:
-        """Ready nodes and roots, and whether there are some that code has refused."""
+    ) -> tuple[list[Queued], list[Queued], bool, bool]:
+        """Ready nodes and roots; whether there are some that code has refused, and whether there
+        are some with a priority.
+        """
         ...
 
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]: ...
 
-    def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]: ...
+    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]: ...
 
     def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]: ...
 

@@ -1,5 +1,6 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -34,7 +35,7 @@ from layby.core.model import (
 from layby.core.queries import (
     OfferMessages,
 )
-from layby.core.queue import Queue, Ready
+from layby.core.queue import Dated, Queue, Ready, TakeKey, queues_of
 from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.core.ticks import Tick
@@ -250,18 +251,10 @@ class SqlStore(Unshared, SqlReads):
         Rows may leave the queue during the batch, by other commands or by takes that ask for
         some of the same names, so that number of rows is fetched in addition.
         """
-        roots = footprint.roots(self._settings.roots_per_take)
+        until = max(now, footprint.until)
         for key in footprint.takes:
-            group, names, prefix, codes = key
-            until = max(now, footprint.until)
-            at = {"group": group, "now": until, "since": footprint.since, "prefix": prefix}
-            nodes = footprint.nodes_of(group)
-            queues, has_refused = self._queue(at, frozenset(names), nodes, roots)
-            most = footprint.refused
-            refused = self._refused(at, names, codes, most) if has_refused else Queue()
-            rows.ready[key] = Ready((*queues, refused))
-        ready = (queue for each in rows.ready.values() for queue in each)
-        return {task_id for queue in ready for _, task_id in queue.entries}
+            rows.ready[key] = self._ready(key, footprint, until)
+        return rows.queued_ids()
 
     def _refused(self, at: dict[str, Any], names: Sequence[str], codes: Codes, most: int) -> Queue:
         """Ready tasks that some code has refused, but none of these; oldest first."""
@@ -270,22 +263,60 @@ class SqlStore(Unshared, SqlReads):
         if not ours:
             return Queue()
         look = {"refusals": packed(ours), "most": most}
-        queued = self._session.queued(self._sql.dialect.refused, at | look)
-        entries = sorted((ready_at, task_id) for ready_at, task_id, _ in queued)
-        return Queue(entries[:most])
+        ranked = self._session.ranked(self._sql.dialect.refused, at | look)
+        oldest = sorted((ready_at, task_id, -priority) for priority, ready_at, task_id, _ in ranked)
+        entries = ((negative, ready_at, task_id) for ready_at, task_id, negative in oldest[:most])
+        return Queue(sorted(entries))
 
-    def _queue(
-        self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int
-    ) -> tuple[tuple[Queue, Queue], bool]:
-        """Ready tasks of these names, oldest first; and whether there are some that code refused.
+    def _ready(self, key: TakeKey, footprint: Footprint, until: Millis) -> Ready:
+        """Ready tasks of some names, in order.
 
         A worker usually knows every name of its group: one look at the front of the queue
         is enough. Only if unknown names are in front is each name looked up separately.
         """
+        group, names, prefix, codes = key
         if not names:
-            return (Queue(), Queue()), False
+            return Ready.of(Queue(), Queue(), Queue())
+        at = {"group": group, "now": until, "since": footprint.since, "prefix": prefix}
+        nodes, roots = footprint.nodes_of(group), footprint.roots(self._settings.roots_per_take)
+        known = frozenset(names)
+        plain, found_roots, has_refused, has_prior = self._plain(at, known, nodes, roots)
+        by_priority: dict[int, Sequence[Dated]] = {0: plain[:nodes]}
+        if has_prior:
+            by_priority |= self._prior(at, known, nodes)
+        in_turn, oldest = queues_of(by_priority, nodes, footprint.most_oldest)
+        first_roots = Queue(((0, *each) for each in found_roots[:roots]), roots)
+        most = footprint.refused
+        refused = self._refused(at, names, codes, most) if has_refused else Queue()
+        return Ready.of(in_turn, first_roots, refused, oldest)
+
+    def _prior(
+        self, at: dict[str, Any], names: frozenset[str], most: int
+    ) -> dict[int, list[Dated]]:
+        """The oldest ready nodes of each priority, in the same two steps."""
+        look = most + FRONT
+        front = self._session.ranked(self._sql.dialect.prior, at | {"most": look})
+        seen = Counter(priority for priority, *_ in front)
+        mine = [each for each in front if each[3] in names]
+        found = Counter(priority for priority, *_ in mine)
+        hidden = [each for each in seen if seen[each] == look and found[each] < most]
+        if hidden:
+            by_name = {"names": packed(sorted(names)), "priorities": packed(hidden), "most": most}
+            named = self._session.ranked(self._sql.dialect.prior_by_name, at | by_name)
+            mine = [*(each for each in mine if each[0] not in hidden), *named]
+        by_priority: defaultdict[int, list[Dated]] = defaultdict(list)
+        for priority, ready_at, task_id, _ in sorted(mine):
+            by_priority[priority].append((ready_at, task_id))
+        return by_priority
+
+    def _plain(
+        self, at: dict[str, Any], names: frozenset[str], nodes: int, roots: int
+    ) -> tuple[list[Dated], list[Dated], bool, bool]:
+        """Nodes without a priority, and roots; and whether there are nodes that code has refused,
+        or with a priority.
+        """
         look = {"nodes": nodes + FRONT, "roots": roots + FRONT}
-        *front, has_refused = self._session.queue(self._sql.dialect.front, at | look)
+        *front, has_refused, has_prior = self._session.queue(self._sql.dialect.front, at | look)
         mine = [[each for each in part if each[2] in names] for part in front]
         if any(
             len(found) < wanted and len(part) == limit
@@ -294,11 +325,10 @@ class SqlStore(Unshared, SqlReads):
             )
         ):
             limits = {"names": packed(sorted(names)), "nodes": nodes, "roots": roots}
-            *named, _ = self._session.queue(self._sql.dialect.by_name, at | limits)
+            *named, _, _ = self._session.queue(self._sql.dialect.by_name, at | limits)
             mine = [sorted(each) for each in named]
         ours, roots_of_ours = ([(at, key) for at, key, _ in part] for part in mine)
-        queues = Queue(ours[:nodes], nodes), Queue(roots_of_ours[:roots], roots)
-        return queues, has_refused
+        return ours, roots_of_ours, has_refused, has_prior
 
     def _list_branches(self, footprint: Footprint) -> Reading:
         """Each promise of a branch, with the branch."""

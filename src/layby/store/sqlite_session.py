@@ -11,7 +11,17 @@ import msgspec
 from layby.errors import StoreError
 from layby.store.bulk import Bulk, Wide
 from layby.store.failures import explained
-from layby.store.session import IN_LANES, QUEUED, TEXTS, InLane, Queued, Reading, packed
+from layby.store.session import (
+    IN_LANES,
+    QUEUED,
+    RANKED,
+    TEXTS,
+    InLane,
+    Queued,
+    Ranked,
+    Reading,
+    packed,
+)
 
 T = TypeVar("T")
 
@@ -67,15 +77,16 @@ class SqliteSession:
 
     def queue(
         self, statement: str, arguments: Mapping[str, Any]
-    ) -> tuple[list[Queued], list[Queued], bool]:
-        nodes, roots, *has_refused = self.row(statement, arguments)
-        return QUEUED.decode(nodes), QUEUED.decode(roots), any(has_refused)
+    ) -> tuple[list[Queued], list[Queued], bool, bool]:
+        nodes, roots, *others = self.row(statement, arguments)
+        has_refused, has_prior = others or (0, 0)
+        return QUEUED.decode(nodes), QUEUED.decode(roots), bool(has_refused), bool(has_prior)
 
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]:
         return TEXTS.decode(self.row(statement, arguments)[0])
 
-    def queued(self, statement: str, arguments: Mapping[str, Any]) -> list[Queued]:
-        return QUEUED.decode(self.row(statement, arguments)[0])
+    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
+        return RANKED.decode(self.row(statement, arguments)[0])
 
     def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
         return IN_LANES.decode(self.row(statement, arguments)[0])

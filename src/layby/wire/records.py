@@ -233,6 +233,9 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     items: int | None = None
     kept_by: str | None = None
     """The process that has not said yet that its body has ended."""
+    priority: int | None = None
+    slots: int | None = None
+    """Only if it needs several."""
     limits: Json = UNSET
     gate: str | None = None
 
@@ -266,6 +269,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             kept_by=row.pid if row.is_kept else None,
             lives=row.lives,
             items=row.items,
+            priority=row.priority or None,
+            slots=row.slots if row.slots > 1 else None,
             limits=_json(row.limits),
             gate=row.gate,
         )
@@ -277,6 +282,8 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             group=self.group,
             name=self.name,
             kind=self.kind,
+            priority=self.priority or 0,
+            slots=self.slots or 1,
             state="suspended" if self.state == "deferred" else self.state,
             version=self.version,
             pid=self.pid or self.kept_by,

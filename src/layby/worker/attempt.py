@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -43,6 +43,9 @@ from layby.worker.replay import NEW, Recalled, Record, Replay, body_of, encoded
 from layby.worker.thread_call import on_loop
 from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
 
+if TYPE_CHECKING:
+    from layby.worker.child_run import RunStarter
+
 CLEAN_UP_S = 5.0
 """How long a cancelled body may clean up before it is cancelled again."""
 RECANCEL_S = 1.0
@@ -59,6 +62,9 @@ class AttemptHost(Protocol):
 
     @property
     def watches(self) -> PromiseWatches: ...
+
+    @property
+    def starter(self) -> "RunStarter | None": ...
 
     def now(self) -> Millis: ...
 
@@ -217,6 +223,14 @@ class Attempt:
     @property
     def is_parked(self) -> bool:
         return self._shown is not None and self._shown.sub_status is not None
+
+    @property
+    def starter(self) -> "RunStarter":
+        """Who starts child runs for it."""
+        starter = self._host.starter
+        if starter is None:
+            raise UsageError(f"{self.id}: child runs can be started only by tasks of a Runner")
+        return starter
 
     def now(self) -> Millis:
         return self._host.now()

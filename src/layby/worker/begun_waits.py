@@ -305,9 +305,17 @@ def _condition_deadline(
 
 
 async def begin_promise(
-    attempt: Attempt, record_id: str, promise_id: str, within: float | None
+    attempt: Attempt,
+    record_id: str,
+    promise_id: str,
+    within: float | None,
+    *,
+    is_open: bool = False,
 ) -> Promise | TimedOut | PromiseWatch:
-    """The promise if it is settled, how the wait has ended without it, or a watch on it."""
+    """The promise if it is settled, how the wait has ended without it, or a watch on it.
+
+    `is_open`: it exists, was pending a moment ago, and is kept for this task.
+    """
     call = wait_call(promise_id)
     attempt.begin_promise_wait(record_id, call)
     before = attempt.replay.recorded_at(record_id)
@@ -315,6 +323,8 @@ async def begin_promise(
     if found is not None and (error := found.error_again()) is not None:
         assert isinstance(error, DeferTimeout)
         return TimedOut(error, before, is_recorded=True)
+    if is_open and within is None:
+        return attempt.watch(promise_id)
     begun = None if within is None else attempt.fixed_deadline(record_id)
     ensure = EnsurePromise(id=promise_id, awaiter=attempt.id)
     promise = settled_promise(await attempt.send(ensure), promise_id)

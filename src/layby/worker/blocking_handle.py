@@ -19,6 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast, overload
 from layby.program import Served
 from layby.triggers import Trigger
 from layby.worker.approval_requests import BlockingApproval
+from layby.worker.child_run import BlockingChildRun, NamedFlow
 from layby.worker.handle import TaskHandle, Token, arguments_of
 from layby.worker.map_calls import MapOptions, OnError
 from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
@@ -202,6 +203,21 @@ class BlockingHandle:
         key: str | None = None,
     ) -> Any:
         return self.call(self._handle.defer(trigger, resume, kwargs, timeout, key=key))
+
+    def start(
+        self,
+        workflow: NamedFlow | str,
+        context: Any = None,
+        *,
+        run_id: str | None = None,
+        deadline: Seconds | None = None,
+        detach: bool = False,
+        key: str | None = None,
+    ) -> BlockingChildRun:
+        starting = self._handle.start(
+            workflow, context, run_id=run_id, deadline=deadline, detach=detach, key=key
+        )
+        return BlockingChildRun(self, self.call(starting))
 
     @property
     def event(self) -> Any:

@@ -33,7 +33,10 @@ class Body(Contender):
     def __init__(
         self, host: BodyHost, claim: Claim | None = None, call: Execute | None = None
     ) -> None:
-        super().__init__(is_call=call is not None)
+        if claim is None:
+            super().__init__(is_call=call is not None)
+        else:
+            super().__init__(priority=claim.task.priority, slots=claim.task.slots)
         self._host = host
         self.claim = claim
         """Kept until the body begins."""

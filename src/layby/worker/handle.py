@@ -50,6 +50,7 @@ from layby.worker.begun_waits import (
     wait_call,
     watch_condition,
 )
+from layby.worker.child_run import ChildRun, ChildSpec, NamedFlow
 from layby.worker.condition_poll import name_of
 from layby.worker.deferring import event_or_defer, new_deferral
 from layby.worker.map_calls import Join, MapCall, MapOptions, OnError, checked_key
@@ -216,11 +217,22 @@ class TaskHandle:
             reply = await self._parked(*found)
             return value_of(settled_promise(reply, promise_id))
 
-    async def settled(self, promise_id: str, timeout: Seconds | None = None) -> Promise:  # noqa: ASYNC109
-        """Wait, without a slot, for a promise that exists; returns the settled promise."""
+    async def settled(
+        self,
+        promise_id: str,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the wait's own clock, by design
+        *,
+        key: str | None = None,
+        is_open: bool = False,
+    ) -> Promise:
+        """Wait, without a slot, for a promise that exists; returns the settled promise.
+
+        `is_open`: it was pending a moment ago, and is kept for this task.
+        """
         within = limit_of(timeout, "timeout")
-        with self._call("wait_for", self.numbered(f"settled.{promise_id}")) as record_id:
-            found = await self._prepare_wait(promise_id, within, record_id)
+        key = self.numbered(f"settled.{promise_id}") if key is None else key
+        with self._call("wait_for", key) as record_id:
+            found = await self._prepare_wait(promise_id, within, record_id, is_open=is_open)
             if isinstance(found, Promise):
                 return found
             return settled_promise(await self._parked(*found), promise_id)
@@ -314,6 +326,32 @@ class TaskHandle:
         self._shared.register()
         with attempt.replay.keyed("rpc", _checked(key)) as record_key:
             return await self._ended(await begin_call(attempt, record_key, record_key, term))
+
+    # --- child runs ----------------------------------------------------------------------
+
+    async def start(
+        self,
+        workflow: NamedFlow | str,
+        context: Any = None,
+        *,
+        run_id: str | None = None,
+        deadline: Seconds | None = None,
+        detach: bool = False,
+        key: str | None = None,
+    ) -> ChildRun:
+        """Start a run below this one and return at once; the same one in every try.
+
+        It ends with this run: when that is cancelled or its deadline passes, and when this task is
+        cancelled; not with `detach`. Without `run_id` its id is made from those of this run, this
+        task and the key of the call.
+        """
+        attempt = self._attempt_with_store()
+        self._shared.register()
+        with attempt.replay.keyed("start", _checked(key)) as record_key:
+            asked = ChildSpec(workflow, context, run_id, deadline, detach, record_key)
+            started = await attempt.starter.start_child(attempt, self, asked)
+            await self._shared.ensure_held()
+            return ChildRun(self, started)
 
     # --- several waits at once -----------------------------------------------------------
 
@@ -596,12 +634,17 @@ class TaskHandle:
     # --- promises ------------------------------------------------------------------------
 
     async def _prepare_wait(
-        self, promise_id: str, within: float | None, record_id: str | None
+        self,
+        promise_id: str,
+        within: float | None,
+        record_id: str | None,
+        *,
+        is_open: bool = False,
     ) -> Promise | tuple[PromiseWatch, WaitingOn, str | None, Record | None]:
         """The promise, if it is settled; else what is needed to wait for it."""
         attempt = self._attempt_with_store()
         assert record_id is not None
-        begun = await begin_promise(attempt, record_id, promise_id, within)
+        begun = await begin_promise(attempt, record_id, promise_id, within, is_open=is_open)
         if isinstance(begun, PromiseWatch):
             if not isinstance(begun, TimedPromiseWatch):
                 return begun, WaitingOn("promise", "", awaited=promise_id), None, None

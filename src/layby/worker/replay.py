@@ -164,6 +164,14 @@ class Replay:
         is_wrong = call.settled_at is not None and call.state != "resolved"
         return is_wrong and (call.settled_at or 0) <= self._failed_at
 
+    def was_before(self, child: Promise) -> bool:
+        """Whether a child run had ended before this life of the task, or before its latest failure.
+
+        What ended since then, this try has seen, or an earlier run of the body that did not fail.
+        """
+        began_at = 0 if self._before is None else self._before.began_at
+        return (child.settled_at or 0) <= max(self._failed_at, began_at)
+
     def _failed_try_at(self, record: Promise) -> Millis:
         """When a try failed, from the timer that it leaves; 0 for other records."""
         is_backoff = record.id.startswith(f"{self._task_id}.backoff.")

@@ -38,7 +38,7 @@ UNACCEPTABLE = (400, 413)
 """Refusals of the content, not of the sender or the moment."""
 MAX_VERDICT_BYTES = 64 * 1024
 
-Report = FinishTask | FailTask | DeferTask | BlockTask
+Report = FinishTask | FailTask | DeferTask | BlockTask | LimitTask
 
 
 class ReportHost(Protocol):

@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from layby.core.model import Millis
+from layby.core.model import Millis, life_root_of, root_of
+from layby.core.promises import RUN_PREFIX
 from layby.core.waits import WaitingOn
 
 FOR_A_SLOT = WaitingOn("slot", "ready to go on, waiting for a slot")
@@ -25,4 +26,11 @@ def told(wait: WaitingOn) -> str:
 
 def _sentence(wait: WaitingOn) -> str:
     """Thousands may wait for a promise each: their sentences are made when they are told."""
-    return wait.sentence or f"waiting for promise {wait.awaited}"
+    return wait.sentence or f"waiting for {_named(wait.awaited or '')}"
+
+
+def _named(promise_id: str) -> str:
+    """The promise of a run is better known by the run's id."""
+    if promise_id.startswith(RUN_PREFIX) and life_root_of(promise_id) == promise_id:
+        return f"run '{root_of(promise_id).removeprefix(RUN_PREFIX)}'"
+    return f"promise {promise_id}"

@@ -49,6 +49,7 @@ from layby.worker.body import Body
 from layby.worker.body_runner import BodyRunner
 from layby.worker.callbacks import Callbacks
 from layby.worker.calls import Calls
+from layby.worker.child_run import RunStarter
 from layby.worker.credit import HELD, NOTHING, Ask, Credit, Offer
 from layby.worker.ending import classify
 from layby.worker.gc_freeze import GcFreezer
@@ -133,6 +134,8 @@ class Worker:
         """How often a slot was lent so that a body did not wait for itself."""
         self._background: set[asyncio.Task[Any]] = set()
         self._callbacks = Callbacks()
+        self.starter: RunStarter | None = None
+        """Starts child runs for its tasks; set by whoever knows what a workflow is."""
         self._loader = TaskLoader(self, client, program)
         self._reporter = Reporter(self, program, self._callbacks)
         self._standing = StandingTake(
@@ -301,9 +304,9 @@ class Worker:
         self._gc_freezer.update(self.credit.parked)
         if self.is_stopping or not self._program.names:
             return
-        older = self.credit.older()
-        if older is not None:
-            self.spawn(self._take_now(older))
+        earlier = self.credit.earlier()
+        if earlier is not None:
+            self.spawn(self._take_now(earlier))
         self._standing.update()
         self._arm_overdue_timer()
 
@@ -350,7 +353,7 @@ class Worker:
 
     # --- takes ---------------------------------------------------------------------------
 
-    def take(self, ask: Ask, wait_ms: int = 0, *, in_line: bool = False) -> Take:
+    def take(self, ask: Ask, wait_ms: int = 0) -> Take:
         config = self.config
         return Take(
             pid=config.pid,
@@ -361,7 +364,9 @@ class Worker:
             free=ask.free,
             ahead=ask.ahead,
             before=ask.before,
-            in_line=in_line,
+            before_priority=ask.before_priority,
+            oldest=ask.oldest,
+            slots=config.slots,
             begun=self._newly_begun(),
             ttl=config.ttl,
             embedded=config.embedded,
@@ -370,7 +375,8 @@ class Worker:
 
     def _standing_take_for(self, offer: Offer) -> Take:
         wait_ms = FOREVER_MS if self.config.embedded else WAIT_MS
-        return self.take(Ask(offer.free), wait_ms, in_line=offer.in_line)
+        take = self.take(Ask(offer.free, oldest=offer.oldest), wait_ms)
+        return replace(take, in_line=True, left=offer.left) if offer.in_line else take
 
     def _newly_begun(self) -> tuple[TaskVersion, ...]:
         if not self._begun_ahead:
@@ -432,7 +438,7 @@ class Worker:
         """Start a run and, if there is room, take its first tasks in the same command."""
         ask = NOTHING
         if command.name in self._program.names and self.stopping is None:
-            first = sum(not node.after for node in command.nodes)
+            first = sum(node.slots for node in command.nodes if not node.after)
             ask = self.credit.ask(first)
         take = self.take(ask) if ask.free else None
         try:
@@ -451,7 +457,8 @@ class Worker:
         data = None if reply is None else reply.data
         taken = data.taken if isinstance(data, TakingData) else data
         if isinstance(taken, TakeData):
-            self.credit.heard(taken.oldest_left, NOTHING if taken.again else ask)
+            asked = NOTHING if taken.again else ask
+            self.credit.heard(taken.next_place, taken.oldest_place, asked)
             self.arrive(taken.claims)
 
     def _handle_reply(self, reply: Reply | None, ask: Ask) -> None:

@@ -4,6 +4,7 @@ from layby.workflow.context import Context
 from layby.workflow.merge import MergeConflict
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.status import (
+    ChildState,
     Progress,
     RunStatus,
     Span,
@@ -16,6 +17,7 @@ from layby.workflow.workflow import AnyTask, Workflow
 
 __all__ = [
     "AnyTask",
+    "ChildState",
     "Context",
     "MergeConflict",
     "Progress",

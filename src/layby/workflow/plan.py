@@ -106,6 +106,7 @@ def plan(
     take: Take | None = None,
     *,
     start_id: str = "",
+    priority: int = 0,
 ) -> StartRun:
     """The one command that starts a run.
 
@@ -121,6 +122,7 @@ def plan(
         timeout=timeout,
         param=_root_param(layout, _initial(flow, context), start_id),
         take=take,
+        priority=priority,
     )
 
 
@@ -136,6 +138,7 @@ def schedule(
     catch_up: bool,
     overlap: Overlap,
     replace: bool,
+    priority: int = 0,
 ) -> CreateRunSchedule:
     """The one command that starts runs from now on. Equal contexts have equal bytes."""
     layout = flow if isinstance(flow, Layout) else layout_of(flow)
@@ -152,6 +155,7 @@ def schedule(
         catch_up=catch_up,
         overlap=overlap,
         replace=replace,
+        priority=priority,
     )
 
 
@@ -337,5 +341,14 @@ def _node(flow: Workflow, task_id: str) -> Node:
     task = flow.tasks[task_id]
     param = json_values.wrap(msgspec.json.encode(_NodeParam(task.dependencies)))
     name = node_name(flow.name, task_id)
-    limits = fixed_limits(task.limit)
-    return Node(task_id, name, task.dependencies, task.group, param, task.cleans_up, limits)
+    return Node(
+        task_id,
+        name,
+        task.dependencies,
+        task.group,
+        param,
+        task.cleans_up,
+        task.priority,
+        task.slots,
+        fixed_limits(task.limit),
+    )

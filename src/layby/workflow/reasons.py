@@ -331,7 +331,7 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
                 "map": "its items",
                 "bundle": "whoever settles what it waits for" if about.awaited else "",
                 "slot": f"a slot of {worker}",
-            }.get(waiting.kind, "whoever settles that promise" if about.awaited else worker)
+            }.get(waiting.kind, _who_settles(about) if about.awaited else worker)
         case "suspended":
             if waiting.kind == "trigger" and _has_trigger(about):
                 return "the outside world (its trigger keeps looking)"
@@ -390,6 +390,12 @@ def _ends_at(about: Explanation, waiting: Waiting) -> Millis | None:
     if waiting.form != "suspended" or not is_timed:
         return None
     return min((promise.timeout_at for promise, _ in about.awaited), default=None)
+
+
+def _who_settles(about: Explanation) -> str:
+    """A run settles by itself, when what it waits for has come."""
+    runs = [task for _, task in about.awaited if task is not None and task.is_root]
+    return "whatever that run waits for" if runs else "whoever settles that promise"
 
 
 def _who_takes_it(about: Explanation) -> str:
@@ -460,12 +466,19 @@ def _untaken(about: Explanation, *, knows_workers: bool) -> str:
         return f"is ready{again}, and no worker at {task.target} has taken it yet"
     if able:
         has = f"{_count(able, 'worker')} of group '{task.group}' {'has' if able == 1 else 'have'}"
-        return f"is ready, and waits for a free slot: {has} its code"
+        return f"is ready, and waits for {_free_slots(task)}: {has} its code"
     worker = f"no worker of group '{task.group}' with the code of '{task.name}'"
     if not knows_workers:
         return f"is ready: {worker} had a free slot yet"
     others = f" ({_count(about.workers, 'worker')} without it)" if about.workers else ""
     return f"is ready, but {worker} is connected{others}"
+
+
+def _free_slots(task: Task) -> str:
+    slots = "a free slot" if task.slots == 1 else f"{task.slots} free slots of one worker"
+    if not task.priority:
+        return slots
+    return f"{slots} with priority {task.priority}, after tasks of a higher one"
 
 
 def _blocked(

@@ -7,8 +7,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layby.core.birth import awaited_runs, schedule_of
-from layby.core.joins import caller_of
+from layby.core import joins
+from layby.core.birth import awaited_runs, run_priority_of, schedule_of
+from layby.core.children import caller_of
 from layby.core.model import NEVER, Millis, Promise, Task
 from layby.core.replies import Explanation
 from layby.core.waits import (
@@ -22,6 +23,7 @@ from layby.core.waits import (
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow import outcome
+from layby.workflow.child_states import ChildState
 from layby.workflow.history import (
     History,
     Span,
@@ -50,6 +52,7 @@ from layby.workflow.reasons import (
 from layby.workflow.shape import Shape
 
 __all__ = [
+    "ChildState",
     "History",
     "MapStatus",
     "NodeRow",
@@ -135,6 +138,10 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     conflicts: tuple[MergeConflict, ...] = ()
     progress: Progress | None = None
     worker: str | None = None
+    priority: int = 0
+    """What counts: that of its run is part of it."""
+    slots: int = 1
+    """How many slots of its worker its body holds."""
     settled_at: Millis | None = None
     stuck: bool = False
     """Whether a body still runs although the task has settled or was halted."""
@@ -153,6 +160,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     created_at: Millis
     settled_at: Millis | None = None
     deadline: Millis | None = None
+    priority: int = 0
     failed: Mapping[str, str] = {}
     by: str = ""
     reason: str = ""
@@ -168,6 +176,10 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     """Which life of the run this is."""
     lives: int = 1
     """How many the run has had: one more each time it is run again."""
+    caller: str | None = None
+    """Of a child run: the `task_execution_id` of the task that has started it."""
+    children: tuple[ChildState, ...] = ()
+    """The runs that its tasks have started, by id."""
 
 
 class NodeRow(Struct, frozen=True):
@@ -214,6 +226,7 @@ def run_status(
         created_at=root.created_at,
         settled_at=root.settled_at,
         deadline=None if root.timeout_at == NEVER else root.timeout_at,
+        priority=run_priority_of(root.tags),
         failed={} if over is None else over.failed,
         by="" if over is None else over.by,
         reason="" if over is None else over.reason,
@@ -222,6 +235,7 @@ def run_status(
         is_cleaning_up=is_over and not is_clean,
         life=param.life,
         lives=lives,
+        caller=caller_of(root),
     )
 
 
@@ -292,7 +306,7 @@ def joins_by_caller(
     found: dict[str, tuple[tuple[Promise, Task], ...]] = {}
     for promise, task in rows:
         if task is not None and task.is_join:
-            caller = caller_of(promise.id)
+            caller = joins.caller_of(promise.id)
             found[caller] = (*found.get(caller, ()), (promise, task))
     return found
 
@@ -380,6 +394,8 @@ def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
         traceback=json_values.read_error(task.error).stack if task.error else "",
         progress=_progress(task),
         worker=task.pid if task.state == "acquired" else None,
+        priority=task.priority,
+        slots=task.slots,
         stuck=row.stuck or task.is_kept,
         life=life_of(task.id),
         maps=tuple(_map_status(*each) for each in row.joins),

@@ -13,6 +13,7 @@ from layby.workflow.limiting import GivenLimit, Limiting, check_limit
 from layby.workflow.names import check_name
 from layby.workflow.retry import RetryPolicy
 from layby.workflow.rules import FINALLY, Rule, check_rule
+from layby.workflow.turn_checks import check_priority, check_slots
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +45,8 @@ class TaskDefinition(Generic[P, R]):
         group: str | None = None,
         process: bool = False,
         rpc: str | None = None,
+        priority: int = 0,
+        slots: int = 1,
         on_success: OnSuccess | None = None,
         on_failure: OnFailure | None = None,
         limit: Limiting = (),
@@ -59,6 +62,10 @@ class TaskDefinition(Generic[P, R]):
         self.process = process
         self.rpc = rpc
         """What callers in other languages call it; None when it serves no calls."""
+        self.priority = priority
+        """Added to that of the run."""
+        self.slots = slots
+        """How many of its worker's slots its body holds."""
         self.on_success = on_success
         self.on_failure = on_failure
         self.limit: Limiting = limit
@@ -125,6 +132,8 @@ def task(
     group: str | None = None,
     process: bool = False,
     rpc: str | None = None,
+    priority: int = 0,
+    slots: int = 1,
     on_success: OnSuccess | None = None,
     on_failure: OnFailure | None = None,
     limit: GivenLimit = None,
@@ -142,6 +151,8 @@ def task(
     group: str | None = None,
     process: bool = False,
     rpc: str | None = None,
+    priority: int = 0,
+    slots: int = 1,
     on_success: OnSuccess | None = None,
     on_failure: OnFailure | None = None,
     limit: GivenLimit = None,
@@ -154,6 +165,8 @@ def task(
     `process=True` runs a module-level plain `def` in a process of its own.
     `rule="finally"` makes it clean up: it runs when the bodies of all other tasks of the run have
     ended, even if the run was cancelled or its deadline has passed, and needs a `timeout`.
+    Of tasks that are ready, those of higher `priority` begin first (the run's own is added to it);
+    `slots` says how many slots of its worker it holds while it runs.
     `rpc` is a name under which Resonate SDKs and `handle.rpc` can call the function.
     `limit` names the limit that it runs under, several, or a function of the context that says
     them: `runner.limit` defines how many run at once on all machines, and how many begin in a time.
@@ -180,6 +193,8 @@ def task(
             group=None if group is None else check_name(group, f"group of task '{task_id}':"),
             process=process,
             rpc=None if rpc is None else _function_name(rpc, task_id),
+            priority=check_priority(priority, f"priority of task '{task_id}'", WorkflowError),
+            slots=check_slots(slots, task_id),
             on_success=_callback(on_success, "on_success(task_id, context)", task_id),
             on_failure=_callback(on_failure, "on_failure(task_id, error, context)", task_id),
             limit=check_limit(limit, task_id),

@@ -1,3 +1,4 @@
+-- oldest code: 22
 -- Limits: how many tasks run at once on all machines, and how many begin in a time. A task without
 -- a permit is behind the gate of a limit, and has no `task_ready_at`: takes do not come across it.
 ALTER TABLE promises ADD COLUMN task_limits TEXT;

@@ -1,0 +1,3 @@
+-- oldest code: 23
+-- Waits may have the modes 'child' and 'child_any': which runs a task and its run have started. The
+-- schema stays the same, but older code cannot read them.
