@@ -109,6 +109,9 @@ class Mapped(Struct, frozen=True):
     group: str | None = None
     limits: tuple[str, ...] = ()
     """Those that each item runs under."""
+    priority: int = 0
+    """Of each item, that of its run included."""
+    slots: int = 1
 
 
 class HistoryWriter(Protocol):

@@ -371,6 +371,30 @@ async def test_why_an_item_has_to_wait():
         assert told.sentence == "waits for a permit of its map (1 of 1 held by run/r:t:map/1:0)"
 
 
+@task(priority=3, slots=2)
+async def heavy(context, item):
+    RAN["open"] += 1
+    RAN["most"] = max(RAN["most"], RAN["open"])
+    await asyncio.sleep(1)
+    RAN["open"] -= 1
+
+
+@virtual_test
+async def test_items_have_the_priority_and_slots_of_their_task():
+    """And the priority of their run; a heavy item holds as many slots as it says."""
+
+    async def body(context, handle):
+        await handle.map(heavy, range(6))
+
+    async with Runner("memory:", slots=4) as runner:
+        flow = flow_of(task(id="t", priority=1)(body))
+        run = await runner.start(flow, run_id="r", priority=10)
+        await run.result()
+        item = runner.engine._store.dump().tasks["run/r:t:map/1:5"]
+        assert (item.priority, item.slots) == (13, 2)
+        assert RAN["most"] == 2
+
+
 # --- failures ----------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from layby.core import birth, joins, validate
 from layby.core.address import target_of
 from layby.core.draft import Draft
-from layby.core.fields import NOTHING, Int64, Tags, Value
+from layby.core.fields import MAX_PRIORITY, NOTHING, Int64, Tags, Value
 from layby.core.footprint import Footprint
 from layby.core.join_limits import LIMITED, own_limit
 from layby.core.joins import COLLECTS, MAPS, MAX_EARLIER, MAX_ITEMS, item_id
@@ -37,7 +37,7 @@ class AddItems(FencedCommand, frozen=True):
     joins of the same call in tries that have failed: what succeeded there is not run again.
     `task` names what is mapped. `group`: of the workers that run the items, if not those of the
     caller. `limits`: those that each item runs under; `limit`: how many items of this join may be
-    open at once, those that are parked included.
+    open at once, those that are parked included. `priority` and `slots`: of each item.
     """
 
     join_id: str
@@ -50,6 +50,8 @@ class AddItems(FencedCommand, frozen=True):
     group: str | None = None
     limits: tuple[str, ...] = ()
     limit: Int64 | None = None
+    priority: Int64 = 0
+    slots: Int64 = 1
     earlier: Annotated[tuple[str, ...], Meta(max_length=MAX_EARLIER)] = ()
 
     def footprint(self, into: Footprint) -> None:
@@ -92,6 +94,9 @@ class AddItems(FencedCommand, frozen=True):
         if self.group is not None:
             yield from validate.group(self.group)
         yield from limit_names(self.limits, "the mapped task") if self.limits else ()
+        if abs(self.priority) > 2 * MAX_PRIORITY:
+            yield f"priority must be between -{2 * MAX_PRIORITY} and {2 * MAX_PRIORITY}"
+        yield from validate.slots(self.slots, "slots of items")
         if self.limit is not None and not 1 <= self.limit <= MOST:
             yield f"limit must be between 1 and {MOST:,}"
 
@@ -132,6 +137,10 @@ def _create(d: Draft, c: AddItems, caller: Task, promise: Promise) -> None:
 def _add(d: Draft, c: AddItems, join: Task, call: Promise, target: str, name: str) -> None:
     """They end when their caller would, at the latest."""
     tags: Tags = {birth.TARGET: target, birth.NAME: name, birth.KIND: "node"}
+    if c.priority:
+        tags[birth.PRIORITY] = str(c.priority)
+    if c.slots != 1:
+        tags[birth.SLOTS] = str(c.slots)
     if c.all_limits:
         tags[birth.LIMITS] = msgspec.json.encode(c.all_limits).decode()
     new = list(_missing(d, c))

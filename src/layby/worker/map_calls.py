@@ -137,6 +137,8 @@ class MapCall:
             group=self._mapped.group,
             limits=self._mapped.limits,
             limit=self._limit,
+            priority=self._mapped.priority,
+            slots=self._mapped.slots,
             earlier=earlier,
         )
         added = await self._attempt.add_items(command)

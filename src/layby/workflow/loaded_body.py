@@ -21,7 +21,16 @@ from layby.workflow.task import TaskDefinition, is_async
 class LoadedBody:
     """What both have in common: all but the meaning of the result."""
 
-    __slots__ = ("_context", "_definition", "_random", "_resumed", "_then", "code", "history")
+    __slots__ = (
+        "_context",
+        "_definition",
+        "_random",
+        "_resumed",
+        "_run_priority",
+        "_then",
+        "code",
+        "history",
+    )
 
     is_pinned = False
     """Whether its run stays on the code that began it."""
@@ -39,6 +48,7 @@ class LoadedBody:
         self._context = context
         self._random = random
         self._resumed = claim.resumed
+        self._run_priority = claim.task.priority - definition.priority
         self._then = _function_of(claim.resumed, definition, code)
         """What it is resumed at; None when its own function runs."""
         if claim.resumed is not None and claim.resumed.context is not None:
@@ -99,7 +109,7 @@ class LoadedBody:
     def mapped(self, task: object) -> Mapped:
         if self.code is None:
             raise UsageError(f"map: '{self._definition.id}' serves a call; only tasks of runs map")
-        return mapped_as_stored(task, self._context, is_pinned=self.is_pinned)
+        return mapped_as_stored(task, self._context, self._run_priority, is_pinned=self.is_pinned)
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         return self._definition.callback(self._context, error)

@@ -46,7 +46,9 @@ def parse_item_id(promise_id: str) -> ItemId | None:
     return ItemId(promise_id.rpartition(":")[0], found["caller"], int(found["index"]))
 
 
-def mapped_as_stored(task: object, context: Context, *, is_pinned: bool) -> Mapped:
+def mapped_as_stored(
+    task: object, context: Context, run_priority: int, *, is_pinned: bool
+) -> Mapped:
     """The task by its name, with the context as it stands: stored once for all items."""
     if not isinstance(task, TaskDefinition):
         raise UsageError(f"map: {task!r} is not a task: decorate the function with @task")
@@ -55,7 +57,15 @@ def mapped_as_stored(task: object, context: Context, *, is_pinned: bool) -> Mapp
     encoded = {key: Raw(value) for key, value in context.as_encoded().items()}
     param = msgspec.json.encode(JoinParam(name, encoded, is_pinned))
     limits = (*fixed_limits(definition.limit), *limits_of(definition, context))
-    return Mapped(name, definition.id, json_values.wrap(param), definition.group, limits)
+    return Mapped(
+        name,
+        definition.id,
+        json_values.wrap(param),
+        definition.group,
+        limits,
+        run_priority + definition.priority,
+        definition.slots,
+    )
 
 
 def name_of_task(task: AnyTask) -> str:
