@@ -355,6 +355,17 @@ def test_the_limit_ends_with_its_join(world: World, how: str) -> None:
     assert not world.promise(JOIN).is_pending
 
 
+def test_a_take_without_room_does_not_come_across_items_for_ever(world: World) -> None:
+    """They were let in, and then their limit ended: without a permit they are nobody's."""
+    begun(world)
+    world.ok(add(4, limit=2))
+    world.ok(r.settle(JOIN, "rejected_canceled"))
+    for _ in range(3):
+        taken = world.ok(r.take(0))
+    assert (taken.claims, taken.again) == ([], False)
+    world.check()
+
+
 def test_the_limit_holds_over_portions_and_other_limits(world: World) -> None:
     begun(world)
     world.ok(c.SetLimit(name="api", concurrency=1))
