@@ -55,7 +55,7 @@ test-slow: $(READY) ## Run the tests marked slow
 	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
 
 test-shared: $(READY) ## Run the tests of several servers on one PostgreSQL that take a while
-	$(BIN)/pytest -n $(WORKERS) -m shared tests/deploy tests/server $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) -m shared tests/deploy tests/server tests/cli $(ARGS)
 
 # Every test here runs on PostgreSQL instead of files and memory (tests/helpers/places.py), but for
 # those that need no store at all.

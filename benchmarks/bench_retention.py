@@ -34,7 +34,9 @@ GROWN = 2_000
 """Runs through a Runner, of which each byte is counted."""
 PER_S = 200
 """Commands of the steady load, evenly spaced."""
-QUIET_S = float(os.environ.get("QUIET_S", "10"))
+QUIET_S = float(os.environ.get("QUIET_S", "5"))
+PRUNE_S = float(os.environ.get("PRUNE_S", "15"))
+"""Without pruning and with it, in turns; `PROGRESS=1` tells after each turn."""
 BY_TIME_S = float(os.environ.get("BY_TIME_S", "20"))
 CHUNK = 2_000
 Pair = tuple[Promise, Task | None]
@@ -152,36 +154,46 @@ def _told(what: str, quiet: list[float], pruned: list[float], took: float, roots
 
 
 async def _by_command(path: Path) -> tuple[list[float], list[float], float, int]:
+    """With pruning and without it in turns, so that a busy machine is the same for both."""
     engine = Engine(SqliteStore(path, Settings(), next_after), SystemClock())
     engine.start()
     try:
         client = LocalClient(engine)
-        quiet = await _load_for(client, QUIET_S)
-        stop = threading.Event()
-        load = asyncio.create_task(_load(client, stop))
-        began = time.perf_counter()
-        roots = await _pass(client)
-        took = time.perf_counter() - began
-        stop.set()
-        pruned = await load
-        quiet += await _load_for(client, QUIET_S)
+        quiet, pruned, took, roots = list[float](), list[float](), 0.0, 0
+        cursor: str | None = ""
+        while cursor is not None:
+            quiet += await _load_for(client, QUIET_S)
+            stop = threading.Event()
+            load = asyncio.create_task(_load(client, stop))
+            began = time.perf_counter()
+            gone, cursor = await _part(client, cursor, PRUNE_S)
+            took, roots = took + time.perf_counter() - began, roots + gone
+            stop.set()
+            pruned += await load
+            _tell_progress(quiet, pruned, took, roots)
         return quiet, pruned, took, roots
     finally:
         engine.stop()
 
 
-async def _pass(client: LocalClient) -> int:
+def _tell_progress(quiet: list[float], pruned: list[float], took: float, roots: int) -> None:
+    if "PROGRESS" in os.environ:
+        told = _told("so far", quiet, pruned, took, roots)
+        print(time.strftime("%T"), told.measured, told.reference, sep="; ", flush=True)
+
+
+async def _part(client: LocalClient, cursor: str, seconds: float) -> tuple[int, str | None]:
     """As the command line does it: after each batch, everybody else has as long as it took."""
-    cursor, roots = "", 0
-    while True:
-        began = time.perf_counter()
+    roots, until = 0, time.perf_counter() + seconds
+    while (began := time.perf_counter()) < until:
         done = (await client.send(Prune(completed=0, cursor=cursor))).data
         assert isinstance(done, PruneData)
         roots += done.roots
         if done.cursor is None:
-            return roots
+            return roots, None
         cursor = done.cursor
         await asyncio.sleep(max(0.005, time.perf_counter() - began))
+    return roots, cursor
 
 
 async def _by_time(path: Path) -> tuple[list[float], list[float], float, int]:

@@ -30,9 +30,13 @@ from children import numbers_from
 EACH = 8
 LARGE = 4 * 2**20
 LARGES = 24
-QUIET_S = 15.0
+TURNS = 8
+TURN_S = 5.0
+"""With them and without them in turns, so that a busy machine is the same for both."""
 RUDE_S = float(os.environ.get("RUDE_S", "600"))
-"""How long the rude clients are there; `--rude-seconds` of this script sets it too."""
+"""How long they are there while memory is watched; `--memory-seconds` of this script sets it."""
+ARRIVING_S = 1.0
+"""Until all of them are connected, or gone: what is measured then does not count."""
 SETTLED_S = 20.0
 """After this the memory of the server counts: until then it grows to what it needs."""
 FLAT_MB = 20
@@ -78,13 +82,19 @@ async def until_disconnected(connection: socket.socket, seconds: float = 3600) -
         await asyncio.sleep(0.5)
 
 
-async def hangs_up(port: int, _: int) -> None:
+async def hangs_up(port: int, _: int, after_s: float = 0.0) -> None:
     """On a batch, at once, ten times a second."""
     connection = await connect(port)
     await send(connection, reads())
+    await asyncio.sleep(after_s)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
     await asyncio.sleep(0.1)
+
+
+async def hangs_up_later(port: int, number: int) -> None:
+    """When the server is at work on it."""
+    await hangs_up(port, number, 0.05)
 
 
 async def does_not_read(port: int, _: int) -> None:
@@ -151,6 +161,7 @@ async def is_half_open(port: int, number: int) -> None:
 
 RUDE: dict[str, Callable[[int, int], Awaitable[None]]] = {
     "hangs_up": hangs_up,
+    "hangs_up_later": hangs_up_later,
     "does_not_read": does_not_read,
     "dribbles": dribbles,
     "lists": lists_large_values,
@@ -251,18 +262,28 @@ def rude_clients(port: int, kinds: list[str]) -> Iterator[None]:
             process.kill()
 
 
-def measured(kinds: list[str], quiet_s: float, rude_s: float) -> Iterator[Result]:
-    with reference.folder() as folder, server(folder) as (port, pid):
+def beside_them(kinds: list[str], turns: int, turn_s: float) -> Result:
+    quiet, rude = list[float](), list[float]()
+    with reference.folder() as folder, server(folder) as (port, _):
         numbers_from(__file__, "polite", port, 2.0, "warm")
-        quiet = numbers_from(__file__, "polite", port, quiet_s, "quiet")
-        settled_s = min(SETTLED_S, rude_s / 3)
+        for turn in range(turns):
+            quiet += numbers_from(__file__, "polite", port, turn_s, f"quiet-{turn}")
+            with rude_clients(port, kinds):
+                numbers_from(__file__, "polite", port, ARRIVING_S, f"first-{turn}")
+                rude += numbers_from(__file__, "polite", port, turn_s, f"rude-{turn}")
+            numbers_from(__file__, "polite", port, ARRIVING_S, f"then-{turn}")
+    return compared(kinds, quiet, rude)
+
+
+def memory(kinds: list[str], rude_s: float) -> Result:
+    settled_s = min(SETTLED_S, rude_s / 3)
+    with reference.folder() as folder, server(folder) as (port, pid):
+        began = resident_mb(pid)
         with rude_clients(port, kinds):
-            began = resident_mb(pid)
             numbers_from(__file__, "polite", port, settled_s, "first")
             with watched_memory(pid) as resident:
-                rude = numbers_from(__file__, "polite", port, rude_s - settled_s, "rude")
-    yield compared(kinds, quiet, rude)
-    yield flat(kinds, began, resident, rude_s)
+                numbers_from(__file__, "polite", port, rude_s - settled_s, "rude")
+    return flat(kinds, began, resident, rude_s)
 
 
 def compared(kinds: list[str], quiet: list[float], rude: list[float]) -> Result:
@@ -299,10 +320,14 @@ def windows(numbers: list[float], size: int) -> Iterator[list[float]]:
 
 
 def rude() -> Iterator[Result]:
-    yield from measured(list(RUDE), QUIET_S, RUDE_S)
+    yield beside_them(list(RUDE), TURNS, TURN_S)
 
 
-BENCHES: tuple[Bench, ...] = (rude,)
+def rude_memory() -> Iterator[Result]:
+    yield memory(list(RUDE), RUDE_S)
+
+
+BENCHES: tuple[Bench, ...] = (rude, rude_memory)
 
 
 def main() -> None:
@@ -314,11 +339,15 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", choices=[*RUDE, []], help="all unless given")
-    parser.add_argument("--rude-seconds", type=float, default=RUDE_S)
-    parser.add_argument("--quiet-seconds", type=float, default=QUIET_S)
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--turn-seconds", type=float, default=TURN_S)
+    parser.add_argument("--memory-seconds", type=float, default=0.0, help="memory instead")
     asked = parser.parse_args()
-    for result in measured(asked.kinds or list(RUDE), asked.quiet_seconds, asked.rude_seconds):
-        print(result.line, flush=True)
+    kinds = asked.kinds or list(RUDE)
+    if asked.memory_seconds:
+        print(memory(kinds, asked.memory_seconds).line, flush=True)
+    else:
+        print(beside_them(kinds, asked.turns, asked.turn_seconds).line, flush=True)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,15 @@ import gc
 import json
 import multiprocessing
 import resource
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from bars import Bench, Result
+from bench_worker import commits
 
 from layby import Runner, triggers
 from layby.core.commands import CreatePromise
@@ -149,6 +155,39 @@ async def http(count, every, seconds):
         "cpu_of_the_service": round(service_cpu / took, 3),
         "with_errors": errors,
     }
+
+
+# --- the bars, each in a process of its own ---------------------------------------------------
+
+
+def measured(*arguments):
+    command = [sys.executable, __file__, *map(str, arguments)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def own_triggers() -> Iterator[Result]:
+    found = measured("own", "--count", 20_000)
+    what = f"{found['triggers']:,} custom triggers in one manager"
+    mb, idle = found["mb"], found["idle_cpu_of_a_core"]
+    yield Result(f"{what}: memory", f"{mb:.0f} MB in all", "≤ 150 MB", mb <= 150, commits())
+    shown = f"{idle:.1%} of a core"
+    yield Result(f"{what}: idle CPU", shown, "≤ 3 % of a core", idle <= 0.03, commits())
+
+
+def http_polls() -> Iterator[Result]:
+    found = measured("http", "--count", 10_000, "--every", 30, "--seconds", 30)
+    rate, wanted = found["polls_per_s"], found["wanted_per_s"]
+    used, service = found["cpu_of_a_core"], found["cpu_of_the_service"]
+    what = f"{found['triggers']:,} HttpPolls every {found['every_s']:g} s"
+    is_kept = rate >= 0.97 * wanted and not found["with_errors"]
+    kept = f"{rate:,.0f} polls/s, {found['with_errors']} with errors"
+    yield Result(f"{what}: sustained", kept, f"≥ {wanted:,.0f}/s, none", is_kept, commits())
+    shown = f"{used:.0%} of a core, and {service:.0%} for the service"
+    is_met = used + service <= 1
+    yield Result(f"{what}: CPU", shown, "≤ 1 core in all", is_met, commits())
+
+
+BENCHES: tuple[Bench, ...] = (own_triggers, http_polls)
 
 
 def main():

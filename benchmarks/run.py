@@ -26,6 +26,7 @@ import bench_server
 import bench_shared
 import bench_slots
 import bench_suspended
+import bench_triggers
 import bench_worker
 import reference
 from bars import Bench, run
@@ -40,7 +41,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     6: bench_graph.BENCHES,
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
     13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES, *bench_shared.BENCHES),
-    14: bench_deferring.BENCHES,
+    14: (*bench_deferring.BENCHES, *bench_triggers.BENCHES),
     15: (*bench_limits.BENCHES, *bench_map.BENCHES, *bench_children.BENCHES),
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""

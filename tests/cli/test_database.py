@@ -125,3 +125,28 @@ def test_hints_and_representations_hide_the_password() -> None:
     said = typed("runs", "--db", f"postgresql://layby:{PASSWORD}@h/d", "--url", "http://h")
     assert PASSWORD not in said.err
     said.complains(2, "give only one of --url")
+
+
+@pytest.mark.parametrize("command", [["runs"], ["doctor"], ["migrate"], ["prune"], ["serve"]])
+def test_words_of_libpq_are_refused(command: list[str]) -> None:
+    """They are neither a path nor shown with the password, wherever they come from."""
+    words = f"sslmode=prefer host=h password={PASSWORD}"
+    for said in (typed(*command, "--db", words), typed(*command, LAYBY_DB=words)):
+        assert PASSWORD not in said.out + said.err
+        assert "write it as a URL" in said.err
+
+
+def test_another_scheme_is_told_the_right_one() -> None:
+    said = typed("runs", "--db", f"postgresql+psycopg://layby:{PASSWORD}@h/d")
+    said.complains(2, "postgresql://USER@HOST/DATABASE")
+    assert PASSWORD not in said.err
+
+
+def test_the_list_of_processes_shows_no_password(database: Database) -> None:
+    """Though the address was typed with it; who else reads the line can still tell what runs."""
+    with Process(("-m", "layby.cli", "worker", str(FLOWS), "--db", database.url)) as worker:
+        worker.hear(f"layby works for {database.masked}")
+        listed = Path(f"/proc/{worker.pid}/cmdline").read_text().split("\0")
+        worker.stop()
+    assert listed[-2] == database.url.replace(PASSWORD, "*" * len(PASSWORD))
+    assert str(FLOWS) in listed

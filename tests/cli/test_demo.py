@@ -12,6 +12,15 @@ import pytest
 from layby.clock import SystemClock
 from tests.cli.test_main import run
 from tests.helpers.command_line import heed_interrupts
+from tests.helpers.postgres import PASSWORD, cluster
+
+ALWAYS = (
+    "packed: 200 of 200 parcels, none of them twice",
+    "delivered: 200 of 200 parcels, none of them twice",
+    "never more than 4 of 4 slots held",
+    "invariants hold",
+)
+"""However busy the machine is."""
 
 
 def test_the_demo_shows_what_it_promises():
@@ -32,15 +41,32 @@ def test_the_demo_shows_what_it_promises():
     check_the_looks(done.stdout)
 
 
+@pytest.mark.shared
+def test_the_demo_shows_the_same_on_a_database():
+    """Twice on one, whose password nobody sees: each demo has ids of its own."""
+    url = cluster().tcp_url(cluster().new_database())
+    for _ in range(2):
+        done = run("demo", "--db", url)
+        assert (done.returncode, done.stderr) == (0, "")
+        said = re.sub(r"\s+", " ", done.stdout)
+        assert PASSWORD not in said
+        assert "happens in a PostgreSQL database" in said
+        for part in (*ALWAYS, "its runs stay there"):
+            assert part in said
+
+
+def test_a_file_is_not_named_for_the_demo():
+    done = run("demo", "--db", "sqlite:my.db")
+    assert done.returncode == 2
+    assert "postgresql://USER@HOST/DATABASE" in done.stderr
+
+
 def check_what_is_shown(said: str) -> None:
     for part in (
         "200 parcels wait: 67 for a door, 67 for a signature, 66 for their hour",
         "with 200 tasks waiting and others at work",
         "after the kill all 200 wait again",
-        "packed: 200 of 200 parcels, none of them twice",
-        "delivered: 200 of 200 parcels, none of them twice",
-        "never more than 4 of 4 slots held",
-        "invariants hold",
+        *ALWAYS,
     ):
         assert part in said
 

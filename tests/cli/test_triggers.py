@@ -75,6 +75,26 @@ def test_wake_ends_the_wait_with_a_value(desk: Desk):
     typed("wake", "a:a").complains(1, "not deferred")
 
 
+def test_a_run_is_enough_if_one_task_of_it_is_deferred(desk: Desk):
+    desk.do(r.run(a="", b="", with_take=r.take()))
+    typed("wake", "a").complains(1, "no task of run 'a' is deferred: `layby why a` says")
+    typed("wake", "a:a").complains(1, "not deferred: `layby why a:a` says what it waits for")
+    desk.do(r.defer(NODE, 1, r.trigger("Delay", ms=5_000)))
+    assert typed("extend", "a", "--timeout", "1s").lines[0].startswith("a:a waits until ")
+    desk.do(r.defer("run/a:b", 1, r.trigger("Delay", ms=5_000)))
+    typed("wake", "a").complains(1, "2 tasks of run 'a' are deferred: name one, such as a:a, a:b")
+    assert typed("wake", "a:b").lines == ["a:b goes on"]
+    assert typed("wake", "a").lines == ["a:a goes on"]
+
+
+def test_why_says_what_the_last_poll_raised(desk: Desk):
+    deferred(desk)
+    own, report = f"{NODE}.defer.1", PollReport(polls=3, last_error="OSError: off")
+    desk.do(r.take_triggers(), HeartbeatWorker(pid="m", incarnation="1", polling={own: report}))
+    said = " ".join(typed("why", "a").lines)
+    assert "raised when it was last polled: OSError: off" in said
+
+
 def test_wake_with_an_error_lets_the_wait_fail(desk: Desk):
     deferred(desk)
     typed("wake", "a:a", "--error", "it is lost")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from layby.engine.engine import Engine
 from layby.engine.items import NOT_BEGUN, Allowance, Answer, Item
 from layby.engine.portions import Portion, Scales
 from layby.errors import StoreBusy, StoreError
-from layby.store.api import Store
+from layby.store.api import Store, StoreConflict
 from layby.store.memory import MemoryStore
 from layby.store.page_bounds import LIGHT
 from layby.store.sqlite import SqliteStore
@@ -159,11 +160,12 @@ def test_what_is_put_off_is_answered_and_not_done(store):
     assert engine.call(GetPromise(id="new")).status == 404
 
 
-def test_a_store_that_cannot_weigh_loses_nobody(store, monkeypatch):
+@pytest.mark.parametrize("failure", [StoreBusy("locked"), StoreConflict("a row stayed locked")])
+def test_a_store_that_cannot_weigh_loses_nobody(store, monkeypatch, failure):
     filled(store)
 
     def fail(*_: object) -> list[int]:
-        raise StoreBusy("locked")
+        raise failure
 
     monkeypatch.setattr(store, "weigh", fail)
     batch = gets(["large", "small"], Allowance(5))
@@ -175,6 +177,18 @@ def test_a_file_that_cannot_be_read_is_told_as_in_a_transaction(tmp_path):
     store._connection.close()
     with pytest.raises(StoreError):
         store.weigh(["a"])
+
+
+def test_a_locked_table_is_weighed_later():
+    """Nothing of the attempt is left behind: what comes next is done."""
+    with closing(postgres_store()) as store:
+        with psycopg.connect(store._url) as other:
+            other.execute("LOCK TABLE layby.promises IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(StoreConflict):
+                store.weigh(["a"])
+        with store.transaction():
+            assert store.store_time() == 0
+        assert store.weigh(["a"]) == {}
 
 
 def test_requests_of_this_process_are_not_weighed(store, monkeypatch):

@@ -6,9 +6,14 @@ everything) the races below fail; so they show that the locks do the work.
 
 import random
 
+import psycopg
+import pytest
+
 from layby.core import commands as c
+from layby.engine.items import Item
+from layby.errors import StoreBusy
 from tests.helpers import requests as r
-from tests.helpers.two_engines import PATIENCE_S, sharing, submit, told
+from tests.helpers.two_engines import PATIENCE_S, sharing, submit, submit_at_once, told
 
 ROUNDS = 60
 
@@ -117,6 +122,23 @@ def test_who_waited_for_a_lock_is_told_of_what_was_born_meanwhile() -> None:
         )
         assert (released.status, claim.status) == (200, 200)
         assert [each.id for each in claim.data.preload] == ["x"]
+
+
+@pytest.mark.parametrize("beside", [(), (c.ReleaseTask(id="t", version=9),)])
+def test_two_tasks_are_born_into_one_branch(beside) -> None:
+    """Each is told of the others in its branch, so one of the two is told of the other.
+
+    Neither has a row that the other could find locked. Whether the second engine is asked about
+    the first task as well makes no difference.
+    """
+    with sharing() as shared:
+        one, two = (r.claimed(name, ttl=10**9, branch="b") for name in ("t", "u"))
+        first, second = shared.meeting(one, two, beside=beside)
+        assert (first.status, second.status) == (200, 200)
+        assert [[each.id for each in reply.data.preload] for reply in (first, second)] == [
+            [],
+            ["t"],
+        ]
 
 
 def test_siblings_that_end_at_once_count_each_other() -> None:
@@ -297,3 +319,53 @@ def random_commands(chance: random.Random, pid: str):
                 r.take(2, pid=pid),
             )
         )
+
+
+@pytest.mark.parametrize("in_one_batch", [False, True])
+def test_a_row_that_somebody_keeps_locked_holds_up_nobody_else(in_one_batch) -> None:
+    """A person with an open transaction, or a process that was stopped: others are served."""
+    with sharing(engines=1) as shared:
+        (engine,) = shared.engines
+        assert engine.call(r.promise("p")).is_ok
+        send = submit_at_once if in_one_batch else submit
+        with psycopg.connect(shared.url) as somebody:
+            somebody.execute("SELECT FROM layby.promises WHERE id = 'p' FOR UPDATE")
+            settling, *others = send(engine, [r.settle("p"), r.promise("q"), r.promise("s")])
+            assert [each.result(PATIENCE_S).status for each in others] == [200, 200]
+            assert engine.call(r.settle("q")).is_ok
+            assert not settling.done()
+        assert settling.result(PATIENCE_S).is_ok
+        assert shared.check().promises["p"].state == "resolved"
+
+
+def test_what_stays_locked_is_refused_in_the_end() -> None:
+    with sharing(engines=1) as shared:
+        (engine,) = shared.engines
+        assert engine.call(r.promise("p")).is_ok
+        with psycopg.connect(shared.url) as somebody:
+            somebody.execute("SELECT FROM layby.promises WHERE id = 'p' FOR UPDATE")
+            with pytest.raises(StoreBusy, match="keeps a row of this locked"):
+                engine.call(r.settle("p"))
+
+
+def test_what_a_caller_asks_later_stays_behind_what_is_held_up() -> None:
+    """Its requests are carried out in order, though the row of the second is free."""
+    with sharing(engines=1) as shared:
+        (engine,) = shared.engines
+        assert engine.call(r.promise("p")).is_ok
+        answered: list[str] = []
+
+        def told(answers) -> None:
+            answered.extend(item.request.id for item, _ in answers)
+
+        with psycopg.connect(shared.url) as somebody:
+            somebody.execute("SELECT FROM layby.promises WHERE id = 'p' FOR UPDATE")
+            asked = [r.settle("p"), r.promise("q"), r.settle("q")]
+            engine.submit([Item(each, told, caller="one") for each in asked[:2]])
+            engine.submit([Item(asked[2], told, caller="one")])
+            assert engine.call(r.promise("s")).is_ok
+            assert answered == []
+        while len(answered) < len(asked):
+            assert engine.call(c.GetPromise(id="s")).is_ok
+        assert answered == ["p", "q", "q"]
+        assert shared.check().promises["q"].state == "resolved"

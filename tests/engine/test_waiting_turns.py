@@ -144,21 +144,21 @@ def test_a_take_that_was_shown_too_little_asks_again(world: World) -> None:
 # --- priorities and several slots ----------------------------------------------------------
 
 
-def heavy(run_id: str, slots: int, priority: int = 0) -> c.StartRun:
+def large(run_id: str, slots: int, priority: int = 0) -> c.StartRun:
     node = c.Node(id="a", name="f", slots=slots, priority=priority)
     return c.StartRun(id=run_id, name="root", group="g", nodes=(node,))
 
 
 def test_a_task_that_needs_several_slots_wakes_who_has_them(world: World) -> None:
     few, many = waiting(world, 1), waiting(world, 2, pid="q")
-    world.ok(heavy("run/x", 2))
+    world.ok(large("run/x", 2))
     assert claimed(many) == ["run/x:a"]
     assert not few.done()
 
 
 def test_who_keeps_its_slot_for_such_a_task_goes_on_when_that_is_gone(world: World) -> None:
     """Another worker takes it: nothing has become ready, but what stood behind it has its turn."""
-    world.ok(heavy("run/x", 2))
+    world.ok(large("run/x", 2))
     world.ok(r.run("run/y", a=""))
     few = waiting(world, 1)
     assert not few.done()
@@ -168,7 +168,7 @@ def test_who_keeps_its_slot_for_such_a_task_goes_on_when_that_is_gone(world: Wor
 
 @pytest.mark.parametrize("how", ["halt", "settle"])
 def test_it_may_also_be_gone_because_somebody_ended_it(world: World, how: str) -> None:
-    world.ok(heavy("run/x", 2))
+    world.ok(large("run/x", 2))
     world.ok(r.run("run/y", a=""))
     few = waiting(world, 1)
     world.ok(c.HaltTask(id="run/x:a") if how == "halt" else r.settle("run/x:a"))
@@ -178,7 +178,7 @@ def test_it_may_also_be_gone_because_somebody_ended_it(world: World, how: str) -
 def test_who_keeps_slots_for_it_and_has_somebody_in_line_hears_that_it_is_gone(
     world: World,
 ) -> None:
-    world.ok(heavy("run/x", 2))
+    world.ok(large("run/x", 2))
     left = world.ok(r.take(1)).next_place
     kept = waiting(world, pid="s", in_line=True, left=left)
     assert not kept.done()
@@ -187,10 +187,10 @@ def test_who_keeps_slots_for_it_and_has_somebody_in_line_hears_that_it_is_gone(
 
 
 def test_who_knows_what_is_left_hears_of_a_higher_priority_only(world: World) -> None:
-    world.ok(heavy("run/x", 1, priority=1))
+    world.ok(large("run/x", 1, priority=1))
     left = world.ok(r.take(0)).next_place
     knowing = waiting(world, pid="s", in_line=True, left=left)
     world.ok(r.run("run/y", a=""))
     assert not knowing.done()
-    world.ok(heavy("run/z", 1, priority=2))
+    world.ok(large("run/z", 1, priority=2))
     assert knowing.result(0).data.next_place.priority == 2

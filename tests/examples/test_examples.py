@@ -43,6 +43,10 @@ SAYS = {
         "yacht: cancelled by Ada; nobody has paid for nothing",
         "lamp: failed; nobody has paid for nothing",
     ],
+    "external_job.py": [
+        "nobody is there: all of it is in exports.db",
+        *[f"export-{each}: the figures of the {each}" for each in ("north", "south", "west")],
+    ],
     "fan_out.py": [
         "  4 of 4 stations answered",
         "  the warmest is Delhi",
@@ -53,6 +57,15 @@ SAYS = {
         "stock.csv is there; slot held again: True",
         "in stock: 8",
         "in stock: None",
+    ],
+    "from_airflow.py": [
+        "orders: success in try 2",
+        "/exports/orders.csv is loaded",
+        "flaky: error in try 2",
+        "flaky: success in try 4",
+        "/exports/flaky.csv is loaded",
+        "broken: error in try 4",
+        "the job itself was stopped: huge",
     ],
     "nightly_etl.py": ["6 rows loaded, 12.5 EUR not paid yet", "lima answered in try 3"],
     "order_pipeline.py": [f"order-{number}: order {number} is packed" for number in range(1, 6)],
@@ -118,6 +131,16 @@ def test_orders_that_were_killed_while_they_waited_go_on(tmp_path):
     lines = run(example, tmp_path)
     assert not any("submitted as" in line for line in lines)
     assert [line for line in lines if line.startswith("order-")] == SAYS["order_pipeline.py"]
+
+
+def test_a_job_elsewhere_is_submitted_once_and_fetched_by_whoever_comes_next(tmp_path):
+    example = ROOT / "examples" / "external_job.py"
+    first, second = run(example, tmp_path), run(example, tmp_path)
+    assert sum("submitted as" in line for line in first) == 3
+    left = first.index("nobody is there: all of it is in exports.db")
+    assert all("fetched" not in line for line in first[:left])
+    assert sum("fetched in try 2" in line for line in first[left:]) == 3
+    assert not any("submitted" in line or "fetched" in line for line in second)
 
 
 def test_a_restart_sends_no_mail_twice(tmp_path):

@@ -54,12 +54,17 @@ class Sharing:
         return [[future.result(PATIENCE_S) for future in futures] for futures in sent]
 
     def meeting(
-        self, first: Command, second: Command, meanwhile: Callable[[], object] = lambda: None
+        self,
+        first: Command,
+        second: Command,
+        meanwhile: Callable[[], object] = lambda: None,
+        beside: Sequence[Command] = (),
     ) -> tuple[Any, Any]:
         """The second engine gets its command when the first has read, and has not yet written.
 
         The first waits a moment for the second to be done: whoever it locks out cannot be. Then
-        something else may happen, before the first goes on.
+        something else may happen, before the first goes on. What is `beside` the second command is
+        in one batch with it.
         """
         one, two = self.engines[:2]
         store: Any = one._store
@@ -67,7 +72,7 @@ class Sharing:
 
         def saving(*arguments: Any) -> None:
             store.save = save
-            futures.extend(submit(two, [second]))
+            futures.extend(submit_at_once(two, [second, *beside]))
             wait(futures, timeout=MEETING_S)
             meanwhile()
             save(*arguments)
@@ -88,13 +93,20 @@ class Sharing:
 
 
 def submit(engine: Engine, requests: Iterable[Command | Query]) -> list["Future[Any]"]:
-    """Each alone, so that batches form as they come."""
+    """Each alone and of a caller of its own, so that batches form as they come."""
     futures: list[Future[Any]] = []
     for request in requests:
         future: Future[Any] = Future()
         futures.append(future)
-        engine.submit([Item(request, resolve, future)])
+        engine.submit([Item(request, resolve, future, caller=future)])
     return futures
+
+
+def submit_at_once(engine: Engine, requests: Iterable[Command | Query]) -> list["Future[Any]"]:
+    """All in one batch."""
+    futures = [(request, Future[Any]()) for request in requests]
+    engine.submit([Item(request, resolve, each, caller=each) for request, each in futures])
+    return [each for _, each in futures]
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from tests.helpers.cli_processes import Process, layby, until
 from tests.helpers.places import address_of, state_of
 from tests.runner import chaos_flows
 
-FLOWS = chaos_flows.__file__
 CLIENT = Path(__file__).with_name("chaos_client.py")
 SLOTS = 8
 LEASE_S = 2
@@ -50,6 +49,9 @@ class HasEffects(Protocol):
 
 class Cluster:
     """One server on one port and file, and workers by name."""
+
+    flows = chaos_flows.__file__
+    """What its workers run."""
 
     def __init__(self, folder: Path, lease: str, environment: dict[str, str]) -> None:
         self._environment = environment
@@ -75,7 +77,7 @@ class Cluster:
     def work(self, name: str) -> None:
         flags = ("--url", self.url, "--lease", self._lease, "--slots", str(SLOTS))
         told = {"EFFECTS": str(self.effects_file), **self._environment}
-        self._begin(name, layby("worker", FLOWS, *flags, **told))
+        self._begin(name, layby("worker", self.flows, *flags, **told))
 
     def client(self, count: int, seed: int, pace_s: float = 0.005) -> Process:
         command = [str(CLIENT), self.url, str(count), str(seed), str(pace_s)]

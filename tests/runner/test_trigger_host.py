@@ -13,6 +13,7 @@ from layby import Runner, triggers
 from layby.errors import UsageError
 from layby.runner import trigger_host, trigger_thread
 from layby.runner.trigger_host import TriggerHost
+from layby.runner.trigger_thread import TriggerThread
 from layby.trigger_manager.trigger_access import TriggerAccess
 from layby.triggers.built_in import BUILT_IN
 from layby.triggers.registry import TriggerRegistry
@@ -240,6 +241,39 @@ async def test_a_callback_that_exits_is_named(caplog):
         assert await world.outcome("e") == ("resolved", "goes on")
     assert "e raised SystemExit: 2 in a Task or callback of its own" in caplog.text
     assert "cleanup of e (Exits) raised KeyboardInterrupt" in caplog.text
+
+
+@on_loop
+async def test_a_loop_that_answers_at_once_is_not_silent(monkeypatch):
+    """Its thread may note its life before the question has ended: whoever watches goes on."""
+
+    async def never() -> Any: ...
+
+    thread = TriggerThread(never)
+    monkeypatch.setattr(thread, "_call", lambda function: function())
+    assert thread.silent_for() < 1
+    assert thread.silent_for() < 1
+
+
+@on_loop
+async def test_whatever_happens_triggers_are_watched(monkeypatch, caplog):
+    """A watch that ends without a word is not missed until something blocks."""
+    failures = [ZeroDivisionError("a bug of ours")]
+
+    def silent_for(self: TriggerThread) -> float:
+        if failures:
+            raise failures.pop()
+        return found(self)
+
+    found = TriggerThread.silent_for
+    monkeypatch.setattr(TriggerThread, "silent_for", silent_for)
+    caplog.set_level(logging.ERROR)
+    async with trigger_world() as world, hosted(world, Blocks):
+        await until(lambda: not failures)
+        await world.put("blocks", Blocks())
+        assert (await world.outcome("blocks"))[0] == "rejected"
+        Blocks.released.set()
+    assert "a bug of ours" in caplog.text
 
 
 @on_loop

@@ -253,6 +253,30 @@ def test_a_head_has_an_end(here: ListenerPlace, head: bytes) -> None:
     assert len(echo_of(here).asked) == asked
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(get("/" + "x" * MAX_HEAD_BYTES), id="path"),
+        pytest.param(get("/", f"x: {'x' * MAX_HEAD_BYTES}"), id="header"),
+        pytest.param(get("/", *("x: x" for _ in range(MAX_HEAD_BYTES // 2))), id="headers"),
+    ],
+)
+def test_a_large_head_is_refused_though_it_came_at_once(head: bytes) -> None:
+    """The kernel may have all of it, its end included, before the first of it is read."""
+    asyncio.run(_tell_of_head_at_once(head))
+
+
+async def _tell_of_head_at_once(head: bytes) -> None:
+    wire = Wire()
+    protocol = HttpListener(Echo())._protocol()
+    protocol.connection_made(wire)
+    protocol.data_received(head)
+    assert wire.written.startswith(b"HTTP/1.1 431 ")
+    assert b"The headers take more than 65536 bytes" in wire.written
+    assert wire.is_closing()
+    protocol.connection_lost(None)
+
+
 class Wire(asyncio.Transport):
     """Keeps what is written."""
 

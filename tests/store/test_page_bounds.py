@@ -170,6 +170,27 @@ def test_what_is_not_shown_is_not_read(name: str) -> None:
         assert '"value"' not in statement
 
 
+@pytest.mark.parametrize(
+    ("sizes", "read"),
+    [
+        pytest.param((10, 10_000, 10_000, 10_000, 10), 5, id="none is large"),
+        pytest.param((10, 20_000, 20_000, 20_000, 10), 3, id="until the bound is reached"),
+        pytest.param((90_000, 20_000), 1, id="the first is larger than the bound"),
+        pytest.param((10, 20_000, 10, 10), 4, id="all of them fit"),
+    ],
+)
+def test_texts_beyond_the_bound_are_not_read(sizes: tuple[int, ...], read: int) -> None:
+    with World("sqlite") as world:
+        for at, size in enumerate(sizes):
+            data = Value(data="x" * size)
+            world.ok(c.CreatePromise(id=f"p{at}", timeout_at=9**9, param=data, tags={}))
+        assert isinstance(world.store, SqlStore)
+        ids = [f"p{at}" for at in range(len(sizes))]
+        with world.store.transaction():
+            texts = world.store._texts_of("promises", ("param",), ids, most=30_000)
+    assert [text.count("x") for (text,) in texts] == [*sizes[:read]]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_only_the_promise_that_is_explained_is_whole(backend) -> None:
     """What it waits for is told without params and values, and so is every list of waits."""

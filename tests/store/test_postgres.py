@@ -92,9 +92,17 @@ def test_a_password_is_not_shown(address: str, shown: str) -> None:
     assert without_password(address) == shown
 
 
-def test_words_of_libpq_are_not_taken_for_a_file() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "host=h password=secret dbname=d",
+        "sslmode=prefer host=h password=secret",
+        "application_name = 'a b' password=secret",
+    ],
+)
+def test_words_of_libpq_are_not_taken_for_a_file(words: str) -> None:
     with pytest.raises(UsageError, match=r"write it as a URL") as refused:
-        open_store("host=h password=secret dbname=d", "full", Settings())
+        open_store(words, "full", Settings())
     assert "secret" not in str(refused.value)
 
 

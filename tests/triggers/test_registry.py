@@ -133,9 +133,27 @@ def test_a_name_stands_for_one_class():
         lambda: triggers.HttpPoll("https://user:secret@example.org/x"),
         lambda: triggers.HttpPoll("https://example.org", json={}),
         lambda: triggers.HttpPoll("https://example.org", timeout=0),
+        lambda: triggers.HttpPoll("https://example.org", status=(1000,)),
+        lambda: triggers.FileExists("/tmp/x", min_size=-1),
+        lambda: triggers.FileExists("/tmp/x", settled_for=float("inf")),
+        lambda: triggers.FileExists("/tmp/x", settled_for=float("nan")),
+        lambda: triggers.SqlPoll("", "SELECT 1"),
         lambda: triggers.SqlPoll("shop", " "),
     ],
-    ids=["relative", "endless", "scheme", "password", "body", "timeout", "query"],
+    ids=[
+        "relative",
+        "endless",
+        "scheme",
+        "password",
+        "body",
+        "timeout",
+        "status",
+        "size",
+        "for ever",
+        "nan",
+        "connection",
+        "query",
+    ],
 )
 def test_mistakes_in_arguments(made):
     """They are told in the task that makes them."""

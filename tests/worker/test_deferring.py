@@ -9,8 +9,10 @@ import pytest
 
 from layby import (
     BlockingRunner,
+    Conflict,
     ContextError,
     DeferTimeout,
+    NotFound,
     RunFailed,
     Runner,
     TriggerError,
@@ -18,11 +20,18 @@ from layby import (
     task,
     triggers,
 )
-from layby.core.commands import ExtendWait, WakeTask
 from layby.core.questions import settled_by
 from layby.testing import virtual_test
 from layby.worker.deferring import Deferred, new_deferral
-from tests.helpers.workers import crashing, flow_of, look, promises, rows, settled_down
+from tests.helpers.workers import (
+    crashing,
+    flow_of,
+    look,
+    promises,
+    rows,
+    settled_down,
+    until,
+)
 
 seen: list[Any] = []
 """What the functions below were given: they are found by their names."""
@@ -55,7 +64,7 @@ async def sleeps(context: Any, handle: Any, event: Any) -> None:
 
 
 async def fails(context: Any, handle: Any, event: Any) -> None:
-    seen.append(("fails", handle.try_number))
+    seen.append(("fails", handle.try_number, handle.failures))
     raise ValueError("no")
 
 
@@ -217,11 +226,11 @@ async def test_without_a_function_errors_are_raised_where_it_waits():
 
 @virtual_test
 async def test_a_retry_begins_at_the_function_of_the_task():
-    tries: list[int] = []
+    tries: list[tuple[int, int]] = []
 
     @task(retries=1)
     async def job(context, handle):
-        tries.append(handle.try_number)
+        tries.append((handle.try_number, handle.failures))
         assert handle.event is None
         await handle.defer(triggers.Delay(5), resume=fails)
 
@@ -229,7 +238,7 @@ async def test_a_retry_begins_at_the_function_of_the_task():
         run = await runner.start(flow_of(job))
         with pytest.raises(RunFailed, match="ValueError: no"):
             await run.result()
-        assert (tries, seen) == ([1, 3], [("fails", 2), ("fails", 4)])
+        assert (tries, seen) == ([(1, 0), (3, 1)], [("fails", 2, 0), ("fails", 4, 1)])
         assert (await look(run, "job")).failures == 2
 
 
@@ -318,6 +327,9 @@ def test_triggers_check_their_arguments():
         triggers.Delay(-1)
     with pytest.raises(UsageError, match="required"):
         triggers.Event("")
+    with pytest.raises(UsageError) as error:
+        triggers.Event("x" * 100_000)
+    assert len(str(error.value)) < 400
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     assert triggers.At(moment).arguments() == {"at": 1_767_225_600_000}
     assert triggers.Delay(timedelta(minutes=1)).arguments() == {"ms": 60_000}
@@ -393,6 +405,20 @@ def test_blocking_runners_defer_as_well():
         assert run.result(timeout=30) == {"total": 7}
 
 
+def test_blocking_runners_wake_as_well():
+    @task
+    def job(context, handle):
+        handle.defer(triggers.Event("never"), resume=fetch_plainly)
+
+    with BlockingRunner("memory:") as runner:
+        run = runner.start(flow_of(job), run_id="r")
+        while run.status().tasks["job"].parked_in != "store":
+            pass
+        runner.extend("r", "job", 3600)
+        runner.wake("r", "job", {"amount": 7})
+        assert run.result(timeout=30) == {"total": 7}
+
+
 # --- races: one defined outcome each (docs/deferring.md) -------------------------------------
 
 
@@ -461,17 +487,48 @@ async def test_cancelled_while_it_fires():
 
 
 @virtual_test
+async def test_fired_while_it_is_cancelled():
+    """The other way round: the task has gone on, and is cancelled like any that runs."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(cleans_up), run_id="r")
+        await asyncio.sleep(1)
+        await runner.resolve("paid", {"amount": 1})
+        await until(lambda: seen)
+        assert (await run.cancel()).won
+        await until(lambda: len(seen) == 2)
+        assert seen == ["begun", "cancelled"]
+        assert (await run.status()).state == "Cancelled"
+        assert promises(runner)["paid"].state == "resolved"
+
+
+@task
+async def cleans_up(context, handle):
+    await handle.defer(triggers.Event("paid"), resume=is_cancelled, timeout=60)
+
+
+async def is_cancelled(context: Any, handle: Any, event: Any) -> None:
+    seen.append("begun")
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        seen.append("cancelled")
+        raise
+
+
+@virtual_test
 async def test_people_wake_it_and_move_its_deadline():
     async with Runner("memory:") as runner:
         run = await runner.start(flow_of(races), run_id="r")
         await asyncio.sleep(1)
-        extend = ExtendWait(id="run/r:races", exit_id="more", timeout=100_000, by="ann")
-        assert (await runner.client.send(extend)).is_ok
+        await runner.extend("r", "races", timedelta(seconds=100), by="ann")
         await asyncio.sleep(99)
         assert (await look(run, "races")).sub_status == "Deferred"
-        wake = WakeTask(id="run/r:races", exit_id="now", by="ann", reason="paid in cash")
-        assert (await runner.client.send(wake)).is_ok
-        assert await run.result() == {"got": None}
+        await runner.wake("r", "races", {"cash": 5}, by="ann", reason="paid in cash")
+        with pytest.raises(Conflict, match=r"task 'races' of run 'r': .*not deferred"):
+            await runner.wake("r", "races")
+        with pytest.raises(NotFound, match="has no task 'race'"):
+            await runner.wake("r", "race")
+        assert await run.result() == {"got": {"cash": 5}}
         assert promises(runner)["paid"].is_pending
         first, last = (await look(run, "races")).tries
         assert (first.by, last.by, last.reason) == (None, "ann", "paid in cash")
@@ -480,13 +537,24 @@ async def test_people_wake_it_and_move_its_deadline():
 
 
 @virtual_test
+async def test_people_let_it_wait_for_ever_or_fail():
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(races), run_id="r")
+        await asyncio.sleep(1)
+        await runner.extend("r", "races", None)
+        await asyncio.sleep(10_000)
+        await runner.wake("r", "races", error="the provider lost the job")
+        with pytest.raises(RunFailed, match=r"TriggerError: .*the provider lost the job"):
+            await run.result()
+
+
+@virtual_test
 async def test_who_moved_its_deadline_is_not_who_woke_it():
     """It fires by itself."""
     async with Runner("memory:") as runner:
         run = await runner.start(flow_of(races), run_id="r")
         await asyncio.sleep(1)
-        extend = ExtendWait(id="run/r:races", exit_id="more", timeout=100_000, by="me")
-        assert (await runner.client.send(extend)).is_ok
+        await runner.extend("r", "races", 100, by="me")
         await runner.resolve("paid", 1)
         await run.result()
         assert (await look(run, "races")).tries[-1].by is None

@@ -327,6 +327,24 @@ def test_a_worker_that_leaves_has_not_lost_anything(
     assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.parametrize("has_left", [False, True])
+def test_nobody_is_told_of_a_blocked_loop_that_was_abandoned(
+    elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture, has_left: bool
+):
+    """Its triggers go on elsewhere: a minute later there is nothing to complain about."""
+
+    async def scene() -> None:
+        async with elsewhere.runner(lease=60) as runner:
+            heart: Any = runner._link._heart  # type: ignore[union-attr]
+            heart._max_block = -1.0
+            runner.worker.has_left = has_left
+            assert heart._is_blocked()
+            heart._max_block = 60.0
+
+    play(scene)
+    assert ("has been blocked" in caplog.text) is not has_left
+
+
 @pytest.mark.parametrize("trouble", ["hang", "away"])
 def test_a_heart_stops_though_nobody_answers(elsewhere: Elsewhere, trouble: str):
     """A beat that is under way is not waited for, and the thread ends."""

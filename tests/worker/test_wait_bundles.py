@@ -375,6 +375,7 @@ async def test_coroutines_and_empty_bundles_are_refused():
             await handle.all_of()
         with pytest.raises(UsageError, match="at most 1000"):
             await handle.all_of(*(waits.sleep(1) for _ in range(1001)))
+        assert len(await handle.all_of(*(waits.sleep(1) for _ in range(1000)))) == 1000
 
     await result_of(body)
 

@@ -356,6 +356,18 @@ async def test_errors_in_a_row_are_tolerated_up_to_a_number():
 
 
 @virtual_test
+async def test_one_that_raises_for_ever_does_not_fill_the_log(caplog):
+    """Ten times in full; after that each time its errors have doubled."""
+    caplog.set_level(logging.WARNING)
+    poll = Wheel().watch(Flaky(OSError("down")), 1, max_errors=10_000)
+    await current_clock().advance(1_000)
+    told = [record.args[2] for record in caplog.records if isinstance(record.args, tuple)]
+    assert told == [*range(1, 11), 16, 32, 64, 128, 256, 512]
+    assert (poll.errors, poll.last_error) == (1_000, "OSError: down")
+    poll.future.cancel()
+
+
+@virtual_test
 async def test_a_good_answer_forgives_the_errors_before():
     """Errors that are not in a row never add up."""
     answers = [OSError("down"), OSError("down"), False] * 20 + [True]

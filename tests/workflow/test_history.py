@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layby.core.model import Task
+from layby.core.replies import Resumed, TriggerEvent
 from layby.workflow.history import (
     MAX_SPANS,
     MAX_TRIES,
@@ -41,6 +42,23 @@ def test_a_try_left_open_was_lost():
     history = started(parked(started(NONE, 1, "first", 10), 20), 2, "recovered", 100)
     assert [(each.number, each.outcome) for each in history.tries] == [(1, "Lost"), (2, None)]
     assert history.tries[0].spans[-1] == Span("parked", 20, 100)
+
+
+def test_a_lost_try_that_left_no_trace_began_like_the_one_that_takes_it_up():
+    """Else a crash right after an event looks as if the second try had been the resumed one."""
+    waits = ended(OPEN, 20, "Suspended")
+    fired = Resumed("Event", 1, TriggerEvent("paid", "resolved", "{}", 25), "m:f")
+    history = started(waits, 4, why_next(waits), 50, resumed=fired)
+    told = [(each.number, each.why, each.outcome, each.event) for each in history.tries]
+    assert told == [
+        (1, "first", "Suspended", None),
+        (2, "resumed", "Lost", "paid"),
+        (3, "recovered", "Lost", "paid"),
+        (4, "recovered", None, "paid"),
+    ]
+    assert {each.callback for each in history.tries[1:]} == {"m:f"}
+    never = started(NONE, 2, why_next(NONE), 50)
+    assert [each.why for each in never.tries] == ["first", "recovered"]
 
 
 def test_a_failed_try_says_when_the_next_is_due():

@@ -19,7 +19,7 @@ from layby.workflow.rules import Skip
 NOW = 100_000
 OURS = "poll://any@layby.default"
 NODE = Task("run/r:t", OURS, "default", "flow/t", "node", waiting_since=40_000)
-ROOT = Task("run/r", OURS, "default", "flow", "root", "suspended", waits_left=2)
+ROOT = Task("run/r", OURS, "default", "flow", "root", state="suspended", waits_left=2)
 FOREIGN = Task("foo.1", "poll://any@workers", waiting_since=40_000)
 LONG = text_of(error_value(ValueError("bad\n  and worse")))
 SKIPPED = text_of(encode_skipped(Skip("all_success: 'a' is Failed", blocked=True)))

@@ -236,7 +236,7 @@ def second(context): ...
 
 
 START = plan(Workflow("flow", [first, second]), "r", {"order": 7}, "default", NEVER)
-ROOT_TASK = Task("run/r", TARGET, "default", "flow", "root", "suspended", waits_left=2)
+ROOT_TASK = Task("run/r", TARGET, "default", "flow", "root", state="suspended", waits_left=2)
 
 
 def root(**fields: Any) -> Promise:

@@ -28,7 +28,7 @@ from layby.core.replies import NowData, Reply
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
-from layby.engine.opening import check_address, shown
+from layby.engine.opening import check_address, path_of, shown
 from layby.errors import LaybyError, StoreOwned, StoreUnavailable, StoreUnreadable, UsageError
 from layby.local import LocalClient
 from layby.store.ownership import is_served, socket_of
@@ -246,5 +246,6 @@ def _file(db: str) -> Path:
         )
     path = rest.removeprefix("//") if colon and scheme == "sqlite" else db
     if not path or "://" in path:
-        raise UsageError(f"--db {shown(db)}: write for example sqlite:{DEFAULT_FILE}")
-    return Path(path)
+        wanted = f"sqlite:{DEFAULT_FILE} or postgresql://USER@HOST/DATABASE"
+        raise UsageError(f"--db {shown(db)}: write for example {wanted}")
+    return path_of(db)

@@ -1,19 +1,19 @@
-"""`layby demo`: what layby does, shown for real on a SQLite file in a temporary folder.
+"""`layby demo`: what layby does, shown for real on a SQLite file in a temporary folder, or on a
+PostgreSQL database.
 
 Nothing here is simulated: the tasks run in their own process (`demo_worker.py`), which is killed
 with SIGKILL and started again; this module watches, counts and reports.
 """
 
 import asyncio
-import sqlite3
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
@@ -25,19 +25,17 @@ from rich.progress_bar import ProgressBar
 from rich.rule import Rule
 from rich.table import Table
 
+from layby.cli.connection import find_place
+from layby.cli.database import migrate_in
+from layby.cli.demo_place import DemoPlace
 from layby.cli.demo_worker import KINDS, LETTER_S, PARCELS, SLEEP_S, SLOTS, WorkerReport
-from layby.cli.doctor import examine, show
-from layby.errors import LaybyError
+from layby.cli.doctor import show
+from layby.errors import LaybyError, UsageError
 
 WATCH_S: Final = 3.0
 AFTERWARDS_S: Final = 2.0
 PATIENCE_S: Final = 60.0
 """A step that takes longer than this has failed, even on a very busy machine."""
-PARKED: Final = """
-    FROM task_executions
-    WHERE sub_status = 'Deferred' AND try_number = ? AND name = 'parcel/deliver'
-    GROUP BY json_extract(waiting_on, '$.kind')
-"""
 
 
 class DemoOutput:
@@ -76,7 +74,7 @@ class LiveFigures:
         self._told_at = perf_counter()
         self.title = ""
         self.waiting: dict[str, int] = {}
-        """Tasks parked now, by what they wait for, according to the file."""
+        """Tasks parked now, by what they wait for, according to the store."""
         self.report = WorkerReport()
         self._before = WorkerReport()
         """The figures of the process that was killed."""
@@ -150,11 +148,11 @@ class LiveFigures:
 
 
 class WorkerProcess:
-    """The process that runs the tasks, seen from outside: its reports and its file."""
+    """The process that runs the tasks, seen from outside: its reports, and what is stored."""
 
-    def __init__(self, process: Process, folder: Path, life: int) -> None:
+    def __init__(self, process: Process, place: DemoPlace, life: int) -> None:
         self.process = process
-        self._folder = folder
+        self._place = place
         self._life = life
 
     async def watch(self, figures: LiveFigures, until: Callable[[], bool]) -> None:
@@ -162,7 +160,7 @@ class WorkerProcess:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not until():
-                    figures.update_figures(await self._report(), self._waiting())
+                    figures.update_figures(await self._report(), self._place.waiting(self._life))
         except TimeoutError:
             raise LaybyError(
                 f"the demo's process {self.process.pid} made no progress for {PATIENCE_S:.0f} s: "
@@ -178,49 +176,55 @@ class WorkerProcess:
         await self.process.wait()
 
     def examples(self) -> list[tuple[str, str]]:
-        """One waiting run of each kind, and what the file says about it."""
-        found = self._asked("SELECT min(root), json_extract(waiting_on, '$.sentence')")
-        return [(root.removeprefix("run/"), sentence) for root, sentence in found]
-
-    def _waiting(self) -> dict[str, int]:
-        return dict(self._asked("SELECT json_extract(waiting_on, '$.kind'), count(*)"))
-
-    def _asked(self, select: str) -> list[Any]:
-        """About tasks that this process has parked: each process is another try."""
-        file = f"file:{self._folder / 'demo.db'}?mode=ro"
-        with closing(sqlite3.connect(file, uri=True)) as connection:
-            return connection.execute(f"{select} {PARKED}", (self._life,)).fetchall()
+        return self._place.examples(self._life)
 
     async def _report(self) -> WorkerReport:
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
         if not line:
-            said = (self._folder / "errors").read_text().strip() or "it printed nothing"
+            said = (self._place.folder / "errors").read_text().strip() or "it printed nothing"
             raise LaybyError(f"the demo's own process ended by itself; please report this: {said}")
         return msgspec.json.decode(line, type=WorkerReport)
 
 
 @click.command()
-def demo() -> None:
+@click.option(
+    "--db", metavar="ADDRESS", help="A PostgreSQL database.  [default: a SQLite file of its own]"
+)
+def demo(db: str | None) -> None:
     """Show 200 waiting tasks on 4 slots, and a kill -9 in between: for real, in 12 seconds."""
+    database = None if db is None else _database(db)
     output = DemoOutput(Console(highlight=False))
     output.console.print("[bold]layby[/]: a task that waits holds no slot.")
     with TemporaryDirectory(prefix="layby-demo-") as folder:
-        output.console.print("[dim]Everything below happens in one SQLite file:[/]")
-        output.console.print(f"[dim]{folder}/demo.db[/]", soft_wrap=True)
-        asyncio.run(_play(output, Path(folder)))
+        place = DemoPlace(Path(folder), database)
+        where = "a PostgreSQL database" if database else "one SQLite file"
+        output.console.print(f"[dim]Everything below happens in {where}:[/]")
+        output.console.print(f"[dim]{escape(place.shown)}[/]", soft_wrap=True)
+        asyncio.run(_play(output, place))
+    if place.prefix:
+        output.say(f"[dim]its runs stay there; their ids begin with {place.prefix}[/]")
 
 
-async def _play(output: DemoOutput, folder: Path) -> None:
+def _database(db: str) -> str:
+    """Not a file: the demo makes one, and takes it away again."""
+    place = find_place(None, None, db)
+    if place.database is None:
+        raise UsageError("demo --db takes a PostgreSQL database: postgresql://USER@HOST/DATABASE")
+    migrate_in(place.database, click.echo)
+    return place.database
+
+
+async def _play(output: DemoOutput, place: DemoPlace) -> None:
     figures = LiveFigures(output)
     async with AsyncExitStack() as lives:
-        worker = await lives.enter_async_context(_start_worker(folder, life=1))
+        worker = await lives.enter_async_context(_start_worker(place, life=1))
         await _waiting(output, figures, worker)
-        killed_at = await _kill(output, figures, worker)
-        worker = await lives.enter_async_context(_start_worker(folder, life=2))
-        await _recovery(output, figures, worker, killed_at)
-        await _ending(output, figures, worker, folder)
-    _verdict(output, folder / "demo.db")
+        killed_at = await _kill(output, figures, worker, place)
+        worker = await lives.enter_async_context(_start_worker(place, life=2))
+        await _recovery(output, figures, worker, place, killed_at)
+        await _ending(output, figures, worker, place.folder)
+    _verdict(output, place)
 
 
 # --- the parts ---------------------------------------------------------------------------
@@ -253,10 +257,11 @@ async def _waiting(output: DemoOutput, figures: LiveFigures, worker: WorkerProce
     )
 
 
-async def _kill(output: DemoOutput, figures: LiveFigures, worker: WorkerProcess) -> float:
-    output.heading(
-        "2  kill -9", "the process dies with everything it has in memory; the file does not"
-    )
+async def _kill(
+    output: DemoOutput, figures: LiveFigures, worker: WorkerProcess, place: DemoPlace
+) -> float:
+    why = f"the process dies with everything it has in memory; the {place.noun} does not"
+    output.heading("2  kill -9", why)
     await worker.kill()
     output.died(
         f"kill -9 {worker.process.pid}, with {figures.parked} tasks waiting and others at work"
@@ -266,9 +271,13 @@ async def _kill(output: DemoOutput, figures: LiveFigures, worker: WorkerProcess)
 
 
 async def _recovery(
-    output: DemoOutput, figures: LiveFigures, worker: WorkerProcess, killed_at: float
+    output: DemoOutput,
+    figures: LiveFigures,
+    worker: WorkerProcess,
+    place: DemoPlace,
+    killed_at: float,
 ) -> None:
-    output.say(f"started again on the same file: process {worker.process.pid}")
+    output.say(f"started again on the same {place.noun}: process {worker.process.pid}")
     with figures.shown("what was parked is taken up, and waits again"):
         await worker.watch(figures, lambda: figures.all_waiting)
         took, waiting = perf_counter() - killed_at, figures.parked
@@ -311,27 +320,32 @@ async def _ending(
     )
 
 
-def _verdict(output: DemoOutput, file: Path) -> None:
-    output.heading("4  The doctor", "the file is checked against every invariant")
-    report = examine(file, limit=10)
+def _verdict(output: DemoOutput, place: DemoPlace) -> None:
+    output.heading("4  The doctor", f"the {place.noun} is checked against every invariant")
+    report = place.examine()
     show(report, output.console)
     if not report.is_sound:
-        raise LaybyError(f"{file}: the demo broke its own file; please report this")
+        raise LaybyError(f"{place.shown}: the demo broke this {place.noun}; please report this")
 
 
 # --- the process -------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def _start_worker(folder: Path, life: int) -> AsyncGenerator[WorkerProcess]:
+async def _start_worker(place: DemoPlace, life: int) -> AsyncGenerator[WorkerProcess]:
     """Started in its own session, so that Ctrl-C reaches only this process."""
-    command = [sys.executable, "-m", "layby.cli.demo_worker", str(folder), str(life)]
-    with (folder / "errors").open("w") as errors:
+    command = [sys.executable, "-m", "layby.cli.demo_worker", str(place.folder), str(life)]
+    with (place.folder / "errors").open("w") as errors:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=errors,
+            start_new_session=True,
+            env=place.environment,
         )
     try:
-        yield WorkerProcess(process, folder, life)
+        yield WorkerProcess(process, place, life)
     finally:
         if process.returncode is None:
             process.kill()

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from layby import Context, Runner, TaskHandle, Workflow, task
+from layby.cli.demo_place import DemoPlace
 
 SLOTS = 4
 PARCELS = 200
@@ -43,9 +44,10 @@ class WorkerReport(Struct):
 class DemoState:
     """What the tasks below share: the folder they write to and the Runner they are counted in."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.runner = Runner(f"sqlite:{folder / 'demo.db'}", slots=SLOTS)
+    def __init__(self, place: DemoPlace) -> None:
+        self.folder = place.folder
+        self.prefix = place.prefix
+        self.runner = Runner(place.address, slots=SLOTS, group=place.group, lease=place.lease_s)
         self.report = WorkerReport()
         self.is_closing = False
 
@@ -124,7 +126,7 @@ async def work(life: str) -> None:
 
 async def _send_parcels(runner: Runner) -> None:
     for number in range(PARCELS):
-        name = f"parcel-{number:03}"
+        name = f"{state.prefix}parcel-{number:03}"
         about = {"parcel": name, "waits_for": KINDS[number % len(KINDS)]}
         await runner.start(parcel, about, run_id=name)
 
@@ -133,7 +135,7 @@ async def _send_letters(runner: Runner, line: str) -> None:
     number = 0
     while not state.is_closing:
         number += 1
-        await runner.execute(letter, run_id=f"letter-{line}-{number}")
+        await runner.execute(letter, run_id=f"{state.prefix}letter-{line}-{number}")
 
 
 async def _sign_when_the_door_opens(runner: Runner) -> None:
@@ -141,7 +143,7 @@ async def _sign_when_the_door_opens(runner: Runner) -> None:
         await asyncio.sleep(REPORT_S)
     await asyncio.gather(
         *(
-            runner.resolve(f"signature/parcel-{number:03}", "received")
+            runner.resolve(f"signature/{state.prefix}parcel-{number:03}", "received")
             for number in range(PARCELS)
             if KINDS[number % len(KINDS)] == "promise"
         )
@@ -166,5 +168,5 @@ def _exit_with_the_demo() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_exit_with_the_demo, daemon=True).start()
-    state = DemoState(Path(sys.argv[1]))
+    state = DemoState(DemoPlace.of_process(Path(sys.argv[1])))
     asyncio.run(work(sys.argv[2]))

@@ -6,6 +6,7 @@ failures are one line on stderr.
 """
 
 import logging
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -14,6 +15,7 @@ import click
 
 import layby
 from layby.cli.command_groups import CommandGroup, LazyCommand
+from layby.cli.process_list import hide_passwords
 from layby.errors import LaybyError
 
 HELP = """Durable Python tasks that hold no slot while they wait.
@@ -138,4 +140,5 @@ def cli() -> None:
 
 
 def main() -> None:
+    hide_passwords(sys.argv)
     cli(prog_name="layby")

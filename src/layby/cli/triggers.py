@@ -6,7 +6,7 @@ import click
 
 from layby.cli import record_views, showing
 from layby.cli.connection import Place, ask, now_at
-from layby.cli.expected_replies import expect, found
+from layby.cli.expected_replies import expect, found, run_rows
 from layby.cli.listing import listed
 from layby.cli.options import DURATION, JSON, as_json, limited, reaching
 from layby.cli.steering import by_whom, why
@@ -17,10 +17,14 @@ from layby.core.model import Millis
 from layby.core.queries import ListWaiting
 from layby.core.replies import ExitData, Explanation
 from layby.core.waits import WaitingOn, read_waiting_on, shown_state
+from layby.errors import Conflict
 from layby.wire import json_values
 from layby.workflow.moments import span
 from layby.workflow.outcome import moment
+from layby.workflow.plan import parse_root_id
 from layby.workflow.reasons import short_id
+
+MAX_NAMED = 5
 
 
 class ShownTrigger(NamedTuple):
@@ -102,6 +106,7 @@ def wake(
 ) -> None:
     """End the wait of a deferred task now, as if its trigger had fired.
 
+    ID is the task, or a run that has one such task.
     A promise that others may wait for as well is not settled by this: use `layby resolve` for that.
     """
     if error is not None and given is not None:
@@ -112,7 +117,7 @@ def wake(
         value = json_values.named_error_value("TriggerError", error)
 
     async def work(client: Client) -> ExitData:
-        task_id = (await found(client, asked)).id
+        task_id = await _deferred(client, asked)
         command = WakeTask(
             id=task_id,
             exit_id=new_request_id(),
@@ -121,7 +126,7 @@ def wake(
             by=by,
             reason=reason,
         )
-        return expect(await client.send(command), ExitData, asked)
+        return expect(await client.send(command), ExitData, asked, asked)
 
     _print(ask(place, work), "goes on: its wait has failed" if failed else "goes on", as_json)
 
@@ -154,10 +159,10 @@ def extend(
         raise click.UsageError("give --timeout, such as --timeout 2h, or --for-ever")
 
     async def work(client: Client) -> ExitData:
-        task_id = (await found(client, asked)).id
+        task_id = await _deferred(client, asked)
         exit_id = new_request_id()
         command = ExtendWait(id=task_id, exit_id=exit_id, timeout=timeout, by=by, reason=reason)
-        return expect(await client.send(command), ExitData, asked)
+        return expect(await client.send(command), ExitData, asked, asked)
 
     moved = ask(place, work)
     told = read_waiting_on(moved.task.waiting_on)
@@ -172,6 +177,23 @@ def _print(moved: ExitData, told: str, as_json: bool) -> None:  # noqa: FBT001 -
         showing.print_json({"task": record_views.task_json(moved.task) | state})
     else:
         showing.print_line(f"{short_id(moved.task.id)} {told}")
+
+
+async def _deferred(client: Client, asked: str) -> str:
+    """The task of this id, or the only one of the run that is deferred."""
+    promise = await found(client, asked)
+    if parse_root_id(promise.id) is None:
+        return promise.id
+    rows = await run_rows(client, promise.id)
+    ids = [task.id for _, task in rows if task is not None and shown_state(task) == "deferred"]
+    if len(ids) == 1:
+        return ids[0]
+    if not ids:
+        raise Conflict(
+            f"no task of run '{asked}' is deferred: `layby why {asked}` says what it waits for"
+        )
+    names = ", ".join(short_id(each) for each in ids[:MAX_NAMED])
+    raise Conflict(f"{len(ids)} tasks of run '{asked}' are deferred: name one, such as {names}")
 
 
 async def _prefix(client: Client, asked: str) -> str:

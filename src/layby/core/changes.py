@@ -164,7 +164,7 @@ class Changes(Struct, eq=False):
         self.earliest = min(self.earliest, at)
 
     @property
-    def heavy_gone(self) -> list[Task]:
+    def large_gone(self) -> list[Task]:
         """Tasks that need several slots and are no longer ready: slots may be kept for them."""
         return [task for task in self.tasks.values() if task.slots > 1 and not task.is_ready]
 

@@ -23,8 +23,10 @@ Pair = tuple[Promise, Task | None]
 
 RUNS: Final = "run/"
 """How the ids of everything in a run of a Runner begin: the stages of foreign trees leave it out"""
-ROWS_PER_TREE: Final = 4
-"""A batch looks at a quarter as many trees as rows, so that it reads few ids in vain."""
+ROWS_PER_TREE: Final = 2
+"""A batch looks at half as many trees as rows, since the smallest run has two: so it is full, and
+reads few ids in vain where runs are larger.
+"""
 
 
 class Look(Struct, frozen=True):

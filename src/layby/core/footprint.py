@@ -123,5 +123,9 @@ class Footprint(Struct):
         for node_id in (*stored, *self.node_ids.get(schedule_id, ())):
             yield f"{root_id}:{node_id}"
 
+    def branches_added_to(self) -> set[str]:
+        """Those in which this batch may create something."""
+        return self.branches | {branch for _, branch in self.born_into}
+
     def all_branches(self) -> set[str]:
         return self.branches | {branch for key, branch in self.born_into if key in self.branches_of}

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from layby.errors import StoreBusy
-from layby.store.api import StoreConflict
+from layby.store.api import RowLocked, StoreConflict
 
 T = TypeVar("T")
 
@@ -38,6 +38,9 @@ def replayed(once: Callable[[Needed], T], pause: Callable[[float], object]) -> t
     for number in range(MOST_REPLAYS):
         try:
             return once(needed), number
+        except RowLocked as locked:
+            why = "somebody keeps a row of this locked: try again, or look for an open transaction"
+            raise HeldUp(why) from locked
         except StoreConflict as conflict:
             needed = needed.with_more(conflict)
             last = conflict
@@ -48,3 +51,7 @@ def replayed(once: Callable[[Needed], T], pause: Callable[[float], object]) -> t
 
 class Contended(StoreBusy):
     """Replaying the batch as a whole did not help; its halves may be luckier."""
+
+
+class HeldUp(Contended):
+    """Somebody keeps a row locked. Whoever does not need it should not wait for that."""

@@ -32,7 +32,7 @@ from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
 from layby.core.values import WORKER_LOST, lost_message
 from layby.engine.batch import Applied, Asked, apply
-from layby.engine.conflicts import Contended, Needed, replayed
+from layby.engine.conflicts import MOST_REPLAYS, Contended, HeldUp, Needed, replayed
 from layby.engine.elsewhere import (
     ADDRESSES_AT_ONCE,
     LOOK_MS,
@@ -40,6 +40,7 @@ from layby.engine.elsewhere import (
     OtherProcesses,
     busy_until,
 )
+from layby.engine.held_up import HeldUpItems
 from layby.engine.items import NOT_BEGUN, Answer, Item, answer
 from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import (
@@ -71,6 +72,8 @@ failures = logging.getLogger(f"{__name__}.failures")
 
 RETRY_MS: Final[Millis] = 1_000
 """How long to wait before ticks are tried again after a failure."""
+HELD_UP_S: Final = 0.1
+"""How soon a request is tried again for which a row was locked."""
 GAP_MS: Final[Millis] = 1_000
 """A writer that wakes up this much later than planned could not serve anyone in the meantime."""
 APART_MS: Final[Millis] = 1_000
@@ -117,6 +120,7 @@ class Engine:
         self._earliest: Millis = 0
         self._repair_at: Millis = 0
         self._again: deque[Item] = deque()
+        self._held_up = HeldUpItems()
         self._takes = WaitingTakes()
         self._watches = Watches()
         self._scales = Scales(store)
@@ -245,6 +249,7 @@ class Engine:
             with self._reads.giving_way():
                 if items:
                     self._process(items)
+                self._try_held_up()
                 self._tick_if_due()
         except (StoreError, StoreConflict) as failure:  # each second of a full disk: no traceback
             logger.warning("the writer continues after a failure: %s", failure)
@@ -287,7 +292,8 @@ class Engine:
         if self._is_paused:
             return 3600.0
         soonest = min(self._earliest, self._repair_at, self._takes.earliest)
-        return min(max(0, soonest - self.clock.now()) / 1000, 3600.0)
+        longest = HELD_UP_S if self._held_up else 3600.0
+        return min(max(0, soonest - self.clock.now()) / 1000, longest)
 
     def _rest(self) -> float:
         """Seconds the writer plans to rest now."""
@@ -328,7 +334,9 @@ class Engine:
     def _close(self) -> None:
         self._is_stopped = True
         self._is_closed = True
-        _refuse(*self._takes.all(), *self._watches.all(), *self._drain_again())
+        _refuse(
+            *self._takes.all(), *self._watches.all(), *self._drain_again(), *self._held_up.all()
+        )
         _refuse(*self._drain_queue())
         self._reads.stop()
         self._store.close()
@@ -368,16 +376,31 @@ class Engine:
             self._ask(query)
 
     def _serve(self, batch: Sequence[Item]) -> None:
-        self._advance()
-        commands = [(item.request, item.now) for item in batch if isinstance(item.request, Command)]
+        if self._held_up:
+            for item in filter(self._held_up.has_caller_of, batch):
+                self._held_up.add(item)
+            batch = [item for item in batch if not self._held_up.has_caller_of(item)]
+        if batch:
+            self._serve_now(batch)
+
+    def _serve_now(self, batch: Sequence[Item]) -> None:
         try:
-            _, replies, changes, now = self._commit(commands)
+            applied = self._commit_all(batch)
         except Contended as contended:
             self._run_by_halves(batch, contended)
-            return
         except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
             self._run_one_by_one(batch, failure)
-            return
+        else:
+            self._answer_all(batch, applied)
+
+    def _commit_all(self, batch: Sequence[Item]) -> Applied:
+        self._advance()
+        return self._commit(
+            [(item.request, item.now) for item in batch if isinstance(item.request, Command)]
+        )
+
+    def _answer_all(self, batch: Sequence[Item], applied: Applied) -> None:
+        _, replies, changes, now = applied
         answers = list(self._answers_now(batch, replies, now))
         answers += self._watches.settled_by(changes)
         self._follow_up(changes)  # messages first: somebody waits for them on another machine
@@ -386,11 +409,32 @@ class Engine:
     def _run_by_halves(self, batch: Sequence[Item], contended: Contended) -> None:
         """Other processes change the same rows: a smaller batch meets fewer of them."""
         if len(batch) == 1:
-            self._answer_failure(batch, contended)
+            is_early = not self.is_inline and not self._is_stopped
+            if is_early and isinstance(contended, HeldUp):
+                self._held_up.add(batch[0])
+            else:
+                self._answer_failure(batch, contended)
             return
         middle = len(batch) // 2
         self._serve(batch[:middle])
         self._serve(batch[middle:])
+
+    def _try_held_up(self) -> None:
+        """One of them: it may keep the writer waiting for as long as a lock may."""
+        if not self._held_up:
+            return
+        item = self._held_up.next()
+        try:
+            applied = self._commit_all([item])
+        except Contended as contended:
+            if self._held_up.failed(item) < MOST_REPLAYS:
+                return
+            self._answer_failure([item], contended)
+        except Exception as failure:  # noqa: BLE001 - whatever failed, the caller is answered
+            self._run_one_by_one([item], failure)
+        else:
+            self._answer_all([item], applied)
+        self._held_up.ended(item)
 
     def _run_one_by_one(self, batch: Sequence[Item], failure: Exception) -> None:
         """The batch was rolled back; steps are pure, so each is replayed alone.

@@ -51,7 +51,8 @@ def check_address(address: object) -> str:
     path = _path(address)
     if "://" in path:
         raise UsageError(
-            f"Runner({shown(address)!r}): unknown scheme; write for example 'sqlite:PATH'"
+            f"Runner({shown(address)!r}): unknown scheme; write for example 'sqlite:PATH' or "
+            "'postgresql://USER@HOST/DATABASE'"
         )
     if not path:
         raise UsageError(f"Runner({address!r}): no path; write for example 'sqlite:layby.db'")

@@ -16,7 +16,7 @@ from layby.core.commands import Command
 from layby.core.footprint import Footprint
 from layby.engine.items import Item
 from layby.errors import StoreError
-from layby.store.api import Store
+from layby.store.api import Store, StoreConflict
 
 LOADED_CHARS: Final = 2**20
 """After the command that brings it above this, a transaction ends: others wait for it."""
@@ -58,7 +58,8 @@ class Scales:
         if len(batch) <= 1 or all(item.allowance is None for item in batch):
             return [0] * len(batch)
         heavy: Mapping[str, int] = {}
-        with suppress(StoreError):  # the transaction fails as well, and its callers are told
+        # Whatever is wrong, the transaction fails as well, and its callers are told.
+        with suppress(StoreError, StoreConflict):
             heavy = self._store.weigh(_ids(batch))
         return _shared_out(heavy, batch, self._most) if heavy else [0] * len(batch)
 

@@ -76,7 +76,7 @@ class WaitingTakes:
     def woken_by(self, changes: Changes) -> list[Item]:
         gone = {pid for (pid, _), holder in changes.holders.items() if not holder.is_alive}
         woken = dict.fromkeys(item for item in self._until if _take(item).pid in gone)
-        woken |= dict.fromkeys(self._kept_for(changes.heavy_gone))
+        woken |= dict.fromkeys(self._kept_for(changes.large_gone))
         tasks = (changes.tasks[key] for key in changes.readied)
         ready = {task.id: task for task in tasks if task.is_ready}
         for room in (_free, _ahead):

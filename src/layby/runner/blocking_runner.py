@@ -137,6 +137,23 @@ class BlockingRunner:
     def continue_(self, run_id: str, task: str | None = None, *, code: bool = False) -> None:
         self.wait(self._runner.continue_(run_id, task, code=code))
 
+    def wake(
+        self,
+        run_id: str,
+        task: str,
+        value: Any = None,
+        *,
+        error: str | BaseException | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> None:
+        self.wait(self._runner.wake(run_id, task, value, error=error, by=by, reason=reason))
+
+    def extend(
+        self, run_id: str, task: str, timeout: Duration | None, *, by: str = "", reason: str = ""
+    ) -> None:
+        self.wait(self._runner.extend(run_id, task, timeout, by=by, reason=reason))
+
     def schedule(
         self,
         flow: Workflow[C] | str,

@@ -26,11 +26,13 @@ from layby.core.commands import (
     Command,
     ContinueBlocked,
     ContinueTask,
+    ExtendWait,
     GetPromise,
     HaltTask,
     ResolvePromise,
     StartRun,
     Value,
+    WakeTask,
     WatchRun,
 )
 from layby.core.model import Millis, Overlap, Promise, PromiseState
@@ -56,6 +58,7 @@ from layby.errors import (
     LaybyError,
     NotFound,
     RunnerClosed,
+    TriggerError,
     UsageError,
     WorkflowError,
     error_for,
@@ -515,6 +518,45 @@ class Runner:
         """
         await self._steer(run_id, task, ContinueBlocked if code else ContinueTask)
 
+    async def wake(
+        self,
+        run_id: str,
+        task: str,
+        value: Any = None,
+        *,
+        error: str | BaseException | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> None:
+        """End the wait of a deferred task now, as if its trigger had fired with this value.
+
+        With `error` the wait fails: `TriggerError`. A promise that others may wait for as well is
+        not settled by this. Conflict if the task is not deferred, or goes on already.
+        """
+        if error is None:
+            state, given = "resolved", json_values.to_value(value, f"the payload for '{task}'")
+        else:
+            raised = error if isinstance(error, BaseException) else TriggerError(error)
+            state, given = "rejected", json_values.error_value(raised)
+        exit_ = partial(WakeTask, state=state, value=given, by=by, reason=reason)
+        await self._end_wait(run_id, task, exit_)
+
+    async def extend(
+        self,
+        run_id: str,
+        task: str,
+        timeout: Duration | None,  # noqa: ASYNC109 - how long the task may wait
+        *,
+        by: str = "",
+        reason: str = "",
+    ) -> None:
+        """Move the deadline of a deferred task: its wait ends so long from now; None: never."""
+        given = "timeout of extend()"
+        length = None if timeout is None else millis_of(seconds_of(timeout, given))
+        await self._end_wait(
+            run_id, task, partial(ExtendWait, timeout=length, by=by, reason=reason)
+        )
+
     async def schedule(
         self,
         flow: Workflow[C] | str,
@@ -750,6 +792,16 @@ class Runner:
             raise await self._unknown(run_id, task)
         if kind is ContinueTask and reply.status == 409:
             await self._refuse_blocked(run_id, promise_id, f"task '{task}' of run '{run_id}'")
+        if not reply.is_ok:
+            raise error_for(reply.status, f"task '{task}' of run '{run_id}': {reply.data}")
+
+    async def _end_wait(
+        self, run_id: str, task: str, exit_: Callable[..., WakeTask | ExtendWait]
+    ) -> None:
+        promise_id = await self._promise_id(run_id, task)
+        reply = await self.send(exit_(id=promise_id, exit_id=new_request_id()))
+        if reply.status == 404:
+            raise await self._unknown(run_id, task)
         if not reply.is_ok:
             raise error_for(reply.status, f"task '{task}' of run '{run_id}': {reply.data}")
 

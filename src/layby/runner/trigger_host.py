@@ -157,12 +157,17 @@ class TriggerHost:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            thread = self._thread
-            if thread is not None and thread.silent_for() > BLOCKED_S:
-                try:
-                    await self._replace(thread)
-                except (LaybyError, TimeoutError) as failure:
-                    logger.warning("triggers are still held up by one of them: %s", failure)
+            try:
+                await self._look()
+            except (LaybyError, TimeoutError) as failure:
+                logger.warning("triggers are still held up by one of them: %s", failure)
+            except Exception:  # nobody else looks
+                logger.exception("looking after triggers failed; it is done again in a second")
+
+    async def _look(self) -> None:
+        thread = self._thread
+        if thread is not None and thread.silent_for() > BLOCKED_S:
+            await self._replace(thread)
 
     async def _replace(self, thread: TriggerThread) -> None:
         """The culprits fail; all others go on in a new thread, at once.

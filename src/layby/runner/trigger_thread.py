@@ -96,10 +96,11 @@ class TriggerThread:
 
     def silent_for(self) -> float:
         """Seconds that its loop has not turned for; asks it for a sign of life."""
-        if self._asked_at is None:
-            self._asked_at = monotonic()
+        asked_at = self._asked_at
+        if asked_at is None:  # the answer may come before the next line
+            asked_at = self._asked_at = monotonic()
             self._call(self._note_life)
-        return monotonic() - self._asked_at
+        return monotonic() - asked_at
 
     def blocked_by(self) -> list[BlockingTrigger]:
         """Those whose code runs in the loop now: one, or all that share a poll, if it is theirs."""
@@ -129,6 +130,8 @@ class TriggerThread:
     def abandon(self) -> None:
         """Its claims belong to others: when its loop goes on, it ends without saying anything."""
         self._is_abandoned = True
+        if self.manager is not None:
+            self.manager.worker.has_left = True  # its heartbeats end, though its loop may not
         self._call(self._ends.set)
 
     def _note_life(self) -> None:

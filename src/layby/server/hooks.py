@@ -37,6 +37,7 @@ from layby.server.hook_pages import (
 )
 from layby.server.hook_tokens import HookToken, sign, verify
 from layby.wire import json_values
+from layby.wire.decode import MALFORMED
 
 MAX_BODY: Final = 64 * 1024
 MAX_FIELDS: Final = 200
@@ -207,8 +208,8 @@ def _form(body: bytes) -> dict[str, str]:
 def _json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body) if body.strip() else None
-    except (msgspec.MsgspecError, UnicodeError):
-        raise UsageError("the body must be JSON, or a form") from None
+    except MALFORMED:
+        raise UsageError("the body must be JSON, or a form, and not nested without end") from None
 
 
 def _decision(question: Question, given: Any, *, is_form: bool) -> tuple[bool, Any, str, str]:

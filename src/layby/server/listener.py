@@ -34,8 +34,10 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S: Final = 75
 MAX_HEAD_BYTES: Final = 65_536
+HEAD_TOO_LARGE: Final = f"The headers take more than {MAX_HEAD_BYTES} bytes"
 MAX_UNANSWERED: Final = 100
 """Requests one connection may have without an answer: each costs more memory than its bytes."""
+TOO_MANY_UNANSWERED: Final = f"More than {MAX_UNANSWERED} requests before their answers"
 USER_TIMEOUT_MS: Final = 30_000
 """How long the kernel waits for a vanished peer to acknowledge data."""
 UNSENT_BYTES: Final = 262_144
@@ -150,7 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes += len(data)
         self._parse(data)
         if self._head_bytes > MAX_HEAD_BYTES and self._deadline is not None:
-            self._end_slow_request(431, f"The headers take more than {MAX_HEAD_BYTES} bytes")
+            self._end_slow_request(431, HEAD_TOO_LARGE)
 
     # --- readers -------------------------------------------------------------------------
 
@@ -209,8 +211,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         if not self.parser.should_upgrade():
+            if len(self.url) + sum(len(n) + len(v) for n, v in self.headers) > MAX_HEAD_BYTES:
+                raise _Unserved(431, HEAD_TOO_LARGE)  # all of it came at once
             if len(self._unanswered()) >= MAX_UNANSWERED:
-                raise _TooManyRequests(f"more than {MAX_UNANSWERED} requests before their answers")
+                raise _Unserved(400, TOO_MANY_UNANSWERED)
             state = self.scope.setdefault("state", {})
             state["transport"], state["become_stream"] = self.transport, self.become_stream
             super().on_headers_complete()
@@ -234,9 +238,11 @@ class BoundedProtocol(HttpToolsProtocol):
             while rest:
                 rest = self._feed(rest)
         except HttpParserError as error:
-            why = error.__context__ if isinstance(error.__context__, _TooManyRequests) else error
-            logger.debug("a connection sent invalid HTTP: %s", why)
-            self._refuse(400, f"Invalid HTTP: {why}")
+            why = error.__context__
+            if not isinstance(why, _Unserved):
+                why = _Unserved(400, f"Invalid HTTP: {error}")
+            logger.debug("a connection sent what is not served: %s", why)
+            self._refuse(why.status, str(why))
 
     def _feed(self, data: memoryview) -> memoryview:
         """Returns the data that is left after an offer to upgrade the protocol."""
@@ -302,8 +308,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class _TooManyRequests(Exception):
+class _Unserved(Exception):
     """Raised inside the parser, which would read on otherwise."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 async def _too_many_connections(_scope: Any, _receive: Any, send: Any) -> None:

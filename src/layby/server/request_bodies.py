@@ -18,8 +18,12 @@ TOO_MUCH_AT_ONCE: Final = refuse(503, "Too many large requests at once: try agai
 
 
 class BodyReader:
-    def __init__(self, limit: int, room: int = ROOM) -> None:
+    def __init__(self, limit: int, room: int = ROOM, setting: str | None = None) -> None:
+        """`setting` is what its owner would raise to allow more, if that can be."""
         self._limit = limit
+        self._remedy = "store large values elsewhere and pass their address"
+        if setting is not None:
+            self._remedy += f", or raise {setting}"
         self._room = max(room, 4 * limit)
 
     async def read(self, scope: Scope, receive: Receive) -> bytes | Reply:
@@ -47,8 +51,7 @@ class BodyReader:
     def _too_large(self, size: int) -> Reply | None:
         if size <= self._limit:
             return None
-        remedy = "store large values elsewhere and pass their address, or raise http.max_body"
-        return refuse(413, f"Request body is larger than {self._limit} bytes: {remedy}")
+        return refuse(413, f"Request body is larger than {self._limit} bytes: {self._remedy}")
 
 
 def header(scope: Scope, name: bytes) -> str | None:

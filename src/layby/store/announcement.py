@@ -56,7 +56,7 @@ def announcement_of(changes: Changes, offered: Collection[Message] = ()) -> Anno
     """`offered`: messages that this process offers itself; others need not hear of them."""
     messages = {each for each in changes.messages.values() if each is not None}
     tasks = (changes.tasks[key] for key in changes.readied)
-    ready = [*(task for task in tasks if task.is_ready), *changes.heavy_gone]
+    ready = [*(task for task in tasks if task.is_ready), *changes.large_gone]
     return Announcement(
         settled=frozenset(changes.settled),
         groups=frozenset(task.group for task in ready if task.group is not None),

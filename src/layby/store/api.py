@@ -45,6 +45,10 @@ class StoreConflict(Exception):
         self.limits = frozenset(limits)
 
 
+class RowLocked(StoreConflict):
+    """Somebody keeps a row locked for longer than we wait; to ask again at once would not help."""
+
+
 class StoreReader(Protocol):
     """Reads beside the writer, by a connection of its own. Used by one thread at a time.
 

@@ -192,6 +192,28 @@ def _weight(row: str) -> str:
 
 
 _HEAVY: Final = f"promises AS h INDEXED BY promises_heavy WHERE {_weight('h')} > {LIGHT}"
+_HEAVY_SIZE: Final = f"SELECT {_weight('h')} FROM {_HEAVY} AND h.id = i.value"
+_ANY: Final = f"EXISTS (SELECT 1 FROM json_each(:ids) AS j CROSS JOIN {_HEAVY} AND h.id = j.value)"
+"""Whether any of the promises is heavy: hardly ever, and then none has to be counted."""
+
+
+def _all_texts(cells: str) -> str:
+    """Of promises of which none is heavy."""
+    return f"""
+        SELECT {cells} FROM json_each(:ids) AS i CROSS JOIN promises AS r
+        WHERE NOT {_ANY} AND r.id = i.value
+    """
+
+
+def _first_texts(cells: str, table: str, size: str, where: str = "true") -> str:
+    """Of the first rows, up to the one that brings their sizes to the bound."""
+    return f"""
+        SELECT {cells} FROM (
+            SELECT id, sum(size) OVER (ORDER BY at) - size AS before FROM (
+                SELECT key AS at, value AS id, COALESCE(({size}), 0) AS size
+                FROM json_each(:ids) AS i WHERE {where})
+        ) AS wanted CROSS JOIN {table} AS r WHERE r.id = wanted.id AND before < :most
+    """
 
 
 class SqliteDialect:
@@ -294,17 +316,10 @@ class SqliteDialect:
     def filled(self, table: str, columns: tuple[str, ...]) -> str:
         """Sizes are added up first, without the texts, so that each text is read once."""
         cells = ", ".join(f"r.{name}" for name in columns)
-        size = " + ".join(f"length(CAST(s.{name} AS BLOB))" for name in columns)
-        sized = f"SELECT {size} FROM {table} AS s WHERE s.id = i.value"
         if table == "promises":
-            sized = f"SELECT {_weight('h')} FROM {_HEAVY} AND h.id = i.value"
-        return f"""
-            SELECT {cells} FROM (
-                SELECT id, sum(size) OVER (ORDER BY at) - size AS before FROM (
-                    SELECT key AS at, value AS id, COALESCE(({sized}), 0) AS size
-                    FROM json_each(:ids) AS i)
-            ) AS wanted CROSS JOIN {table} AS r WHERE r.id = wanted.id AND before < :most
-        """
+            return f"{_all_texts(cells)} UNION ALL {_first_texts(cells, table, _HEAVY_SIZE, _ANY)}"
+        size = " + ".join(f"length(CAST(s.{name} AS BLOB))" for name in columns)
+        return _first_texts(cells, table, f"SELECT {size} FROM {table} AS s WHERE s.id = i.value")
 
     def _cell(self, column: Column, table: str) -> str:
         name = f"{table}.{quoted(column.name)}"

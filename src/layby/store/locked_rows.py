@@ -1,13 +1,16 @@
 """The locked load: how a batch keeps other processes from changing what it has read.
 
-Always in this order: schedules by id, promises by id, the hop, the queue, limits by name, their
-lanes, holders by pid. Only schedules, promises, limits and holders may wait for another process, so
-nobody waits in a circle; the hop, the queue and the lanes take what is free (SKIP LOCKED).
+Always in this order: schedules by id, branches, promises by id, the hop, the queue, limits by name,
+their lanes, holders by pid. Only schedules, branches, promises, limits and holders may wait for
+another process, so nobody waits in a circle; the hop, the queue and the lanes take what is free
+(SKIP LOCKED).
 
 - One statement locks; what belongs to the locked rows (waits, listeners) is read by a *later* one,
   because a statement that has waited sees only the locked rows themselves as they are now.
 - An id that exists but was not locked has just been born: the batch is replayed. So it is when
   what was listed before the locks (a branch, the leases of a pid) has more in it after them.
+- What is not born yet cannot be locked. So two batches that both read a branch and add to it would
+  not see each other's promises: they lock the branch itself, by its name.
 - If a row of the hop is not free, the batch is replayed with the whole hop locked from the start.
 - What a batch writes it must have locked. If it has not, it is replayed with those rows locked.
 """
@@ -30,6 +33,8 @@ from layby.store.session import TEXTS, Reading, packed
 from layby.store.statements import Statements
 
 Pair = tuple[Promise, Task | None]
+Listed = tuple[Reading, Collection[str]]
+"""How a list is read, and what was in it before anything was locked."""
 
 PAIRS: Final = msgspec.json.Decoder(list[Pair])
 WAITS_READ: Final = msgspec.json.Decoder(list[Wait])
@@ -40,6 +45,12 @@ SCHEDULES_READ: Final = msgspec.json.Decoder(list[Schedule])
 
 WAITING: Final = "FOR UPDATE"
 FREE: Final = "FOR UPDATE SKIP LOCKED"
+_BRANCHES: Final = """
+    SELECT CAST(pg_advisory_xact_lock(1818327395, key) AS text) FROM (
+        SELECT DISTINCT hashtext(value) AS key
+        FROM json_array_elements_text(CAST(? AS json)) AS i(value) ORDER BY key) AS keys
+"""
+"""Until the end of the transaction. The first number stands for these locks among all of ours."""
 
 
 class LockedRows:
@@ -75,31 +86,35 @@ class LockedRows:
         beside: Collection[str],
         footprint: Footprint,
         limit: int,
-        lists: Sequence[Reading] = (),
+        lists: Sequence[Listed] = (),
+        branches: Collection[str] = (),
     ) -> tuple[list[Pair], list[Wait], list[Listener], Millis]:
         """Lock and read them; and, later, what belongs to `ids`, and what time it is.
 
         If nobody may wait, those of `ids` that others have locked are left out; none of `beside`.
-        `lists` are those that `ids` were taken from.
+        `lists` are those that `ids` were taken from; `branches` are read and added to.
         """
         also = footprint.also.union(beside)
         may_wait = footprint.may_wait or bool(footprint.also)
         every, own = packed(sorted({*ids, *also})), packed(sorted(ids))
         lock = f"{self._sql.pairs} ORDER BY id {WAITING if may_wait else FREE}"
+        first: list[Reading] = [(_BRANCHES, TEXTS, (packed(sorted(branches)),))] if branches else []
         readings: list[Reading] = [
+            *first,
             (lock, PAIRS, (every,)),
             (self._existing, TEXTS, (every,)),
             (self._sql.waits, WAITS_READ, (own, limit)),
             (self._sql.listeners, LISTENERS_READ, (own,)),
             self._session.read_stamp(),
-            *lists,
+            *(reading for reading, _ in lists),
         ]
-        found = self._session.read_together(readings)
+        found = self._session.read_together(readings)[len(first) :]
         pairs, existing, waits, listeners, stamp, *listed = found
-        existing += [key for each in listed for _, key in each]
         self._ids |= {promise.id for promise, _ in pairs}
         if may_wait and not self._ids.issuperset(existing):
             raise StoreConflict("a promise was born meanwhile")
+        if any(_has_more(now, then) for now, (_, then) in zip(listed, lists, strict=True)):
+            raise StoreConflict("a list has grown meanwhile")
         if not self._ids.issuperset({*existing}.intersection(beside)):
             raise StoreConflict("a row that decides was locked", ids=beside)
         free = [wait for wait in waits if wait.awaited in self._ids]
@@ -259,6 +274,10 @@ class LockedRows:
 
     def is_known_schedule(self, schedule: Schedule) -> bool:
         return schedule.id in self._schedules
+
+
+def _has_more(now: Iterable[tuple[str, str]], then: Collection[str]) -> bool:
+    return not {key for _, key in now}.issubset(then)
 
 
 def most_to_lock(footprint: Footprint, key: TakeKey, roots: int) -> dict[str, int]:

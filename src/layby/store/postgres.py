@@ -17,7 +17,7 @@ from layby.core.settings import Calendar, Settings
 from layby.errors import StoreError
 from layby.store.announcement import EVERYTHING, Announcement
 from layby.store.api import Heard, LeasedMessage, Wants
-from layby.store.locked_rows import LockedRows, awaiters_in, most_to_lock
+from layby.store.locked_rows import Listed, LockedRows, awaiters_in, most_to_lock
 from layby.store.message_leases import MessageLeases
 from layby.store.postgres_answers import AnswerWatch
 from layby.store.postgres_clock import DatabaseClock, Elapsed
@@ -27,7 +27,6 @@ from layby.store.postgres_migrating import prepare_schema
 from layby.store.postgres_session import PostgresSession
 from layby.store.postgres_signals import VOUCHED, Signals
 from layby.store.postgres_snapshots import PostgresSnapshots
-from layby.store.session import Reading
 from layby.store.sql import SqlStore, add_pairs, cut_waits
 
 _DIALECT: Final = PostgresDialect()
@@ -160,13 +159,14 @@ class PostgresStore(SqlStore):
     def _load_locked(self, footprint: Footprint, now: Millis) -> Rows:
         """Like `load`, in the order of the locks."""
         rows = Rows(self._settings, self._calendar, now)
-        ids, lists = set(footprint.ids), list[Reading]()
+        lists = list[Listed]()
         if footprint.branches_of or footprint.branches:
-            ids |= self._load_branches(rows, footprint)
-            lists.append(self._list_branches(footprint))
+            found = self._load_branches(rows, footprint)
+            lists.append((self._list_branches(footprint), found))
         if footprint.leases_of:
-            ids |= self._load_leases(rows, footprint)
-            lists.append(self._list_leases(footprint))
+            found = self._load_leases(rows, footprint)
+            lists.append((self._list_leases(footprint), found))
+        ids = footprint.ids.union(*(found for _, found in lists))
         if footprint.schedules:
             self._lock_schedules(rows, footprint)
             ids |= footprint.started_by(rows.schedules)
@@ -196,11 +196,14 @@ class PostgresStore(SqlStore):
         ids: set[str],
         footprint: Footprint,
         now: Millis,
-        lists: Sequence[Reading],
+        lists: Sequence[Listed],
     ) -> None:
         limit = self._settings.hop_limit + len(ids)  # some may be dropped during the batch
         beside = {key for found in rows.open_runs.values() for key in found} | footprint.beside
-        pairs, waits, listeners, there = self._locked.promises(ids, beside, footprint, limit, lists)
+        added_to = rows.branches.keys() & footprint.branches_added_to()
+        pairs, waits, listeners, there = self._locked.promises(
+            ids, beside, footprint, limit, lists, added_to
+        )
         rows.now = self._heard(now, there)
         rows.known |= ids | beside | footprint.also
         add_pairs(rows, pairs)

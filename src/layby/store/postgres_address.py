@@ -11,8 +11,10 @@ _USER = re.compile(r"(?<=://)([^/?#:@]*):(.*)@")
 """To the last @: libpq takes every character in a password but that one as it stands."""
 _QUERY = re.compile(r"(?<![^?&\s])((?:ssl)?password)\s*=\s*('[^']*'|[^&\s]*)", re.IGNORECASE)
 _WORDS = re.compile(
-    r"\s*(host|hostaddr|port|dbname|user|(ssl)?password|service)\s*=", re.IGNORECASE
+    r"(?=\s*\w+\s*=)(.*\s)?(host|hostaddr|port|dbname|user|(ssl)?password|service)\s*=",
+    re.IGNORECASE | re.DOTALL,
 )
+"""It begins with a setting, of whatever name, and has one of these."""
 
 
 def is_postgres(address: str) -> bool:

@@ -30,7 +30,7 @@ than writers wait for a lock (`lock_timeout` in `postgres_connection`).
 
 _TYPES: Final = {"text": "text", "json": "text", "whole": "bigint", "bool": "boolean"}
 _QUEUED: Final = "task_ready_at, id, task_name"
-_RANKED: Final = f"task_priority, {_QUEUED}"
+_QUEUED_TURN: Final = f"task_priority, {_QUEUED}"
 _NAMES: Final = "ARRAY(SELECT json_array_elements_text(CAST(:names AS json)))"
 
 
@@ -85,7 +85,7 @@ class PostgresDialect:
     prior = f"""
         WITH {PRIORITIES}
         SELECT q.* FROM found CROSS JOIN LATERAL (
-            SELECT {_RANKED} FROM promises WHERE {PRIOR} AND task_priority = found.priority
+            SELECT {_QUEUED_TURN} FROM promises WHERE {PRIOR} AND task_priority = found.priority
             ORDER BY task_ready_at, id LIMIT :most) AS q
         WHERE found.priority IS NOT NULL
     """
@@ -93,7 +93,7 @@ class PostgresDialect:
         SELECT q.* FROM json_array_elements_text(CAST(:priorities AS json)) AS p(value)
         CROSS JOIN json_array_elements_text(CAST(:names AS json)) AS n(value)
         CROSS JOIN LATERAL (
-            SELECT {_RANKED} FROM promises
+            SELECT {_QUEUED_TURN} FROM promises
             WHERE {PRIOR} AND task_priority = CAST(p.value AS bigint) AND task_name = n.value
             ORDER BY task_ready_at, id LIMIT :most) AS q
     """
@@ -101,7 +101,7 @@ class PostgresDialect:
     refused = f"""
         SELECT q.* FROM json_array_elements_text(CAST(:refusals AS json)) AS n(value)
         CROSS JOIN LATERAL (
-            SELECT {_RANKED} FROM promises WHERE {LIVING} AND task_refused = n.value
+            SELECT {_QUEUED_TURN} FROM promises WHERE {LIVING} AND task_refused = n.value
             ORDER BY task_ready_at, id LIMIT :most) AS q
     """
 

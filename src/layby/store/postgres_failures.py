@@ -6,13 +6,12 @@ from typing import Any, Final
 import psycopg
 
 from layby.errors import StoreAway, StoreBusy, StoreError, StoreUnavailable, StoreUnreadable
-from layby.store.api import StoreConflict
+from layby.store.api import RowLocked, StoreConflict
 from layby.store.postgres_address import HIDDEN, passwords_in
 
 _CONFLICTS: Final = {
     "40001": "serialization failure",
     "40P01": "deadlock",
-    "55P03": "a row stayed locked",
     "23505": "the same row was added by another process",
 }
 _UNAVAILABLE: Final = {
@@ -50,6 +49,8 @@ def explained(
 ) -> StoreError | StoreConflict:
     """The same failure as ours: what, which database, what to do."""
     code = error.sqlstate or (_code_told(str(error)) if connecting else "")
+    if code == "55P03":
+        return RowLocked("a row stayed locked")
     if code in _CONFLICTS:
         return StoreConflict(_CONFLICTS[code])
     said = _hidden(told(error), url)

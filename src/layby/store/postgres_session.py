@@ -26,7 +26,7 @@ from layby.store.migrate import OLDEST_CODE, newest_known, too_new
 from layby.store.postgres_answers import END, UNKNOWN, Backend
 from layby.store.postgres_connection import Connection, Connector
 from layby.store.postgres_failures import explained, is_lost
-from layby.store.session import InLane, Queued, Ranked, Reading, packed
+from layby.store.session import InLane, Queued, QueuedTurn, Reading, packed
 from layby.store.tables import ROWS, Table, encode
 
 T = TypeVar("T")
@@ -165,8 +165,12 @@ class PostgresSession:
 
     def read_alone(self, statement: str, decoder: "msgspec.json.Decoder[T]", *arguments: Any) -> T:
         self.begin()
-        found = self.read(statement, decoder, *arguments)
-        self.commit()
+        try:
+            found = self.read(statement, decoder, *arguments)
+            self.commit()
+        except psycopg.Error:
+            self.roll_back()
+            raise
         return found
 
     def commit_lazily(self) -> None:
@@ -185,9 +189,9 @@ class PostgresSession:
         (cursor,) = self._ask([(_named(statement), arguments)])
         return [row[0] for row in cursor.fetchall()]
 
-    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
+    def queued_turns(self, statement: str, arguments: Mapping[str, Any]) -> list[QueuedTurn]:
         (cursor,) = self._ask([(_named(statement), arguments)])
-        return cast("list[Ranked]", cursor.fetchall())
+        return cast("list[QueuedTurn]", cursor.fetchall())
 
     def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
         (cursor,) = self._ask([(_named(statement), arguments)])

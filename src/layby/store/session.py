@@ -20,9 +20,9 @@ Reading = tuple[str, "msgspec.json.Decoder[Any]", Sequence[Any]]
 
 TEXTS: Final = msgspec.json.Decoder(list[str])
 QUEUED: Final = msgspec.json.Decoder(list[Queued])
-Ranked = tuple[int, Millis, str, str | None]
+QueuedTurn = tuple[int, Millis, str, str | None]
 """The same, after its priority."""
-RANKED: Final = msgspec.json.Decoder(list[Ranked])
+QUEUED_TURNS: Final = msgspec.json.Decoder(list[QueuedTurn])
 IN_LANES: Final = msgspec.json.Decoder(list[InLane])
 
 
@@ -82,7 +82,7 @@ class Session(Protocol):
 
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]: ...
 
-    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]: ...
+    def queued_turns(self, statement: str, arguments: Mapping[str, Any]) -> list[QueuedTurn]: ...
 
     def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]: ...
 

@@ -263,8 +263,8 @@ class SqlStore(Unshared, SqlReads):
         if not ours:
             return Queue()
         look = {"refusals": packed(ours), "most": most}
-        ranked = self._session.ranked(self._sql.dialect.refused, at | look)
-        oldest = sorted((ready_at, task_id, -priority) for priority, ready_at, task_id, _ in ranked)
+        turns = self._session.queued_turns(self._sql.dialect.refused, at | look)
+        oldest = sorted((ready_at, task_id, -priority) for priority, ready_at, task_id, _ in turns)
         entries = ((negative, ready_at, task_id) for ready_at, task_id, negative in oldest[:most])
         return Queue(sorted(entries))
 
@@ -295,14 +295,14 @@ class SqlStore(Unshared, SqlReads):
     ) -> dict[int, list[Dated]]:
         """The oldest ready nodes of each priority, in the same two steps."""
         look = most + FRONT
-        front = self._session.ranked(self._sql.dialect.prior, at | {"most": look})
+        front = self._session.queued_turns(self._sql.dialect.prior, at | {"most": look})
         seen = Counter(priority for priority, *_ in front)
         mine = [each for each in front if each[3] in names]
         found = Counter(priority for priority, *_ in mine)
         hidden = [each for each in seen if seen[each] == look and found[each] < most]
         if hidden:
             by_name = {"names": packed(sorted(names)), "priorities": packed(hidden), "most": most}
-            named = self._session.ranked(self._sql.dialect.prior_by_name, at | by_name)
+            named = self._session.queued_turns(self._sql.dialect.prior_by_name, at | by_name)
             mine = [*(each for each in mine if each[0] not in hidden), *named]
         by_priority: defaultdict[int, list[Dated]] = defaultdict(list)
         for priority, ready_at, task_id, _ in sorted(mine):

@@ -251,6 +251,11 @@ class SqlReads:
     ) -> list[Pair]:
         columns = tuple(name for name, is_shown in shown._asdict().items() if is_shown)
         found = self._texts_of("promises", columns, [promise.id for promise, _ in rows], most)
+        if shown == page_bounds.WHOLE:  # nearly always, and for each of many rows
+            return [
+                (replace(promise, param=param, value=value), task)
+                for (promise, task), (param, value) in zip(rows, found, strict=False)
+            ]
         return [
             (replace(promise, **dict(zip(columns, texts, strict=True))), task)
             for (promise, task), texts in zip(rows, found, strict=False)

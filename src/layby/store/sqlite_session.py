@@ -14,11 +14,11 @@ from layby.store.failures import explained
 from layby.store.session import (
     IN_LANES,
     QUEUED,
-    RANKED,
+    QUEUED_TURNS,
     TEXTS,
     InLane,
     Queued,
-    Ranked,
+    QueuedTurn,
     Reading,
     packed,
 )
@@ -85,8 +85,8 @@ class SqliteSession:
     def texts(self, statement: str, arguments: Mapping[str, Any]) -> list[str]:
         return TEXTS.decode(self.row(statement, arguments)[0])
 
-    def ranked(self, statement: str, arguments: Mapping[str, Any]) -> list[Ranked]:
-        return RANKED.decode(self.row(statement, arguments)[0])
+    def queued_turns(self, statement: str, arguments: Mapping[str, Any]) -> list[QueuedTurn]:
+        return QUEUED_TURNS.decode(self.row(statement, arguments)[0])
 
     def in_lanes(self, statement: str, arguments: Mapping[str, Any]) -> list[InLane]:
         return IN_LANES.decode(self.row(statement, arguments)[0])

@@ -2,6 +2,7 @@
 stands in `file_polls.py`, `http_polls.py` and `sql_polls.py`, which a trigger manager loads.
 """
 
+import math
 from pathlib import PurePath
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -10,7 +11,7 @@ from msgspec import Struct, field
 
 from layby.errors import UsageError
 from layby.triggers.conditions import Compare
-from layby.triggers.polled import PolledTrigger, check_pace, check_types
+from layby.triggers.polled import PolledTrigger, check_pace, check_types, require
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 Scalar = str | int | float | bool | None
@@ -47,6 +48,8 @@ class FileExists(PolledTrigger, frozen=True):
                 f"FileExists needs an absolute path, got {self.path!r}: another process looks "
                 "for it, in another folder"
             )
+        require(self.min_size >= 0, self, "min_size", "at least 0")
+        require(0 <= self.settled_for < math.inf, self, "settled_for", "a number of seconds")
 
 
 class HttpPoll(PolledTrigger, frozen=True):
@@ -80,6 +83,8 @@ class HttpPoll(PolledTrigger, frozen=True):
             )
         if len(self.headers) > MAX_HEADERS or not 0 < self.timeout <= 300:
             raise UsageError(f"HttpPoll takes {MAX_HEADERS} headers, and a timeout of up to 300 s")
+        known = all(100 <= each <= 599 for each in self.status)
+        require(known, self, "status", "codes of HTTP, from 100 to 599")
         if self.json is not None and self.method in ("GET", "HEAD"):
             raise UsageError(f"{self.method} carries no JSON: give method='POST'")
 
@@ -110,6 +115,7 @@ class SqlPoll(PolledTrigger, frozen=True):
     def __post_init__(self) -> None:
         check_types(self, SqlPoll)
         check_pace(self)
+        require(bool(self.connection.strip()), self, "connection", "the name of a database")
         if not self.query.strip() or not 0 < self.timeout <= 300:
             raise UsageError("SqlPoll needs a query, and a timeout of up to 300 s")
 

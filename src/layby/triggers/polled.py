@@ -69,13 +69,13 @@ def _types_of(declared: type[PolledTrigger]) -> dict[str, Any]:
 
 def check_pace(given: PolledTrigger) -> None:
     """As for `handle.defer_until`, in the words of these arguments."""
-    _require(0 < given.every < math.inf, given, "every", "a positive number of seconds")
-    _require(1 <= given.backoff < math.inf, given, "backoff", "at least 1.0")
+    require(0 < given.every < math.inf, given, "every", "a positive number of seconds")
+    require(1 <= given.backoff < math.inf, given, "backoff", "at least 1.0")
     longest = given.max_interval
     at_least = f"None or at least every, {given.every:g}"
-    _require(longest is None or longest >= given.every, given, "max_interval", at_least)
-    _require(0 <= given.jitter <= 1, given, "jitter", "a fraction between 0.0 and 1.0")
-    _require(given.max_errors >= 0, given, "max_errors", "at least 0")
+    require(longest is None or longest >= given.every, given, "max_interval", at_least)
+    require(0 <= given.jitter <= 1, given, "jitter", "a fraction between 0.0 and 1.0")
+    require(given.max_errors >= 0, given, "max_errors", "at least 0")
 
 
 def pause_after(seconds: float, jitter: float, random: Callable[[], float]) -> float:
@@ -83,7 +83,8 @@ def pause_after(seconds: float, jitter: float, random: Callable[[], float]) -> f
     return spread(seconds * (1 + jitter), jitter / (1 + jitter), random)
 
 
-def _require(is_good: bool, given: PolledTrigger, name: str, wanted: str) -> None:  # noqa: FBT001
+def require(is_good: bool, given: PolledTrigger, name: str, wanted: str) -> None:  # noqa: FBT001
+    """`given` has a field of this name that is not as wanted, unless it is good."""
     if not is_good:
         what = f"{name} of {type(given).__name__}"
         raise UsageError(f"{what} must be {wanted}, got {getattr(given, name)!r}")

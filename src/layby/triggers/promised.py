@@ -58,4 +58,4 @@ class PromiseSettled(Trigger, frozen=True):
 def _check_id(given: object, what: str) -> None:
     wrong = identifier(given, what) if isinstance(given, str) else ["it is not a text"]
     for problem in wrong:
-        raise UsageError(f"{what} must be the id of a promise, got {given!r}: {problem}")
+        raise UsageError(f"{what} must be the id of a promise, got {given!r:.100}: {problem}")

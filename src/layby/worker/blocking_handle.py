@@ -263,6 +263,11 @@ class BlockingHandle:
         return self._handle.try_number
 
     @property
+    def failures(self) -> int:
+        """How many tries of this task have failed: what a retry is, and a resumed try is not."""
+        return self._handle.failures
+
+    @property
     def task_execution_id(self) -> str | None:
         return self._handle.task_execution_id
 

@@ -115,6 +115,11 @@ class TaskHandle:
         return 1 if self._attempt is None else self._attempt.try_number
 
     @property
+    def failures(self) -> int:
+        """How many tries of this task have failed: what a retry is, and a resumed try is not."""
+        return 0 if self._attempt is None else self._attempt.failures
+
+    @property
     def is_cancelled(self) -> bool:
         return self._attempt is not None and self._attempt.is_ending
 

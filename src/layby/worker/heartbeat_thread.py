@@ -149,7 +149,7 @@ class HeartbeatThread:
         self._call_worker_loop(self._note_loop_runs)
         blocked = monotonic() - self._loop_ran_at
         is_blocked = blocked > self._max_block
-        if is_blocked and not self._was_blocked:
+        if is_blocked and not self._was_blocked and not self._worker.has_left:
             tasks = ", ".join(self._worker.running) or "no task of ours"
             logger.error(
                 "the event loop has been blocked for %.0f s by one of: %s. Heartbeats stop, so "

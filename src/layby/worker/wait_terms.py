@@ -187,7 +187,7 @@ def _bundle(kind: BundleKind, waits: tuple[Waitable, ...], timeout: Seconds | No
     if not terms:
         raise UsageError(f"{kind} needs at least one wait: give it some of layby.waits")
     bundle = BundleTerm(kind, terms, limit_of(timeout, "timeout"))
-    if bundle.count() > MAX_MEMBERS:
+    if bundle.count() - 1 > MAX_MEMBERS:  # it is not a member of itself
         raise UsageError(
             f"{kind} takes at most {MAX_MEMBERS} waits, those of bundles in it included: "
             "start a task for each part"

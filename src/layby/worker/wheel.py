@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import copy_context
 from heapq import heapify, heappop, heappush
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from layby.errors import UsageError
 from layby.wire.json_values import error_text
@@ -51,6 +51,10 @@ LAST_CHECK_S = 10.0
 _MANY_POLLS = 1_000
 _LONG_PAUSE_S = 10.0
 _COARSE_TICKS = 10
+
+
+TOLD_ERRORS: Final = 10
+"""So many errors in a row are logged, each."""
 
 
 class Wheel:
@@ -429,13 +433,14 @@ class Wheel:
         if poll.errors > poll.max_errors:
             _finish(poll, poll.failed(error))
             return
-        logger.warning(
-            "%s raised %s (%d in a row, %d are tolerated)",
-            poll.name,
-            poll.last_error,
-            poll.errors,
-            poll.max_errors,
-        )
+        if _is_told(poll.errors):
+            logger.warning(
+                "%s raised %s (%d in a row, %d are tolerated)",
+                poll.name,
+                poll.last_error,
+                poll.errors,
+                poll.max_errors,
+            )
         self._continue_waiting(poll)
 
     def _continue_waiting(self, poll: Poll) -> None:
@@ -479,3 +484,8 @@ def _finish(poll: Poll, error: Exception | None = None) -> None:
         poll.future.set_result(None)
     else:
         poll.future.set_exception(error)
+
+
+def _is_told(errors: int) -> bool:
+    """One that raises for ever must not fill the log: later, only when its errors have doubled."""
+    return errors <= TOLD_ERRORS or errors.bit_count() == 1

@@ -96,10 +96,8 @@ class TaskHistory:
         return self._history.to_text()
 
     def started(self, now: Millis) -> None:
+        """If earlier claims have left no trace, this one takes up what they have lost."""
         why = why_next(self._history)
-        self._start(why, now)
-
-    def _start(self, why: str, now: Millis) -> None:
         self._history = started(
             self._history, self._try_number, why, now, self._queued_at, self._code, self._resumed
         )
@@ -120,13 +118,6 @@ class ClaimHistory(TaskHistory):
     """The history of a claimed task, grown by this try; it outlives the claim while parked."""
 
     __slots__ = ()
-
-    def started(self, now: Millis) -> None:
-        """An earlier claim that left no trace was lost, too."""
-        why = why_next(self._history)
-        if why == "first" and self._try_number > 1:
-            why = "recovered"
-        self._start(why, now)
 
     def completed(self, now: Millis) -> str:
         """The text to store with the result; if that is refused, the try can still fail."""
@@ -177,7 +168,10 @@ def started(
     """A worker has claimed the task. A try still open then was lost with its worker."""
     if history.last is not None and history.last.number >= try_number:
         return history
-    history = without_gap(ended(history, now, "Lost"), try_number)
+    told = ended(history, now, "Lost")
+    history = without_gap(told, try_number, resumed)
+    if history != told:
+        why = why_next(history)
     queued = () if queued_at is None else (Span("queued", min(queued_at, now), now),)
     begun = Try(try_number, why, (*queued, Span("running", now)), code=code)
     return _folded(history, begun if resumed is None else _begun_by(begun, resumed))
@@ -189,14 +183,18 @@ def _begun_by(begun: Try, resumed: Resumed) -> Try:
     return replace(begun, callback=resumed.name, event=event.id, by=by, reason=reason)
 
 
-def without_gap(history: History, try_number: int) -> History:
-    """Earlier tries that left no trace were lost before they could report anything."""
+def without_gap(history: History, try_number: int, resumed: Resumed | None = None) -> History:
+    """Earlier tries that left no trace were lost before they could report anything.
+
+    Whatever the next one is resumed with, they were, too.
+    """
     told = 0 if history.last is None else history.last.number
     first = max(told + 1, try_number - MAX_TRIES)
-    missing = (
-        Try(each, "recovered" if each > 1 else "first", outcome="Lost")
+    lost = (
+        Try(each, why_next(history) if each == told + 1 else "recovered", outcome="Lost")
         for each in range(first, try_number)
     )
+    missing = lost if resumed is None else (_begun_by(each, resumed) for each in lost)
     skipped = max(0, first - told - 1)
     return _folded(replace(history, folded=history.folded + skipped), *missing)
 

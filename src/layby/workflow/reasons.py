@@ -150,14 +150,13 @@ def sentence_of(
         case "kept":
             pid = _task(about).pid
             return f"starts again once worker {pid} reports that the halted body has ended"
-        case "in_slot":
-            return f"keeps its slot, {_said(told)}"
-        case "parked":
+        case "in_slot" | "parked":
             if told is not None and told.kind == "trigger":
-                return told.sentence  # said by its manager: a trigger has no slot to give away
+                return _polled(told)  # said by its manager: a trigger has no slot to give away
             if waiting.kind == "limit":
                 return f"is parked, {no_permit(_task(about).gate or '', about.limit, now)}"
-            return f"is parked, {_said(told)}"
+            where = "keeps its slot" if waiting.form == "in_slot" else "is parked"
+            return f"{where}, {_said(told)}"
         case "suspended":
             if told is not None and told.kind == "trigger":
                 return f"is {told.sentence}"
@@ -172,6 +171,12 @@ def sentence_of(
             return _blocked(about, told, now, knows_workers=knows_workers)
         case "limited":
             return no_permit(_task(about).gate or "", about.limit, now)
+
+
+def _polled(told: WaitingOn) -> str:
+    if told.last_error is None:
+        return told.sentence
+    return f"{told.sentence}, and raised when it was last polled: {told.last_error}"
 
 
 def queued_sentence(schedule_id: str, run_ids: Sequence[str]) -> str:

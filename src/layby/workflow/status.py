@@ -412,12 +412,20 @@ def _tries(task: Task) -> tuple[Try, ...]:
     if task.state == "acquired":
         history = without_gap(history, task.try_number)
         is_untold = told < task.try_number
-        now = (Try(task.try_number, why_next(history)),) if is_untold else ()
+        now = (_resumed(Try(task.try_number, why_next(history)), task),) if is_untold else ()
         return (*history.tries, *now)
     if task.is_kept or task.state == "fulfilled":
         return history.tries
     lost = ended(history, task.waiting_since or 0, "Lost")
     return without_gap(lost, task.tries + 1).tries
+
+
+def _resumed(begun: Try, task: Task) -> Try:
+    """What it was resumed with is stored with the task until it has reported anything."""
+    waited = task.resumption
+    if waited is None:
+        return begun
+    return replace(begun, callback=waited.name, event=waited.won)
 
 
 def _progress(task: Task) -> Progress | None:
