@@ -17,6 +17,7 @@ import bench_core
 import bench_deferring
 import bench_graph
 import bench_limits
+import bench_map
 import bench_postgres
 import bench_reads
 import bench_retention
@@ -41,7 +42,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
     13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES, *bench_shared.BENCHES),
     14: (*bench_deferring.BENCHES, *bench_triggers.BENCHES),
-    15: (*bench_limits.BENCHES, *bench_children.BENCHES),
+    15: (*bench_limits.BENCHES, *bench_map.BENCHES, *bench_children.BENCHES),
 }
 """Part 2, the executors, is a script of its own: bench_executors.py."""
 

@@ -278,6 +278,34 @@ class NoneSucceeded(LaybyError):
         return f"{self.task_id}: none of {len(self.errors)} waits succeeded: {told}"
 
 
+class ItemFailed(LaybyError):
+    """How an item of a `map` failed: its number, the id of its promise, and what it said.
+
+    `type` is the name of the error's type. The traceback is also a note, so that Python shows it.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        promise_id: str,
+        type: str,  # noqa: A002 - the name users read
+        message: str = "",
+        traceback: str = "",
+    ) -> None:
+        super().__init__(index, promise_id, type, message, traceback)
+        self.index = index
+        self.promise_id = promise_id
+        self.type = type
+        self.message = message
+        self.traceback = traceback
+        if traceback:
+            self.add_note(traceback)
+
+    def __str__(self) -> str:
+        what = f"{self.type}: {self.message}" if self.message else self.type
+        return f"item {self.index} ({self.promise_id}) failed: {what}"
+
+
 class ConditionError(LaybyError):
     """The condition of a `defer_until` raised too many times in a row."""
 

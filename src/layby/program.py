@@ -99,6 +99,21 @@ class Verdict(Struct, frozen=True):
     value: Value
 
 
+class Mapped(Struct, frozen=True):
+    """A task that is run for each item of a `map`, as it is stored once for all of them."""
+
+    name: str
+    """By which other processes find it."""
+    task_id: str
+    param: Value
+    group: str | None = None
+    limits: tuple[str, ...] = ()
+    """Those that each item runs under."""
+    priority: int = 0
+    """Of each item, that of its run included."""
+    slots: int = 1
+
+
 class HistoryWriter(Protocol):
     """The tries of a task and their spans, as JSON to be stored."""
 
@@ -158,6 +173,10 @@ class LoadedTask(Protocol):
     def failed(
         self, error: BaseException, failures: int, *, may_retry: bool = True
     ) -> "Failure": ...
+
+    def mapped(self, task: object) -> Mapped:
+        """What has to be stored to run this task for items; raises if it cannot be mapped."""
+        ...
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         """What to call once the end of this try is recorded; `error` is None if it succeeded."""

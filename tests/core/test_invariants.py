@@ -173,6 +173,20 @@ BROKEN: dict[str, tuple[object, ...]] = {
     "deferred_waits_for_its_trigger  ": (promise("x"), task("x", resume=OVER), promise("t")),
     "triggers_end_with_their_waits": (promise("x"), task("x", resume=LATE), promise("t")),
     "triggers_have_awaiters": (promise("x.defer.1"), task("x.defer.1", group="triggers")),
+    "joins_end_in_time": (
+        promise("x"),
+        promise("x:j"),
+        task("x:j", state="suspended", kind="join", items=0, **IDLE),
+        Wait("x", "x:j", "below"),
+    ),
+    "joins_end_in_time ": (
+        promise("y"),
+        promise("x:j"),
+        task("x:j", state="suspended", kind="join", waits_left=1, **IDLE),
+        Wait("y", "x:j", "all"),
+    ),
+    "only_joins_have_items": (promise("x"), task("x", items=1)),
+    "only_joins_have_items ": (promise("x"), task("x", kind="join", name="f")),
     "one_living_holder_per_pid": tuple(
         Holder("p", each, "g", embedded=False, ttl=1, expires_at=9) for each in "12"
     ),

@@ -26,6 +26,7 @@ NAMES = (
     "deferring",
     "deploying",
     "errors",
+    "fan-out",
     "graph",
     "limits",
     "quickstart",

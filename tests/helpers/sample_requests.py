@@ -132,6 +132,16 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
         "timeout": 2**53 - 2,
         "take": _take(),
     },
+    "layby.map.add": lambda p: {
+        "id": f"{p}x",
+        "version": 1,
+        "joinId": f"{p}x:map/1",
+        "task": "m:f",
+        "items": [{"data": "MQ=="}],
+        "earlier": [f"{p}x:map/2"],
+    },
+    "layby.map.count": lambda p: {"id": f"{p}x:map/1"},
+    "layby.map.read": lambda p: {"id": f"{p}x:map/1", "earlier": [f"{p}x:map/2"]},
     "layby.run.rerun": lambda p: {
         "id": f"{p}r",
         "life": 2,

@@ -121,6 +121,23 @@ async def what_a_handle_returns(handle: TaskHandle) -> None:
     await handle.sleep("1 h")  # type: ignore[arg-type]
 
 
+@task
+async def resized(context: Context, item: str) -> Offer:
+    return Offer(len(item))
+
+
+@task
+def counted(context: Context, item: str) -> int:
+    return len(item)
+
+
+async def what_a_map_returns(handle: TaskHandle) -> None:
+    assert_type(await handle.map(resized, ["a.png"]), list[Offer])
+    assert_type(await handle.map(counted, ["a.png"], limit=20, key="sizes"), list[int])
+    await handle.map(resized, ["a.png"], on_error="ignore")  # type: ignore[call-overload]
+    await handle.map(resized, 7)  # type: ignore[call-overload]
+
+
 async def what_a_call_returns(handle: TaskHandle) -> None:
     assert_type(await handle.rpc("weigh", {"order": 7}), Any)
     assert_type(await handle.rpc("weigh", {"order": 7}, returns=float), float)

@@ -169,13 +169,17 @@ async def unknown(client: Client, asked: str, what: str = "run, task or promise"
     return NotFound(f"there is no {what} '{asked}'{hint}")
 
 
-async def run_rows(client: Client, root_id: str) -> list[Row]:
-    """Every row of a run."""
+async def run_rows(client: Client, root_id: str, *, items: bool = True) -> list[Row]:
+    """Every row of a run; items of maps only if they are asked for."""
 
     async def ask(query: GetRun) -> RowPage:
         return expect(await client.send(query), RowPage, root_id)
 
-    rows = [row async for page in paging.pages(ask, GetRun(id=root_id)) for row in page.rows]
+    rows = [
+        row
+        async for page in paging.pages(ask, GetRun(id=root_id, items=items))
+        for row in page.rows
+    ]
     if rows:
         _refuse_expired(rows[0][0])
     return rows

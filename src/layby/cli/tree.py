@@ -1,7 +1,7 @@
 """`layby tree`: draws a run with its tasks, or a call with the calls it made."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import ChainMap, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -12,14 +12,15 @@ from rich.tree import Tree
 
 from layby.cli import showing
 from layby.cli.connection import Place, ask, now_at
-from layby.cli.expected_replies import Row, explained, pages, run_rows
+from layby.cli.expected_replies import Row, expect, explained, pages, run_rows
 from layby.cli.options import as_json, reaching
 from layby.client.interface import Client
 from layby.core.birth import TARGET, TIMER
 from layby.core.commands import Tags
+from layby.core.joins import is_below_join
 from layby.core.model import LIFE, Millis, Promise, Task
-from layby.core.queries import SearchPromises
-from layby.core.replies import Explanation
+from layby.core.queries import CountItems, SearchPromises
+from layby.core.replies import Explanation, ItemCounts
 from layby.wire import json_values
 from layby.workflow import plan
 from layby.workflow.child_states import (
@@ -30,8 +31,16 @@ from layby.workflow.child_states import (
     children_of,
 )
 from layby.workflow.next_life import LifeRows, rows_of_life
+from layby.workflow.reasons import mapped_name
 from layby.workflow.shape import Shape
-from layby.workflow.status import NodeRow, RunStatus, TaskExecution, run_status
+from layby.workflow.status import (
+    NodeRow,
+    RunStatus,
+    TaskExecution,
+    joins_by_caller,
+    run_status,
+    task_execution,
+)
 
 ORIGIN = "resonate:origin"
 PARENT = "resonate:parent"
@@ -39,6 +48,14 @@ SCOPE = "resonate:scope"
 MOST_DRAWN: Final = 50
 """Child runs whose own tasks are drawn."""
 
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+JOIN_STATES: Final = {
+    "pending": "Running",
+    "resolved": "Completed",
+    "rejected": "Failed",
+    "rejected_canceled": "Cancelled",
+    "rejected_timedout": "Failed",
+}
 _tags = msgspec.json.Decoder(Tags).decode
 
 
@@ -84,7 +101,8 @@ async def _drawn(client: Client, asked: str, now: Millis, *, everything: bool) -
     node = plan.parse_node_id(about.promise.id)
     run_id = plan.parse_root_id(about.promise.id) or (node and node.run_id)
     if run_id is not None and about.task is not None and about.task.is_ours:
-        family = FamilyTree(client, now, everything=everything)
+        items = everything or is_below_join(about.promise.id)
+        family = FamilyTree(client, now, everything=everything, items=items)
         found = await family.branches(run_id)
         is_whole = node is None and LIFE not in asked  # with all its lives
         drawn = found[plan.root_id(run_id) if is_whole else about.promise.id]
@@ -93,6 +111,14 @@ async def _drawn(client: Client, asked: str, now: Millis, *, everything: bool) -
             drawn.told = f"{drawn.told}; child of {parent}"
         return drawn
     return await _calls(client, about)
+
+
+async def _counts(client: Client, rows: Iterable[Row]) -> dict[str, ItemCounts]:
+    """Of each join among these rows."""
+    joins = [promise.id for promise, task in rows if task is not None and task.is_join]
+    return {
+        each: expect(await client.send(CountItems(id=each)), ItemCounts, each) for each in joins
+    }
 
 
 # --- child runs --------------------------------------------------------------------------
@@ -104,16 +130,18 @@ class FamilyTree:
     Of the first few their tasks are drawn as well.
     """
 
-    def __init__(self, client: Client, now: Millis, *, everything: bool) -> None:
+    def __init__(self, client: Client, now: Millis, *, everything: bool, items: bool) -> None:
         self._client = client
+        self._items = items
         self._now = now
         self._everything = everything
         self._left = MOST_DRAWN
 
     async def branches(self, run_id: str) -> dict[str, Branch]:
         """Every row of the run, each child below the task that started it."""
-        rows = await run_rows(self._client, plan.root_id(run_id))
-        found = run_branches(rows, self._now, everything=self._everything)
+        rows = await run_rows(self._client, plan.root_id(run_id), items=self._items)
+        counts = await _counts(self._client, rows)
+        found = run_branches(rows, self._now, everything=self._everything, counts=counts)
         for child in await self._children(run_id):
             branch = await self._branch(child)
             for above in _callers(child, run_id, found):
@@ -151,8 +179,16 @@ def _callers(child: ChildState, run_id: str, found: Mapping[str, Branch]) -> lis
 # --- a run -------------------------------------------------------------------------------
 
 
-def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[str, Branch]:
+def run_branches(
+    rows: Iterable[Row],
+    now: Millis,
+    *,
+    everything: bool,
+    counts: Mapping[str, ItemCounts] | None = None,
+) -> dict[str, Branch]:
     """Every row of a run by id: tasks below tasks, and their promises below them.
+
+    `counts`: by join, how many of its items are how.
 
     A run that was run again has a branch for each life; tasks that did not run again are in both.
     """
@@ -162,7 +198,9 @@ def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[
     assert run_id is not None
     latest = rows_of_life(run_id, found)
     lives = [rows_of_life(run_id, found, life) for life in range(1, latest.lives)] + [latest]
-    drawn = [_life_branches(each, found, now, everything=everything) for each in lives]
+    drawn = [
+        _life_branches(each, found, now, counts or {}, everything=everything) for each in lives
+    ]
     if latest.lives == 1:
         return drawn[0]
     roots = [each[life.root[0].id] for each, life in zip(drawn, lives, strict=True)]
@@ -173,16 +211,28 @@ def run_branches(rows: Iterable[Row], now: Millis, *, everything: bool) -> dict[
 
 
 def _life_branches(
-    life: LifeRows, rows: Iterable[Row], now: Millis, *, everything: bool
+    life: LifeRows,
+    rows: Sequence[Row],
+    now: Millis,
+    counts: Mapping[str, ItemCounts],
+    *,
+    everything: bool,
 ) -> dict[str, Branch]:
     root, root_task = life.root
+    joins = joins_by_caller(rows)
     nodes = [
-        NodeRow(promise, task, old_body=life.old_bodies.get(task_id))
+        NodeRow(
+            promise,
+            task,
+            old_body=life.old_bodies.get(task_id),
+            joins=joins.get(promise.id, ()),
+        )
         for task_id, (promise, task) in life.nodes.items()
         if task is not None
     ]
     status = run_status(root, root_task, nodes, now, life.lives)
     branches = _task_branches(root.id, status, life.param.shape)
+    branches |= _map_branches(rows, branches, counts, now)
     shown = (
         promise
         for promise, task in rows
@@ -221,6 +271,40 @@ def _task_branches(root_id: str, status: RunStatus, shape: Shape) -> dict[str, B
         above = status.tasks[before[-1]].task_execution_id if before else root_id
         branches[above].children.append(branches[status.tasks[task_id].task_execution_id])
     return branches
+
+
+def _map_branches(
+    rows: Iterable[Row], tasks: Mapping[str, Branch], counts: Mapping[str, ItemCounts], now: Millis
+) -> dict[str, Branch]:
+    """Each join below its caller, with how far it is; and items, if they are among the rows."""
+    found: dict[str, Branch] = {}
+    known = ChainMap(found, dict(tasks))
+    for promise, task in rows:
+        above = known.get(promise.id.rpartition(":")[0])
+        if task is None or above is None or promise.id in tasks:
+            continue
+        if task.is_join:
+            told = f"{mapped_name(promise)} {TIMES} {_counted(task, counts.get(promise.id))}"
+            branch = Branch(promise.id, _join_state(promise.at(now)), told)
+        else:
+            execution = task_execution(NodeRow(promise, task), now)
+            told = _says(execution) or _value(promise)
+            stack = execution.traceback.rstrip()
+            branch = Branch(promise.id, execution.status, told, stack)
+        found[promise.id] = branch
+        above.children.append(branch)
+    return found
+
+
+def _join_state(promise: Promise) -> str:
+    return JOIN_STATES[promise.state]
+
+
+def _counted(join: Task, counts: ItemCounts | None) -> str:
+    """`10,000: 9,120 done, 4 running`."""
+    total = "?" if join.items is None else f"{join.items:,}"
+    told: dict[str, int] = {} if counts is None else msgspec.to_builtins(counts)
+    return f"{total}: " + ", ".join(f"{told[each]:,} {each}" for each in told if told[each])
 
 
 def _resumed_by(execution: TaskExecution) -> str:

@@ -161,6 +161,14 @@ def create_suspended(
     d.insert(_promise(promise_id, timeout_at, param, tags, at), suspended)
 
 
+def create_join(d: Draft, promise_id: str, timeout_at: Millis, param: str, tags: Tags) -> None:
+    """Insert a join that has no items yet. Tags alone do not make one: nobody would end it."""
+    task = _task(promise_id, tags)
+    assert task is not None
+    join = msgspec.structs.replace(task.suspended(), kind="join")
+    d.insert(_promise(promise_id, timeout_at, param, tags, d.now), join)
+
+
 def expired(promise: Promise, at: Millis) -> Promise:
     """What is left of a promise that is pruned."""
     return promise.expired(at, encoded({EXPIRED: str(at)}))

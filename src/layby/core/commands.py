@@ -41,6 +41,9 @@ from layby.core.lives import (
     RerunRun,
     WatchRun,
 )
+from layby.core.maps import (
+    AddItems,
+)
 from layby.core.named_limits import (
     LimitTask,
 )
@@ -113,6 +116,7 @@ __all__ = [
     "MAX_CLAIMS",
     "NOTHING",
     "AcquireTask",
+    "AddItems",
     "AnnotateTask",
     "AnswerApproval",
     "BlockTask",

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from layby.core import joins
 from layby.core.codes import MAX_REFUSALS, read_refusals
 from layby.core.model import EMPTY, NEVER, Millis, Task, Wait
 from layby.core.resumption import CLEAN_UP
@@ -378,6 +379,27 @@ def triggers_have_awaiters(view: StateView) -> Violations:
             yield f"trigger {task.id} is {task.state}, but nobody waits for it"
 
 
+def joins_end_in_time(view: StateView) -> Violations:
+    """A join that waits has something to wait for, and hears of the end of its caller."""
+    for task in view.tasks("suspended"):
+        if not task.is_join or view.is_over(task.id):
+            continue
+        if joins.is_over(task):
+            yield f"join {task.id} has all its items, but has not ended"
+        caller = joins.caller_of(task.id)  # a callback may have taken the place of that wait
+        if not any(wait.awaited == caller for wait in view.waits_of[task.id]):
+            yield f"join {task.id} is not told of the end of its caller"
+
+
+def only_joins_have_items(view: StateView) -> Violations:
+    """And nobody takes a join: it has no name."""
+    for task in view.state.tasks.values():
+        if not task.is_join and task.items is not None:
+            yield f"task {task.id} has {task.items} items, but is not a join"
+        if task.is_join and task.name is not None:
+            yield f"join {task.id} has name {task.name}"
+
+
 # --- holders, messages, schedules --------------------------------------------------------
 
 
@@ -513,6 +535,8 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     deferred_waits_for_its_trigger,
     triggers_end_with_their_waits,
     triggers_have_awaiters,
+    joins_end_in_time,
+    only_joins_have_items,
     one_living_holder_per_pid,
     held_count_is_true,
     execute_is_current,

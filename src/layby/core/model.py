@@ -26,8 +26,8 @@ MAX_AWAITED: Final = 64
 PromiseState = Literal["pending", "resolved", "rejected", "rejected_canceled", "rejected_timedout"]
 TaskState = Literal["pending", "acquired", "suspended", "halted", "fulfilled"]
 Standing = Literal["alive", "lost", "left"]
-WaitMode = Literal["any", "all", "both", "end", "read", "child", "child_any"]
-NodeKind = Literal["root", "node"]
+WaitMode = Literal["any", "all", "both", "end", "read", "child", "child_any", "below"]
+NodeKind = Literal["root", "node", "join"]
 MessageKind = Literal["execute", "unblock", "lost"]
 Overlap = Literal["allow", "skip", "queue_one"]
 MessageKey = tuple[str, MessageKind, str]
@@ -227,6 +227,8 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     resume: str | None = None
     """How it goes on after a defer, as a `Resumption`: until it fails, ends or defers again."""
 
+    items: int | None = None
+    """Of a join: how many items it has, as soon as all of them are there."""
     limits: str | None = None
     """Names of the limits it runs under, as a JSON list; None when there are none."""
     gate: str | None = None
@@ -291,6 +293,16 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_root(self) -> bool:
         return self.kind == "root"
+
+    @property
+    def is_join(self) -> bool:
+        """It waits for the items of one call of `map`; core itself settles it."""
+        return self.kind == "join"
+
+    @property
+    def has_parts(self) -> bool:
+        """What it waits for is a part of it, and ends with it."""
+        return self.kind in ("root", "join")
 
     @property
     def try_number(self) -> int:
@@ -447,6 +459,13 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
     def one_wait_fewer(self) -> "Task":
         return replace(self, waits_left=max(0, self.waits_left - 1))
 
+    def waiting_for(self, more: int) -> "Task":
+        return replace(self, waits_left=self.waits_left + more)
+
+    def complete(self, items: int) -> "Task":
+        """Of a join: it has all its items."""
+        return replace(self, items=items)
+
     def failed(self, error: str | None) -> "Task":
         failures = self.failures + 1
         return replace(
@@ -566,6 +585,8 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     has ended. *child* neither counts nor wakes either: the awaited root is a run that the awaiter
     has started, or the run of the task that did. What cancels the awaiter cancels it, and it is not
     pruned before the awaiter has ended. *child_any* is such a run that its caller also waits for.
+    *below* neither counts nor wakes: the awaiter is a join, which ends with the task it was made
+    for.
     """
 
     awaited: str
@@ -596,6 +617,11 @@ class Wait(Struct, frozen=True, array_like=True, gc=False):
     def is_note(self) -> bool:
         """Nobody waits by it."""
         return self.mode in ("read", "child")
+
+    @property
+    def holds_up(self) -> bool:
+        """Whether the awaiter cannot go on before the awaited has settled, or one like it."""
+        return self.mode not in ("read", "child", "below")
 
 
 class Listener(Struct, frozen=True, array_like=True, gc=False):

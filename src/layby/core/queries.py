@@ -1,13 +1,14 @@
 """Reads that are not by id, and what controls the engine or the delivery."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Protocol
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from layby.core import snapshot, validate
 from layby.core.fields import Int64, Tags
+from layby.core.joins import MAX_EARLIER, MAX_ITEMS, is_below_join, item_id
 from layby.core.kinds import (
     DeliveryControl,
     EngineControl,
@@ -24,6 +25,7 @@ from layby.core.replies import (
     Empty,
     Explanation,
     FlowData,
+    ItemCounts,
     LimitStanding,
     NowData,
     PromisePage,
@@ -66,6 +68,10 @@ class Reader(Protocol):
     def get_run(self, query: "GetRun", now: Millis) -> RowPage: ...
 
     def get_records(self, query: "GetRecords", now: Millis) -> RowPage: ...
+
+    def count_items(self, query: "CountItems") -> ItemCounts: ...
+
+    def read_items(self, query: "ReadItems", now: Millis) -> PromisePage: ...
 
     def list_runs(self, query: "ListRuns", now: Millis) -> RowPage: ...
 
@@ -167,9 +173,16 @@ class RowsQuery(Query, frozen=True):
 
 @declare("layby.run.get", sender=Sender.CLIENT, answer=RowPage)
 class GetRun(RowsQuery, frozen=True):
-    """Every row of a run, root first: promises with their tasks, in their current state."""
+    """Every row of a run, root first: promises with their tasks, in their current state.
+
+    `items`: whether items of maps are among them; there may be very many.
+    """
 
     what = "Run"
+    items: bool = True
+
+    def shows(self, promise_id: str) -> bool:
+        return self.items or not is_below_join(promise_id)
 
     def read(self, reader: Reader, now: Millis, /) -> Reply:
         return ok(reader.get_run(self, now))
@@ -183,6 +196,56 @@ class GetRecords(RowsQuery, frozen=True):
 
     def read(self, reader: Reader, now: Millis, /) -> Reply:
         return ok(reader.get_records(self, now))
+
+
+@declare("layby.map.read", sender=Sender.CLIENT, answer=PromisePage)
+class ReadItems(Query, frozen=True):
+    """The items of a join by their numbers, `first` and those after it, up to a `count` of them.
+
+    `earlier`: joins of the same call, the latest first, that ended in failure: an item that has
+    succeeded there is not in the later one. A cursor is the number to go on at.
+    """
+
+    is_quick = True
+    id: str
+    first: Int64 = 0
+    count: Int64 = 1000
+    earlier: Annotated[tuple[str, ...], Meta(max_length=MAX_EARLIER)] = ()
+
+    def named_ids(self) -> Ids:
+        return (self.id, *self.earlier)
+
+    def problems(self) -> Problems:
+        yield from validate.page(self.count)
+        yield from validate.count(len(self.earlier), MAX_EARLIER, "earlier joins")
+        for each in (self.id, *self.earlier):
+            yield from validate.identifier(each, "Join ID")
+        if not 0 <= self.first <= MAX_ITEMS:
+            yield f"first must be between 0 and {MAX_ITEMS:,}"
+
+    def ids_of(self, index: int) -> tuple[str, ...]:
+        """Where an item may be, the latest first."""
+        return tuple(item_id(each, index) for each in (self.id, *self.earlier))
+
+    def read(self, reader: Reader, now: Millis, /) -> Reply:
+        return ok(reader.read_items(self, now))
+
+
+@declare("layby.map.count", sender=Sender.CLIENT, answer=ItemCounts)
+class CountItems(Query, frozen=True):
+    """How many items of a join have ended, run or wait."""
+
+    is_quick = True
+    id: str
+
+    def named_ids(self) -> Ids:
+        return (self.id,)
+
+    def problems(self) -> Problems:
+        return validate.identifier(self.id, "Join ID")
+
+    def read(self, reader: Reader, _: Millis, /) -> Reply:
+        return ok(reader.count_items(self))
 
 
 @declare("layby.run.list", sender=Sender.ADMIN, answer=RowPage)

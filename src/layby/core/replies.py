@@ -203,6 +203,28 @@ class RunData(Struct, frozen=True):
     """How many it has had, if more than one; the promise is that of the first."""
 
 
+class JoinData(Struct, frozen=True):
+    """The promise of a call of `map`, without its param.
+
+    `items`: how many it has, once all of them are there.
+    """
+
+    promise: Promise
+    items: int | None = None
+
+
+class ItemCounts(Struct, frozen=True):
+    """How many items of a join there are in each state. `running` ones hold a slot, or nearly."""
+
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    running: int = 0
+    waiting: int = 0
+    """Parked, suspended, backing off or halted."""
+    ready: int = 0
+
+
 class NowData(Struct, frozen=True):
     now: Millis
 

@@ -11,6 +11,7 @@ from layby.core.address import inbox_of
 from layby.core.changes import Changes
 from layby.core.endings import Found
 from layby.core.footprint import Footprint, OutsideFootprint
+from layby.core.join_limits import is_limited, own_limit
 from layby.core.lane import Lane
 from layby.core.limit import Limit, rule_for
 from layby.core.model import (
@@ -135,10 +136,15 @@ class Rows:
         """Of the loaded tasks, and those that are declared."""
         named = {task.limits for task in self.tasks.values() if task.limits is not None}
         found = {name for text in named for name in names_in(text)}
+        found.update(own_limit(task.id) for task in self.tasks.values() if self._is_limited(task))
         declared = footprint.limits | footprint.also_limits
         for schedule in self.schedules.values() if footprint.starts else ():
             declared |= frozenset() if schedule is None else schedule.node_limits
         return (found | declared if found else declared) - self.known_limits
+
+    def _is_limited(self, task: Task) -> bool:
+        """Whether it is a join that has a limit of its own."""
+        return task.is_join and is_limited(self.promises[task.id])
 
     def add_limits(self, names: Iterable[str], found: Iterable[Limit]) -> None:
         """Rows that were loaded for these names, and all patterns."""

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from layby.core import trigger_ends
+from layby.core import join_limits, joins, trigger_ends
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.model import (
@@ -99,7 +99,9 @@ def resume(d: Draft, wait: Wait) -> None:
         return
     if wait.counts:
         task = task.one_wait_fewer()
-    if task.resume is not None and is_deferral(d, task):
+    if task.is_join:
+        _resume_join(d, joins.told(d, task, wait))
+    elif task.resume is not None and is_deferral(d, task):
         _end_deferral(d, task, wait.awaited)
     elif task.state == "suspended" and (wait.wakes or task.waits_left == 0):
         make_ready(d, task.resumed_by(wait.awaited))
@@ -107,6 +109,14 @@ def resume(d: Draft, wait: Wait) -> None:
         d.put_task(task.resumed_by(wait.awaited))
     else:
         d.put_task(task)
+
+
+def _resume_join(d: Draft, join: Task) -> None:
+    """A tick settles it: what waits for the join itself is not loaded here."""
+    if join.state == "suspended" and joins.is_over(join):
+        make_ready(d, join)
+    else:
+        d.put_task(join)
 
 
 def is_deferral(d: Draft, task: Task) -> bool:
@@ -183,9 +193,14 @@ def _leaves_note(wait: Wait) -> bool:
 
 
 def make_ready(d: Draft, task: Task, not_before: Millis = 0) -> None:
-    """Back to pending: layby's own tasks wait for a take, others are dispatched by `execute`."""
+    """Back to pending: layby's own tasks wait for a take, others are dispatched by `execute`.
+
+    A join waits for the next tick.
+    """
     delayed = d.now < not_before
-    if task.is_ours:
+    if task.is_join:
+        wake_at = d.now
+    elif task.is_ours:
         wake_at = not_before if delayed else NEVER
     else:
         wake_at = not_before if delayed else later(d.now, d.settings.retry_ms)
@@ -239,6 +254,8 @@ def _fulfill_own_task(d: Draft, promise: Promise, by: Settler) -> None:
     d.put_task(over)
     if task.is_trigger:
         trigger_ends.clean_up_after(d, promise, over)
+    if task.is_join:
+        join_limits.end_limit(d, promise, is_last=task.waits_left == 0)
     if _ends_others(task, promise, by):
         arm_tail(d, promise.id)  # its waits name what still has to be cancelled
     else:
@@ -246,7 +263,9 @@ def _fulfill_own_task(d: Draft, promise: Promise, by: Settler) -> None:
 
 
 def _ends_others(task: Task, promise: Promise, by: Settler) -> bool:
-    """Whether nodes or child runs may have to be cancelled with it."""
+    """Whether nodes, items or child runs may have to be cancelled with it."""
+    if task.is_join:
+        return task.waits_left > 0
     if task.is_root:
         is_cut_short = promise.state in ("rejected_canceled", "rejected_timedout")
         return task.waits_left > 0 or is_cut_short

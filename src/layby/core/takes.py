@@ -252,7 +252,7 @@ class _Hand:
         for ready_at, task, promise in self._usable(queue, is_root=False):
             slots = self._c.slots_for(task)
             has_room = slots <= free and is_early((-task.priority, ready_at), before)
-            if not self._is_permitted(task, has_room=has_room):
+            if not self._is_permitted(task):
                 continue
             if has_room:
                 free -= slots
@@ -275,7 +275,7 @@ class _Hand:
         for ready_at, task, promise in self._by_age():
             is_old = self._c.before is None or ready_at < self._c.before
             has_room = is_old and self._c.slots_for(task) <= self._c.free
-            if not self._is_permitted(task, has_room=has_room):
+            if not self._is_permitted(task):
                 continue
             if has_room:
                 self._give(ready_at, task, promise)
@@ -301,12 +301,12 @@ class _Hand:
         beside = sorted(by_age(entry) for entry in self._beside(is_root=False))
         return self._usable(queue, is_root=False, beside=beside)
 
-    def _is_permitted(self, task: Task, *, has_room: bool) -> bool:
+    def _is_permitted(self, task: Task) -> bool:
         """Whether all its limits have a permit left. If one has not, the task waits behind that
-        one's gate; somebody else may be let in instead.
+        one's gate, so that no take comes across it again; somebody else may be let in instead.
         """
         gate = None if task.limits is None else permits.lacking(self._d, task)
-        if gate is not None and has_room:
+        if gate is not None:
             readied = len(self._d.readied)
             permits.turn_back(self._d, task, gate)
             self.again = self.again or len(self._d.readied) > readied
@@ -346,6 +346,8 @@ class _Hand:
         if self._c.embedded or task.is_trigger or ":" not in task.id:
             return None
         root_id = life_root_of(task.id)
+        if ":" in task.id[len(root_id) + 1 :]:
+            return None  # an item: its join has what it needs
         root = self._d.promise(root_id) if root_id.startswith(self._c.prefix) else None
         return root.param if root is not None and len(root.param) <= MAX_ROOT_PARAM else None
 

@@ -132,7 +132,7 @@ def create(d: Draft, c: CreateTask) -> Reply:
         return refuse(422, "The promise does not have a resonate:target tag")
     if task.state == "fulfilled":
         return ok(ClaimData(task, promise))
-    if task.state != "pending":
+    if task.state != "pending" or task.is_join:
         return refuse(409, "Already exists")
     return _claim(d, task, promise, c.pid, c.ttl)
 
@@ -159,7 +159,7 @@ def acquire(d: Draft, c: AcquireTask) -> Reply:
     task, promise = d.task(c.id), d.promise(c.id)
     if task is None or promise is None:
         return NOT_FOUND
-    if task.state != "pending":
+    if task.state != "pending" or task.is_join:  # there is no code for a join
         return refuse(409, "Task is not pending")
     if task.version != c.version:
         return refuse(409, "Version mismatch")

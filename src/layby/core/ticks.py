@@ -3,14 +3,21 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from layby.core import values
+from layby.core import join_limits, joins, values
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
 from layby.core.footprint import Footprint
 from layby.core.kinds import Command, Sender, declare, handles
 from layby.core.model import HeldKey, Holder, Message, Millis, Promise, Task, Wait, later
 from layby.core.replies import OK, Empty, Reply
-from layby.core.settlement import let_go, make_ready, resume_waiting, settle, settle_all
+from layby.core.settlement import (
+    Settler,
+    let_go,
+    make_ready,
+    resume_waiting,
+    settle,
+    settle_all,
+)
 
 
 class Tick(Command, frozen=True):
@@ -44,11 +51,27 @@ class RetryTasks(IdsTick, frozen=True):
 
 @handles(RetryTasks)
 def retry_tasks(d: Draft, c: RetryTasks) -> Reply:
-    """Dispatch again what nobody has claimed; a delayed task is dispatched for the first time."""
+    """Dispatch again what nobody has claimed; a delayed task is dispatched for the first time.
+
+    A join has nobody to claim it: it is settled here.
+    """
     for task in map(d.task, c.ids):
-        if task is not None and task.state == "pending" and _is_due(task, d.now):
+        if task is None or task.state != "pending" or not _is_due(task, d.now):
+            continue
+        if task.is_join:
+            _end_join(d, task)
+        else:
             make_ready(d, task)
     return OK
+
+
+def _end_join(d: Draft, join: Task) -> None:
+    """One that was halted, or made ready by hand, may have to go on waiting."""
+    promise = d.promise(join.id)
+    if promise is None or not joins.is_over(join):
+        d.put_task(join.suspended())
+        return
+    settle(d, promise, *joins.outcome(join))
 
 
 @declare("tick.expire_leases", sender=Sender.INTERNAL, answer=Empty)
@@ -98,14 +121,16 @@ def finish_settlement(d: Draft, c: FinishSettlement) -> Reply:
     resume_waiting(d, promise)
     waits = {each: d.rows.wait(each, c.id) for each in c.nodes}
     task = d.task(c.id)
-    is_run = task is not None and task.is_root
+    is_run = task is not None and task.has_parts  # what is said of a run holds for a join
+    by: Settler = "its run" if task is not None and task.is_root else "somebody else"
     d.drop_waits(wait for wait in waits.values() if wait is not None and _is_left(wait, is_run))
     ending = [each for each in _unsettled(d, c.nodes) if _ends_it(waits[each.id], is_run)]
-    settle_all(d, [_cancelled(each, promise, d.now, is_run) for each in ending], by="its run")
+    settle_all(d, [_cancelled(each, promise, d.now, is_run) for each in ending], by=by)
     if c.nodes:
         d.put(d.promises[c.id].with_tail(d.now))  # look again whether nodes are left
     else:
         d.forget_waits_of(c.id)
+        join_limits.end_limit(d, promise, is_last=True)
     return OK
 
 
@@ -261,6 +286,8 @@ def _unsettled(d: Draft, ids: Sequence[str]) -> Iterator[Promise]:
 def _cancelled(ended: Promise, with_it: Promise, now: Millis, is_run: bool) -> Promise:  # noqa: FBT001
     """A node or a child, with its run or with the task that has started it."""
     tell = values.run_has_ended if is_run else values.task_was_cancelled
+    if joins.mapped_by(with_it) is not None:
+        tell = values.map_has_ended
     return ended.settled("rejected_canceled", tell(with_it.id), now)
 
 

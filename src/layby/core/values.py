@@ -40,6 +40,11 @@ def run_has_ended(root_id: str) -> str:
     return cancelled("layby", f"run {root_id} has ended")
 
 
+def map_has_ended(join_id: str) -> str:
+    """Why an item is cancelled that had not settled when its join did."""
+    return cancelled("layby", f"map {join_id} has ended")
+
+
 def task_was_cancelled(task_id: str) -> str:
     """Why a run is cancelled that this task has started."""
     return cancelled("layby", f"task {task_id}, which started it, was cancelled")

@@ -21,6 +21,7 @@ WaitKind = Literal[
     "promise",  # parked in wait_for or in the result of another run, or suspended on promises
     "rpc",  # parked in rpc: a function elsewhere has to answer
     "bundle",  # parked in all_of, first_of or any_of: several waits as one
+    "map",  # parked in map: its items have to end
     "slot",  # woken, and waiting for a slot of its worker
     "trigger",  # suspended by defer
     "approval",  # a person has to answer
@@ -292,6 +293,8 @@ def _begins_as(task: Task, kind: str) -> bool:
 
 
 def limited_sentence(name: str) -> str:
+    if name.startswith("."):
+        return "waits for a permit of its map"
     return f"waits for a permit of '{name}'"
 
 

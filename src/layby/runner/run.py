@@ -45,7 +45,7 @@ from layby.workflow.next_life import (
     rows_of_life,
 )
 from layby.workflow.reasons import reason_of
-from layby.workflow.status import NodeRow, RunStatus, run_status
+from layby.workflow.status import NodeRow, RunStatus, joins_by_caller, run_status
 from layby.workflow.unfinished import context_so_far, rows_of, run_failed
 
 if TYPE_CHECKING:
@@ -125,9 +125,11 @@ class Run:
 
         Of a run that was run again: its latest life, unless another one is asked for.
         """
-        found = rows_of_life(self.id, await self._rows(), life)
+        rows = await self._rows()
+        found = rows_of_life(self.id, rows, life)
         root, root_task = found.root
         runnable = await self._runnable(tuple(found.nodes.values()))
+        joins = joins_by_caller(rows)
         nodes = [
             NodeRow(
                 promise,
@@ -136,6 +138,7 @@ class Run:
                 stuck=self._runner.is_stuck(promise.id),
                 runnable=runnable.get(task.name or ""),
                 old_body=found.old_bodies.get(task_id),
+                joins=joins.get(promise.id, ()),
             )
             for task_id, (promise, task) in found.nodes.items()
             if task is not None
@@ -194,7 +197,7 @@ class Run:
 
     async def unsettled(self) -> list[str]:
         """The ids of its unsettled root and tasks, which can be halted or continued; root first."""
-        rows = await self._rows()
+        rows = await self._rows(items=True)
         steered = (task for _, task in rows if task is not None and task.kind is not None)
         return [task.id for task in steered if task.state != "fulfilled"]
 
@@ -311,8 +314,10 @@ class Run:
         reason = reason_of(lost[0], self._runner.now())
         return f"{going}: {reason.subject} {reason.sentence}. {directory.how_to_work}"
 
-    async def _rows(self) -> list[tuple[Promise, Task | None]]:
-        ask, query = partial(self._runner.page, kind=RowPage), GetRun(id=self.promise_id)
+    async def _rows(self, *, items: bool = False) -> list[tuple[Promise, Task | None]]:
+        """Without items of maps, unless they are asked for."""
+        ask = partial(self._runner.page, kind=RowPage)
+        query = GetRun(id=self.promise_id, items=items)
         found = [row async for page in pages(ask, query) for row in page.rows]
         if not found:
             raise NotFound(f"run '{self.id}'{UNKNOWN}")

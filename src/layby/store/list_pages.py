@@ -9,6 +9,7 @@ from layby.core.queries import (
     GetRun,
     ListHeld,
     ListRuns,
+    ReadItems,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
@@ -21,7 +22,18 @@ from layby.core.search import (
     matches_task,
     projected,
 )
-from layby.store.page_bounds import PARAMS, WHOLE, Fill, Pair, Shown, filled, id_of, page
+from layby.store.page_bounds import (
+    CHUNK,
+    PARAMS,
+    VALUES,
+    WHOLE,
+    Fill,
+    Pair,
+    Shown,
+    filled,
+    id_of,
+    page,
+)
 
 Rows = Iterable[Pair]
 """Lean rows as stored, in id order, after the cursor of the query."""
@@ -64,6 +76,30 @@ def runs(rows: Rows, fill: Fill, query: ListRuns, now: Millis) -> RowPage:
         return matches_run(query, *row)
 
     return RowPage(*_page(rows, query.limit, matches, now, fill, PARAMS))
+
+
+def items(
+    read: Callable[[Sequence[str]], Rows], fill: Fill, query: ReadItems, now: Millis
+) -> PromisePage:
+    """`read` finds lean rows by their ids. A number without an item ends the list."""
+    rows = _items(read, query)
+    found, cursor = _page(rows, query.count, lambda _: True, now, fill, VALUES)
+    at = None if cursor is None else str(int(cursor.rpartition(":")[2]) + 1)
+    return PromisePage([promise for promise, _ in found], at)
+
+
+def _items(read: Callable[[Sequence[str]], Rows], query: ReadItems) -> Iterator[Pair]:
+    """In order of their numbers; of several with the same number, the one that has succeeded."""
+    end = query.first + query.count + 1
+    for first in range(query.first, end, CHUNK):
+        numbers = range(first, min(first + CHUNK, end))
+        ids = [each for index in numbers for each in query.ids_of(index)]
+        found = {row[0].id: row for row in read(ids)}
+        for index in numbers:
+            same = [found[each] for each in query.ids_of(index) if each in found]
+            if not same:
+                return
+            yield next((row for row in same if row[0].state == "resolved"), same[0])
 
 
 def schedules(

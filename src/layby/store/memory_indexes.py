@@ -181,14 +181,22 @@ class Indexes:
             if row.group is not None and row.ready_at is not None and row.is_ready:
                 _place(self._queue_of(row, row.group), (row.ready_at, row.id), is_new=is_new)
             if row.gate is not None and row.gate_at is not None:
-                lane = self.lanes[row.gate].setdefault(row.name or "", InOrder())
-                _place(lane, (row.gate_at, row.id), is_new=is_new)
+                self._place_in_lane(row.gate, row.name or "", (row.gate_at, row.id), is_new=is_new)
             if row.wake_at is not None and row.wake_at < NEVER:
                 _place(self.wakes, (row.wake_at, row.id), is_new=is_new)
             if row.pid is not None and row.holder is not None:
                 _join(self.held, (row.pid, row.holder), row.id, is_new=is_new)
             elif row.pid is not None and row.state == "acquired":
                 _join(self.leased, row.pid, row.id, is_new=is_new)
+
+    def _place_in_lane(self, gate: str, name: str, entry: Dated, *, is_new: bool) -> None:
+        """What is empty goes: limits that belong to something else come and go with that."""
+        lanes = self.lanes[gate]
+        _place(lanes.setdefault(name, InOrder()), entry, is_new=is_new)
+        if not lanes[name]:
+            del lanes[name]
+        if not lanes:
+            del self.lanes[gate]
 
     def _queue_of(self, row: Task, group: str) -> InOrder[Dated]:
         if row.refused is None:

@@ -6,15 +6,18 @@ from itertools import chain
 from msgspec.structs import replace
 
 from layby.core.flows import FindFlow
+from layby.core.joins import counted
 from layby.core.limit import PRIVATE
 from layby.core.model import EMPTY, FAR, Millis, Schedule
 from layby.core.queries import (
+    CountItems,
     ExplainPromise,
     GetRecords,
     GetRun,
     ListHeld,
     ListRuns,
     ListWaiting,
+    ReadItems,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
@@ -22,6 +25,7 @@ from layby.core.queries import (
 from layby.core.replies import (
     Explanation,
     FlowData,
+    ItemCounts,
     LimitStanding,
     PromisePage,
     RowPage,
@@ -71,7 +75,11 @@ class MemoryReads:
         )
 
     def get_run(self, query: GetRun, now: Millis) -> RowPage:
-        rows = (row for row in self._after(query.cursor) if row[0].root == query.id)
+        rows = (
+            row
+            for row in self._after(query.cursor)
+            if row[0].root == query.id and query.shows(row[0].id)
+        )
         return list_pages.records(rows, self._fill, query, now)
 
     def get_records(self, query: GetRecords, now: Millis) -> RowPage:
@@ -82,6 +90,18 @@ class MemoryReads:
             if row[0].id == query.id or row[0].id.startswith(below)
         )
         return list_pages.records(rows, self._fill, query, now)
+
+    def count_items(self, query: CountItems) -> ItemCounts:
+        below = f"{query.id}:"
+        return counted(
+            (promise.state, task.state, task.sub_status, 1)
+            for promise, task in self._after(None)
+            if promise.id.startswith(below) and ":" not in promise.id[len(below) :]
+            if task is not None and task.kind == "node"
+        )
+
+    def read_items(self, query: ReadItems, now: Millis) -> PromisePage:
+        return list_pages.items(self._neighbours.pairs, self._fill, query, now)
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
         if query.newest_first:

@@ -25,6 +25,9 @@ from layby.store.tables import HOLDERS, WAITS
 
 T = TypeVar("T")
 
+HOLDS_UP: Final = "mode NOT IN ('read', 'child', 'below')"
+"""As `Wait.holds_up`."""
+
 _pairs = msgspec.json.Decoder(list[Pair])
 _waits = msgspec.json.Decoder(list[Wait])
 _holders = msgspec.json.Decoder(list[Holder])
@@ -211,9 +214,8 @@ class SqlNeighbours:
         dialect = self._sql.dialect
         source = f"""
             (SELECT w.* FROM {dialect.any_text} JOIN waits AS w ON w.{by} = i.value
-                AND w.mode NOT IN ('read', 'child') AND w.{other} <= COALESCE(
-                    (SELECT x.{other} FROM waits AS x
-                        WHERE x.{by} = i.value AND x.mode NOT IN ('read', 'child')
+                AND w.{HOLDS_UP} AND w.{other} <= COALESCE(
+                    (SELECT x.{other} FROM waits AS x WHERE x.{by} = i.value AND x.{HOLDS_UP}
                         ORDER BY x.{other} LIMIT 1 OFFSET ?), '{LAST}')
             ) AS w
         """
@@ -259,4 +261,4 @@ class MemoryNeighbours:
 
     @property
     def _open_waits(self) -> list[Wait]:
-        return [wait for wait in self._state.waits.values() if not wait.is_note]
+        return [wait for wait in self._state.waits.values() if wait.holds_up]

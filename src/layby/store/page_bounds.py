@@ -41,6 +41,7 @@ class Shown(NamedTuple):
 
 LEAN: Final = Shown()
 PARAMS: Final = Shown(param=True)
+VALUES: Final = Shown(value=True)
 WHOLE: Final = Shown(param=True, value=True)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from layby.core.address import group_of
 from layby.core.birth import NAME, SCHEDULE, TARGET
 from layby.core.commands import Tags
+from layby.core.joins import MAP
 from layby.core.model import NEVER, Millis, PromiseState
 from layby.core.queries import GetRecords, GetRun, ListHeld, ListRuns, Search
 from layby.store import indexed_tags
@@ -19,6 +20,8 @@ Read = Callable[[str, Sequence[object], int], list[Pair]]
 
 OVERDUE: Final = f"settled_at IS NULL AND internal = 0 AND timeout_at < {NEVER} AND timeout_at <= ?"
 OVERDUE_INTERNAL: Final = OVERDUE.replace("internal = 0", "internal = 1")
+BELOW_JOINS: Final = f"%:{MAP}%:%"
+"""As `joins.is_below_join`."""
 SETTLED: tuple[PromiseState, ...] = (
     "rejected",
     "rejected_canceled",
@@ -35,7 +38,9 @@ def searched(
 
 
 def of_run(read: Read, query: GetRun) -> Iterator[Pair]:
-    return _walk(read, _below(query.id, []), query.cursor, query.limit)
+    """Items are passed over by the database: there may be very many."""
+    shown: list[Condition] = [] if query.items else [("promises.id NOT LIKE ?", (BELOW_JOINS,))]
+    return _walk(read, _below(query.id, shown), query.cursor, query.limit)
 
 
 def of_task(read: Read, query: GetRecords) -> Iterator[Pair]:

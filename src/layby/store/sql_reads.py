@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from layby.core.flows import FindFlow
+from layby.core.joins import counted
 from layby.core.limit import Limit
 from layby.core.model import (
     FAR,
@@ -23,12 +24,14 @@ from layby.core.model import (
     Wait,
 )
 from layby.core.queries import (
+    CountItems,
     ExplainPromise,
     GetRecords,
     GetRun,
     ListHeld,
     ListRuns,
     ListWaiting,
+    ReadItems,
     SearchPromises,
     SearchSchedules,
     SearchTasks,
@@ -36,6 +39,7 @@ from layby.core.queries import (
 from layby.core.replies import (
     Explanation,
     FlowData,
+    ItemCounts,
     LimitStanding,
     PromisePage,
     RowPage,
@@ -70,6 +74,7 @@ _pairs = msgspec.json.Decoder(list[Pair])
 _schedules = msgspec.json.Decoder(list[Schedule])
 _flows = msgspec.json.Decoder(list[PublishedFlow])
 _texts = msgspec.json.Decoder(list[str])
+_item_states = msgspec.json.Decoder(list[tuple[str, str, str | None, int]])
 
 
 @cache
@@ -147,6 +152,14 @@ class SqlReads:
 
     def get_records(self, query: GetRecords, now: Millis) -> RowPage:
         return list_pages.records(searches.of_task(self._read_lean, query), self._fill, query, now)
+
+    def count_items(self, query: CountItems) -> ItemCounts:
+        below = f"{query.id}:"
+        given = (below, f"{query.id};", len(below) + 1, "%:%")
+        return counted(self._one(self._sql.item_states, _item_states, *given))
+
+    def read_items(self, query: ReadItems, now: Millis) -> PromisePage:
+        return list_pages.items(self._neighbours.pairs, self._fill, query, now)
 
     def list_runs(self, query: ListRuns, now: Millis) -> RowPage:
         if query.newest_first:

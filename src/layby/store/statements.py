@@ -179,8 +179,14 @@ class Statements:
         self.gone_holders = self._select(HOLDERS, "standing <> 'alive' AND held > 0")
         self.nodes_of = self._all(
             "awaited",
-            """(SELECT awaited FROM waits WHERE awaiter = ? AND mode NOT IN ('any', 'read')
+            """(SELECT awaited FROM waits WHERE awaiter = ? AND mode NOT IN ('any', 'read', 'below')
                 ORDER BY awaited LIMIT ?) AS nodes""",
+        )
+        self.item_states = self._all(
+            self.dialect.cells("state", "task_state", "task_sub_status", "found"),
+            """(SELECT state, task_state, task_sub_status, count(*) AS found FROM promises
+                WHERE id > ? AND id < ? AND task_kind = 'node' AND substr(id, ?) NOT LIKE ?
+                GROUP BY state, task_state, task_sub_status) AS counted""",
         )
         self.held_ids = self._ids("task_holder = ? AND task_pid = ?", "id")
         self.earliest = f"""

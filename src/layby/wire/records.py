@@ -230,6 +230,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
     refused: Json = UNSET
     pin: str | None = None
     awaited: Json = UNSET
+    items: int | None = None
     kept_by: str | None = None
     """The process that has not said yet that its body has ended."""
     priority: int | None = None
@@ -267,6 +268,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             waiting_since=row.waiting_since,
             kept_by=row.pid if row.is_kept else None,
             lives=row.lives,
+            items=row.items,
             priority=row.priority or None,
             slots=row.slots if row.slots > 1 else None,
             limits=_json(row.limits),
@@ -305,6 +307,7 @@ class HeldTaskRecord(TaskRecord, frozen=True):
             pin=self.pin,
             awaited=_checked(self.awaited, _awaited),
             lives=self.lives,
+            items=self.items,
             limits=_checked(self.limits, _limit_names),
             gate=self.gate,
         )

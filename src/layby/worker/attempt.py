@@ -17,6 +17,7 @@ from layby.client.patience import PAUSES, known, send_until_answered
 from layby.core.blocks import MAX_WHY_CHARS
 from layby.core.commands import (
     NOTHING,
+    AddItems,
     AnnotateTask,
     BlockTask,
     Command,
@@ -30,7 +31,7 @@ from layby.core.commands import (
 )
 from layby.core.model import Millis, Promise
 from layby.core.queries import Query
-from layby.core.replies import AnnotateData, Claim, PromiseData, RegainData, Reply
+from layby.core.replies import AnnotateData, Claim, JoinData, PromiseData, RegainData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import StoreError, UsageError, WireError, error_for
 from layby.program import LoadedTask
@@ -565,6 +566,11 @@ class Attempt:
         reply = self._checked(await self.send(command))
         assert isinstance(reply.data, PromiseData)
         return reply.data.promise
+
+    async def add_items(self, command: AddItems) -> JoinData:
+        reply = self._checked(await self.send(command))
+        assert isinstance(reply.data, JoinData)
+        return reply.data
 
     async def read(self, promise_id: str) -> Promise | None:
         """The promise with this id, if there is one."""

@@ -3,15 +3,25 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import CancelledError
-from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast, overload
 
 from layby.program import Served
 from layby.triggers import Trigger
 from layby.worker.approval_requests import BlockingApproval
 from layby.worker.child_run import BlockingChildRun, NamedFlow
 from layby.worker.handle import TaskHandle, Token, arguments_of
+from layby.worker.map_calls import MapOptions, OnError
 from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
 from layby.worker.real_work import RealWork
 from layby.worker.shared_slot import SharedSlot
@@ -23,6 +33,8 @@ from layby.worker.wheel import Wake
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+NO_MORE: Final = object()
 
 
 class BlockingHandle:
@@ -131,6 +143,42 @@ class BlockingHandle:
         self, *waits: Waitable, timeout: Seconds | None = None, key: str | None = None
     ) -> First:
         return self.wait(self._handle.any_of(*waits, timeout=timeout, key=key))
+
+    @overload
+    def map(
+        self, task: Served[Awaitable[T]], items: Iterable[Any], **options: Unpack[MapOptions]
+    ) -> list[T]: ...
+    @overload
+    def map(
+        self, task: Served[T], items: Iterable[Any], **options: Unpack[MapOptions]
+    ) -> list[T]: ...
+    def map(
+        self,
+        task: Served[Any],
+        items: Iterable[Any],
+        *,
+        limit: int | None = None,
+        on_error: OnError = "raise",
+        key: str | None = None,
+    ) -> list[Any]:
+        return self.wait(self._handle.map(task, items, limit=limit, on_error=on_error, key=key))
+
+    def map_unordered(
+        self,
+        task: Served[Any],
+        items: Iterable[Any],
+        *,
+        limit: int | None = None,
+        on_error: OnError = "raise",
+        key: str | None = None,
+    ) -> Iterator[Any]:
+        """An iterator; close it, or read it to its end."""
+        results = self._handle.map_unordered(task, items, limit=limit, on_error=on_error, key=key)
+        try:
+            while (found := self.wait(_next_of(results))) is not NO_MORE:
+                yield found
+        finally:
+            self.call(_closed(results))
 
     def promise(self, name: str) -> "BlockingToken":
         return BlockingToken(self, self.call(self._handle.promise(name)))
@@ -299,6 +347,14 @@ class BlockingToken:
 
     def wait(self, timeout: Seconds | None = None) -> Any:
         return self._handle.wait(self._token.wait(timeout))
+
+
+async def _next_of(results: AsyncIterator[Any]) -> Any:
+    return await anext(results, NO_MORE)
+
+
+async def _closed(results: AsyncGenerator[Any, None]) -> None:
+    await results.aclose()
 
 
 async def _called(function: Any, *args: Any) -> None:

@@ -14,7 +14,7 @@ from outside does not stand in line for a slot first.
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache
@@ -53,6 +53,7 @@ from layby.worker.begun_waits import (
 from layby.worker.child_run import ChildRun, ChildSpec, NamedFlow
 from layby.worker.condition_poll import name_of
 from layby.worker.deferring import event_or_defer, new_deferral
+from layby.worker.map_calls import Join, MapCall, MapOptions, OnError, checked_key
 from layby.worker.outgoing_call import DEFAULT_TARGET, CallOptions
 from layby.worker.outgoing_link import make_link
 from layby.worker.promise_watches import PromiseWatch, TimedPromiseWatch
@@ -406,6 +407,80 @@ class TaskHandle:
         else:
             await self._shared.ensure_held()
         return wait.value()
+
+    # --- a task for each item ------------------------------------------------------------
+
+    @overload
+    async def map(
+        self, task: Served[Awaitable[T]], items: Iterable[Any], **options: Unpack[MapOptions]
+    ) -> list[T]: ...
+    @overload
+    async def map(
+        self, task: Served[T], items: Iterable[Any], **options: Unpack[MapOptions]
+    ) -> list[T]: ...
+    async def map(
+        self,
+        task: Served[Any],
+        items: Iterable[Any],
+        *,
+        limit: int | None = None,
+        on_error: OnError = "raise",
+        key: str | None = None,
+    ) -> list[Any]:
+        """Run the task for each item, as a task of the run; wait for all of them without a slot.
+
+        The function gets the item by name, beside a copy of the context; what it returns is the
+        item's result. Results come in the order of the items. The first failure ends it, and
+        cancels what is left (`ItemFailed`); with `on_error="collect"` failures are among the
+        results. `limit` is how many items may be open at once, on all machines together.
+        """
+        call = MapCall(self._attempt_with_store(), task, on_error, limit)
+        join = await self._begin_map(call, items, key)
+        ended = join.promise
+        if ended.is_pending:
+            watch = self._attempt_with_store().watch(ended.id)
+            ended = settled_promise(await self._parked_on(call, join, watch), ended.id)
+        await self._shared.ensure_held()
+        return await call.results(join, ended)
+
+    async def map_unordered(
+        self,
+        task: Served[Any],
+        items: Iterable[Any],
+        *,
+        limit: int | None = None,
+        on_error: OnError = "raise",
+        key: str | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """As `map`, but each result comes when its item has ended."""
+        call = MapCall(self._attempt_with_store(), task, on_error, limit)
+        join = await self._begin_map(call, items, key)
+        ended = await call.ended_items(join)
+        try:
+            while not ended.is_empty:
+                for number, item in ended.take():
+                    await self._shared.ensure_held()
+                    yield call.result_of(number, item)
+                if not ended.is_empty:
+                    await self._parked_on(call, join, ended.more())
+        except GeneratorExit:
+            call.withdraw(join.promise.id)
+            raise
+        finally:
+            ended.stop()
+
+    async def _begin_map(self, call: MapCall, items: Iterable[Any], key: str | None) -> Join:
+        self._shared.register()
+        replay = self._attempt_with_store().replay
+        with replay.keyed("map", checked_key(key)) as name:
+            return await call.begin(name, items)
+
+    async def _parked_on(self, call: MapCall, join: Join, future: "asyncio.Future[Any]") -> Any:
+        try:
+            return await self._parked(future, replace(call.waiting, awaited=join.promise.id))
+        except asyncio.CancelledError:
+            call.withdraw(join.promise.id)
+            raise
 
     async def defer(
         self,

@@ -22,8 +22,12 @@ _tags = msgspec.json.Decoder(Tags).decode
 
 
 def has_nothing(claim: Claim) -> bool:
-    """Whether nobody has begun the task before, in this life or an earlier one that counts."""
-    return claim.task.version <= 1 and _KEEPS not in claim.promise.tags
+    """Whether nobody has begun the task before, in this life or an earlier one that counts.
+
+    It may have been claimed before, ahead of a slot, and handed back.
+    """
+    is_first = claim.task.version <= 1 or (claim.task.is_ours and claim.task.try_number <= 1)
+    return is_first and _KEEPS not in claim.promise.tags
 
 
 async def recall(client: Client, claim: Claim) -> tuple[Claim, Recalled]:

@@ -161,6 +161,11 @@ class Context(MutableMapping[str, Any]):
         """A plain copy that shares nothing with the context."""
         return copy.deepcopy(dict(self))
 
+    def as_encoded(self) -> dict[str, bytes]:
+        """Every key as it stands, encoded."""
+        self.changes()  # refuses what cannot be stored
+        return {key: self._encoded(key) for key in self}
+
     def for_process(self) -> "Context":
         """A copy to be sent to another process: with everything that its task may read."""
         sent = Context(self.to_dict())

@@ -27,6 +27,8 @@ from layby.workflow.context import Context
 from layby.workflow.functions import Functions
 from layby.workflow.limiting import limits_of
 from layby.workflow.loaded_body import LoadedBody
+from layby.workflow.loaded_item import JoinMemory, LoadedItem
+from layby.workflow.mapped_tasks import ItemId, parse_item_id
 from layby.workflow.merge import Merge
 from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
@@ -38,6 +40,7 @@ from layby.workflow.task_results import TaskResults, encoded_result
 from layby.workflow.views import RunViews
 from layby.workflow.workflow import AnyTask, Workflow
 
+JOINS_REMEMBERED = 200
 RUNS_REMEMBERED = 2_000
 """Runs whose contexts are kept in memory; the least recently used is forgotten first."""
 
@@ -99,6 +102,7 @@ class FlowProgram:
         self._version = version
         self._flows: dict[str, Workflow] = {}
         self._runs: dict[str, RunMemory] = {}
+        self._joins: dict[str, JoinMemory] = {}
         self._functions = Functions(random)
         self.names: tuple[str, ...] = ()
         self.codes: Codes = ()
@@ -136,6 +140,10 @@ class FlowProgram:
     def load_now(self, claim: Claim) -> LoadedTask | Verdict | None:
         if not claim.task.is_ours:
             return self._functions.load(claim)
+        if (item := parse_item_id(claim.task.id)) is not None:
+            known = self._joins.get(item.join_id)
+            is_unfit = known is not None and known.is_pinned and known.pin != self._code_of(claim)
+            return None if known is None or is_unfit else self._loaded_item(claim, item, known)
         node = plan.parse_node_id(claim.task.id)
         memory = self._known(claim, node)
         if memory is None or memory.views.unknown(_before(memory, node)):
@@ -151,6 +159,8 @@ class FlowProgram:
     async def load(self, claim: Claim) -> LoadedTask | Verdict:
         if not claim.task.is_ours:
             return self._functions.load(claim)
+        if (item := parse_item_id(claim.task.id)) is not None:
+            return await self._load_item(claim, item)
         node = plan.parse_node_id(claim.task.id)
         memory = self._known(claim, node)
         if memory is None:
@@ -165,6 +175,27 @@ class FlowProgram:
         ending = await self._ending(memory, node) if _cleans_up(memory, node) else None
         return self._loaded(claim, node, memory, ending)
 
+    async def _load_item(self, claim: Claim, item: ItemId) -> LoadedTask:
+        """What all items of a join have in common is read once."""
+        known = self._joins.get(item.join_id)
+        if known is None:
+            known = JoinMemory((await self._read(item.join_id)).param)
+            self._joins[item.join_id] = known
+            while len(self._joins) > JOINS_REMEMBERED:
+                del self._joins[next(iter(self._joins))]
+        if known.is_pinned:
+            await self._check_pin(claim, known)
+        return self._loaded_item(claim, item, known)
+
+    def _loaded_item(self, claim: Claim, item: ItemId, known: JoinMemory) -> LoadedTask:
+        """Its function is looked for near the task of the workflow that it was mapped by."""
+        flow, _, caller = (claim.task.name or "").partition("/")
+        registered = self._flows.get(flow)
+        near = None if registered is None else registered.tasks.get(caller)
+        code = self._code_of(claim)
+        definition = known.definition(near, code)
+        return LoadedItem(definition, known, item, claim, self._random, code)
+
     async def _read_events(self, memory: RunMemory, reader: str) -> None:
         """They are stored once, with their triggers, and few are large."""
         results = memory.results
@@ -172,7 +203,7 @@ class FlowProgram:
             promise = await self._read(results.event_ids[task_id])
             results.events[task_id] = json_values.from_text(promise.value)
 
-    async def _check_pin(self, claim: Claim, memory: RunMemory) -> None:
+    async def _check_pin(self, claim: Claim, memory: RunMemory | JoinMemory) -> None:
         """The first code that runs one of its tasks is the code of the whole run."""
         code, task = self._code_of(claim), claim.task
         if memory.pin == code:
@@ -235,7 +266,10 @@ class FlowProgram:
             return Verdict("resolved", outcome.encode_skipped(decision))
         if claim.task.limits is None and (names := limits_of(definition, context)):
             raise NamedLimits(names)
-        return LoadedNode(definition, merged, context, claim, self._random, self._code_of(claim))
+        code = self._code_of(claim)
+        loaded = LoadedNode(definition, merged, context, claim, self._random, code)
+        loaded.is_pinned = memory.is_pinned
+        return loaded
 
     def _definition(self, claim: Claim, task_id: str) -> AnyTask:
         flow = self._flows.get((claim.task.name or "").partition("/")[0])
@@ -296,7 +330,7 @@ class FlowProgram:
 class LoadedNode(LoadedBody):
     """A node ready to run, with the context it starts from."""
 
-    __slots__ = ("_conflicts",)
+    __slots__ = ("_conflicts", "is_pinned")
 
     def __init__(
         self,

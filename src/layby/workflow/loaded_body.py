@@ -9,18 +9,31 @@ from msgspec import Raw
 from layby.core.commands import Value
 from layby.core.replies import Claim, Resumed
 from layby.errors import UsageError
-from layby.program import Failure, Mode, UnfitCode, function_named
+from layby.program import Failure, Mapped, Mode, UnfitCode, function_named
 from layby.wire import json_values
 from layby.wire.trigger_events import payload_of
 from layby.workflow.context import Context
 from layby.workflow.history import ClaimHistory
+from layby.workflow.mapped_tasks import mapped_as_stored
 from layby.workflow.task import TaskDefinition, is_async
 
 
 class LoadedBody:
     """What both have in common: all but the meaning of the result."""
 
-    __slots__ = ("_context", "_definition", "_random", "_resumed", "_then", "code", "history")
+    __slots__ = (
+        "_context",
+        "_definition",
+        "_random",
+        "_resumed",
+        "_run_priority",
+        "_then",
+        "code",
+        "history",
+    )
+
+    is_pinned = False
+    """Whether its run stays on the code that began it."""
 
     def __init__(
         self,
@@ -35,6 +48,7 @@ class LoadedBody:
         self._context = context
         self._random = random
         self._resumed = claim.resumed
+        self._run_priority = claim.task.priority - definition.priority
         self._then = _function_of(claim.resumed, definition, code)
         """What it is resumed at; None when its own function runs."""
         if claim.resumed is not None and claim.resumed.context is not None:
@@ -56,7 +70,11 @@ class LoadedBody:
             return partial(self._go_on, self._then, handle)
         if self._definition.process:
             return partial(self.in_process, self._definition, self._context.for_process())
-        return partial(self._definition.call, self._context, handle)
+        return partial(self._definition.call, self._context, handle, **self._given())
+
+    def _given(self) -> dict[str, Any]:
+        """What the function gets by name, besides the handle."""
+        return {}
 
     def _go_on(self, then: Callable[..., Any], handle: Any) -> Any:
         """A trigger that failed, or came too late, fails the try that it would have begun."""
@@ -87,6 +105,11 @@ class LoadedBody:
         if may_retry:
             delay = self._definition.retry.next_delay(failures, error, self._random)
         return Failure(json_values.error_value(error), delay)
+
+    def mapped(self, task: object) -> Mapped:
+        if self.code is None:
+            raise UsageError(f"map: '{self._definition.id}' serves a call; only tasks of runs map")
+        return mapped_as_stored(task, self._context, self._run_priority, is_pinned=self.is_pinned)
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         return self._definition.callback(self._context, error)

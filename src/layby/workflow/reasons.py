@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from layby.core.birth import schedule_of
 from layby.core.codes import refusing_codes
+from layby.core.joins import MAP, mapped_by
 from layby.core.model import Millis, Promise, Task
 from layby.core.questions import asker_of
 from layby.core.replies import Explanation
@@ -139,6 +140,8 @@ def sentence_of(
         case "dependency":
             if previous := _previous_runs(about):
                 return queued_sentence(*previous)
+            if _task(about).is_join:
+                return f"waits for {items_left(about.promise, _task(about))}"
             return f"waits for {_listed(about) or _count(_task(about).waits_left, 'task')}"
         case "delayed":
             return f"is due {ahead(until, now)} ({moment(until)})"
@@ -188,6 +191,18 @@ def previous_run(schedule_id: str, run_ids: Sequence[str]) -> str:
     return f"the previous {runs} of schedule '{schedule_id}' ({named}{more})"
 
 
+def items_left(promise: Promise, join: Task) -> str:
+    """What a join waits for."""
+    total = "" if join.items is None else f" of {join.items:,}"
+    more = ", and for more to be added" if join.items is None else ""
+    return f"{join.waits_left:,}{total} items of {mapped_name(promise)}{more}"
+
+
+def mapped_name(join: Promise) -> str:
+    """The function that a join runs for each item."""
+    return (mapped_by(join) or "").rpartition(":")[2] or "a task"
+
+
 def old_body_sentence(task: Task) -> str:
     """`task`: the same task in an earlier life of its run, which has settled."""
     return f"waits until its body of life {plan.life_of(task.id)} has ended on worker {task.pid}"
@@ -201,6 +216,8 @@ def subject_of(promise: Promise, task: Task | None) -> str:
         return f"run '{run_id}'"
     node = plan.parse_node_id(promise.id)
     if node is not None and task is not None and task.is_ours:
+        if (called := _map_subject(node)) is not None:
+            return called
         return f"task '{node.task_id}' of run '{node.run_id}'"
     if promise.timer:
         return f"timer {promise.id}"
@@ -208,6 +225,17 @@ def subject_of(promise: Promise, task: Task | None) -> str:
         return f"promise {promise.id}"
     call = read_call(promise)
     return f"task {promise.id}" if call is None else f"call {promise.id} of {call.func}()"
+
+
+def _map_subject(node: plan.NodeId) -> str | None:
+    """What people call an item, or a join; None if it is neither."""
+    caller, found, below = node.task_id.rpartition(f":{MAP}")
+    if not found:
+        return None
+    name, _, index = below.partition(":")
+    what = f"item {index} of map" if index else "map"
+    caller = caller.replace(f":{MAP}", " map ")
+    return f"{what} '{name}' of task '{caller}' of run '{node.run_id}'"
 
 
 def not_halted(
@@ -289,6 +317,8 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
         case "open":
             return "whoever settles it"
         case "dependency":
+            if _task(about).is_join:
+                return "its items"
             return "the run before it" if _previous_runs(about) else "the tasks before it"
         case "untaken":
             return _who_takes_it(about)
@@ -303,6 +333,7 @@ def _unblock(about: Explanation, waiting: Waiting) -> str:
                 "sleep": "",
                 "rpc": "whoever serves that function",
                 "approval": "whoever answers it",
+                "map": "its items",
                 "bundle": "whoever settles what it waits for" if about.awaited else "",
                 "slot": f"a slot of {worker}",
             }.get(waiting.kind, _who_settles(about) if about.awaited else worker)

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layby.core import joins
 from layby.core.birth import awaited_runs, run_priority_of, schedule_of
 from layby.core.children import caller_of
 from layby.core.model import NEVER, Millis, Promise, Task
@@ -41,12 +42,19 @@ from layby.workflow.plan import (
     read_root_param,
     run_id_of,
 )
-from layby.workflow.reasons import old_body_sentence, queued_sentence, sentence_of
+from layby.workflow.reasons import (
+    items_left,
+    mapped_name,
+    old_body_sentence,
+    queued_sentence,
+    sentence_of,
+)
 from layby.workflow.shape import Shape
 
 __all__ = [
     "ChildState",
     "History",
+    "MapStatus",
     "NodeRow",
     "Polling",
     "Progress",
@@ -57,6 +65,7 @@ __all__ = [
     "Try",
     "WaitKind",
     "WaitingOn",
+    "joins_by_caller",
     "run_status",
     "task_execution",
 ]
@@ -83,6 +92,25 @@ class Progress(Struct, frozen=True):
     fraction: float | None = None
     text: str = ""
     at: Millis = 0
+
+
+class MapStatus(Struct, frozen=True, kw_only=True):
+    """One call of `map` by a task: how far it is."""
+
+    id: str
+    """The promise that waits for its items."""
+    task: str
+    """The function that is run for each item."""
+    items: int | None = None
+    """How many there are; None while they are still being added."""
+    left: int = 0
+    """How many of those that are there have not ended."""
+    settled_at: Millis | None = None
+
+    @property
+    def done(self) -> int:
+        """How many have ended, well or not; 0 while items are still being added."""
+        return max(0, (self.items or 0) - self.left)
 
 
 class TaskExecution(Struct, frozen=True, kw_only=True):
@@ -119,6 +147,8 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     """Whether a body still runs although the task has settled or was halted."""
     life: int = 1
     """The life of the run in which it ran, or runs."""
+    maps: tuple[MapStatus, ...] = ()
+    """Its calls of `map`, in the order of their ids."""
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -164,6 +194,8 @@ class NodeRow(Struct, frozen=True):
     """Who could run it, as the store explains any task with the same code; None: not known."""
     old_body: Task | None = None
     """The same task in an earlier life of the run, if a body of that still runs."""
+    joins: tuple[tuple[Promise, Task], ...] = ()
+    """Of its calls of `map`."""
 
 
 def run_status(
@@ -245,7 +277,7 @@ def _waiting_on(
 ) -> WaitingOn:
     """As the worker reported it, unless only the store knows about the wait."""
     if waiting.told is not None and waiting.form != "backoff":
-        return waiting.told.polled(row.polling)
+        return _with_count(row, waiting.told.polled(row.polling))
     awaited = [(each.promise, each.task) for each in before]
     about = Explanation(row.promise, row.task, awaited)
     if row.runnable is not None:
@@ -257,6 +289,36 @@ def _waiting_on(
         return WaitingOn(waiting.kind, queued, waiting.since)
     sentence = sentence_of(about, waiting, now, knows_workers=row.runnable is not None)
     return WaitingOn(waiting.kind, sentence, waiting.since, waiting.until)
+
+
+def _with_count(row: NodeRow, told: WaitingOn) -> WaitingOn:
+    """How many items a task waits for, as its join counts them."""
+    for promise, task in row.joins if told.kind == "map" else ():
+        if promise.id == told.awaited:
+            return replace(told, sentence=f"waiting for {items_left(promise, task)}")
+    return told
+
+
+def joins_by_caller(
+    rows: Iterable[tuple[Promise, Task | None]],
+) -> dict[str, tuple[tuple[Promise, Task], ...]]:
+    """The calls of `map` among the rows of a run, by the promises of the tasks that made them."""
+    found: dict[str, tuple[tuple[Promise, Task], ...]] = {}
+    for promise, task in rows:
+        if task is not None and task.is_join:
+            caller = joins.caller_of(promise.id)
+            found[caller] = (*found.get(caller, ()), (promise, task))
+    return found
+
+
+def _map_status(promise: Promise, join: Task) -> MapStatus:
+    return MapStatus(
+        id=promise.id,
+        task=mapped_name(promise),
+        items=join.items,
+        left=join.waits_left,
+        settled_at=promise.settled_at,
+    )
 
 
 def _executions(
@@ -336,6 +398,7 @@ def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
         slots=task.slots,
         stuck=row.stuck or task.is_kept,
         life=life_of(task.id),
+        maps=tuple(_map_status(*each) for each in row.joins),
     )
 
 

@@ -22,6 +22,8 @@ OnSuccess = Callable[[str, Context], object]
 OnFailure = Callable[[str, BaseException, Context], object]
 
 HANDLE_NAMES = ("handle", "task_handle")
+ITEM = "item"
+"""The parameter that gets the item of a `map`."""
 ONCE = RetryPolicy()
 
 
@@ -70,6 +72,8 @@ class TaskDefinition(Generic[P, R]):
         """Names of the limits it runs under, or what says them for a context."""
         self.is_async = is_async(function)
         self.handle_name = _handle_name(function, task_id)
+        self.needs_item = _needs_item(function, task_id)
+        """It can only be mapped: nothing else has an item for it."""
 
     @property
     def requires_handle(self) -> bool:
@@ -88,10 +92,12 @@ class TaskDefinition(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    def call(self, context: object, handle: object = None) -> Any:
+    def call(self, context: object, handle: object = None, **given: object) -> Any:
         """Call the function as a worker does, with a handle if it asks for one."""
         call = cast("Callable[..., Any]", self.function)
-        return call(context, **{self.handle_name: handle}) if self.handle_name else call(context)
+        if self.handle_name:
+            given[self.handle_name] = handle
+        return call(context, **given)
 
     def callback(
         self, context: Context, error: BaseException | None
@@ -172,6 +178,11 @@ def task(
         task_id = _task_id(function, id)
         if process:
             _check_can_leave(function, task_id)
+        if rpc is not None and _needs_item(function, task_id):
+            raise WorkflowError(
+                f"task '{task_id}' takes an item, which calls do not have: remove rpc=, or give "
+                "item a default"
+            )
         return TaskDefinition(
             function,
             task_id,
@@ -298,6 +309,19 @@ def _handle_name(function: Callable[..., Any], task_id: str) -> str | None:
     return handles[0] if handles else None
 
 
+def takes_item(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with `item=`."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(each.name == ITEM or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _needs_item(function: Callable[..., Any], task_id: str) -> bool:
+    item = _signature(function, task_id).parameters.get(ITEM)
+    if item is not None and item.kind is item.POSITIONAL_ONLY:
+        raise WorkflowError(f"task '{task_id}': item is passed by name: remove the '/' after it")
+    return item is not None and item.default is item.empty
+
+
 def _check_handle_type(
     parameter: inspect.Parameter, function: Callable[..., Any], task_id: str
 ) -> None:
@@ -335,10 +359,11 @@ def _refuse_parameter(parameter: inspect.Parameter, task_id: str) -> None:
                 f"task '{task_id}': {parameter.name} is passed by name: remove the '/' after it"
             )
         return
-    if parameter.default is parameter.empty:
+    if parameter.default is parameter.empty and parameter.name != ITEM:
         raise WorkflowError(
             f"task '{task_id}' has a parameter '{parameter.name}' that gets no value: name it "
-            "handle to get the TaskHandle, give it a default, or read it from the context"
+            "handle to get the TaskHandle or item to get an item of a map, give it a default, or "
+            "read it from the context"
         )
 
 

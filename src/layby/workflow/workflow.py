@@ -101,6 +101,11 @@ def _definition(name: str, given: object) -> AnyTask:
         raise WorkflowError(
             f"workflow '{name}': {given!r} is not a task: decorate the function with @task"
         )
+    if given.needs_item:
+        raise WorkflowError(
+            f"workflow '{name}': task '{given.id}' takes an item, so it cannot be a task of its "
+            f"own: let another task call handle.map({given.id}, items)"
+        )
     return cast("AnyTask", given)
 
 

@@ -1,0 +1,168 @@
+"""`layby.map.add`: the caller of `map` adds a portion of items to its join, which it makes first.
+
+The same portion may come again, after a crash or a lost reply: what is there already stays.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from layby.core import birth, joins, validate
+from layby.core.address import target_of
+from layby.core.draft import Draft
+from layby.core.fields import MAX_PRIORITY, NOTHING, Int64, Tags, Value
+from layby.core.footprint import Footprint
+from layby.core.join_limits import LIMITED, own_limit
+from layby.core.joins import COLLECTS, MAPS, MAX_EARLIER, MAX_ITEMS, item_id
+from layby.core.kinds import Ids, Problems, Sender, declare
+from layby.core.limit import MOST, Limit, limit_names
+from layby.core.limits import define
+from layby.core.model import Promise, Task, Wait
+from layby.core.replies import JoinData, Reply, ok, refuse
+from layby.core.settlement import make_ready
+from layby.core.tasks import FencedCommand, handles_claim
+
+MAX_PORTION: Final = 1_000
+"""Items that one command adds."""
+
+
+@declare("layby.map.add", sender=Sender.CLIENT, answer=JoinData, unqueues=False)
+class AddItems(FencedCommand, frozen=True):
+    """Add items to a join of the task `id`; the first portion creates it with `param`.
+
+    `first`: the index of the first of these items. `is_last`: none come after them. `earlier`:
+    joins of the same call in tries that have failed: what succeeded there is not run again.
+    `task` names what is mapped. `group`: of the workers that run the items, if not those of the
+    caller. `limits`: those that each item runs under; `limit`: how many items of this join may be
+    open at once, those that are parked included. `priority` and `slots`: of each item.
+    """
+
+    join_id: str
+    task: str
+    items: Annotated[tuple[Value, ...], Meta(max_length=MAX_PORTION)] = ()
+    first: Int64 = 0
+    is_last: bool = False
+    param: Value = NOTHING
+    collects: bool = False
+    group: str | None = None
+    limits: tuple[str, ...] = ()
+    limit: Int64 | None = None
+    priority: Int64 = 0
+    slots: Int64 = 1
+    earlier: Annotated[tuple[str, ...], Meta(max_length=MAX_EARLIER)] = ()
+
+    def footprint(self, into: Footprint) -> None:
+        into.ids.update((self.id, self.join_id))
+        into.pairs.add((self.id, self.join_id))
+        into.limits.update(self.all_limits)
+        into.defines = into.defines or self.limit is not None
+        for index in self.indexes:
+            into.ids.add(item_id(self.join_id, index))
+            into.pairs.add((item_id(self.join_id, index), self.join_id))
+            into.beside.update(item_id(each, index) for each in self.earlier)
+
+    @property
+    def all_limits(self) -> tuple[str, ...]:
+        own = () if self.limit is None else (own_limit(self.join_id),)
+        return (*own, *self.limits)
+
+    @property
+    def indexes(self) -> range:
+        return range(self.first, self.first + len(self.items))
+
+    def named_ids(self) -> Ids:
+        """Items have ids that begin with that of their join."""
+        return (self.id, self.join_id, *self.earlier)
+
+    def problems(self) -> Problems:
+        yield from super().problems()
+        yield from validate.count(len(self.items), MAX_PORTION, "items")
+        yield from validate.count(len(self.earlier), MAX_EARLIER, "earlier joins")
+        if not 0 <= self.first <= MAX_ITEMS - len(self.items):
+            yield f"first must be between 0 and {MAX_ITEMS:,} less the number of items"
+        for join_id in (self.join_id, *self.earlier):
+            yield from validate.identifier(item_id(join_id, MAX_ITEMS), "Join ID")
+            if joins.caller_of(join_id) != self.id:
+                yield f"Join ID must be '{self.id}:' and a name without ':'"
+        yield from validate.identifier(self.task, "Name of the mapped task")
+        yield from validate.size(self.param, "param")
+        for index, item in zip(self.indexes, self.items, strict=True):
+            yield from validate.size(item, f"item {index}")
+        if self.group is not None:
+            yield from validate.group(self.group)
+        yield from limit_names(self.limits, "the mapped task") if self.limits else ()
+        if abs(self.priority) > 2 * MAX_PRIORITY:
+            yield f"priority must be between -{2 * MAX_PRIORITY} and {2 * MAX_PRIORITY}"
+        yield from validate.slots(self.slots, "slots of items")
+        if self.limit is not None and not 1 <= self.limit <= MOST:
+            yield f"limit must be between 1 and {MOST:,}"
+
+
+@handles_claim(AddItems)
+def add(d: Draft, c: AddItems, caller: Task, promise: Promise) -> Reply:
+    """To a join that has settled, or is complete, nothing is added."""
+    if caller.group is None or caller.kind != "node" or caller.is_trigger:
+        return refuse(422, f"'{c.id}' is not a task of a run: only those can map")
+    if birth.is_absent(d.promise(c.join_id)):
+        _create(d, c, caller, promise)
+    join, call = d.task(c.join_id), d.promise(c.join_id)
+    if join is None or call is None or not join.is_join:
+        return refuse(409, f"Promise '{c.join_id}' exists, and is not a join")
+    if caller.ahead:
+        d.put_task(caller.begun())
+    if call.is_pending and join.items is None:
+        _add(d, c, join, call, target_of(c.group or caller.group), caller.name or "")
+    join, call = d.tasks.get(c.join_id, join), d.promises.get(c.join_id, call)
+    return ok(JoinData(replace(call, param=birth.EMPTY), join.items))
+
+
+def _create(d: Draft, c: AddItems, caller: Task, promise: Promise) -> None:
+    """It has no name, so no take ever finds it."""
+    assert caller.group is not None
+    tags: Tags = {birth.TARGET: target_of(caller.group), birth.KIND: "join", MAPS: c.task}
+    if c.collects:
+        tags[COLLECTS] = "true"
+    if c.limit is not None:
+        tags[LIMITED] = str(c.limit)
+    birth.create_join(d, c.join_id, promise.timeout_at, birth.encoded(c.param), tags)
+    d.wait(Wait(c.id, c.join_id, "below"))
+    if c.limit is not None:
+        name = own_limit(c.join_id)
+        define(d, Limit(name, defined=True, concurrency=c.limit, count_parked=True))
+
+
+def _add(d: Draft, c: AddItems, join: Task, call: Promise, target: str, name: str) -> None:
+    """They end when their caller would, at the latest."""
+    tags: Tags = {birth.TARGET: target, birth.NAME: name, birth.KIND: "node"}
+    if c.priority:
+        tags[birth.PRIORITY] = str(c.priority)
+    if c.slots != 1:
+        tags[birth.SLOTS] = str(c.slots)
+    if c.all_limits:
+        tags[birth.LIMITS] = msgspec.json.encode(c.all_limits).decode()
+    new = list(_missing(d, c))
+    for key, item in new:
+        birth.create(d, key, call.timeout_at, birth.encoded(item), tags)
+        d.wait(Wait(key, join.id, "all"))
+    join = join.waiting_for(len(new))
+    if c.is_last:
+        join = join.complete(c.first + len(c.items))
+    if join.state == "suspended" and joins.is_over(join):
+        make_ready(d, join)
+    else:
+        d.put_task(join)
+
+
+def _missing(d: Draft, c: AddItems) -> Iterator[tuple[str, Value]]:
+    for index, item in zip(c.indexes, c.items, strict=True):
+        key = item_id(c.join_id, index)
+        is_done = any(_is_done(d.promise(item_id(each, index))) for each in c.earlier)
+        if not is_done and birth.is_absent(d.promise(key)):
+            yield key, item
+
+
+def _is_done(promise: Promise | None) -> bool:
+    return promise is not None and promise.state == "resolved"

@@ -1,0 +1,297 @@
+"""Calls of `map`: items become tasks below the caller, in portions, and a join waits for them.
+
+The join has the caller's id and the key of the call, so a later run of the body finds it: what is
+there already is not made again, and what has ended is not run again. After a try that has failed,
+a join that failed before that is followed by another one, which runs only what did not succeed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, Final, Literal, TypedDict, cast
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from layby.core.commands import AddItems, Value
+from layby.core.joins import ITEM_FAILED, MAP, mapped_by
+from layby.core.maps import MAX_PORTION
+from layby.core.model import Promise
+from layby.core.queries import ReadItems
+from layby.core.replies import JoinData, PromisePage
+from layby.core.waits import WaitingOn
+from layby.errors import ContextError, ItemFailed, UsageError, error_for
+from layby.program import Mapped
+from layby.wire import json_values
+from layby.wire.durations import whole_number
+from layby.worker.attempt import Attempt
+from layby.worker.begun_waits import settled_promise
+from layby.worker.promise_watches import PromiseWatch
+from layby.worker.rejections import value_of
+from layby.worker.replay import Record, check_key, digest_of
+
+OnError = Literal["raise", "collect"]
+ON_ERROR: Final = ("raise", "collect")
+MAX_PORTION_CHARS: Final = 2**18
+"""A portion ends with the item that reaches this."""
+ITEMS_PER_PORTION: Final = min(500, MAX_PORTION)
+PAGE: Final = 1_000
+WATCHED: Final = 10_000
+"""Items whose ends `map_unordered` waits for at a time: those with the lowest numbers."""
+MAX_KEY_BYTES: Final = 100
+
+
+class MapOptions(TypedDict, total=False):
+    """What `map` takes by name."""
+
+    limit: int | None
+    on_error: OnError
+    key: str | None
+
+
+class ItemPortion(Struct, frozen=True):
+    """Some items, encoded: those that come after `first` others."""
+
+    first: int
+    items: tuple[Value, ...]
+    is_last: bool
+
+
+class Join(Struct, frozen=True):
+    """A call of `map` whose items are all there, or that has ended."""
+
+    promise: Promise
+    items: int | None
+    earlier: tuple[str, ...] = ()
+    """Joins of the same call in tries that have failed, the latest first."""
+
+
+class MapCall:
+    """One call: what is mapped, and how failures of items are told."""
+
+    def __init__(self, attempt: Attempt, task: object, on_error: str, limit: object) -> None:
+        if on_error not in ON_ERROR:
+            raise UsageError(f'map: on_error is "raise" or "collect", not {on_error!r}')
+        self._limit = None if limit is None else whole_number(limit, "map: limit", 1)
+        self._attempt = attempt
+        self._collects = on_error == "collect"
+        self._mapped: Mapped = attempt.loaded.mapped(task)
+
+    @property
+    def waiting(self) -> WaitingOn:
+        return WaitingOn("map", f"waiting for the items of {self._mapped.task_id}")
+
+    # --- making it -----------------------------------------------------------------------
+
+    async def begin(self, key: str, items: Iterable[Any]) -> Join:
+        """Make the join and its items, as far as an earlier run of the body has not."""
+        join_id, earlier, is_there = await self._find(key)
+        if is_there:
+            join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
+            if not join.promise.is_pending or join.items is not None:
+                return Join(join.promise, join.items, earlier)
+        found = None
+        try:
+            for portion in item_portions(items):
+                found = await self._add(join_id, earlier, portion)
+                if not found.promise.is_pending or found.items is not None:
+                    break
+        except BaseException:
+            if found is not None:
+                self.withdraw(join_id)
+            raise
+        assert found is not None  # there is always a last portion
+        return Join(found.promise, found.items, earlier)
+
+    async def _find(self, key: str) -> tuple[str, tuple[str, ...], bool]:
+        """The id of the join, those that failed before it, and whether it exists."""
+        earlier: tuple[str, ...] = ()
+        for number in count(1):
+            join_id = join_id_of(self._attempt.id, key, number)
+            found = await self._attempt.read(join_id) if self._attempt.try_number > 1 else None
+            if found is None:
+                return join_id, earlier, False
+            if not self._attempt.replay.must_be_repeated(found):
+                return join_id, earlier, True
+            earlier = (join_id, *earlier)
+        raise AssertionError  # the loop never ends
+
+    def _check_same(self, join: Promise) -> None:
+        found = Record("map", digest_of(mapped_by(join)))
+        now = Record("map", digest_of(self._mapped.name))
+        is_earlier = self._attempt.try_number > 1
+        self._attempt.replay.check(join.id, found, now, is_earlier=is_earlier)
+
+    async def _add(self, join_id: str, earlier: tuple[str, ...], portion: ItemPortion) -> JoinData:
+        command = AddItems(
+            id=self._attempt.id,
+            version=self._attempt.version,
+            join_id=join_id,
+            task=self._mapped.name,
+            items=portion.items,
+            first=portion.first,
+            is_last=portion.is_last,
+            param=self._mapped.param if portion.first == 0 else Value(),
+            collects=self._collects,
+            group=self._mapped.group,
+            limits=self._mapped.limits,
+            limit=self._limit,
+            priority=self._mapped.priority,
+            slots=self._mapped.slots,
+            earlier=earlier,
+        )
+        added = await self._attempt.add_items(command)
+        self._check_same(added.promise)
+        return added
+
+    def withdraw(self, join_id: str) -> None:
+        """The body has given it up. Not when the body is ended: a later run goes on with it."""
+        if not self._attempt.is_ending:
+            self._attempt.withdraw(join_id)
+
+    # --- its results ---------------------------------------------------------------------
+
+    async def results(self, join: Join, ended: Promise) -> list[Any]:
+        """In the order of the items; raises what ended the join, unless failures are collected."""
+        if ended.state != "resolved":
+            raise await self._failure(ended)
+        found = [self.result_of(number, each) async for number, each in self.items(join)]
+        told: Any = value_of(ended)
+        if len(found) != told["items"]:
+            missing = f"{len(found):,} of {told['items']:,} items are there"
+            raise UsageError(f"{ended.id}: {missing}; was the run pruned?")
+        return found
+
+    async def items(self, join: Join) -> AsyncIterator[tuple[int, Promise]]:
+        """Every item as it stands, with its number."""
+        first: int | None = 0
+        while first is not None:
+            query = ReadItems(id=join.promise.id, first=first, count=PAGE, earlier=join.earlier)
+            reply = await self._attempt.send(query)
+            if not isinstance(page := reply.data, PromisePage):
+                raise error_for(reply.status, f"the items of {query.id}: {reply.data}")
+            for number, promise in enumerate(page.promises, first):
+                yield number, promise
+            first = None if page.cursor is None else int(page.cursor)
+
+    def result_of(self, number: int, item: Promise) -> Any:
+        if item.state == "resolved":
+            return value_of(item)
+        if self._collects:
+            return failure_of(number, item)
+        raise failure_of(number, item)
+
+    async def _failure(self, ended: Promise) -> Exception:
+        """The failure of the item that ended the join, if one did."""
+        told = json_values.read_error(ended.value)
+        item_id = str(told.details.get("item") or "")
+        item = await self._attempt.read(item_id) if told.name == ITEM_FAILED and item_id else None
+        if item is not None and not item.is_pending:
+            return failure_of(int(item_id.rpartition(":")[2]), item)
+        try:
+            value_of(ended)
+        except Exception as error:  # noqa: BLE001 - what waiting for the join would raise
+            return error
+        raise AssertionError  # it was not resolved
+
+    # --- its items as they end -----------------------------------------------------------
+
+    async def ended_items(self, join: Join) -> "EndedItems":
+        found = EndedItems(self._attempt)
+        async for number, item in self.items(join):
+            found.add(number, item)
+        return found
+
+
+class EndedItems:
+    """Items of a join as they end, and futures that say when there are more."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._ended: list[tuple[int, Promise]] = []
+        self._unwatched: deque[tuple[int, str]] = deque()
+        self._watches: dict[int, PromiseWatch] = {}
+        self._more: asyncio.Future[None] | None = None
+
+    def add(self, number: int, item: Promise) -> None:
+        if item.is_pending:
+            self._unwatched.append((number, item.id))
+        else:
+            self._ended.append((number, item))
+
+    def take(self) -> list[tuple[int, Promise]]:
+        """Those that have ended since the last call, in the order in which they did."""
+        self._watch_more()
+        ended = sorted(self._ended, key=lambda each: (each[1].settled_at or 0, each[0]))
+        self._ended = []
+        return ended
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._ended or self._watches or self._unwatched)
+
+    def more(self) -> "asyncio.Future[None]":
+        """Done when `take` gives something."""
+        self._more = asyncio.get_running_loop().create_future()
+        if self._ended:
+            self._more.set_result(None)
+        return self._more
+
+    def stop(self) -> None:
+        for watch in self._watches.values():
+            watch.cancel()
+        self._watches.clear()
+
+    def _watch_more(self) -> None:
+        while self._unwatched and len(self._watches) < WATCHED:
+            number, item_id = self._unwatched.popleft()
+            watch = self._watches[number] = self._attempt.watch(item_id)
+            watch.add_done_callback(lambda _, number=number: self._heard(number))
+
+    def _heard(self, number: int) -> None:
+        watch = self._watches.pop(number, None)
+        if watch is None or watch.cancelled():
+            return
+        self._ended.append((number, settled_promise(watch.result(), watch.promise_id)))
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+
+def join_id_of(caller: str, key: str, number: int) -> str:
+    """A key may be any text; in an id, ':' and '/' have a meaning."""
+    again = "" if number == 1 else f"+{number}"
+    return f"{caller}:{MAP}{quote(key.removeprefix('map-'), safe='')}{again}"
+
+
+def checked_key(key: str | None) -> str | None:
+    return None if key is None else check_key(key, "key of map", MAX_KEY_BYTES)
+
+
+def item_portions(items: object) -> Iterator[ItemPortion]:
+    """All items, encoded, in portions of bounded size; the last one may be empty."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise UsageError(f"map: items must be a list or another iterable, got {items!r:.60}")
+    first, portion, size = 0, list[Value](), 0
+    for index, item in enumerate(cast("Iterable[object]", items)):
+        if portion and (len(portion) == ITEMS_PER_PORTION or size >= MAX_PORTION_CHARS):
+            yield ItemPortion(first, tuple(portion), is_last=False)
+            first, portion, size = index, [], 0
+        value = _encoded(index, item)
+        portion.append(value)
+        size += len(value.data or "")
+    yield ItemPortion(first, tuple(portion), is_last=True)
+
+
+def _encoded(index: int, item: object) -> Value:
+    try:
+        return json_values.to_value(item, f"item {index}")
+    except ContextError as error:
+        raise ContextError(f"map: {error}") from None
+
+
+def failure_of(number: int, item: Promise) -> ItemFailed:
+    if item.state == "rejected_timedout":
+        return ItemFailed(number, item.id, "TaskTimeout", "the run's deadline has passed")
+    told = json_values.read_error(item.value)
+    return ItemFailed(number, item.id, told.name, told.message, told.stack)
