@@ -1,4 +1,4 @@
--- oldest code: 23
+-- oldest code: 24
 -- Promises whose time is over in the same millisecond settle in the order of their ids, on every
 -- database, and are found in that order without sorting.
 DROP INDEX promises_timeout;
