@@ -103,7 +103,12 @@ SAMPLES: Final[dict[str, Callable[[str], Data]]] = {
     "layby.task.extend": lambda p: {"id": f"{p}x", "exitId": "e", "timeout": 1000},
     "layby.task.fail": lambda p: {"id": f"{p}x", "version": 1, "take": _take()},
     "layby.task.block": lambda p: {"id": f"{p}x", "version": 1, "code": "v1", "why": "new"},
-    "layby.task.limit": lambda p: {"id": f"{p}x", "version": 1, "limits": ["api"]},
+    "layby.task.limit": lambda p: {
+        "id": f"{p}x",
+        "version": 1,
+        "limits": ["api"],
+        "take": _take(),
+    },
     "layby.task.regain": lambda p: {"id": f"{p}x", "version": 1, "place": 1},
     "layby.limit.set": lambda p: {"name": f"{p}l", "concurrency": 2, "rate": "10/min"},
     "layby.limit.get": lambda p: {"name": f"{p}l"},
@@ -196,6 +201,7 @@ TAKING: Final = frozenset(
         "layby.task.finish",
         "layby.task.fail",
         "layby.task.defer",
+        "layby.task.limit",
         "layby.run.start",
     }
 )

@@ -56,7 +56,8 @@ def test_a_body_is_read_whole(pieces: tuple[bytes, ...]) -> None:
 @pytest.mark.parametrize("pieces", [(b"x" * 11,), (b"x" * 10, b"y"), (b"x" * 20, b"y" * 3)])
 def test_one_that_is_too_large_is_not(pieces: tuple[bytes, ...], headers: dict[str, str]) -> None:
     async def scene() -> None:
-        refused = await read(BodyReader(LIMIT), Sender(*pieces, headers=headers))
+        reader = BodyReader(LIMIT, setting="http.max_body")
+        refused = await read(reader, Sender(*pieces, headers=headers))
         assert isinstance(refused, Reply)
         assert refused.status == 413
         assert refused.data == (
