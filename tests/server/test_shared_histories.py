@@ -51,7 +51,7 @@ def test_no_word_is_lost_between_two_servers(servers: list[ServerProcess]) -> No
 @pytest.mark.parametrize(
     ("number", "seconds"),
     [
-        pytest.param(4, 20.0, marks=pytest.mark.shared),
+        pytest.param(4, 5.0, marks=pytest.mark.shared),
         pytest.param(4, MINUTES_S, marks=pytest.mark.slow),
     ],
 )
