@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from layby.triggers.built_in import BUILT_IN
+from layby.triggers.registry import REGISTRY
 from tests.helpers.child_processes import left_behind
 from tests.helpers.places import ALL_ON_POSTGRES, is_virtual, on_postgres
 from tests.helpers.postgres import remove_cluster
@@ -98,3 +100,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, told in report.user_properties:
             if name == "said":
                 terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {told}")
+
+
+@pytest.fixture(autouse=True)
+def _triggers_of_layby_alone() -> Iterator[None]:
+    """The registry is the process's: no test sees a class that another one, or a module that was
+    only imported, has registered. With one a Runner has a trigger manager, which has a heartbeat.
+    """
+    before = dict(REGISTRY._classes)
+    REGISTRY._classes.clear()
+    REGISTRY._classes.update({each.kind(): each for each in BUILT_IN})
+    yield
+    REGISTRY._classes.clear()
+    REGISTRY._classes.update(before)

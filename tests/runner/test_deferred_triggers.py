@@ -39,14 +39,9 @@ class OnceAsked(triggers.PolledTrigger, frozen=True):
 
 @pytest.fixture(autouse=True)
 def _registered():
-    """The registry is the process's: what a test adds goes with it."""
     LOG.clear()
-    before = dict(REGISTRY._classes)
     REGISTRY.add(Ready)
     REGISTRY.add(OnceAsked)
-    yield
-    REGISTRY._classes.clear()
-    REGISTRY._classes.update(before)
 
 
 async def fetched(context: Any, handle: TaskHandle, event: Any, more: int = 0) -> None:
