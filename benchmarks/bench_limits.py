@@ -80,7 +80,8 @@ def limited_take_and_finish() -> Iterator[Result]:
         _sent(engine, SetLimit(name="api", concurrency=CONCURRENCY))
         free, limited = Stream(engine, "free", ()), Stream(engine, "limited", ("api",))
         for _ in range(50):
-            free.next(), limited.next()
+            free.next()
+            limited.next()
         pairs = [(free.next(), limited.next()) for _ in range(ROUNDS)]
         engine.stop()
     without, with_limit = (median(each) for each in zip(*pairs, strict=True))

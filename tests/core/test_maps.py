@@ -27,7 +27,7 @@ def add(count: int = 2, first: int = 0, *, is_last: bool = True, **options) -> c
 
 def begun(world: World, timeout: int = 1_000_000, **after: str) -> None:
     """The caller runs."""
-    world.ok(r.run(timeout=timeout, **({"a": ""} | after)))
+    world.ok(r.dag({"a": ""} | after, timeout=timeout))
     world.ok(r.take(1))
 
 

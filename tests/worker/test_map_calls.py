@@ -106,7 +106,8 @@ async def optional(context, item=None):
 
 async def result_of(body: Any, context: dict[str, Any] | None = None, **options: Any) -> Any:
     """What a run of this one body returns."""
-    async with Runner("memory:", **({"slots": 2} | options)) as runner:
+    options.setdefault("slots", 2)
+    async with Runner("memory:", **options) as runner:
         run = await runner.start(flow_of(task(id="t")(body)), context, run_id="r")
         found = (await run.result()).result("t")
         await settled_down()
@@ -543,7 +544,8 @@ async def test_a_crash_while_items_are_added(tmp_path):
 
     flow = flow_of(task(id="t")(body))
     async with crashing(file, slots=1) as runner:
-        send, portions_sent = runner.client.send, []
+        client: Any = runner.client
+        send, portions_sent = client.send, []
 
         async def never_sends_the_second_portion(request):
             if isinstance(request, AddItems):
@@ -552,7 +554,7 @@ async def test_a_crash_while_items_are_added(tmp_path):
                     await asyncio.Event().wait()
             return await send(request)
 
-        runner.client.send = never_sends_the_second_portion
+        client.send = never_sends_the_second_portion
         await runner.start(flow, run_id="r")
         await until(lambda: len(portions_sent) == 2)
     async with Runner(file, slots=4) as runner:

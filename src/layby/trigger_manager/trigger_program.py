@@ -16,7 +16,7 @@ from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
 from layby.core.resumption import CANCELS
 from layby.errors import ContextError, LaybyError, TriggerError, UsageError
-from layby.program import Failure, LoadedTask, Mode, UnfitCode, Verdict
+from layby.program import Failure, LoadedTask, Mapped, Mode, UnfitCode, Verdict
 from layby.trigger_manager.access_checks import AccessChecks
 from layby.trigger_manager.shared_polls import SharedPolls
 from layby.trigger_manager.trigger_origin import current_origin
@@ -174,6 +174,10 @@ class LoadedTriggerCode:
 
     def carried(self) -> Raw:
         """A trigger does not defer."""
+        raise NotImplementedError
+
+    def mapped(self, task: object) -> Mapped:
+        """Nor does it map."""
         raise NotImplementedError
 
     def callback(self, error: BaseException | None) -> None:
