@@ -5,6 +5,7 @@ everything) the races below fail; so they show that the locks do the work.
 """
 
 import random
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -139,6 +140,26 @@ def test_two_tasks_are_born_into_one_branch(beside) -> None:
             [],
             ["t"],
         ]
+
+
+def test_a_run_is_born_between_a_look_at_it_and_the_look_at_the_queue() -> None:
+    """Who finds its task in the queue finds its root as well: both were born together."""
+    with sharing() as shared:
+        one, two = shared.engines
+        locked: Any = cast("Any", one._store)._locked
+        ready = locked.ready
+
+        def born_meanwhile(seen: Any, at: Any, *more: Any) -> Any:
+            locked.ready = ready
+            told(two, r.run(a=""))
+            in_the_same_millisecond = at | {"now": at["now"] + 60_000}
+            return ready(seen, in_the_same_millisecond, *more)
+
+        locked.ready = born_meanwhile
+        told(two, r.run("run/0", a=""))
+        found = one.call(r.run(with_take=r.take(2, ttl=10**9), a=""))
+        assert (found.status, found.data.created) == (200, False)
+        shared.check()
 
 
 def test_siblings_that_end_at_once_count_each_other() -> None:

@@ -7,7 +7,8 @@ another process, so nobody waits in a circle; the hop, the queue and the lanes t
 
 - One statement locks; what belongs to the locked rows (waits, listeners) is read by a *later* one,
   because a statement that has waited sees only the locked rows themselves as they are now.
-- An id that exists but was not locked has just been born: the batch is replayed. So it is when
+- An id that exists but was not locked has just been born: the batch is replayed, also if that is
+  found out by a later statement (it stands in the queue, or waits). So it is when
   what was listed before the locks (a branch, the leases of a pid) has more in it after them.
 - What is not born yet cannot be locked. So two batches that both read a branch and add to it would
   not see each other's promises: they lock the branch itself, by its name.
@@ -66,6 +67,8 @@ class LockedRows:
 
     def begin(self) -> None:
         self._ids: set[str] = set()
+        self._absent: set[str] = set()
+        """What was asked for and is not there: whatever is decided counts on that."""
         self._pids: set[str] = set()
         self._holders: set[HeldKey] = set()
         self._schedules: set[str] = set()
@@ -113,6 +116,7 @@ class LockedRows:
         self._ids |= {promise.id for promise, _ in pairs}
         if may_wait and not self._ids.issuperset(existing):
             raise StoreConflict("a promise was born meanwhile")
+        self._absent = {*ids, *also} - self._ids if may_wait else set()
         if any(_has_more(now, then) for now, (_, then) in zip(listed, lists, strict=True)):
             raise StoreConflict("a list has grown meanwhile")
         if not self._ids.issuperset({*existing}.intersection(beside)):
@@ -129,7 +133,7 @@ class LockedRows:
         pairs: list[Pair] = self._session.read(text, PAIRS, packed(sorted(hop)))
         if len(pairs) < len(hop):
             raise StoreConflict("a task that waits was locked", ids={*awaiters, *also})
-        self._ids |= hop
+        self._add(pairs)
         return pairs
 
     def triggers(
@@ -147,7 +151,7 @@ class LockedRows:
         found = {promise.id for promise, _ in pairs}
         if not found.issuperset(existing):
             raise StoreConflict("a trigger was locked", ids=ids)
-        self._ids |= found
+        self._add(pairs)
         return pairs, waits, listeners
 
     def limits(self, names: Collection[str], *, may_wait: bool = True) -> list[Limit]:
@@ -169,7 +173,7 @@ class LockedRows:
         """Those of the tasks that are free; never waits itself."""
         text = f"{self._sql.pairs} ORDER BY id {FREE}"
         pairs: list[Pair] = self._session.read(text, PAIRS, packed(sorted(ids)))
-        self._ids |= {promise.id for promise, _ in pairs}
+        self._add(pairs)
         return pairs
 
     def without_locks(self, ids: Collection[str]) -> set[str]:
@@ -183,7 +187,7 @@ class LockedRows:
             (self._existing, TEXTS, (texts,)),
         ]
         pairs, existing = self._session.read_together(readings)
-        self._ids |= {promise.id for promise, _ in pairs}
+        self._add(pairs)
         return pairs, set(existing)
 
     def ready(
@@ -232,7 +236,7 @@ class LockedRows:
         if not seen.entries or not wanted:
             return Queue(seen.entries[:1], is_contended=False), []
         pairs = list(self._lock_in_turn(kind, seen, look, wanted))
-        self._ids |= {promise.id for promise, _ in pairs}
+        self._add(pairs)
         locked = sorted(entry_of(task) for _, task in pairs if task is not None and task.is_ready)
         if len(locked) < wanted:
             is_contended = len(locked) < len(seen.entries)
@@ -253,6 +257,13 @@ class LockedRows:
         self._pids |= pids if may_wait else {each.pid for each in found}
         self._holders |= {(each.pid, each.incarnation) for each in found}
         return found
+
+    def _add(self, pairs: Sequence[Pair]) -> None:
+        """They are locked as well."""
+        ids = {promise.id for promise, _ in pairs}
+        if not ids.isdisjoint(self._absent):
+            raise StoreConflict("a promise was born meanwhile")
+        self._ids |= ids
 
     # --- save ----------------------------------------------------------------------------
 
