@@ -5,9 +5,10 @@ from msgspec.structs import replace
 
 from layby.cli import tree
 from layby.core.children import Caller
-from layby.core.commands import AnnotateTask, Command, Take
+from layby.core.commands import AddItems, AnnotateTask, Command, Take
 from layby.core.model import NEVER
 from layby.core.waits import WaitingOn
+from layby.wire import json_values
 from layby.workflow.plan import plan
 from layby.workflow.task import task
 from layby.workflow.workflow import Workflow
@@ -119,3 +120,27 @@ def test_a_child_that_nobody_has_the_code_for(desk: Desk):
     start = replace(plan(other, "c", {}, "default", NEVER), caller=Caller("run/p:ship", 1))
     desk.do(started("p"), TAKE, start, parked("run/p:ship", "run/c"))
     assert "packing" in typed("why", "p").out
+
+
+def test_a_map_is_drawn_below_its_caller_and_its_items_on_request(desk: Desk):
+    """One line for all of them, and a line each with --all."""
+    join = "run/p:ship:map/1"
+    items = tuple(json_values.to_value(number) for number in range(3))
+    param = json_values.to_value({"task": "shop:pack"})
+    add = AddItems(
+        id="run/p:ship",
+        version=1,
+        join_id=join,
+        task="shop:pack",
+        items=items,
+        is_last=True,
+        param=param,
+    )
+    desk.do(started("p"), TAKE, add)
+    assert [name for _, name in names_in(typed("tree", "p").lines)] == [
+        "run/p",
+        "ship",
+        "ship:map/1",
+    ]
+    everything = [name for _, name in names_in(typed("tree", "p", "--all").lines)]
+    assert everything[3:] == [f"ship:map/1:{index}" for index in range(3)]

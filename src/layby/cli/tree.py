@@ -281,7 +281,7 @@ def _map_branches(
     known = ChainMap(found, dict(tasks))
     for promise, task in rows:
         above = known.get(promise.id.rpartition(":")[0])
-        if task is None or above is None or promise.id in tasks:
+        if task is None or above is None or not (task.is_join or is_below_join(promise.id)):
             continue
         if task.is_join:
             told = f"{mapped_name(promise)} {TIMES} {_counted(task, counts.get(promise.id))}"
