@@ -18,7 +18,7 @@ from layby import (
     WorkflowError,
     task,
 )
-from layby.core.commands import AddItems, CancelPromise
+from layby.core.commands import AddItems, CancelPromise, WatchPromise
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
 from layby.testing import current_clock, virtual_test
@@ -206,8 +206,8 @@ def test_a_plain_def_may_stop_reading():
         async with Runner("memory:", slots=2) as runner:
             run = await runner.start(flow_of(task(id="t")(body)), run_id="r")
             assert (await run.result()).result("t") == 0
-            await until(lambda: promises(runner)["run/r:t:map/key.b:1"].state != "pending")
-            assert promises(runner)["run/r:t:map/key.b:1"].state == "rejected_canceled"
+            watched: Any = await runner.client.send(WatchPromise(id="run/r:t:map/key.b:1"))
+            assert watched.data.promise.state == "rejected_canceled"
 
     asyncio.run(scene())
 
