@@ -54,8 +54,8 @@ topology: $(READY) ## Servers, workers, a balancer and PostgreSQL on this machin
 test-slow: $(READY) ## Run the tests marked slow
 	$(BIN)/pytest -n $(WORKERS) -m slow --hypothesis-profile=deep $(ARGS)
 
-test-shared: $(READY) ## Run the tests of several servers on one PostgreSQL that take a while
-	$(BIN)/pytest -n $(WORKERS) -m shared tests/deploy tests/server tests/cli $(ARGS)
+test-shared: $(READY) ## Run the tests of several servers, or of many kills, that take a while
+	$(BIN)/pytest -n $(WORKERS) -m shared tests/deploy tests/server tests/cli tests/runner $(ARGS)
 
 # Every test here runs on PostgreSQL instead of files and memory (tests/helpers/places.py), but for
 # those that need no store at all.

@@ -16,7 +16,7 @@ from tests.helpers.postgres import remove_cluster
 from tests.helpers.worlds import BACKENDS, World
 
 # No deadline anywhere: how long an example took says more about the machine than the code.
-settings.register_profile("quick", deadline=None, max_examples=60)
+settings.register_profile("quick", deadline=None, max_examples=40)
 
 # Landing must not depend on luck, so CI draws the same examples every time; chance does its
 # work at our desks (quick) and in the long run (deep). A failure prints how to repeat it.

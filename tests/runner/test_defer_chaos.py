@@ -81,7 +81,7 @@ def defer_cluster(folder: Path) -> Iterator[DeferCluster]:
 @pytest.mark.parametrize(
     ("seed", "runs", "kills"),
     [
-        (1, 50, 5),
+        pytest.param(1, 50, 5, marks=pytest.mark.shared),
         *[pytest.param(seed, 250, 30, marks=pytest.mark.slow) for seed in range(2, 5)],
     ],
 )
