@@ -283,6 +283,8 @@ def _map_branches(
         above = known.get(promise.id.rpartition(":")[0])
         if task is None or above is None or not (task.is_join or is_below_join(promise.id)):
             continue
+        if not task.is_join and not is_below_join(promise.id):
+            continue  # a later life, whose id extends that of the first: it is drawn by itself
         if task.is_join:
             told = f"{mapped_name(promise)} {TIMES} {_counted(task, counts.get(promise.id))}"
             branch = Branch(promise.id, _join_state(promise.at(now)), told)
