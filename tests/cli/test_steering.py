@@ -273,5 +273,6 @@ def test_the_items_of_a_map_are_counted(desk: Desk):
     lines = typed("halt", "o").lines
     assert lines[-1] == "o:first:map/1: 3 items are halted"
     assert not any("map/1:" in line for line in lines[:-1])
+    assert "first:map/1  Halted  " in typed("tree", "o").out
     assert typed("continue", "o").lines[-1] == "o:first:map/1: 3 items are continued"
     assert typed("halt", "o:first:map/1:2").lines == ["o:first:map/1:2 is halted"]

@@ -287,7 +287,7 @@ def _map_branches(
             continue  # a later life, whose id extends that of the first: it is drawn by itself
         if task.is_join:
             told = f"{mapped_name(promise)} {TIMES} {_counted(task, counts.get(promise.id))}"
-            branch = Branch(promise.id, _join_state(promise.at(now)), told)
+            branch = Branch(promise.id, _join_state(promise.at(now), task), told)
         else:
             execution = task_execution(NodeRow(promise, task), now)
             told = _says(execution) or _value(promise)
@@ -298,8 +298,8 @@ def _map_branches(
     return found
 
 
-def _join_state(promise: Promise) -> str:
-    return JOIN_STATES[promise.state]
+def _join_state(promise: Promise, task: Task) -> str:
+    return "Halted" if task.state == "halted" else JOIN_STATES[promise.state]
 
 
 def _counted(join: Task, counts: ItemCounts | None) -> str:
