@@ -166,14 +166,21 @@ class FamilyTree:
 
 
 def _callers(child: ChildState, run_id: str, found: Mapping[str, Branch]) -> list[Branch]:
-    """The task that started it, in each life that it ran in since; else the run itself."""
-    ids = {
-        node.life: branch
-        for key, branch in found.items()
-        if (node := plan.parse_node_id(key)) is not None
-        if node.task_id == child.task and node.life >= child.life
-    }
-    return list(ids.values()) or [found[plan.root_id(run_id)]]
+    """The task that started it, in each life that it ran in since; for an item that is not drawn,
+    its map; else the run itself.
+    """
+    caller = child.task
+    while caller:
+        ids = {
+            node.life: branch
+            for key, branch in found.items()
+            if (node := plan.parse_node_id(key)) is not None
+            if node.task_id == caller and node.life >= child.life
+        }
+        if ids:
+            return list(ids.values())
+        caller = caller.rpartition(":")[0]
+    return [found[plan.root_id(run_id)]]
 
 
 # --- a run -------------------------------------------------------------------------------
