@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from layby.cli import tree
 from layby.core.children import Caller
-from layby.core.commands import AddItems, AnnotateTask, Command, Take
+from layby.core.commands import AddItems, AnnotateTask, Command, Take, Value
 from layby.core.model import NEVER
 from layby.core.waits import WaitingOn
 from layby.wire import json_values
@@ -73,6 +73,22 @@ def test_a_child_is_drawn_below_the_task_that_started_it(family: Desk):
         (3, "ship"),
     ]
     assert next(each for each in lines if "run/d" in each).endswith("order; detached")
+
+
+def test_a_child_of_an_item_is_drawn_below_its_map(desk: Desk):
+    """Items are drawn only if that is asked for; their children are not the run's own."""
+    join = "run/p:ship:map/1"
+    add = AddItems(
+        id="run/p:ship", version=1, join_id=join, task="m:f", items=(Value(data="1"),), is_last=True
+    )
+    desk.do(started("p"), TAKE, add, TAKE, started("c", Caller(f"{join}:0", 1)))
+    assert names_in(typed("tree", "p").lines)[:4] == [
+        (0, "run/p"),
+        (1, "ship"),
+        (2, "ship:map/1"),
+        (3, "run/c"),
+    ]
+    assert (4, "run/c") in names_in(typed("tree", "p", "--all").lines)
 
 
 def test_a_child_says_whose_it_is(family: Desk):

@@ -99,6 +99,14 @@ def test_the_tree_shows_all_lives(desk: Desk):
     assert typed("tree", "o:second", "--json").json["tree"]["id"] == "run/o:life/2:second"
 
 
+def test_the_tree_draws_each_life_once(desk: Desk):
+    """The id of a later life extends that of the first, but it is not something below it."""
+    failed(desk)
+    typed("rerun", "o", "--from", "first")
+    lines = [line.strip("│├└─ ").split("  ")[0] for line in typed("tree", "o").lines]
+    assert lines == ["run/o", "life 1", "first", "second", "life 2", "first", "second"]
+
+
 def test_what_waits_for_its_old_body_says_so(desk: Desk):
     """It depends on no task, so it does not wait for one."""
     take = r.take(1, names=("order", "order/first"), group="default")

@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from layby.core.commands import AnnotateTask, BlockTask, EnsurePromise, PinRun
+from layby.core.commands import AddItems, AnnotateTask, BlockTask, EnsurePromise, PinRun, Value
 from layby.workflow.history import History, Try
 from tests.cli.test_runs import start
 from tests.cli.test_waiting import take
@@ -262,3 +262,17 @@ def test_why_it_is_blocked_is_known_after_a_halt_too(desk: Desk):
     typed("continue", "o-7:first")
     told = typed("why", "o-7").out
     assert "is blocked until a worker with other code than 'v2' takes it: sleep(90) is new" in told
+
+
+def test_the_items_of_a_map_are_counted(desk: Desk):
+    """They may be thousands: one line for all of them."""
+    taken = r.take(1, names=("order", "order/first"), group="default")
+    caller = {"id": "run/o:first", "version": 1, "join_id": "run/o:first:map/1", "task": "m:f"}
+    add = AddItems(items=tuple(Value(data="1") for _ in range(3)), is_last=True, **caller)
+    desk.do(start("o"), taken, add)
+    lines = typed("halt", "o").lines
+    assert lines[-1] == "o:first:map/1: 3 items are halted"
+    assert not any("map/1:" in line for line in lines[:-1])
+    assert "first:map/1  Halted  " in typed("tree", "o").out
+    assert typed("continue", "o").lines[-1] == "o:first:map/1: 3 items are continued"
+    assert typed("halt", "o:first:map/1:2").lines == ["o:first:map/1:2 is halted"]

@@ -67,6 +67,17 @@ def test_items_are_tasks_below_their_join(world: World) -> None:
     world.check()
 
 
+def test_items_are_counted_by_how_they_are(world: World) -> None:
+    """Without what items have below them: another map has its own count."""
+    begun(world)
+    world.ok(add(3))
+    claim = world.ok(r.take(1)).claims[0]
+    world.ok(add(2, id=claim.task.id, version=claim.task.version, join_id=f"{item(0)}:map/1"))
+    counts = world.ok(q.CountItems(id=JOIN))
+    assert (counts.running, counts.ready, counts.done) == (1, 2, 0)
+    assert world.ok(q.CountItems(id=f"{item(0)}:map/1")).ready == 2
+
+
 def test_a_join_ends_when_all_items_have(world: World) -> None:
     """A tick settles it, and no take ever finds it."""
     begun(world)

@@ -132,6 +132,20 @@ def test_one_that_was_let_in_is_turned_back_when_its_permit_has_gone(world: Worl
     world.check()
 
 
+def test_one_that_is_turned_back_waits_since_it_was_ready(world: World) -> None:
+    """Being let in for a moment is not the end of its wait."""
+    define(world, concurrency=1)
+    world.ok(limited("run/f", "api"))
+    world.ok(limited("run/g", "api", name="g"))
+    since = world.task("run/g:a").waiting_since
+    assert taken(world) == ["run/f:a"]
+    for _ in range(3):
+        world.clock.advance(1_000)
+        assert taken(world, names=("g",)) == []
+        assert world.task("run/g:a").waiting_since == since
+    world.check()
+
+
 def test_nothing_is_taken_ahead_under_a_limit(world: World) -> None:
     define(world, concurrency=5)
     start(world, 3)
@@ -167,6 +181,19 @@ def test_a_task_waits_for_a_limit_that_nobody_has_defined(world: World) -> None:
     world.check()
     define(world, concurrency=1)
     assert taken(world) == ["run/00:a"]
+    world.check()
+
+
+def test_a_limit_that_nobody_has_defined_is_forgotten_with_the_last_that_waits(
+    world: World,
+) -> None:
+    start(world, 2)
+    world.ok(c.CancelPromise(id="run/00"))
+    world.tick()
+    assert standing(world).waiting == 1
+    world.ok(c.CancelPromise(id="run/01"))
+    world.tick()
+    assert world.send(GetLimit(name="api")).status == 404
     world.check()
 
 

@@ -181,6 +181,7 @@ async def test_what_a_function_says_is_checked() -> None:
         ({"rate": "10"}, "10/min"),
         ({"rate": "0/s"}, "10/min"),
         ({"rate": "10/fortnight"}, "10/min"),
+        ({"rate": 10}, "rate of limit 'api' 10 must be a string"),
         ({}, "limits nothing"),
         ({"concurrency": -1}, "concurrency"),
         ({"concurrency": 1, "burst": 2}, "burst needs a rate"),
@@ -192,6 +193,14 @@ def test_wrong_numbers_are_refused_with_what_to_write(given: dict[str, object], 
         pytest.raises((UsageError, ValueError), match=why),
     ):
         runner.limit("api", **given)  # type: ignore[arg-type]
+
+
+def test_a_name_that_is_not_text_is_refused() -> None:
+    with BlockingRunner("memory:", slots=1) as runner:
+        with pytest.raises(UsageError, match="name of a limit None must be a string"):
+            runner.limit(None, concurrency=1)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="name of a limit 7 must be a string"):
+            runner.delete_limit(7)  # type: ignore[arg-type]
 
 
 def test_a_wrong_limit_of_a_task_is_refused_where_it_is_made() -> None:

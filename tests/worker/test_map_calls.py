@@ -720,6 +720,42 @@ async def test_what_cannot_be_mapped_is_refused(mapped, items, options, error):
     assert not RAN
 
 
+@task(slots=6)
+async def huge(context, item):
+    RAN[item] += 1
+
+
+@task(slots=6, group="large")
+async def huge_elsewhere(context, item):
+    RAN[item] += 1
+
+
+@virtual_test
+async def test_items_that_need_more_slots_than_the_worker_has_are_refused():
+    """As their workflow would be, with both numbers; a group of larger workers may take them."""
+
+    async def body(context, handle):
+        try:
+            await handle.map(huge, [1])
+        except UsageError as refused:
+            return str(refused)
+
+    assert "task 'huge' needs 6 slots at once, but this worker has 2" in await result_of(body)
+    assert not RAN
+
+
+@virtual_test
+async def test_items_of_another_group_may_need_more_slots():
+    async def body(context, handle):
+        await handle.map(huge_elsewhere, [1])
+
+    async with Runner("memory:", slots=4) as runner:
+        run = await runner.start(flow_of(task(id="t")(body)), run_id="r")
+        await asyncio.sleep(1)
+        told = (await run.status()).tasks["t"]
+        assert told.maps[0].left == 1
+
+
 @virtual_test
 async def test_an_item_that_is_not_json_ends_what_was_begun():
     """Items of the portions before it may have run."""

@@ -1,6 +1,8 @@
 """`layby resolve|reject|cancel|halt|continue`: what a person does to runs, tasks and promises."""
 
 import getpass
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -28,6 +30,7 @@ from layby.core.replies import Reply, SettlementData
 from layby.errors import Conflict, NotFound
 from layby.wire import json_values
 from layby.workflow import plan
+from layby.workflow.mapped_tasks import parse_item_id
 from layby.workflow.reasons import not_halted, short_id
 
 
@@ -269,8 +272,20 @@ def _steer(
     if as_json:
         showing.print_json({told: done})
     else:
-        for each in done:
-            showing.print_line(f"{short_id(each)} is {told}")
+        for line in _told_lines(done, told):
+            showing.print_line(line)
+
+
+def _told_lines(done: Sequence[str], told: str) -> Iterator[str]:
+    """Of each, in order; the items of a map are counted, as they may be thousands."""
+    items = Counter(item.join_id for each in done if (item := parse_item_id(each)) is not None)
+    for each in done:
+        item = parse_item_id(each)
+        if item is None or items[item.join_id] == 1:
+            yield f"{short_id(each)} is {told}"
+    for join_id, count in items.items():
+        if count > 1:
+            yield f"{short_id(join_id)}: {count:,} items are {told}"
 
 
 def _expect_task(reply: Reply, asked: str, told: str) -> None:

@@ -166,14 +166,21 @@ class FamilyTree:
 
 
 def _callers(child: ChildState, run_id: str, found: Mapping[str, Branch]) -> list[Branch]:
-    """The task that started it, in each life that it ran in since; else the run itself."""
-    ids = {
-        node.life: branch
-        for key, branch in found.items()
-        if (node := plan.parse_node_id(key)) is not None
-        if node.task_id == child.task and node.life >= child.life
-    }
-    return list(ids.values()) or [found[plan.root_id(run_id)]]
+    """The task that started it, in each life that it ran in since; for an item that is not drawn,
+    its map; else the run itself.
+    """
+    caller = child.task
+    while caller:
+        ids = {
+            node.life: branch
+            for key, branch in found.items()
+            if (node := plan.parse_node_id(key)) is not None
+            if node.task_id == caller and node.life >= child.life
+        }
+        if ids:
+            return list(ids.values())
+        caller = caller.rpartition(":")[0]
+    return [found[plan.root_id(run_id)]]
 
 
 # --- a run -------------------------------------------------------------------------------
@@ -283,9 +290,11 @@ def _map_branches(
         above = known.get(promise.id.rpartition(":")[0])
         if task is None or above is None or not (task.is_join or is_below_join(promise.id)):
             continue
+        if not task.is_join and not is_below_join(promise.id):
+            continue  # a later life, whose id extends that of the first: it is drawn by itself
         if task.is_join:
             told = f"{mapped_name(promise)} {TIMES} {_counted(task, counts.get(promise.id))}"
-            branch = Branch(promise.id, _join_state(promise.at(now)), told)
+            branch = Branch(promise.id, _join_state(promise.at(now), task), told)
         else:
             execution = task_execution(NodeRow(promise, task), now)
             told = _says(execution) or _value(promise)
@@ -296,8 +305,8 @@ def _map_branches(
     return found
 
 
-def _join_state(promise: Promise) -> str:
-    return JOIN_STATES[promise.state]
+def _join_state(promise: Promise, task: Task) -> str:
+    return "Halted" if task.state == "halted" else JOIN_STATES[promise.state]
 
 
 def _counted(join: Task, counts: ItemCounts | None) -> str:

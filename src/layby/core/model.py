@@ -346,7 +346,14 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         if before is None or before.waiting_since is None:
             return now
         is_same = (before.state, before.waiting_on) == (self.state, self.waiting_on)
-        return before.waiting_since if is_same else now
+        return before.waiting_since if is_same or self._is_in_same_line(before) else now
+
+    def _is_in_same_line(self, before: "Task") -> bool:
+        """Whether it has not begun, and has the place in the lane of a limit that it had: being
+        let in for a moment, or moved to the gate of another limit, does not begin a new wait.
+        """
+        is_pending = self.state == before.state == "pending"
+        return is_pending and self.gate_at is not None and self.gate_at == before.gate_at
 
     def acquired(
         self,

@@ -93,6 +93,15 @@ def moved(d: "Draft", before: Task | None, after: Task) -> None:
         d.regained.append(before.regain_id)
     for name in touched:
         let_in(d, name)
+    left = _left_gate(before, after)
+    if left is not None and d.has_limit(left) and d.rule(left) is None:
+        d.put_limit(d.limit(left).due_at(d.now))  # was it the last that kept the row? A tick looks
+
+
+def _left_gate(before: Task | None, after: Task) -> str | None:
+    """The gate it was behind, if it will not be let in by it."""
+    has_left = after.gate is None and not after.is_let_in
+    return before.gate if before is not None and has_left else None
 
 
 def _permits(task: Task | None) -> tuple[str, ...]:

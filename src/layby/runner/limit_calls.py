@@ -9,6 +9,7 @@ from layby.core.replies import LimitPage, LimitStanding, Reply
 from layby.errors import error_for
 from layby.wire.durations import whole_number
 from layby.workflow.limit_reasons import how_to_define
+from layby.workflow.names import check_text
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +17,10 @@ logger = logging.getLogger(__name__)
 def wanted_limit(
     name: str, concurrency: int | None, rate: str | None, burst: int, *, count_parked: bool
 ) -> SetLimit:
-    """Numbers are checked here; what they mean, where the limit is kept."""
+    """Types are checked here; what they mean, where the limit is kept."""
+    check_text(name, "name of a limit")
+    if rate is not None:
+        check_text(rate, f"rate of limit '{name}'")
     if concurrency is not None:
         whole_number(concurrency, "concurrency", 0)
     whole_number(burst, "burst", 1)
@@ -45,6 +49,7 @@ async def list_limits(client: Client) -> list[LimitStanding]:
 
 
 async def delete_limit(client: Client, name: str) -> None:
+    check_text(name, "name of a limit")
     _checked(await client.send(DeleteLimit(name=name)), name)
 
 

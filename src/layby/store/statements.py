@@ -185,7 +185,8 @@ class Statements:
         self.item_states = self._all(
             self.dialect.cells("state", "task_state", "task_sub_status", "found"),
             """(SELECT state, task_state, task_sub_status, count(*) AS found FROM promises
-                WHERE id > ? AND id < ? AND task_kind = 'node' AND substr(id, ?) NOT LIKE ?
+                WHERE id > ? AND id < ? AND task_kind = 'node'
+                    AND substr(id, CAST(? AS integer)) NOT LIKE ?
                 GROUP BY state, task_state, task_sub_status) AS counted""",
         )
         self.held_ids = self._ids("task_holder = ? AND task_pid = ?", "id")

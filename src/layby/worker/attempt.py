@@ -34,7 +34,7 @@ from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, JoinData, PromiseData, RegainData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import StoreError, UsageError, WireError, error_for
-from layby.program import LoadedTask
+from layby.program import LoadedTask, Mapped
 from layby.worker import tell
 from layby.worker.deferring import Deferral, Deferred
 from layby.worker.lineage import lineage_of
@@ -69,6 +69,8 @@ class AttemptHost(Protocol):
     def now(self) -> Millis: ...
 
     def why_not_park(self) -> str | None: ...
+
+    def slots_for(self, group: str | None) -> int | None: ...
 
     def may_lend(self) -> bool: ...
 
@@ -398,6 +400,16 @@ class Attempt:
     def new_wait(self, waiting: WaitingOn, poll: PollState | None) -> ShownWait:
         """A wait that begins now, as shown for a body without a slot."""
         return ShownWait(tell.begun(waiting, self.now()), "Deferred", poll)
+
+    def check_fits(self, mapped: Mapped) -> None:
+        """Refuse items that need more slots than this worker has, if it would take them."""
+        slots = self._host.slots_for(mapped.group)
+        if slots is not None and mapped.slots > slots:
+            raise UsageError(
+                f"map: task '{mapped.task_id}' needs {mapped.slots} slots at once, but this worker "
+                f"has {slots}: give the worker more slots, or the task fewer, or a group= of "
+                "workers that have enough"
+            )
 
     def park(self, shown: ShownWait) -> bool:
         """Write `Deferred` before the slot is released. False when the slot must be kept."""

@@ -91,6 +91,8 @@ class MapCall:
             join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
             if not join.promise.is_pending or join.items is not None:
                 return Join(join.promise, join.items, earlier)
+        else:
+            self._attempt.check_fits(self._mapped)
         found = None
         try:
             for portion in item_portions(items):

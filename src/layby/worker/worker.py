@@ -341,6 +341,10 @@ class Worker:
             self._emit_health("parked_limit", "max_parked is reached: waits keep their slots")
         return reason
 
+    def slots_for(self, group: str | None) -> int | None:
+        """How many it has for tasks of this group (None: its own); None if it takes none of it."""
+        return self.config.slots if group in (None, self.config.group) else None
+
     def may_lend(self) -> bool:
         return self.credit.lend(self.lease.elapsed())
 

@@ -15,12 +15,22 @@ def no_permit(gate: str, standing: LimitStanding | None, now: Millis) -> str:
         return sentence
     if standing.rule is None:
         return f"{sentence}, but limit '{gate}' is not defined: {how_to_define(gate)}"
-    if standing.concurrency is not None and standing.held >= standing.concurrency:
+    if _is_closed(standing):
+        return f"{sentence}, but its concurrency is 0"
+    if _is_full(standing):
         return f"{sentence} ({standing.held} of {standing.concurrency} held{_by(standing)})"
     if standing.next_at is not None:
         when = f"{ahead(standing.next_at, now)} ({moment(standing.next_at)}, {standing.rate})"
         return f"{sentence}: the next one may begin {when}"
-    return sentence
+    return f"{sentence}: those that came earlier are let in first, and no worker has taken them yet"
+
+
+def _is_closed(standing: LimitStanding) -> bool:
+    return standing.concurrency == 0 and standing.held == 0
+
+
+def _is_full(standing: LimitStanding) -> bool:
+    return standing.concurrency is not None and standing.held >= standing.concurrency
 
 
 def _by(standing: LimitStanding) -> str:
@@ -34,10 +44,15 @@ def how_to_define(name: str) -> str:
 
 
 def who_gives_permit(standing: LimitStanding | None) -> str:
-    if standing is not None and standing.rule is None:
+    if standing is None:
+        return "whoever holds a permit"
+    if standing.rule is None:
         return "whoever defines the limit"
-    is_paced = standing is not None and standing.next_at is not None
-    return "" if is_paced else "whoever holds a permit"
+    if _is_closed(standing):
+        return "whoever raises the limit"
+    if standing.next_at is not None:
+        return ""
+    return "whoever holds a permit" if _is_full(standing) else "a worker that takes those before it"
 
 
 def defining_command(name: str, standing: LimitStanding | None) -> str | None:
