@@ -288,7 +288,7 @@ def _map_branches(
     known = ChainMap(found, dict(tasks))
     for promise, task in rows:
         above = known.get(promise.id.rpartition(":")[0])
-        if task is None or above is None or not (task.is_join or is_below_join(promise.id)):
+        if task is None or above is None:
             continue
         if not task.is_join and not is_below_join(promise.id):
             continue  # a later life, whose id extends that of the first: it is drawn by itself
