@@ -157,7 +157,7 @@ def test_a_run_is_born_between_a_look_at_it_and_the_look_at_the_queue() -> None:
 
         locked.ready = born_meanwhile
         told(two, r.run("run/0", a=""))
-        found = one.call(r.run(with_take=r.take(2, ttl=10**9), a=""))
+        found: Any = one.call(r.run(with_take=r.take(2, ttl=10**9), a=""))
         assert (found.status, found.data.created) == (200, False)
         shared.check()
 
