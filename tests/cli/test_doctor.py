@@ -172,6 +172,10 @@ BREAKS = {
     "internal_is_plain": "UPDATE promises SET internal = 1 WHERE id = 'f1'",
     "what_was_read_is_there": "INSERT INTO waits VALUES ('gone', 'f1', 'read')",
     "child_is_there": "INSERT INTO waits VALUES ('p1', 'f1', 'child')",
+    "only_joins_have_items": "UPDATE promises SET task_items = 1 WHERE id = 'f2'",
+    "joins_end_in_time": (
+        "UPDATE promises SET task_kind = 'join', task_name = NULL WHERE id = 'run/r'"
+    ),
     "awaiter_is_alive": "INSERT INTO waits VALUES ('p1', 'p2', 'any')",
     "claim_only_while_acquired": "UPDATE promises SET task_pid = 'w' WHERE id = 'f2'",
     "halted_task_has_ttimeout": "UPDATE promises SET task_state = 'halted' WHERE id = 'f2'",
