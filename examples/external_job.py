@@ -11,6 +11,7 @@ import asyncio
 import json
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import Request, urlopen
@@ -106,9 +107,10 @@ class Service(BaseHTTPRequestHandler):
             self.answer({"state": "done" if time.time() >= float(done_at) else "running"})
 
     def answer(self, content: Any) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(content).encode())
+        with suppress(ConnectionError):  # a Runner that closes hangs up in the middle of a poll
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         """Quiet."""
