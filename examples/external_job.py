@@ -116,8 +116,12 @@ class Service(BaseHTTPRequestHandler):
         """Quiet."""
 
 
+class PatientServer(ThreadingHTTPServer):
+    request_queue_size = 64  # of connections that a busy machine has not looked at yet
+
+
 def serve() -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server = PatientServer(("127.0.0.1", 0), Service)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
