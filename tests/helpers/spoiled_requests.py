@@ -15,7 +15,7 @@ NASTY: tuple[Any, ...] = (
     *("", "x", "\0", "é", "x" * 1_025, "poll://any@g", "http://127.0.0.1:1", "resolved", "* * *"),
     *([], {}, [None], {"": ""}, {"resonate:target": "poll://uni@g"}, {"resonate:timer": "true"}),
 )
-IMPATIENT = sorted(set(SAMPLES) - {"layby.promise.watch"})
+IMPATIENT = sorted(set(SAMPLES) - {"layby.promise.watch", "layby.run.watch"})
 """Kinds that are answered at once."""
 
 
