@@ -108,7 +108,7 @@ lock-tool:
 	@$(LOCK_TOOL)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(LOCK_TOOL_VERSION)
 
 lock: lock-tool ## Renew the lock, and that of the container image (ARGS=--upgrade for the newest versions)
-	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --extra server --extra graph --extra postgres --group dev --universal --python-version 3.11 \
+	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --extra server --extra graph --extra postgres --extra watch --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-config \
 	  --custom-compile-command "make lock" --output-file $(LOCK) --quiet $(ARGS)
 	$(LOCK_TOOL)/bin/uv pip compile pyproject.toml --extra server --extra postgres --universal --python-version 3.11 \

@@ -18,6 +18,7 @@ import bench_deferring
 import bench_graph
 import bench_limits
 import bench_map
+import bench_parked
 import bench_postgres
 import bench_reads
 import bench_retention
@@ -37,7 +38,7 @@ PARTS: dict[int, tuple[Bench, ...]] = {
     1: bench_core.BENCHES,
     3: bench_worker.BENCHES,
     4: bench_server.BENCHES,
-    5: bench_slots.BENCHES,
+    5: (*bench_slots.BENCHES, *bench_parked.BENCHES),
     6: bench_graph.BENCHES,
     12: (*bench_reads.BENCHES, *bench_rude.BENCHES, *bench_retention.BENCHES),
     13: (*bench_postgres.BENCHES, *bench_suspended.BENCHES, *bench_shared.BENCHES),

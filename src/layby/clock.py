@@ -54,10 +54,14 @@ class StoreClock:
 
     def ahead(self) -> Millis:
         """How far store time is ahead of the wall; 0 when they agree."""
+        return self.now_and_ahead()[1]
+
+    def now_and_ahead(self) -> tuple[Millis, Millis]:
         with self._lock:
             wall = self._clock.now()
-            ahead = self._read(wall) // SLOWER - wall
-            return ahead if ahead > ALIKE_MS else 0
+            now = self._read(wall) // SLOWER
+        ahead = now - wall
+        return now, ahead if ahead > ALIKE_MS else 0
 
     def wall(self) -> Millis:
         return self._clock.now()

@@ -136,10 +136,14 @@ class LocalClient:
             self._loop.call_soon(self._notify_next)
 
     def _deliver(self, answers: Answers) -> None:
+        """To bodies that wait first: whoever has settled a promise is in no such hurry."""
+        others: list[tuple[Item, Answer]] = []
         for item, answer in answers:
             if isinstance(item.token, PromiseListener):
                 item.token.heard(answer)
-                continue
+            else:
+                others.append((item, answer))
+        for item, answer in others:
             future: asyncio.Future[Reply] = item.token
             if future.done():
                 self._hand_back(item.request, answer)

@@ -174,6 +174,11 @@ class LoadedTask(Protocol):
         self, error: BaseException, failures: int, *, may_retry: bool = True
     ) -> "Failure": ...
 
+    @property
+    def run_priority(self) -> int:
+        """Of its run: what the runs that it starts have, unless they are given another."""
+        ...
+
     def mapped(self, task: object) -> Mapped:
         """What has to be stored to run this task for items; raises if it cannot be mapped."""
         ...

@@ -1,8 +1,10 @@
 """What people see of deferred tasks, and how they end or prolong their waits."""
 
 import pytest
+from msgspec.structs import replace
 
-from layby.core.commands import HeartbeatWorker, PollReport, TriggerSpec
+from layby.core.commands import AnnotateTask, HeartbeatWorker, PollReport, TriggerSpec
+from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
 
@@ -72,19 +74,32 @@ def test_wake_ends_the_wait_with_a_value(desk: Desk):
     (claim,) = desk.do(r.take())[0].claims
     event = claim.resumed.event
     assert (event.state, event.by, event.reason) == ("resolved", "anna", "asked for")
-    typed("wake", "a:a").complains(1, "not deferred")
+    typed("wake", "a:a").complains(1, "does not wait")
 
 
 def test_a_run_is_enough_if_one_task_of_it_is_deferred(desk: Desk):
     desk.do(r.run(a="", b="", with_take=r.take()))
-    typed("wake", "a").complains(1, "no task of run 'a' is deferred: `layby why a` says")
-    typed("wake", "a:a").complains(1, "not deferred: `layby why a:a` says what it waits for")
+    typed("wake", "a").complains(
+        1, "no task of run 'a' waits in its body, or is deferred: `layby why a`"
+    )
+    typed("wake", "a:a").complains(1, "does not wait: `layby why a:a` says what holds it up")
     desk.do(r.defer(NODE, 1, r.trigger("Delay", ms=5_000)))
     assert typed("extend", "a", "--timeout", "1s").lines[0].startswith("a:a waits until ")
     desk.do(r.defer("run/a:b", 1, r.trigger("Delay", ms=5_000)))
-    typed("wake", "a").complains(1, "2 tasks of run 'a' are deferred: name one, such as a:a, a:b")
+    typed("wake", "a").complains(1, "2 tasks of run 'a' wait: name one, such as a:a, a:b")
     assert typed("wake", "a:b").lines == ["a:b goes on"]
     assert typed("wake", "a").lines == ["a:a goes on"]
+
+
+def test_a_body_that_waits_is_woken_and_given_more_time(desk: Desk):
+    record = f"{NODE}.w0.defer_until-1"
+    waiting = WaitingOn("condition", "waits", deadline=60_000, record_id=record).to_text()
+    parked = AnnotateTask(id=NODE, version=1, sub_status="Deferred", waiting_on=waiting)
+    desk.do(r.run(a="", with_take=r.take()), replace(parked, waits={record: 60_000}))
+    assert typed("extend", "a", "--timeout", "2h").lines[0].startswith("a:a waits until ")
+    assert typed("extend", "a:a", "--for-ever").lines == ["a:a waits without end"]
+    assert typed("wake", "a", "--by", "anna").lines == ["a:a goes on"]
+    assert typed("wake", "a").lines == ["a:a goes on"]  # and its worker is told again
 
 
 def test_why_says_what_the_last_poll_raised(desk: Desk):

@@ -27,6 +27,7 @@ class Heard:
         self.incarnation = "1"
         self.registrations = 0
         self.lost: list[tuple[str, int]] = []
+        self.told: list[Any] = []
         self.failure: Exception | None = None
         self.inbox = Inbox(
             stage.client.transport,
@@ -35,6 +36,7 @@ class Heard:
             "p",
             self._register,
             lambda task_id, version: self.lost.append((task_id, version)),
+            self.told.append,
         )
         stage.client.inbox = self.inbox
 

@@ -158,6 +158,18 @@ def test_cancelling_a_caller_that_is_deferred_until_its_child_ends(family: World
     assert states(family, "run/c") == ["rejected_canceled"]
 
 
+def test_a_caller_that_is_woken_keeps_its_child(family: World):
+    """It no longer waits for the child, which ends with it all the same."""
+    family.ok(child())
+    family.ok(r.defer("run/p:a", 1, r.trigger("PromiseSettled", id="run/c")))
+    family.ok(c.WakeTask(id="run/p:a", exit_id="x"))
+    assert notes(family)["run/c", "run/p:a"] == "child"
+    family.ok(r.take())
+    family.ok(c.CancelPromise(id="run/p:a"))
+    family.tick()
+    assert states(family, "run/c") == ["rejected_canceled"]
+
+
 def test_a_deferred_caller_goes_on_when_its_child_ends(family: World):
     family.ok(child())
     family.ok(r.defer("run/p:a", 1, r.trigger("PromiseSettled", id="run/c")))

@@ -7,7 +7,7 @@ import pytest
 
 from layby.core import commands as c
 from layby.core.model import NEVER
-from layby.core.resumption import TRIGGER_GROUP
+from layby.core.resumption import TRIGGER_GROUP, principal_of
 from layby.core.waits import shown_state
 from tests.helpers import requests as r
 from tests.helpers.worlds import World
@@ -67,6 +67,30 @@ def test_an_event_begins_a_new_try_with_its_payload(world: World) -> None:
     task = world.task(NODE)
     assert (task.state, task.version, task.tries, task.failures) == ("acquired", 2, 2, 0)
     assert world.promise(LATE).state == "rejected_canceled"
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_the_first_claim_after_it_is_told_whether_there_is_something_to_recall(
+    world: World, bare: bool
+) -> None:
+    """A later one is not: whoever had the task meanwhile may have kept something."""
+    deferred(world, r.trigger("Event", name="paid"), bare=bare)
+    world.ok(c.ResolvePromise(id="paid", value=PAID))
+    assert resumed(world).bare is bare
+    world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released(NODE, 2),)))
+    assert not resumed(world).bare
+
+
+def test_the_claim_brings_the_param_of_its_run_to_who_is_embedded(world: World) -> None:
+    """Who started the run has long forgotten it; who has just started it has not."""
+    embedded = r.take(embedded=True)
+    (claim,) = world.ok(r.run(a="", with_take=embedded)).taken.claims
+    assert claim.root_param is None
+    world.ok(r.defer(NODE, 1, r.trigger("Event", name="paid"), None, "go_on"))
+    world.ok(c.ResolvePromise(id="paid", value=PAID))
+    (claim,) = world.ok(embedded).claims
+    assert claim.root_param == world.promise("run/a").param
+    world.check()
 
 
 @pytest.mark.parametrize(
@@ -332,6 +356,14 @@ def test_people_wake_a_task_with_a_value(world: World, spec: c.TriggerSpec) -> N
     assert world.send(wake(exit_id="y")).status == 409
 
 
+def test_who_else_asks_in_the_same_batch_does_not_matter(world: World) -> None:
+    """A manager looks at the trigger just when somebody ends the wait for it."""
+    deferred(world, r.trigger("Poll"))
+    woken, _ = world.batch([(wake(), 0), (r.take_triggers(), 0)])
+    assert woken.data.task.state == "pending"
+    assert resumed(world).event.state == "resolved"
+
+
 def test_people_let_a_wait_fail(world: World) -> None:
     deferred(world, r.trigger("Poll"))
     world.ok(wake(state="rejected"))
@@ -481,3 +513,14 @@ def test_polls_travel_with_heartbeats(world: World) -> None:
     world.ok(c.Take(pid="m", incarnation="2", group=TRIGGER_GROUP, names=(), free=0))
     world.ok(c.HeartbeatWorker(pid="m", incarnation="2", polling={OWN: report}))
     assert world.task(OWN).waiting_on is None
+
+
+def test_for_whom_a_trigger_asks_stays_with_it_when_its_deadline_moves(world: World) -> None:
+    """Polls are shared by those for whom it is the same: the prefix of their token."""
+    world.ok(r.run(a="", with_take=r.take()))
+    command = r.defer(NODE, 1, r.trigger("Poll", url="u"), 5_000)
+    world.ok(msgspec.structs.replace(command, principal="mine/"))
+    assert principal_of(world.promise(OWN).tags) == "mine/"
+    world.ok(c.ExtendWait(id=NODE, exit_id="more", timeout=9_000))
+    assert principal_of(world.promise(f"{NODE}.defer.more").tags) == "mine/"
+    world.check()

@@ -223,7 +223,7 @@ BROKEN: dict[str, tuple[object, ...]] = {
         Limit("api"),
     ),
     "gates_are_of_limits   ": (promise("x"), task("x", state="halted", **IDLE, gate_at=0)),
-    "openings_are_counted": (Limit("api", opened='{"f":1}'),),
+    "openings_are_counted": (Limit("api", opened='{"f":[1]}'),),
     "openings_are_counted ": (
         promise("x"),
         task("x", name="f", limits='["api"]', gate_at=0),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from layby.core import commands as c
+from layby.core.limit import Limit, Opened
 from layby.core.limits import GetLimit
 from layby.core.queries import ExplainPromise
 from layby.core.waits import waiting_of
@@ -48,7 +49,7 @@ def test_a_take_is_handed_no_more_than_there_are_permits(world: World) -> None:
     assert taken(world) == []
     shown = standing(world)
     assert (shown.held, shown.waiting) == (2, 3)
-    assert list(shown.holders) == ["run/00:a", "run/01:a"]
+    assert shown.holders == ("run/00:a", "run/01:a")
     world.check()
 
 
@@ -132,6 +133,23 @@ def test_one_that_was_let_in_is_turned_back_when_its_permit_has_gone(world: Worl
     world.check()
 
 
+def test_one_that_was_turned_back_begins_before_those_that_are_let_in(world: World) -> None:
+    """The take that came across it did not come as far as the younger one."""
+    define(world, concurrency=2)
+    start(world, 1)
+    world.ok(r.run("run/plain", a=""))
+    world.clock.advance(1)
+    start(world, 1, first=1)
+    for name in ("run/g", "run/h"):
+        world.ok(limited(name, "api", name="g"))
+    assert taken(world, 2, names=("g",)) == ["run/g:a", "run/h:a"]
+    assert taken(world, 0) == []  # the first one is turned back
+    assert [world.task(f"run/0{at}:a").gate for at in (0, 1)] == ["api", None]
+    world.ok(r.finish("run/g:a", 1))
+    assert taken(world) == ["run/00:a", "run/plain:a"]
+    world.check()
+
+
 def test_one_that_is_turned_back_waits_since_it_was_ready(world: World) -> None:
     """Being let in for a moment is not the end of its wait."""
     define(world, concurrency=1)
@@ -207,6 +225,16 @@ def test_a_limit_that_is_deleted_lets_nobody_in(world: World) -> None:
     define(world, concurrency=2)
     assert taken(world) == ["run/01:a"]
     assert world.send(c.DeleteLimit(name="other")).status == 404
+
+
+def test_a_worker_without_a_free_slot_hears_of_whoever_may_begin(world: World) -> None:
+    """One that was let in under a limit that is gone since is turned back, and the next is told."""
+    define(world, concurrency=1)
+    start(world, 1)
+    world.ok(c.DeleteLimit(name="api"))
+    world.ok(r.run("run/z", a=""))
+    assert world.ok(r.take(0)).oldest_left == world.now
+    world.check()
 
 
 def test_many_more_permits_let_everybody_in_by_ticks(world: World) -> None:
@@ -482,3 +510,10 @@ def test_why_says_that_a_parked_body_waits_for_a_permit(world: World) -> None:
     waiting = waiting_of(about.promise, about.task, world.now)
     assert waiting is not None
     assert (waiting.form, waiting.kind) == ("parked", "limit")
+
+
+def test_what_an_earlier_layby_stored_of_those_let_in_is_read():
+    """It stored only how many there were."""
+    limit = Limit("api", opened='{"f/a":2}')
+    assert limit.opened_by_name == {"f/a": Opened(2)}
+    assert limit.opening("f/a", -1).opened_by_name == {"f/a": Opened(1)}

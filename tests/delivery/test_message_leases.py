@@ -50,6 +50,7 @@ class Listener:
     def __init__(self, server: Server, name: str, room: int = 1_000) -> None:
         self.group, self.id, self.room = "g", name, room
         self.heard = Seen()
+        self.promises: list[str] = []
         self._router = server.router
         server.router.connect(self)
 
@@ -58,6 +59,7 @@ class Listener:
         return len(self.heard) < self.room
 
     def receive(self, outgoing: Outgoing) -> None:
+        self.promises += [] if outgoing.promise is None else [outgoing.promise.state]
         self.heard.add((outgoing.message.id, outgoing.message.version))
 
     def decline(self, task_id: str, version: int) -> None:
@@ -140,3 +142,46 @@ async def test_what_is_taken_elsewhere_is_withdrawn() -> None:
         hand_backs.note_taken = lambda task_id, _: forgotten.add(task_id)
         await forgotten.until(1)
         assert list(b.router._assignments) == []
+
+
+@on_loop
+async def test_a_message_that_another_server_tells_of_costs_one_round_trip() -> None:
+    """It is leased, and what it is about is read, with one commit: somebody waits for it."""
+    async with two() as (a, b):
+        ear, trips = Listener(b, "ear"), Seen()
+        await a.ok(c.CreatePromise(id="p", timeout_at=NEVER))
+        await a.ok(c.RegisterListener(awaited="p", address="poll://uni@g/ear"))
+        counting_trips(b, trips)
+        await a.ok(c.SettlePromise(id="p", state="resolved"))
+        assert await ear.heard.until(1) == [("p", 0)]
+        assert ear.promises == ["resolved"]
+        assert (await trips.until(1))[-1] == 1
+
+
+@on_loop
+async def test_a_message_that_nobody_here_may_get_costs_nothing() -> None:
+    async with two() as (a, b):
+        trips = Seen()
+        counting_trips(b, trips)
+        await a.ok(called("t"))
+        assert (await trips.until(1))[-1] == 0
+
+
+def counting_trips(server: Server, trips: Seen) -> None:
+    """To the database, by what the server hears of messages."""
+    store, loop = cast("Any", server.engine._store), asyncio.get_running_loop()
+    run, hear, counted = store._session._run, server.engine.hear, 0
+
+    def running(statements: Any) -> Any:
+        nonlocal counted
+        counted += 1
+        return run(statements)
+
+    def hearing(announcement: Any) -> None:
+        before = counted
+        hear(announcement)
+        if announcement.messages:
+            loop.call_soon_threadsafe(trips.add, counted - before)
+
+    store._session._run = running
+    cast("Any", server.engine).hear = hearing

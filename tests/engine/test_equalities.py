@@ -24,8 +24,10 @@ from layby.core.commands import (
     Take,
 )
 from layby.core.footprint import Footprint
+from layby.core.joins import is_below_join
 from layby.core.model import Millis
 from layby.core.queries import Query, ResetDebug, SnapDebug
+from layby.core.replies import JoinData, Reply, TakeData
 from layby.core.rows import Rows
 from layby.core.settings import Settings
 from layby.core.state import State
@@ -121,9 +123,9 @@ def one_by_one(world: World, script: Script) -> tuple[Told, list[State]]:
         replies.append(kept(reply))
         if isinstance(request, ResetDebug):
             history.forget()
-        elif not isinstance(request, SnapDebug):
-            history.answered(shown_plainly(reply))
         states.append(world.dump())
+        if not isinstance(request, SnapDebug | ResetDebug):
+            history.answered(shown_plainly(whole(reply, states[-1])))
         history.observe(states[-1], now)
     return (replies, states[-1]), states
 
@@ -197,6 +199,15 @@ def without_notices(state: State) -> State:
     return replace(state, messages=told)
 
 
+def whole(reply: Answered, state: State) -> Answered:
+    """With what an answer leaves out on purpose: the param of a join."""
+    if not isinstance(reply.data, JoinData):
+        return reply
+    promise = reply.data.promise
+    full = replace(promise, param=state.promises[promise.id].param)
+    return Reply(reply.status, replace(reply.data, promise=full))
+
+
 def shown_plainly(reply: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(shown(reply, "c")))
 
@@ -268,8 +279,27 @@ def assert_same_in_batches(
 def assert_same(way: str, script: Script, got: Told, expected: Told) -> None:
     pairs = zip(script, got[0], expected[0], strict=True)
     for step, ((request, now), reply, wanted) in enumerate(pairs):
-        assert reply == wanted, f"{way}: step {step}: {request} at {now}"
+        is_same = reply == wanted
+        if not is_same and "postgres" in way:
+            is_same = is_same_but_for_left(reply, wanted)
+        assert is_same, f"{way}: step {step}: {request} at {now}"
     assert_same_state(way, got[1], expected[1])
+
+
+def is_same_but_for_left(reply: object, wanted: object) -> bool:
+    """Where rows are locked, one more is looked at than may be handed out. If that one leaves the
+    queue in the same batch, the answer does not know what is left, and says so (`again`).
+    """
+    return without_left(reply, if_again=True) == without_left(wanted, if_again=False)
+
+
+def without_left(reply: Any, *, if_again: bool) -> object:
+    status, data = reply
+    taken = getattr(data, "taken", data)
+    if not isinstance(taken, TakeData) or (if_again and not taken.again):
+        return reply
+    claims = TakeData(taken.claims)
+    return status, (claims if data is taken else replace(data, taken=claims))
 
 
 def assert_same_state(way: str, got: State, expected: State) -> None:
@@ -366,23 +396,42 @@ def test_long_strict_scripts_are_equal(seed: int) -> None:
 
 def test_scripts_have_children() -> None:
     """Runs that tasks start, also with another life, and that are cancelled with those tasks."""
-    rare = {"child", "child_any", "read", "any", "all", "end"}
-    modes: set[str] = set()
-    told: list[str] = []
+    ends = ("has ended", "which started it, was cancelled")
+    expected = {"child", "child_any", "read", "any", "all", "end", *ends}
+    seen: set[str] = set()
     with small("memory", SMALL) as world:
         for seed in range(400):
-            if seed >= 40 and modes >= rare:
+            if seen >= expected:
                 break
             world.reset()
             for request, now in seeded_run_script(seed, 120, early=seed % 2 == 0):
                 world.send(request, now)
-                modes |= {wait.mode for wait in world.dump().waits.values()}
+                seen |= {wait.mode for wait in world.dump().waits.values()}
             found = world.dump().promises.values()
             children = (each for each in found if '"layby:parent"' in each.tags)
-            told += [str(read_error(each.value)) for each in children if not each.is_pending]
-    assert modes >= rare
-    assert any("has ended" in each for each in told)
-    assert any("which started it, was cancelled" in each for each in told)
+            told = [str(read_error(each.value)) for each in children if not each.is_pending]
+            seen |= {end for end in ends if any(end in each for each in told)}
+    assert seen >= expected
+
+
+def test_scripts_have_maps() -> None:
+    """Calls that end in each way, items that have a permit, wait for one or are deferred."""
+    expected = {"resolved", "rejected", "rejected_canceled", "gated", "permitted", "deferred"}
+    seen: set[str] = set()
+    for seed in range(100):
+        if seen >= expected:
+            break
+        with small("memory", SMALL) as world:
+            for request, now in seeded_run_script(seed, 120, early=seed % 2 == 0):
+                world.send(request, now)
+                state = world.dump()
+                joins = (key for key, task in state.tasks.items() if task.is_join)
+                seen |= {state.promises[key].state for key in joins}
+                items = [each for each in state.tasks.values() if is_below_join(each.id)]
+                seen |= {"gated" for each in items if each.gate is not None}
+                seen |= {"permitted" for each in items if each.permits is not None}
+                seen |= {"deferred" for each in items if each.is_deferred}
+    assert seen >= expected
 
 
 def test_strict_scripts_get_somewhere() -> None:

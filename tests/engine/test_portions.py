@@ -1,6 +1,7 @@
 """What a batch may load: portions by the size of what is stored, in order, none forgotten."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import closing
 
 import psycopg
@@ -16,6 +17,7 @@ from layby.core.settings import Settings
 from layby.engine.calendar import next_after
 from layby.engine.engine import Engine
 from layby.engine.items import NOT_BEGUN, Allowance, Answer, Item
+from layby.engine.observer import Commit
 from layby.engine.portions import Portion, Scales
 from layby.errors import StoreBusy, StoreError
 from layby.store.api import Store, StoreConflict
@@ -220,3 +222,50 @@ def test_every_request_is_begun_or_put_off_once_and_in_order(asked, room, most):
         assert theirs[: len(first)] == first
         assert bool(first) == bool(theirs)
         assert allowance is not None or first == theirs
+
+
+def test_who_asks_for_nothing_heavy_comes_first_and_each_caller_stays_in_order(store):
+    filled(store)
+    asked = [("a", "small"), ("a", "large"), ("b", "small"), ("a", "none"), ("c", "none")]
+    batch = [
+        Item(GetPromise(id=name), ignore, None, None, caller, Allowance(10**9))
+        for caller, name in asked
+    ]
+    found = portions(store, batch, most=1_000)
+    assert [[item.caller for item in each.begun] for each in found] == [
+        ["b", "c"],
+        ["a", "a"],
+        ["a"],
+    ]
+    assert [item for each in found for item in each.begun if item.caller == "a"] == [
+        batch[0],
+        batch[1],
+        batch[3],
+    ]
+    assert [each.ends_heavily for each in found] == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["large", "small", "none"])
+def test_a_large_promise_is_read_beside_the_writer_and_answered_the_same(store, name):
+    filled(store)
+    seen: list[Command] = []
+
+    class Seeing:
+        def committed(self, commit: Commit) -> None:
+            seen.extend(command for command, _ in commit.commands)
+
+    engine = Engine(store, ManualClock(), observer=Seeing())
+    engine.start()
+    try:
+        expected = engine.call(GetPromise(id=name))
+        done: Future[Answer] = Future()
+        item = Item(
+            GetPromise(id=name),
+            lambda answers: done.set_result(answers[0][1]),
+            allowance=Allowance(10**9),
+        )
+        engine.submit([item])
+        assert done.result(10) == expected
+    finally:
+        engine.stop()
+    assert len(seen) == (1 if name == "large" else 2)

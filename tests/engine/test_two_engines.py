@@ -1,7 +1,6 @@
 """Two engines on one database: nothing is lost, whatever meets whatever.
 
-With the row locks taken away (`locked_rows.WAITING` and `FREE` empty, `LockedRows.check` passing
-everything) the races below fail; so they show that the locks do the work.
+With the row locks taken away the races below are lost: see `test_two_engines_unlocked`.
 """
 
 import random

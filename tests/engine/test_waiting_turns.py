@@ -43,6 +43,30 @@ def test_who_has_somebody_in_line_hears_of_what_is_left(world: World) -> None:
     assert world.task("run/a:a").state == "pending"
 
 
+def test_slots_are_not_kept_for_one_whose_permit_has_gone(world: World) -> None:
+    """It was let in and needs more slots than are free; then another one gets the last permit."""
+    world.ok(c.SetLimit(name="api", concurrency=1))
+    large = c.Node(id="a", name="f", slots=2, limits=("api",))
+    world.ok(c.StartRun(id="run/a", name="root", group="g", nodes=(large,)))
+    small = waiting(world, 1, slots=2)
+    world.clock.advance(1)
+    world.ok(r.run("run/b", a=""))
+    assert not small.done()
+    other = c.Node(id="a", name="h", limits=("api",))
+    world.ok(c.StartRun(id="run/c", name="root", group="g", nodes=(other,)))
+    assert len(world.ok(r.take(1, pid="q", names=("h",))).claims) == 1
+    assert claimed(small) == ["run/b:a"]
+
+
+def test_a_take_that_waits_is_no_sign_of_life(world: World) -> None:
+    """Its process may have died meanwhile, or hang: only what it sends renews its lease."""
+    take = waiting(world, 1, ttl=1_000)
+    world.clock.advance(900)
+    world.ok(r.run(a=""))
+    assert claimed(take) == ["run/a:a"]
+    assert world.dump().holders["p", "1"].expires_at == 1_000
+
+
 def test_without_anybody_in_line_a_full_worker_sleeps_on(world: World) -> None:
     full = waiting(world)
     world.ok(r.run(a=""))

@@ -117,7 +117,6 @@ def test_an_order_that_is_done_is_not_submitted_again(tmp_path):
     assert not any("submitted as" in line for line in second)
 
 
-@pytest.mark.postgres
 def test_orders_that_were_killed_while_they_waited_go_on(tmp_path):
     """After kill -9 the next process waits on: nothing is submitted twice, all is packed."""
     example = ROOT / "examples" / "order_pipeline.py"

@@ -38,6 +38,18 @@ class Stream:
             assert self._has_grown.wait_for(lambda: len(self.heard) >= count, seconds), self.heard
             return self.heard
 
+    def until_settled(self, promise_id: str) -> None:
+        """Until it has told that this promise is settled."""
+        with self._has_grown:
+            assert self._has_grown.wait_for(lambda: promise_id in self._settled, PATIENCE_S), (
+                promise_id,
+                self.heard,
+            )
+
+    @property
+    def _settled(self) -> set[str]:
+        return {each["data"]["promise"]["id"] for each in self.heard if each["kind"] == "unblock"}
+
     @property
     def tasks(self) -> list[str]:
         """Without the group."""

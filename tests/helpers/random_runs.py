@@ -50,6 +50,7 @@ _STRICT_TAGS: tuple[c.Tags, ...] = ({}, {}, {"resonate:external": "true"}, *_TAG
 _SHARED_KINDS = (
     *("start",) * 5,
     *("rerun",) * 2,
+    *("map",) * 4,
     *("take",) * 8,
     *("finish",) * 9,
     *("fail",) * 3,
@@ -174,6 +175,25 @@ class _Writer:
 
     def _timeout(self) -> int:
         return self.now + self._pick((10_000_000, 10_000_000, 400_000, 20_000, 1_000))
+
+    def _map(self) -> c.AddItems:
+        """Portions come twice, too early or too late; some calls have failed before."""
+        caller = self._task_in("acquired")
+        first = self._pick((0, 0, 0, 2))
+        items = tuple(self._pick(_VALUES) for _ in range(self._pick((0, 1, 2, 3))))
+        return c.AddItems(
+            id=caller,
+            version=self._version(caller),
+            join_id=f"{caller}:map/{self._pick((1, 1, 2))}",
+            task="m:f",
+            items=items,
+            first=first,
+            is_last=self._chance(2),
+            param=self._pick(_VALUES),
+            collects=self._chance(3),
+            earlier=(f"{caller}:map/1",) if self._chance(4) else (),
+            limit=self._pick((None, None, 1, 2)),
+        )
 
     def _maybe_take(self) -> c.Take | None:
         return self._take() if self._chance(2) else None

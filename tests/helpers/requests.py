@@ -133,9 +133,11 @@ def defer(
     spec: c.TriggerSpec,
     timeout: int | None = None,
     resume: str | None = None,
+    *,
+    bare: bool = False,
     **kwargs: Any,
 ) -> c.DeferTask:
-    named = c.ResumeSpec(resume, Raw(json.encode(kwargs)))
+    named = c.ResumeSpec(resume, Raw(json.encode(kwargs)), bare=bare)
     return c.DeferTask(id=task_id, version=version, trigger=spec, resume=named, timeout=timeout)
 
 

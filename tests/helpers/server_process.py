@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,7 +23,15 @@ SERVES = re.compile(r"layby serves .* at http://(?:127\.0\.0\.1|localhost):(\d+)
 class ServerProcess:
     """Can be killed and started again, on the same file and port. What it says is kept."""
 
-    def __init__(self, folder: Path, *flags: str, db: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        db: str | None = None,
+        program: Sequence[str] = ("-m", "layby.cli"),
+    ) -> None:
+        """`program`: what Python runs; it may be another than ours."""
+        self._program = program
         self.file = folder / "server.db"
         self._db = db or address_of(self.file)
         self.port = 0
@@ -42,7 +50,7 @@ class ServerProcess:
     def start(self) -> None:
         place = ["--db", self._db, "--port", str(self.port)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "layby.cli", "serve", *place, *self._flags],
+            [sys.executable, *self._program, "serve", *place, *self._flags],
             cwd=self.file.parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -27,7 +27,11 @@ class TriggerWorld:
         self.runner = runner
 
     async def put(
-        self, trigger_id: str, trigger: Trigger | tuple[str, Any], timeout_at: int = NEVER
+        self,
+        trigger_id: str,
+        trigger: Trigger | tuple[str, Any],
+        timeout_at: int = NEVER,
+        principal: str = "",
     ) -> None:
         """What core makes when a task is deferred for it; a tuple is of a class nobody has."""
         kind, args = (
@@ -36,6 +40,8 @@ class TriggerWorld:
         tags = {"resonate:target": TARGET, "layby:name": kind, "layby:trigger": "run/r:t"}
         if isinstance(trigger, Trigger) and trigger.on_cancels():
             tags["layby:on-cancel"] = "true"
+        if principal:
+            tags["layby:principal"] = principal
         reply = await self.runner.client.send(
             CreatePromise(
                 id=trigger_id, timeout_at=timeout_at, param=json_values.to_value(args), tags=tags

@@ -58,9 +58,14 @@ async def main() -> None:
         for number in range(COUNT):
             playing.append(asyncio.create_task(play(runner, number)))
             await asyncio.sleep(PACE_S)
-        for done, each in enumerate(asyncio.as_completed(playing)):
-            await each
-            print(f"finished {done + 1}", flush=True)
+        try:
+            for done, each in enumerate(asyncio.as_completed(playing)):
+                await each
+                print(f"finished {done + 1}", flush=True)
+        finally:  # the first failure is told last, without those that follow from it
+            for each in playing:
+                each.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
     print("done", flush=True)
 
 

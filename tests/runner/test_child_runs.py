@@ -103,6 +103,48 @@ class Family:
         return run
 
 
+async def priorities(runner: Runner, run_id: str) -> list[int]:
+    """Of the run, and of its first task."""
+    status = await (await runner.get(run_id)).status()
+    return [status.priority, next(iter(status.tasks.values())).priority]
+
+
+@virtual_test
+async def test_a_child_has_the_priority_of_its_parent_unless_it_is_given_another():
+    """Also a child of an item; what a task has of its own belongs to that task alone."""
+
+    @task(priority=3)
+    async def call(context, handle):
+        for key, given in (("same", {}), ("other", {"priority": -7}), ("none", {"priority": 0})):
+            child = await handle.start(DOUBLE, {"n": 1}, run_id=key, key=key, **given)
+            await child.result()
+        await handle.map(starts_double, ["of-item"])
+
+    async with Runner("memory:", slots=1) as runner:
+        await runner.execute(flow_of(call), {}, run_id="p", priority=5)
+        assert await priorities(runner, "p") == [5, 8]
+        assert await priorities(runner, "same") == [5, 5]
+        assert await priorities(runner, "other") == [-7, -7]
+        assert await priorities(runner, "none") == [0, 0]
+        assert await priorities(runner, "of-item") == [5, 5]
+
+
+@task(priority=-2)
+async def starts_double(context, handle, item):
+    await (await handle.start(DOUBLE, {"n": 1}, run_id=item)).result()
+
+
+@virtual_test
+async def test_a_wrong_priority_of_a_child_is_refused():
+    @task(retry=RetryPolicy(max_attempts=1))
+    async def call(context, handle):
+        with pytest.raises(UsageError, match="priority must be a whole number"):
+            await handle.start(DOUBLE, {"n": 1}, priority=101)
+
+    async with Runner("memory:", slots=1) as runner:
+        await runner.execute(flow_of(call), {})
+
+
 @virtual_test
 async def test_cancelling_the_parent_cancels_the_child():
     """At once, while the caller is parked; the child says why."""
@@ -460,15 +502,20 @@ def test_a_plain_function_starts_children():
 
     @task
     def call(context, handle):
-        child = handle.start(DOUBLE, {"n": 4})
+        child = handle.start(DOUBLE, {"n": 4}, priority=-4)
         context["new"] = child.is_new
         context["id"] = child.id
         context["n"] = child.result(timeout=30)["n"]
-        context["state"] = child.status().state
+        context["state"] = (child.status().state, child.status().priority)
 
     with BlockingRunner("memory:", slots=1) as runner:
         result = runner.execute(flow_of(call), {}, run_id="p", timeout=30)
-        assert result.to_dict() == {"new": True, "id": "p~call~1", "n": 8, "state": "Completed"}
+        assert result.to_dict() == {
+            "new": True,
+            "id": "p~call~1",
+            "n": 8,
+            "state": ["Completed", -4],
+        }
 
 
 @virtual_test

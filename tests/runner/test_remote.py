@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from layby import RunCancelled, RunFailed, Runner, Workflow, task, triggers
+from layby import (
+    Conflict,
+    DeferTimeout,
+    Run,
+    RunCancelled,
+    RunFailed,
+    Runner,
+    Workflow,
+    task,
+    triggers,
+)
 from layby.client import first_answer
 from layby.client.http import HttpClient
 from layby.core import commands as c
@@ -17,6 +27,7 @@ from layby.core import queries as q
 from layby.errors import NotAllowed, StoreUnavailable, Unavailable, UsageError
 from layby.runner import remote
 from layby.server.server import Server
+from tests.helpers.postgres import cluster
 from tests.helpers.troubled_server import Meddler, play, served, soon
 
 
@@ -35,7 +46,18 @@ async def fails(context):
     raise ValueError("no")
 
 
+@task
+async def waits(context, handle):
+    await handle.defer_until(lambda: False, poll_interval=3600)
+    await handle.sleep(3600)
+    try:
+        await handle.wait_for("never", timeout=3600)
+    except DeferTimeout:
+        context["times"] = 3
+
+
 FLOW = Workflow("asking", tasks=[double, ask])
+PATIENT = Workflow("patient", tasks=[waits])
 FAILING = Workflow("failing", tasks=[fails])
 
 
@@ -90,6 +112,57 @@ def test_runs_are_started_watched_and_steered_as_in_one_process():
             assert [each.id for each in await runner.list(state="Completed")] == ["a"]
 
     at_a_place(scene)
+
+
+def test_people_end_and_prolong_the_waits_of_bodies():
+    """The server tells the process that has the body; that of a worker which is away, when it is
+    back.
+    """
+
+    async def scene(place: Place) -> None:
+        async with place.runner() as runner, place.runner(slots=0) as person:
+            await steered(runner, person)
+            run = await runner.start(PATIENT, run_id="b")
+            await waits_as(run, "condition")
+            place.meddler.refuses_streams = True
+            place.meddler.end_streams()
+            await person.wake("b", "waits")
+            assert (await run.status()).tasks["waits"].sub_status == "Deferred"
+            place.meddler.refuses_streams = False
+            await waits_as(run, "sleep")
+
+    at_a_place(scene)
+
+
+@pytest.mark.postgres
+def test_on_postgresql_people_do_that_from_another_process():
+    url = cluster().url(cluster().new_database())
+
+    async def main() -> None:
+        async with Runner(url) as runner, Runner(url, slots=0) as person:
+            await steered(runner, person)
+
+    asyncio.run(main())
+
+
+async def steered(runner: Runner, person: Runner) -> None:
+    run = await runner.start(PATIENT, run_id="a")
+    for expected in ("condition", "sleep"):
+        await waits_as(run, expected)
+        await person.wake("a", "waits", by="ann")
+    await waits_as(run, "promise")
+    with pytest.raises(Conflict, match="'never'"):
+        await person.wake("a", "waits")
+    await person.extend("a", "waits", 0.05, by="ann")
+    assert (await run.result())["times"] == 3
+
+
+async def waits_as(run: Run, kind: str) -> None:
+    while True:
+        waiting = (await run.status()).tasks["waits"].waiting_on
+        if waiting is not None and waiting.kind == kind:
+            return
+        await asyncio.sleep(0.01)
 
 
 def test_what_goes_wrong_goes_wrong_in_the_same_way():
@@ -175,7 +248,8 @@ def test_a_body_that_ends_while_no_server_is_there_is_reported_later(
 
     async def scene(place: Place) -> None:
         async with place.runner() as runner:
-            run = await runner.start(Workflow("w", tasks=[works]), run_id="a")
+            flow = Workflow("w", tasks=[works])
+            run = await answered(lambda: runner.start(flow, run_id="a"))
             await begun.wait()
             await place.meddler.down()
             gate.set()

@@ -22,13 +22,19 @@ from tests.helpers.push_receivers import on_loop
 from tests.helpers.triggers import TriggerWorld, trigger_world
 from tests.helpers.workers import until
 
+asked = TriggerThread.silent_for
+"""As it is: tests that are not about it replace it."""
+
 
 class Blocks(triggers.Trigger, frozen=True):
     """Keeps its loop busy until the test lets it go on."""
 
     released: ClassVar[threading.Event]
+    threads: ClassVar[set[int]] = set()
+    """Those whose loops are blocked: that is known here, and not by how long it takes."""
 
     async def run(self) -> Any:
+        self.threads.add(threading.get_ident())
         self.released.wait(60)
         return True
 
@@ -48,6 +54,7 @@ class BlockingPoll(triggers.PolledTrigger, frozen=True):
         return True
 
     async def block(self) -> None:
+        Blocks.threads.add(threading.get_ident())
         Blocks.released.wait(60)
 
 
@@ -59,6 +66,7 @@ class BlocksBeside(Blocks, frozen=True):
         return await asyncio.get_running_loop().create_future()
 
     def block(self) -> None:
+        self.threads.add(threading.get_ident())
         self.released.wait(60)
 
 
@@ -67,6 +75,7 @@ class BlockingCleanup(Blocks, frozen=True):
         return "found"
 
     async def cleanup(self) -> None:
+        self.threads.add(threading.get_ident())
         self.released.wait(60)
 
 
@@ -123,8 +132,14 @@ def _reset(caplog, monkeypatch):
     Waits.began.clear()
     Waits.fired, Blocks.released = threading.Event(), threading.Event()
     BlockingPoll.armed = threading.Event()
+    Blocks.threads.clear()
     monkeypatch.setattr(trigger_host, "LOOK_S", 0.05)
-    monkeypatch.setattr(trigger_host, "BLOCKED_S", 0.3)
+    monkeypatch.setattr(TriggerThread, "silent_for", silent_for)
+
+
+def silent_for(thread: TriggerThread) -> float:
+    """On a busy machine a loop may be silent for as long as you like, and not be blocked."""
+    return trigger_host.BLOCKED_S + 1 if thread._thread.ident in Blocks.threads else 0.0
 
 
 @asynccontextmanager
@@ -250,9 +265,20 @@ async def test_a_loop_that_answers_at_once_is_not_silent(monkeypatch):
     async def never() -> Any: ...
 
     thread = TriggerThread(never)
+    monkeypatch.setattr(trigger_thread, "monotonic", lambda: 3.0)
     monkeypatch.setattr(thread, "_call", lambda function: function())
-    assert thread.silent_for() < 1
-    assert thread.silent_for() < 1
+    assert asked(thread) == 0
+    assert asked(thread) == 0
+
+
+@on_loop
+async def test_a_loop_that_does_not_answer_is_silent_since_it_was_asked_first(monkeypatch):
+    async def never() -> Any: ...
+
+    thread, times = TriggerThread(never), iter([3.0, 3.0, 9.5])
+    monkeypatch.setattr(trigger_thread, "monotonic", lambda: next(times))
+    monkeypatch.setattr(thread, "_call", lambda _: None)
+    assert [asked(thread), asked(thread)] == [0, 6.5]
 
 
 @on_loop
@@ -277,11 +303,17 @@ async def test_whatever_happens_triggers_are_watched(monkeypatch, caplog):
 
 
 @on_loop
-async def test_a_loop_that_is_busy_for_a_moment_is_left_alone():
+async def test_a_loop_that_is_busy_for_a_moment_is_left_alone(monkeypatch):
     """Only what lasts is a fault."""
+
+    def not_for_long(thread: TriggerThread) -> float:
+        if thread._thread.ident in Blocks.threads:
+            Blocks.released.set()
+        return trigger_host.BLOCKED_S
+
+    monkeypatch.setattr(TriggerThread, "silent_for", not_for_long)
     async with trigger_world() as world, hosted(world, Blocks, Waits) as (host, _):
         before = host.managers
-        threading.Timer(0.1, Blocks.released.set).start()
         await world.put("b", Blocks())
         assert await world.outcome("b") == ("resolved", True)
         assert host.managers == before

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from layby.server.answers_under_way import PIECE_BYTES, AnswersUnderWay
+from layby.server.turns import PAUSE_S
 
 
 class Reader:
@@ -75,8 +76,9 @@ def begin(answers: AnswersUnderWay, reader: Any, size: int) -> "asyncio.Task[Non
 
 
 async def settled() -> None:
+    """Nothing but the reader is waited for."""
     for _ in range(10):
-        await asyncio.sleep(0)
+        await asyncio.sleep(PAUSE_S)
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
@@ -175,5 +177,39 @@ def test_small_answers_are_never_given_up() -> None:
         for each in readers:
             each.go_on(1)
         await asyncio.gather(*sending)
+
+    play(scene)
+
+
+def test_a_text_is_sent_piece_by_piece_and_tells_its_size_if_that_is_known() -> None:
+    async def scene() -> None:
+        for letter, is_known in {"x": True, "é": False}.items():
+            reader: Any = Reader()
+            text = letter * 3 * PIECE_BYTES
+            await AnswersUnderWay().send(reader.send, reader, 200, (b"<", text, b">"))
+            assert b"".join(reader.read) == f"<{text}>".encode()
+            assert len(reader.read) == 5
+            told = (b"content-length", b"%d" % (3 * PIECE_BYTES + 2))
+            assert (told in reader.head["headers"]) == is_known
+
+    play(scene)
+
+
+def test_large_answers_take_turns_with_their_pieces() -> None:
+    async def scene() -> None:
+        answers, sent = AnswersUnderWay(), list[str]()
+
+        def reading(name: str) -> Any:
+            reader = Reader()
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.body":
+                    sent.append(name)
+
+            reader.send = send
+            return reader
+
+        await asyncio.gather(*(begin(answers, reading(each), 4 * PIECE_BYTES) for each in "abc"))
+        assert sent == list("abc" * 4)
 
     play(scene)

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from layby.core.replies import Empty, Reply, ok
 from layby.engine.items import NOT_BEGUN, Allowance
-from layby.server.batch_answers import ASK_ALONE, READ_BYTES, BatchAnswers, Serving
+from layby.server.batch_answers import ASK_ALONE, FIRST_SLICE, READ_BYTES, BatchAnswers, Serving
 from layby.server.slice_sizes import SLICE
 from layby.wire.decode import Request
 from layby.wire.encode import encode
@@ -92,6 +92,7 @@ async def all_of(batch: BatchAnswers) -> list[bytes]:
         part = await batch.next()
         if part is None:
             return parts
+        assert isinstance(part, bytes)
         parts.append(part)
         if batch.is_done:
             return parts
@@ -118,8 +119,8 @@ def test_a_large_batch_is_cut_into_slices_each_with_a_turn() -> None:
     asked = [write(str(n)) for n in range(3 * SLICE + 1)]
     parts = play(lambda: all_of(served.batch(asked)))
     assert statuses(parts) == [200] * len(asked)
-    assert [len(each) for each in served.slices] == [SLICE] * 3 + [1]
-    assert served.turns == len(parts) == 4
+    assert [len(each) for each in served.slices] == [16, 32, SLICE, SLICE, 17]
+    assert served.turns == len(parts) == 5
 
 
 def test_a_slice_is_bounded_in_bytes_too() -> None:
@@ -139,10 +140,10 @@ def test_the_next_slice_is_not_begun_before_it_is_asked_for() -> None:
     async def scene() -> None:
         batch = served.batch([write(str(n)) for n in range(5 * SLICE)])
         await batch.next()
-        assert len(served.done) == SLICE
+        assert len(served.done) == FIRST_SLICE
         served.is_gone = True
         assert await batch.next() is None
-        assert len(served.done) == SLICE
+        assert len(served.done) == FIRST_SLICE
 
     play(scene)
 

@@ -198,6 +198,12 @@ def takes_in(body: Any) -> list[Take]:
     return []
 
 
+def test_a_trigger_asks_for_the_prefix_of_the_token_whatever_the_caller_says() -> None:
+    """Polls are shared by who it is: so that nobody can join those of somebody else."""
+    body = msgspec.structs.replace(request("layby.task.defer", MINE), principal="other/")
+    assert bounded(body, MINE).principal == MINE
+
+
 @pytest.mark.parametrize("kind", sorted(SAMPLES))
 def test_every_take_is_bounded(kind: str) -> None:
     """And nothing else is changed."""

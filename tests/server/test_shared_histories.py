@@ -3,7 +3,7 @@
 What `test_histories` asks of one server is asked of all of them together: that no version of a
 task is claimed twice, that nothing settled changes, that every listener hears once, and that one
 order of all calls explains every answer, so that no resume was lost either. With the row locks
-taken away, as the docstring of `tests.engine.test_two_engines` says, these tests fail.
+taken away they are not kept apart, as the last test shows.
 
 For minutes: `make test-slow ARGS=tests/server/test_shared_histories.py`.
 """
@@ -16,6 +16,7 @@ from time import monotonic
 
 import pytest
 
+from tests.helpers import unlocked
 from tests.helpers.places import address_of, on_postgres, violations
 from tests.helpers.server_process import ServerProcess
 from tests.server.test_histories import NO_RETRY, complaints, hammered, worked
@@ -62,3 +63,15 @@ def test_four_servers_for_a_while(servers: list[ServerProcess], seconds: float) 
         hammered(*servers, seed=100 + turn, first=4 * turn, families=4, times=50)
         if monotonic() > until:
             break
+
+
+@pytest.mark.shared
+def test_four_servers_without_row_locks(tmp_path: Path) -> None:
+    """They claim the same version of a task twice, or something as bad, in the first seconds."""
+    program = ("-P", unlocked.__file__)
+    with on_postgres(), ExitStack() as stack:
+        db = address_of(tmp_path / "shared")
+        made = [ServerProcess(tmp_path, *NO_RETRY, db=db, program=program) for _ in range(4)]
+        servers = [stack.enter_context(each) for each in made]
+        with pytest.raises(AssertionError):
+            hammered(*servers, seed=100, families=4, times=50)

@@ -41,7 +41,7 @@ def test_what_its_own_caller_asks_beside_it_does_not_count() -> None:
 
 
 def test_whatever_somebody_else_asks_makes_slices_small_again() -> None:
-    assert asyncio.run(_commits()) == [10, 4, 10]
+    assert asyncio.run(_commits()) == [11, 4, 11]
 
 
 async def _commits() -> list[int]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layby.core import commands as c
+from layby.core.model import Message
 from layby.core.queries import SearchPromises
 from layby.core.settings import Settings
 from layby.engine.calendar import next_after
@@ -22,6 +23,7 @@ from layby.engine.opening import open_store
 from layby.errors import StoreBusy, StoreError, StoreMigrated, StoreUnavailable, StoreUnreadable
 from layby.store import migrate, postgres_migrating
 from layby.store.dialect import SqliteDialect
+from layby.store.message_leases import LEASE_MS
 from layby.store.migrate import Migration, known
 from layby.store.postgres import PostgresStore
 from layby.store.postgres_migrating import prepare_schema
@@ -192,6 +194,23 @@ def test_a_transaction_that_only_writes_asks_first(url: str) -> None:
             store._session.execute("INSERT INTO server_times VALUES ('x', 1)")
     with psycopg.connect(url) as database:
         assert database.execute("SELECT * FROM layby.server_times").fetchall() == []
+
+
+def test_a_lease_on_a_message_is_not_taken_if_we_may_not(url: str) -> None:
+    """It is committed in the round trip in which that is asked."""
+    message = Message("t", "execute", "poll://any@g")
+    with running(url) as engine:
+        assert engine.call(r.target("t", target=message.address)).is_ok
+    with closing(PostgresStore(url, Settings(), next_after)) as store:
+        store._leases.wants = lambda _: True
+        with store.transaction():
+            assert [each.message for each in store.lease_messages([message], 1)] == [message]
+        migrate_tomorrow(url, "harsh")
+        with pytest.raises(StoreMigrated), store.transaction():
+            store.lease_messages([message], 10**14)
+    with psycopg.connect(url) as database:
+        found = database.execute("SELECT offered_until FROM layby.messages").fetchall()
+        assert found == [(1 + LEASE_MS,)]
 
 
 def test_a_harsh_migration_waits_for_what_has_begun(url: str) -> None:

@@ -20,6 +20,7 @@ from layby.engine.batch import apply
 from layby.engine.calendar import next_after
 from layby.errors import StoreGone, StoreOpenHere, StoreOwned, StoreUnreadable
 from layby.store import wal_breaks
+from layby.store.checkpoints import Checkpoints
 from layby.store.sqlite import SqliteReader, SqliteStore
 
 READER = """
@@ -44,6 +45,7 @@ except StoreOwned as refused:
 @pytest.fixture(autouse=True)
 def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_breaks, "CHECKPOINT_FRAMES", 1_000)
+    monkeypatch.setattr(Checkpoints, "ask", Checkpoints.make)  # at once, so that all is repeatable
 
 
 @pytest.fixture
@@ -375,7 +377,7 @@ def test_a_log_that_was_cut_is_never_copied_into_the_file(
         with store.transaction():
             if is_filled:  # with so much that SQLite would make a checkpoint at once
                 tags = {"x": "y" * 60_000}
-                many = [CreatePromise(id=f"{n}", timeout_at=NEVER, tags=tags) for n in range(150)]
+                many = [CreatePromise(id=f"{n}", timeout_at=NEVER, tags=tags) for n in range(100)]
                 apply(store, [(each, 10_000) for each in many], 10_000)
             happens(file)
 

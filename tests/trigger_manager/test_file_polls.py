@@ -13,7 +13,8 @@ from layby.triggers import FileExists
 
 @pytest.fixture(name="polls")
 def _polls(tmp_path: Path) -> FilePolls:
-    return FilePolls(AccessChecks(TriggerAccess(folders=(str(tmp_path / "in"),))))
+    checks = AccessChecks(TriggerAccess(folders=(str(tmp_path / "in"),)))
+    return FilePolls(checks, lambda _: None)
 
 
 @pytest.fixture(name="folder")

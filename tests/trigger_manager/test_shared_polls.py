@@ -48,7 +48,7 @@ def polls(drawn: float = 0.5) -> SharedPolls:
 
 
 async def payload(shared: SharedPolls, trigger: Asked, *, is_new: bool = True) -> Any:
-    key = (trigger.kind(), trigger.key.encode())
+    key = (trigger.kind(), trigger.key.encode(), "")
     poll = shared.join(key, trigger, is_new=is_new, phase=trigger.key)
     try:
         return await poll.payload()
@@ -164,7 +164,7 @@ async def test_the_state_of_a_poll():
     """How often, when next, and what it raised last."""
     shared = polls()
     Asked.answers[:] = [None, OSError("away"), None]
-    poll = shared.join(("Asked", b""), Asked(every=10, jitter=0), is_new=True, phase="x")
+    poll = shared.join(("Asked", b"", ""), Asked(every=10, jitter=0), is_new=True, phase="x")
     await asyncio.sleep(11)
     state = poll.report(1_000_000, asyncio.get_running_loop().time())
     assert (state.polls, state.last_error) == (2, "OSError: away")

@@ -313,6 +313,21 @@ async def test_one_that_raises_for_ever():
 
 
 @virtual_test
+async def test_identical_polls_are_shared_by_key_and_principal():
+    """Two of one token are asked once; the same for another token is asked beside them."""
+
+    class Often(triggers.PolledTrigger, frozen=True):
+        async def poll(self) -> Any:
+            return None
+
+    async with trigger_world() as world, world.manager([Often]) as manager:
+        for number, principal in enumerate(("", "", "mine/", "mine/", "other/")):
+            await world.put(f"t{number}", Often(every=10), principal=principal)
+        await asyncio.sleep(5)
+        assert len(manager._polls) == 3
+
+
+@virtual_test
 async def test_how_polls_go_is_told_with_heartbeats():
     """An error soon, counts once a minute; however often it is asked."""
 

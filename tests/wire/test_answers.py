@@ -7,7 +7,8 @@ import pytest
 
 from layby.core import commands as c
 from layby.core import queries as q
-from layby.core.replies import Explanation, PreloadData, Reply, ok
+from layby.core.limits import GetLimit
+from layby.core.replies import Explanation, LimitStanding, PreloadData, Reply, ok
 from layby.core.stats import GetStats
 from layby.errors import WireError
 from layby.wire import decode
@@ -131,3 +132,14 @@ def test_an_explanation_tells_no_secret_of_the_holder() -> None:
         assert reply.data.holder is not None
         assert told.data.holder is not None
         assert (told.data.holder.incarnation, told.data.holder.names) == ("", ())
+
+
+def test_a_limit_is_the_same_on_both_sides() -> None:
+    with World() as world:
+        world.ok(c.SetLimit(name="api", concurrency=1))
+        node = c.Node(id="a", name="f", limits=("api",))
+        world.ok(c.StartRun(id="run/a", name="root", group="g", nodes=(node,), take=r.take()))
+        reply, told = across(world, GetLimit(name="api"))
+        assert told == reply
+        assert isinstance(told.data, LimitStanding)
+        assert told.data.holders == ("run/a:a",)

@@ -20,6 +20,8 @@ from layby import (
     task,
     triggers,
 )
+from layby.core.commands import GetPromise
+from layby.core.queries import GetRecords
 from layby.core.questions import settled_by
 from layby.testing import virtual_test
 from layby.worker.deferring import Deferred, new_deferral
@@ -109,6 +111,80 @@ async def test_a_new_try_begins_at_the_function_with_the_payload_and_the_context
             f"{__name__}:fetch",
             "paid",
         )
+
+
+async def keeps(context: Any, handle: Any, event: Any) -> None:
+    await handle.checkpoint("once", lambda: seen.append("kept"))
+    seen.append(await handle.wait_for("crash"))
+
+
+def reads_of(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of all reads of promises and records from now on."""
+    found: list[str] = []
+    ask = runner.client.ask
+
+    def counted(request: Any, *given: Any, **named: Any) -> Any:
+        if isinstance(request, GetRecords | GetPromise):
+            found.append(request.kind)
+        return ask(request, *given, **named)
+
+    monkeypatch.setattr(runner.client, "ask", counted)
+    return found
+
+
+@virtual_test
+async def test_who_has_kept_nothing_goes_on_without_a_read(tmp_path, monkeypatch):
+    """Ten thousand that wake at once would be ten thousand reads; the claim has all they need."""
+    async with Runner(f"sqlite:{tmp_path / 'a.db'}") as runner:
+        run = await runner.start(flow_of(pays))
+        await asyncio.sleep(5)
+    async with Runner(f"sqlite:{tmp_path / 'a.db'}") as runner:
+        runner.register(flow_of(pays))
+        reads = reads_of(runner, monkeypatch)
+        await runner.resolve("paid", {"amount": 7})
+        await settled_down()
+        assert seen
+        assert reads == []
+        assert (await (await runner.get(run.id)).result())["total"] == 70
+
+
+@virtual_test
+async def test_what_was_kept_after_it_is_recalled_by_the_next_claim(tmp_path):
+    """The first try after the wait had nothing to recall; the one after its crash has."""
+
+    @task
+    async def job(context, handle):
+        await handle.defer(triggers.Event("go"), resume=keeps)
+
+    async with crashing(f"sqlite:{tmp_path / 'a.db'}") as runner:
+        run = await runner.start(flow_of(job))
+        await asyncio.sleep(5)
+        await runner.resolve("go", 1)
+        await until(lambda: seen == ["kept"])
+        await asyncio.sleep(1)
+    async with Runner(f"sqlite:{tmp_path / 'a.db'}") as runner:
+        runner.register(flow_of(job))
+        await runner.resolve("crash", "over")
+        await (await runner.get(run.id)).result()
+    assert seen == ["kept", "over"]
+
+
+@virtual_test
+async def test_what_was_kept_before_it_is_recalled_after_it(tmp_path):
+    @task
+    async def job(context, handle):
+        token = await handle.promise("ask")
+        await handle.checkpoint("once", lambda: seen.append(token.id))
+        await handle.defer(triggers.Event("go"))
+        await handle.defer(triggers.Event("on"))
+
+    async with Runner(f"sqlite:{tmp_path / 'a.db'}") as runner:
+        run = await runner.start(flow_of(job))
+        for each in ("go", "on"):
+            await asyncio.sleep(5)
+            await runner.resolve(each, 1)
+        await run.result()
+    assert len(seen) == 1
 
 
 @virtual_test
@@ -524,7 +600,7 @@ async def test_people_wake_it_and_move_its_deadline():
         await asyncio.sleep(99)
         assert (await look(run, "races")).sub_status == "Deferred"
         await runner.wake("r", "races", {"cash": 5}, by="ann", reason="paid in cash")
-        with pytest.raises(Conflict, match=r"task 'races' of run 'r': .*not deferred"):
+        with pytest.raises(Conflict, match=r"task 'races' of run 'r': .*does not wait"):
             await runner.wake("r", "races")
         with pytest.raises(NotFound, match="has no task 'race'"):
             await runner.wake("r", "race")

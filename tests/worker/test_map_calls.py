@@ -95,6 +95,11 @@ async def returns_object(context, item):
 
 
 @task
+async def repeats(context, item):
+    return "x" * (len(item) + 1)
+
+
+@task
 async def nested(context, handle, item):
     return await handle.map(double, range(item))
 
@@ -240,6 +245,25 @@ async def test_other_waits_between_results():
         return found
 
     assert await result_of(body) == [1, 2]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["at once", "one after the other"])
+@virtual_test
+async def test_one_key_for_two_lists_is_refused(together: bool):
+    """Whichever comes first is carried out; a list that is given twice is the same call."""
+
+    async def body(context, handle):
+        async def second():
+            with pytest.raises(UsageError, match=r"twice with key='k', and with different items"):
+                await handle.map(double, iter([1, 3]), key="k")
+            return await handle.map(double, iter([1, 2]), key="k")
+
+        first = asyncio.ensure_future(handle.map(double, iter([1, 2]), key="k"))
+        await (asyncio.sleep(0) if together else first)
+        return [await second(), await first]
+
+    assert await result_of(body) == [[2, 4], [2, 4]]
+    assert dict(RAN) == {1: 1, 2: 1}
 
 
 @virtual_test
@@ -694,6 +718,17 @@ async def test_status_tells_how_far_a_map_is():
 # --- what is refused ---------------------------------------------------------------------------
 
 
+@virtual_test
+async def test_an_item_and_its_result_may_have_a_megabyte():
+    async def body(context, handle):
+        short, long = await handle.map(repeats, ["x" * 999_997, "x" * 999_998], on_error="collect")
+        return [len(short), str(long)]
+
+    length, refused = await result_of(body)
+    assert length == 999_998
+    assert "the result of item 1 has 1,000,001 bytes as JSON, more than 1,000,000" in refused
+
+
 @pytest.mark.parametrize(
     ("mapped", "items", "options", "error"),
     [
@@ -703,6 +738,7 @@ async def test_status_tells_how_far_a_map_is():
         (double, "abc", {}, "items must be a list or another iterable"),
         (double, {"a": 1}, {}, "items must be a list or another iterable"),
         (double, [1, {2}], {}, "item 1"),
+        (double, ["x" * 999_999], {}, "item 0 has 1,000,001 bytes as JSON, more than 1,000,000"),
         (double, [1], {"on_error": "ignore"}, 'on_error is "raise" or "collect"'),
         (double, [1], {"key": " "}, "key of map"),
         (double, [1], {"key": "x" * 101}, "key of map"),

@@ -54,7 +54,7 @@ _TARGET = ": give --tag resonate:target=ADDRESS, for example poll://any@default"
 _HINTS = {
     "Action must have a resonate:target tag": _TARGET,
     "promiseTags must include a resonate:target tag": _TARGET,
-    "Task is not deferred": ": `layby why {given}` says what it waits for, and who can end that",
+    "Task does not wait": ": `layby why {given}` says what holds it up, and who can end that",
     "Invalid listener address": " '{given}': give an http:// URL, or poll://any@GROUP",
     "Invalid cron expression": " '{given}': write five fields, for example '0 3 * * *' "
     "for every day at 3:00 UTC",

@@ -14,6 +14,7 @@ from layby.cli import showing
 from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import expect
 from layby.cli.options import DurationParam, as_json, reaching
+from layby.cli.prune_pace import PrunePace
 from layby.client.interface import Client
 from layby.core.commands import Prune
 from layby.core.replies import PruneData
@@ -22,7 +23,6 @@ from layby.engine.calendar import next_after
 from layby.errors import UsageError
 from layby.store.sqlite import SqliteStore
 
-LEAST_PAUSE_S: Final = 0.005
 LENGTH: Final = DurationParam(least=0)
 
 
@@ -89,17 +89,17 @@ def prune(
 
 async def _pass(client: Client, first: Prune, told: Callable[[PruneData], None]) -> PruneData:
     """Batch by batch; after each, everybody else has as long as it took."""
-    total, cursor = PruneData(), ""
+    total, cursor, pace = PruneData(), "", PrunePace()
     while True:
         began = perf_counter()
-        reply = await client.send(replace(first, cursor=cursor))
+        reply = await client.send(replace(first, cursor=cursor, limit=pace.rows))
         done = expect(reply, PruneData, "pruning")
         total = _sum(total, done)
         told(total)
         if done.cursor is None:
             return total
         cursor = done.cursor
-        await asyncio.sleep(max(LEAST_PAUSE_S, perf_counter() - began))
+        await asyncio.sleep(pace.pause_after(perf_counter() - began))
 
 
 def _sum(total: PruneData, done: PruneData) -> PruneData:

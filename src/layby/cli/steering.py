@@ -13,6 +13,7 @@ from layby.cli.connection import Place, ask
 from layby.cli.expected_replies import expect, found, open_promises, run_rows
 from layby.cli.options import JSON, as_json, reaching
 from layby.client.interface import Client
+from layby.client.many_requests import send_all
 from layby.client.request_ids import new_request_id
 from layby.core.commands import (
     CancelPromise,
@@ -257,7 +258,8 @@ def _steer(
     async def work(client: Client) -> list[str]:
         promise = await found(client, asked)
         ids = await _steered(client, promise.id, command)
-        replies = [(each, await client.send(replace(command, id=each))) for each in ids]
+        sent = await send_all(client.send, [replace(command, id=each) for each in ids])
+        replies = list(zip(ids, sent, strict=True))
         if isinstance(command, ContinueTask) and not any(reply.is_ok for _, reply in replies):
             await _refuse_blocked(client, promise.id, asked)
         if len(replies) == 1:

@@ -13,10 +13,10 @@ from layby.cli.steering import by_whom, why
 from layby.client.interface import Client
 from layby.client.request_ids import new_request_id
 from layby.core.commands import ExtendWait, WakeTask
-from layby.core.model import Millis
+from layby.core.model import Millis, Task
 from layby.core.queries import ListWaiting
 from layby.core.replies import ExitData, Explanation
-from layby.core.waits import WaitingOn, read_waiting_on, shown_state
+from layby.core.waits import WaitingOn, held_wait, read_waiting_on, shown_state
 from layby.errors import Conflict
 from layby.wire import json_values
 from layby.workflow.moments import span
@@ -104,7 +104,8 @@ Examples:
 def wake(
     place: Place, asked: str, given: Any, error: str | None, by: str, reason: str, *, as_json: bool
 ) -> None:
-    """End the wait of a deferred task now, as if its trigger had fired.
+    """End the wait of a task now: as if its trigger had fired, its sleep were over, or its
+    condition met.
 
     ID is the task, or a run that has one such task.
     A promise that others may wait for as well is not settled by this: use `layby resolve` for that.
@@ -154,7 +155,7 @@ def extend(
     for_ever: bool,
     as_json: bool,
 ) -> None:
-    """Move the deadline of a deferred task's wait, later or sooner."""
+    """Move the deadline of a task's wait, later or sooner."""
     if (timeout is None) != for_ever:
         raise click.UsageError("give --timeout, such as --timeout 2h, or --for-ever")
 
@@ -180,20 +181,25 @@ def _print(moved: ExitData, told: str, as_json: bool) -> None:  # noqa: FBT001 -
 
 
 async def _deferred(client: Client, asked: str) -> str:
-    """The task of this id, or the only one of the run that is deferred."""
+    """The task of this id, or the only one of the run that is deferred, or waits in its body."""
     promise = await found(client, asked)
     if parse_root_id(promise.id) is None:
         return promise.id
     rows = await run_rows(client, promise.id)
-    ids = [task.id for _, task in rows if task is not None and shown_state(task) == "deferred"]
+    ids = [task.id for _, task in rows if task is not None and _waits(task)]
     if len(ids) == 1:
         return ids[0]
     if not ids:
         raise Conflict(
-            f"no task of run '{asked}' is deferred: `layby why {asked}` says what it waits for"
+            f"no task of run '{asked}' waits in its body, or is deferred: "
+            f"`layby why {asked}` says what holds it up"
         )
     names = ", ".join(short_id(each) for each in ids[:MAX_NAMED])
-    raise Conflict(f"{len(ids)} tasks of run '{asked}' are deferred: name one, such as {names}")
+    raise Conflict(f"{len(ids)} tasks of run '{asked}' wait: name one, such as {names}")
+
+
+def _waits(task: Task) -> bool:
+    return shown_state(task) == "deferred" or held_wait(task) is not None
 
 
 async def _prefix(client: Client, asked: str) -> str:

@@ -22,6 +22,7 @@ from layby.client.stream import listen
 from layby.client.transport import Transport
 from layby.core.address import OWN_GROUP, inbox_of
 from layby.core.commands import Command, RegisterListener
+from layby.core.model import Promise
 from layby.core.queries import Query
 from layby.core.replies import PromiseData, Reply, ok
 from layby.errors import EngineStopped, LaybyError
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 Send = Callable[[Command | Query], Awaitable[Reply]]
 Lost = Callable[[str, int], None]
+Told = Callable[[Promise], None]
 
 RENEW_EVERY_S: Final = 60.0
 RENEWED_AT_ONCE: Final = 250
@@ -81,7 +83,9 @@ class Inbox:
         pid: str,
         register: Callable[[], Awaitable[str]],
         lost: Lost,
+        told: Told,
     ) -> None:
+        """`told`: of a promise that nobody here waits for, but this process has to know about."""
         self._transport = transport
         self._send = send
         self._group = f"{OWN_GROUP}{group}"
@@ -89,6 +93,7 @@ class Inbox:
         self._address = inbox_of(group, pid)
         self._register = register
         self._lost = lost
+        self._told = told
         self._watches: dict[str, InboxWatch | dict[InboxWatch, None]] = {}
         """A dict only where several wait for the same promise, which is rare."""
         self._listening: asyncio.Task[None] | None = None
@@ -220,6 +225,8 @@ class Inbox:
     def _hear(self, message: MessageRecord) -> None:
         if message.data.promise is not None:
             promise = message.data.promise.row()
+            if promise.id not in self._watches:
+                self._told(promise)
             self._notify(promise.id, ok(PromiseData(promise)))
         elif message.kind == "lost" and message.data.task is not None:
             self._lost(message.data.task.id, message.data.task.version)

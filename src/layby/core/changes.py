@@ -54,6 +54,10 @@ class Changes(Struct, eq=False):
     deleted_holders: set[HeldKey] = set()
     pruning: dict[str, Pruning | None] = {}
     limits: dict[str, Limit | None] = {}
+    closed: list[str] = []
+    """Names of tasks that need several slots and were let in under a limit that has no permit left:
+    slots may be kept for them.
+    """
     earliest: Millis = FAR
     """The earliest instant at which any row added here is due to be looked at again."""
 
@@ -114,6 +118,7 @@ class Changes(Struct, eq=False):
 
     def _add_limits(self, later: "Changes") -> None:
         self.limits.update(later.limits)
+        self.closed += later.closed
         for each in later.limits.values():
             if each is not None and each.next_at is not None:
                 self._wake_by(each.next_at)

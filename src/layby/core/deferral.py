@@ -20,6 +20,7 @@ from layby.core.replies import DeferData, Reply, ok, refuse
 from layby.core.resumption import (
     NOTHING_GIVEN,
     ON_CANCEL,
+    PRINCIPAL,
     TRIGGER,
     TRIGGER_GROUP,
     Resumption,
@@ -122,13 +123,14 @@ class TriggerSpec(Struct, frozen=True, rename="camel"):
 class ResumeSpec(Struct, frozen=True):
     """Where the next try begins: at a function by name, with these arguments besides the event.
 
-    `context` and `key` are its worker's own: they come back with the claim.
+    `context`, `key` and `bare` are its worker's own: they come back with the claim.
     """
 
     name: str | None = None
     kwargs: Raw | UnsetType = UNSET
     context: Raw | UnsetType = UNSET
     key: str | None = None
+    bare: bool = False
 
     def problems(self) -> Problems:
         if self.name is not None:
@@ -148,6 +150,8 @@ class DeferTask(GiveUpClaim, frozen=True, kw_only=True):
     resume: ResumeSpec = ResumeSpec()
     timeout: Int64 | None = None
     history: str | None = None
+    principal: str = ""
+    """For whom a trigger asks: a server writes the prefix of the caller's token here."""
 
     def footprint(self, into: Footprint) -> None:
         super().footprint(into)
@@ -175,6 +179,8 @@ class DeferTask(GiveUpClaim, frozen=True, kw_only=True):
         yield from self.resume.problems()
         if self.timeout is not None and self.timeout < 0:
             yield "timeout must be non-negative"
+        if self.principal:
+            yield from validate.identifier(self.principal, "Principal")
         if self.shared_id == self.id:
             yield promises.SELF_AWAITED
 
@@ -232,7 +238,7 @@ def _begin_wait(d: Draft, c: DeferTask, own: str) -> Resumption:
             birth.placeholder(d, trigger)
     else:
         needs_timer = False
-        create_trigger(d, own, ends_at, c.trigger, c.id)
+        create_trigger(d, own, ends_at, c.trigger, c.id, c.principal)
     if needs_timer and ends_at is not None:
         create_deadline(d, own, ends_at)
     return Resumption(
@@ -248,6 +254,7 @@ def _begin_wait(d: Draft, c: DeferTask, own: str) -> Resumption:
         kwargs=given(c.resume.kwargs),
         context=c.resume.context,
         key=c.resume.key,
+        bare=c.resume.bare,
         on_cancel=known is None and c.trigger.on_cancel,
     )
 
@@ -257,7 +264,7 @@ def create_deadline(d: Draft, own: str, ends_at: Millis) -> None:
 
 
 def create_trigger(
-    d: Draft, own: str, ends_at: Millis | None, spec: TriggerSpec, task_id: str
+    d: Draft, own: str, ends_at: Millis | None, spec: TriggerSpec, task_id: str, principal: str
 ) -> None:
     """Its task is for trigger managers that have its class; its timeout is that of the wait."""
     tags: Tags = {
@@ -267,6 +274,8 @@ def create_trigger(
     }
     if spec.on_cancel:
         tags[ON_CANCEL] = "true"
+    if principal:
+        tags[PRINCIPAL] = principal
     param = values.text_of(values.wrap(bytes(spec.given)))
     birth.create(d, own, NEVER if ends_at is None else ends_at, param, tags)
 

@@ -1,4 +1,4 @@
-"""How people end or prolong the wait of a deferred task. Who did it, and why, is kept with it."""
+"""How people end or prolong the wait of a task. Who did it, and why, is kept with it."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,12 @@ from layby.core.deferral import TriggerSpec, create_deadline, create_trigger
 from layby.core.draft import Draft
 from layby.core.fields import NOTHING, Int64, Value
 from layby.core.footprint import Footprint
+from layby.core.held_exits import NOT_WAITING, ExitDecision, extend_held, wake_held
 from layby.core.kinds import Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis, Promise, Task, Wait, deadline
 from layby.core.questions import BY, REASON
 from layby.core.replies import ExitData, Reply, ok, refuse
-from layby.core.resumption import Resumption, clean_up_id, deadline_id, own_id
+from layby.core.resumption import Resumption, clean_up_id, deadline_id, own_id, principal_of
 from layby.core.settlement import end_deferral, settle, settle_all, stop_waiting
 from layby.core.tasks import NOT_FOUND, TaskCommand
 
@@ -30,6 +31,7 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
     def footprint(self, into: Footprint) -> None:
         own = self.own_id
         into.ids.update((self.id, own, deadline_id(own), clean_up_id(own)))
+        into.exits.add(self.id)
         into.pairs.update((each, self.id) for each in (own, deadline_id(own)))
 
     @property
@@ -47,7 +49,8 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
 
 @declare("layby.task.wake", sender=Sender.CLIENT, answer=ExitData)
 class WakeTask(ExitCommand, frozen=True):
-    """End the wait of a deferred task now: as if its trigger had fired with this value, or failed.
+    """End the wait of a task now. That of a deferred one as if its trigger had fired with this
+    value, or failed; a sleep or a condition of a body that is parked as if it were over, or failed.
 
     A promise that others may wait for as well is not settled by this.
     """
@@ -62,6 +65,8 @@ class WakeTask(ExitCommand, frozen=True):
 
 @handles(WakeTask)
 def wake(d: Draft, c: WakeTask) -> Reply:
+    if (task := _held(d, c)) is not None:
+        return _copy_of(d, c, task) or wake_held(d, task, _decided(c, _signed(c), c.state))
     found = _waiting(d, c)
     return found if isinstance(found, Reply) else wake_deferred(d, c, *found)
 
@@ -81,15 +86,37 @@ def wake_deferred(d: Draft, c: WakeTask, task: Task, waited: Resumption) -> Repl
 
 def _signed(c: WakeTask) -> Value:
     """Who did it, and why, stays with the promise: the task forgets its wait when it goes on."""
+    return _with_headers(c, c.value)
+
+
+def _with_headers(c: ExitCommand, value: Value) -> Value:
     told = {name: text for name, text in ((BY, c.by), (REASON, c.reason)) if text}
-    return replace(c.value, headers={**(c.value.headers or {}), **told}) if told else c.value
+    return replace(value, headers={**(value.headers or {}), **told}) if told else value
+
+
+def _decided(c: ExitCommand, value: Value, state: str = "resolved") -> ExitDecision:
+    return ExitDecision(c.own_id, c.by, birth.encoded(value), promises.settle_state(state))
+
+
+def _held(d: Draft, c: ExitCommand) -> Task | None:
+    """The task, if a body of it is in the memory of a worker."""
+    task = d.task(c.id)
+    return task if task is not None and task.state == "acquired" else None
+
+
+def _copy_of(d: Draft, c: ExitCommand, task: Task) -> Reply | None:
+    """The answer, if a copy of this call was here before."""
+    waited = task.resumption
+    is_copy = waited is not None and waited.exit_id == c.exit_id
+    is_copy = is_copy or not birth.is_absent(d.promise(c.own_id))
+    return ok(ExitData(task)) if is_copy else None
 
 
 @declare("layby.task.extend", sender=Sender.CLIENT, answer=ExitData)
 class ExtendWait(ExitCommand, frozen=True):
-    """Move the deadline of a deferred task: its wait ends `timeout` from now, or never.
+    """Move the deadline of a wait: it ends `timeout` from now, or never.
 
-    Deadlines of promises never change, so there is a new timer, or a new trigger, instead.
+    Deadlines of promises never change: a deferred task gets a new timer, or a new trigger.
     """
 
     timeout: Int64 | None = None
@@ -102,12 +129,18 @@ class ExtendWait(ExitCommand, frozen=True):
 
 @handles(ExtendWait)
 def extend(d: Draft, c: ExtendWait) -> Reply:
-    found = _waiting(d, c)
-    return found if isinstance(found, Reply) else extend_deferred(d, c, *found)
-
-
-def extend_deferred(d: Draft, c: ExtendWait, task: Task, waited: Resumption) -> Reply:
     ends_at = None if c.timeout is None else deadline(d.now, c.timeout)
+    if (task := _held(d, c)) is not None:
+        until = NEVER if ends_at is None else ends_at
+        decided = _decided(c, _with_headers(c, NOTHING))
+        return _copy_of(d, c, task) or extend_held(d, task, decided, until)
+    found = _waiting(d, c)
+    return found if isinstance(found, Reply) else extend_deferred(d, c, *found, ends_at)
+
+
+def extend_deferred(
+    d: Draft, c: ExtendWait, task: Task, waited: Resumption, ends_at: Millis | None
+) -> Reply:
     moved = _moved(d, c, replace(waited, exit_id=c.exit_id, by=c.by, reason=c.reason), ends_at)
     for each in moved.awaited:
         if each not in waited.awaited:
@@ -126,7 +159,7 @@ def _moved(d: Draft, c: ExtendWait, waited: Resumption, ends_at: Millis | None) 
     trigger = _there(d, waited.trigger)
     if waited.own and not trigger.timer:
         spec = TriggerSpec(waited.kind, waited.args, waited.on_cancel)
-        create_trigger(d, c.own_id, ends_at, spec, c.id)
+        create_trigger(d, c.own_id, ends_at, spec, c.id, principal_of(trigger.tags))
         return replace(waited, trigger=c.own_id, until=ends_at)
     fires_at = trigger.timeout_at if waited.own else None
     if ends_at is None or (fires_at is not None and fires_at <= ends_at):
@@ -153,7 +186,7 @@ def _waiting(d: Draft, c: ExitCommand) -> tuple[Task, Resumption] | Reply:
     if waited is not None and waited.exit_id == c.exit_id:
         return ok(ExitData(task))  # a copy of this call was here before
     if waited is None or waited.is_over:
-        return refuse(409, "Task is not deferred")
+        return refuse(409, NOT_WAITING)
     if _winner(d, waited) is not None:
         return refuse(409, "Its trigger has fired, or its time is up: the task goes on already")
     if not birth.is_absent(d.promise(c.own_id)) or d.promise(deadline_id(c.own_id)) is not None:

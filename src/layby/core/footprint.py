@@ -47,11 +47,16 @@ class Footprint(Struct):
     waiting: Sequence[Offer] = ()
     """Takes that wait in the engine: nothing is handed out ahead that they have room for."""
     root_params: bool = False
-    """Claims bring the params of their roots: each task of a run is loaded with its root."""
+    """All claims bring the params of their roots: each task of a run is loaded with its root.
+
+    Those of tasks that had deferred always do: who takes them has long forgotten their runs.
+    """
     claims: bool = False
     """Tasks are claimed other than by a take. Whoever claims a task that had deferred is told what
     its trigger said, so that is loaded too.
     """
+    exits: set[str] = field(default_factory=set)
+    """Tasks whose waits a person ends: the record of such a wait is loaded too."""
     limits: set[str] = field(default_factory=set)
     """Limits that a step may change, or whose tasks it may create; those of loaded tasks are
     found by themselves.

@@ -34,6 +34,8 @@ MAPS: Final = "layby:maps"
 COLLECTS: Final = "layby:collects"
 """On a join that failures of its items do not end."""
 ITEM_FAILED: Final = "ItemFailed"
+MAX_ITEM_BYTES: Final = 1_000_000
+"""Of an item, and of its result, as JSON."""
 MAX_ITEMS: Final = 1_000_000
 MAX_EARLIER: Final = 1_000
 """Joins of one call in tries that have failed."""

@@ -31,7 +31,6 @@ MANY: Final = 2**53
 
 _SPANS: Final = {"s": 1_000, "sec": 1_000, "min": 60_000, "h": 3_600_000, "day": 86_400_000}
 _RATE: Final = re.compile(r"([0-9]{1,7})/([a-z]+)")
-_counts = msgspec.json.Decoder(dict[str, int])
 
 
 class Rate(Struct, frozen=True):
@@ -60,6 +59,24 @@ RATE_FORM: Final = (
 )
 
 
+class Opened(Struct, frozen=True, array_like=True, gc=False):
+    """Tasks of one name that were let in under a limit and not taken yet."""
+
+    count: int = 0
+    last: Millis = -1
+    """The last place that one of them had in the lane."""
+    slots: int = 1
+    """As many as one of them needs at most."""
+
+    def with_more(self, by: int, place: Millis, slots: int) -> "Opened":
+        return Opened(self.count + by, max(self.last, place), max(self.slots, slots))
+
+
+NOBODY: Final = Opened()
+_opened = msgspec.json.Decoder(dict[str, Opened | int])
+"""Earlier layby stored only the counts."""
+
+
 class Limit(Struct, frozen=True, array_like=True, gc=False):
     """What is defined for a name, and what is in use of it. One that is only in use has numbers
     from elsewhere: from a pattern, or none yet.
@@ -78,26 +95,29 @@ class Limit(Struct, frozen=True, array_like=True, gc=False):
     paid_us: int = 0
     """Up to which instant begins are paid for."""
     opened: str | None = None
-    """How many tasks of each name were let in and not taken yet, as a JSON object."""
+    """By name, the tasks that were let in and not taken yet (`Opened`): a JSON object."""
     next_at: Millis | None = None
     """When somebody is to be let in by a tick; None when only others' steps do that."""
     cursor: str | None = None
     """Of a pattern that was changed: the last name that has been told."""
 
     @property
-    def opened_by_name(self) -> dict[str, int]:
-        return {} if self.opened is None else _counts.decode(self.opened)
+    def opened_by_name(self) -> dict[str, Opened]:
+        found = {} if self.opened is None else _opened.decode(self.opened)
+        return {
+            name: Opened(each) if isinstance(each, int) else each for name, each in found.items()
+        }
 
     @property
     def is_idle(self) -> bool:
         """Nothing of it is in use."""
         return self.held == 0 and self.opened is None
 
-    def opening(self, name: str, by: int) -> "Limit":
-        """So many more tasks of that name are let in."""
-        counts = self.opened_by_name
-        counts[name] = counts.get(name, 0) + by
-        kept = {key: count for key, count in counts.items() if count > 0}
+    def opening(self, name: str, by: int, place: Millis = -1, slots: int = 1) -> "Limit":
+        """So many more tasks of that name are let in; one had this place, and needs these slots."""
+        opened = self.opened_by_name
+        opened[name] = opened.get(name, NOBODY).with_more(by, place, slots)
+        kept = {key: each for key, each in opened.items() if each.count > 0}
         text = msgspec.json.encode(kept, order="sorted").decode() if kept else None
         return replace(self, opened=text)
 

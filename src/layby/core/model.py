@@ -511,6 +511,12 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         text = json.encode(kept, order="sorted").decode() if kept else None
         return self if text == self.deadlines else replace(self, deadlines=text)
 
+    def waiting_later(self, record_id: str, at: Millis, waiting_on: str) -> "Task":
+        """A person has moved the deadline of a wait."""
+        moved = self.deadlines_by_id | {record_id: at}
+        text = json.encode(moved, order="sorted").decode()
+        return replace(self, deadlines=text, waiting_on=waiting_on)
+
     @property
     def deadlines_by_id(self) -> dict[str, Millis]:
         return {} if self.deadlines is None else _deadlines.decode(self.deadlines)

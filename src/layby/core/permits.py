@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from layby.core import waits
+from layby.core.limit import NOBODY
 from layby.core.model import NEVER, Millis, Task, later
 
 if TYPE_CHECKING:
@@ -83,8 +84,10 @@ def moved(d: "Draft", before: Task | None, after: Task) -> None:
     for name, by in _differences(_permits(before), _permits(after)):
         d.put_limit(d.limit(name).holding(by))
         touched |= {name: None} if by < 0 else {}
+        _note_closed(d, name)
     for name, by in _differences(_openings(before), _openings(after)):
-        d.put_limit(d.limit(name).opening(after.name or "", by))
+        what = (after.gate_at or 0, after.slots) if by > 0 else ()
+        d.put_limit(d.limit(name).opening(after.name or "", by, *what))
         touched |= {name: None} if by < 0 else {}
     if after.gate is not None and (before is None or before.gate != after.gate):
         d.rows.join_lane(after)
@@ -139,6 +142,7 @@ def let_in(d: "Draft", name: str) -> None:
         is_awaited = is_awaited or left is None or lane.end is not None
         if left is not None and left > 0 and lane.end is not None:
             next_at = later(d.now, CONTENDED_MS) if lane.is_contended else d.now
+    _note_closed(d, name)
     limit = d.limit(name)
     if next_at is None and is_awaited and rule is not None and rule.free_permits(limit) > 0:
         begins = rule.free_begins(limit, d.now)
@@ -146,20 +150,40 @@ def let_in(d: "Draft", name: str) -> None:
     _write(d, limit, next_at, is_awaited=is_awaited)
 
 
+def _note_closed(d: "Draft", name: str) -> None:
+    """Nobody else may begin now. For those that were let in, and need several slots, workers may
+    keep slots: they are to look again.
+    """
+    opened = d.limit(name).opened
+    if opened is not None and _free(d, name) <= 0:
+        found = d.limit(name).opened_by_name.items()
+        d.closed += [task_name for task_name, each in found if each.slots > 1]
+
+
+def _free(d: "Draft", gate: str) -> int:
+    rule = d.rule(gate)
+    return 0 if rule is None else rule.free(d.limit(gate), d.now)
+
+
 def _room(d: "Draft", task_name: str, gate: str) -> int:
     """How many more of a name may be let in."""
-    rule, used = d.rule(gate), d.limit(gate)
-    return 0 if rule is None else rule.free(used, d.now) - used.opened_by_name.get(task_name, 0)
+    return _free(d, gate) - d.limit(gate).opened_by_name.get(task_name, NOBODY).count
 
 
 def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | None:
-    """Let in as many as there is room for: how much room is left, or None if somebody waits."""
+    """Let in as many as there is room for: how much room is left, or None if somebody waits.
+
+    One that was turned back, or given back, may be older than those that are let in already: they
+    must not begin before it, so it is let in as well.
+    """
+    older, last = 0, d.limit(gate).opened_by_name.get(task_name, NOBODY).last
     for place, task_id in list(lane.known):
         task = d.task(task_id) if d.rows.is_known(task_id) else None
         if task is None or task.gate != gate or task.gate_at != place:
             continue
         goes_on = task.state == "acquired"
-        if not goes_on and _room(d, task_name, gate) <= 0:
+        is_older = place < last and older < _free(d, gate)
+        if not goes_on and not is_older and _room(d, task_name, gate) <= 0:
             return None
         other = _lacking_permit(d, task) if goes_on else lacking(d, task)
         if other == gate:
@@ -169,10 +193,11 @@ def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | Non
         elif goes_on:
             d.put_task(task.regained(waits.to_go_on(d.now)))
         else:
-            for older in _older_elsewhere(d, task):
-                d.put_task(older.let_in())
-            if _room(d, task_name, gate) <= 0:
+            for other_task in _older_elsewhere(d, task):
+                d.put_task(other_task.let_in())
+            if not is_older and _room(d, task_name, gate) <= 0:
                 return None
+            older += is_older
             d.put_task(task.let_in())
     return _room(d, task_name, gate)
 

@@ -28,6 +28,7 @@ from layby.core.replies import (
     ItemCounts,
     LimitStanding,
     NowData,
+    PromiseData,
     PromisePage,
     Reply,
     RowPage,
@@ -196,6 +197,13 @@ class GetRecords(RowsQuery, frozen=True):
 
     def read(self, reader: Reader, now: Millis, /) -> Reply:
         return ok(reader.get_records(self, now))
+
+
+def read_promise(reader: Reader, promise_id: str, now: Millis) -> Reply:
+    """What `promise.get` answers, read beside the writer: for promises that are large."""
+    page = reader.get_records(GetRecords(id=promise_id, limit=1), now)
+    found = [promise for promise, _ in page.rows if promise.id == promise_id]
+    return ok(PromiseData(found[0])) if found else NOT_FOUND
 
 
 @declare("layby.map.read", sender=Sender.CLIENT, answer=PromisePage)

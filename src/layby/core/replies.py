@@ -68,6 +68,8 @@ class Resumed(Struct, frozen=True):
     kwargs: str = EMPTY
     context: str | None = None
     key: str | None = None
+    bare: bool = False
+    """Whether the task has kept nothing below its id: there is nothing to recall."""
 
 
 class ClaimData(Struct, frozen=True):
@@ -298,7 +300,7 @@ class LimitStanding(Struct, frozen=True):
     burst: int = 1
     count_parked: bool = False
     held: int = 0
-    holders: Sequence[str] = ()
+    holders: tuple[str, ...] = ()
     waiting: int = 0
     next_at: Millis | None = None
 
@@ -307,7 +309,7 @@ def standing_of(
     limit: Limit,
     rule: Limit | None,
     now: Millis,
-    holders: Sequence[str] = (),
+    holders: tuple[str, ...] = (),
     waiting: int = 0,
 ) -> LimitStanding:
     if rule is None:

@@ -23,6 +23,8 @@ ON_CANCEL: Final = "layby:on-cancel"
 CANCELS: Final = "layby:cancels"
 """On the task that does it: the trigger."""
 _HAS_ON_CANCEL: Final = f'"{ON_CANCEL}":'
+PRINCIPAL: Final = "layby:principal"
+"""On a trigger: for whom it asks. Polls are shared by those for whom it is the same."""
 CLEAN_UP: Final = ".cancel"
 NOTHING_GIVEN: Final = Raw(b"{}")
 
@@ -51,6 +53,8 @@ class Resumption(Struct, frozen=True, omit_defaults=True, gc=False):
     """What the body had changed by then, in the words of its worker."""
     key: str | None = None
     """What its worker calls this wait."""
+    bare: bool = False
+    """Whether the task had kept nothing below its id by then: there is nothing to recall."""
     on_cancel: bool = False
     won: str | None = None
     """The promise that has ended the wait; None while it lasts. Decided once."""
@@ -108,6 +112,13 @@ def clean_up_id(trigger_id: str) -> str:
 def cleans_up(tags: str) -> bool:
     """Whether something is to be done if the trigger with these tags is cancelled or times out."""
     return _HAS_ON_CANCEL in tags
+
+
+def principal_of(tags: str) -> str:
+    """For whom the trigger with these tags asks; empty where nobody has said so."""
+    if f'"{PRINCIPAL}":' not in tags:
+        return ""
+    return msgspec.json.decode(tags, type=dict[str, str])[PRINCIPAL]
 
 
 def read_resumption(text: str) -> Resumption:

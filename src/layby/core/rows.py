@@ -32,6 +32,7 @@ from layby.core.model import (
 from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.resumption import clean_up_id, cleans_up
 from layby.core.settings import Calendar, Settings
+from layby.core.waits import held_record
 
 MOST_LET_IN: Final = 100
 """Tasks of each name that one batch lets in under a limit; the next tick goes on."""
@@ -68,6 +69,7 @@ class Rows:
         "waiting",
         "waits",
         "watched",
+        "whole",
     )
 
     def __init__(self, settings: Settings, calendar: Calendar, now: Millis = 0) -> None:
@@ -76,6 +78,8 @@ class Rows:
         self.now = now
         """When they were loaded: commands without a time of their own happen then."""
         self.known: set[str] = set()
+        self.whole: set[str] = set()
+        """Promises with all who wait for them and listen: only these may be settled."""
         self.promises: dict[str, Promise] = {}
         self.tasks: dict[str, Task] = {}
         self.waits: dict[str, dict[str, Wait]] = {}
@@ -125,6 +129,12 @@ class Rows:
     def wait(self, awaited: str, awaiter: str) -> Wait | None:
         loaded = self.waits.get(awaited, {}).get(awaiter)
         return loaded or self.standing.get((awaited, awaiter))
+
+    def waits_on(self, promise_id: str) -> dict[str, Wait]:
+        """The waits for a promise that settles, by awaiter."""
+        if promise_id not in self.whole:
+            raise OutsideFootprint(f"who waits for {promise_id}")
+        return self.waits.get(promise_id, {})
 
     def limit(self, name: str) -> Limit | None:
         row = self.limits.get(name)
@@ -179,9 +189,17 @@ class Rows:
     def is_known(self, promise_id: str) -> bool:
         return promise_id in self.promises or promise_id in self.known
 
-    def unknown_roots(self) -> set[str]:
-        """Roots of the runs whose nodes are loaded, or may be born in this batch."""
-        return {life_root_of(each) for each in self.known if ":" in each} - self.known
+    def unknown_roots(self, footprint: Footprint) -> set[str]:
+        """Roots of the runs whose nodes are loaded, or may be born in this batch, as far as claims
+        bring their params.
+        """
+        if footprint.root_params:
+            nodes = (each for each in self.known if ":" in each)
+        elif footprint.takes:
+            nodes = (each.id for each in self.tasks.values() if each.resume and ":" in each.id)
+        else:
+            return set()
+        return {life_root_of(each) for each in nodes} - self.known
 
     def unknown_triggers(self, footprint: Footprint) -> "tuple[set[str], set[str]]":
         """What belongs to the loaded tasks that have deferred: ids that may be changed with all
@@ -193,6 +211,8 @@ class Rows:
                 read.add(clean_up_id(task.id))
             if task.is_in_line:
                 changed.add(task.regain_id)
+            if task.id in footprint.exits and (record_id := held_record(task)) is not None:
+                changed.add(record_id)
             if task.resume is None or (found := task.resumption) is None:
                 continue
             if found.won is None:
@@ -200,7 +220,20 @@ class Rows:
                 read.add(found.trigger)
             elif footprint.may_claim:
                 read.add(found.won)
-        return changed - self.known, read - changed - self.known
+        return changed - self.whole, read - changed - self.known
+
+    def standing_pairs(self, footprint: Footprint) -> set[tuple[str, str]]:
+        """Waits of which a step must see how they stand: those it may add, and those of deferred
+        tasks for what others may wait for as well.
+        """
+        found = set[tuple[str, str]]()
+        if self.more_waits or footprint.beside:
+            found |= footprint.pairs
+        for task in self.tasks.values():
+            waited = None if task.resume is None else task.open_resumption
+            if waited is not None and not waited.own:
+                found.add((waited.trigger, task.id))
+        return found
 
     def add(self, changes: Changes) -> None:
         """Make the writes of a step visible to the next one of the same batch."""
@@ -221,6 +254,7 @@ class Rows:
         self.forgotten.update(changes.forgotten)
         for awaited, awaiter in changes.dropped_waits:
             self.waits.get(awaited, {}).pop(awaiter, None)
+            self.standing.pop((awaited, awaiter), None)
         if changes.listeners:
             self.add_listeners(changes.listeners)
         for awaited in changes.dropped_listeners:

@@ -75,7 +75,7 @@ def resume_waiting(d: Draft, promise: Promise) -> None:
     """
     task = d.tasks.get(promise.id) or d.rows.tasks.get(promise.id)
     is_kept = task is not None and task.is_kept
-    stored = sorted(d.rows.waits.get(promise.id, {}).items())
+    stored = sorted(d.rows.waits_on(promise.id).items())
     loaded = [
         wait
         for awaiter, wait in stored

@@ -83,6 +83,10 @@ class Take(Command, frozen=True):
     """Claims that were ahead, and whose bodies run now."""
     codes: Annotated[Codes, Meta(max_length=MAX_NAMES)] = ()
     """Names of the codes it has for its workflows, so that it is not handed what they refused."""
+    renews: bool = True
+    """Whether its sender has just been heard. Not if it has waited in the engine meanwhile: then it
+    does not renew the lease of a process that may be dead by now.
+    """
 
     def footprint(self, into: Footprint) -> None:
         into.pids.add(self.pid)
@@ -342,13 +346,18 @@ class _Hand:
         self.claims.append(Claim(claimed, promise, ready_at, self._root_param(task), again))
 
     def _root_param(self, task: Task) -> str | None:
-        """A big one is left out, as each claim of the run would carry it: workers read it once."""
-        if self._c.embedded or task.is_trigger or ":" not in task.id:
+        """A big one is left out, as each claim of the run would carry it: workers read it once.
+
+        Who is embedded remembers the runs that it has started, but not for as long as tasks defer.
+        """
+        is_remembered = self._c.embedded and task.resume is None
+        if is_remembered or task.is_trigger or ":" not in task.id:
             return None
         root_id = life_root_of(task.id)
         if ":" in task.id[len(root_id) + 1 :]:
             return None  # an item: its join has what it needs
-        root = self._d.promise(root_id) if root_id.startswith(self._c.prefix) else None
+        may_see = root_id.startswith(self._c.prefix) and self._d.rows.is_known(root_id)
+        root = self._d.promise(root_id) if may_see else None
         return root.param if root is not None and len(root.param) <= MAX_ROOT_PARAM else None
 
     def _usable(
@@ -427,7 +436,7 @@ def _registered(d: Draft, c: Take) -> Holder:
         for old in alive:
             d.put_holder(old.gone("lost", d.now))
     is_known = holder.knows(c.names, c.codes)
-    if holder.is_alive and (holder.wants_renewal(d.now, c.ttl) or not is_known):
+    if holder.is_alive and c.renews and (holder.wants_renewal(d.now, c.ttl) or not is_known):
         holder = holder.renewed(d.now, c.ttl).knowing(c.names, c.codes)
         d.put_holder(holder)
     return holder

@@ -455,6 +455,7 @@ def resumed(d: Draft, task: Task) -> Resumed | None:
         kwargs=bytes(resumption.kwargs).decode(),
         context=None if resumption.context is UNSET else bytes(resumption.context).decode(),
         key=resumption.key,
+        bare=resumption.bare and task.version == resumption.at + 1,  # nobody has begun it since
         event=TriggerEvent(
             id=resumption.trigger if is_late else resumption.won,
             state="rejected_timedout" if is_late or won is None else won.state,

@@ -19,6 +19,11 @@ def text_of(value: Value) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def data_of(text: str) -> bytes:
+    """What `wrap` was given, of a value as it is stored."""
+    return base64.b64decode(msgspec.json.decode(text, type=Value).data or "")
+
+
 def error_value(name: str, message: str, **details: object) -> Value:
     return wrap(
         msgspec.json.encode({"__type": "error", "name": name, "message": message, **details})

@@ -35,6 +35,8 @@ WaitKind = Literal[
 WAIT_KINDS: Final[tuple[str, ...]] = get_args(WaitKind)
 
 MAX_ERROR_CHARS: Final = 1_000
+MAX_ID_CHARS: Final = 2_000
+_MOVED_BY: Final = " (its deadline was moved by "
 
 Form = Literal[
     "timer",  # time itself settles the promise
@@ -88,6 +90,8 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     last_poll_at: Millis | None = None
     also_awaited: tuple[str, ...] = ()
     """Of a bundle: what else it waits for, the first few."""
+    record_id: str | None = None
+    """What its end is stored as, if a person may end or prolong it."""
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -211,6 +215,25 @@ def awaited_in_memory(task: Task) -> tuple[str, ...]:
     return () if told is None or told.awaited is None else (told.awaited, *told.also_awaited)
 
 
+def held_wait(task: Task) -> WaitingOn | None:
+    """What the body of a held task waits for, as its worker says."""
+    return read_waiting_on(task.waiting_on) if task.state == "acquired" else None
+
+
+def held_record(task: Task) -> str | None:
+    """What the end of that wait is stored as: below the task's id, whatever its worker says."""
+    told = held_wait(task)
+    record_id = None if told is None else told.record_id
+    is_own = record_id is not None and record_id.startswith(f"{task.id}.")
+    return record_id if is_own and len(record_id or "") <= MAX_ID_CHARS else None
+
+
+def moved_sentence(sentence: str, by: str) -> str:
+    """Of a wait whose deadline somebody has moved, if it is known who."""
+    before = sentence.partition(_MOVED_BY)[0]
+    return f"{before}{_MOVED_BY}{by})" if by else before
+
+
 def read_waiting_on(text: str | None) -> WaitingOn | None:
     """What a worker wrote; None if it wrote nothing, or nothing that can be read."""
     try:
@@ -245,8 +268,7 @@ def deferred(waited: Resumption) -> str:
     else:
         what = f"trigger {waited.kind} fires" if waited.own else f"'{awaited}' settles"
         sentence = f"deferred until {what}"
-    by = f" (its deadline was moved by {waited.by})" if waited.by else ""
-    sentence += by
+    sentence = moved_sentence(sentence, waited.by)
     return WaitingOn("trigger", sentence, waited.since, waited.until, awaited=awaited).to_text()
 
 

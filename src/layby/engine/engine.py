@@ -9,7 +9,7 @@ Answers leave after the commit, never before.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from layby.clock import SLOWER, Clock, StoreClock
 from layby.core import validate
 from layby.core.changes import Changes
-from layby.core.commands import Command, Take, WatchPromise
+from layby.core.commands import Command, GetPromise, Take, WatchPromise
 from layby.core.kinds import EngineControl, Query, Sender
 from layby.core.model import FAR, Message, Millis
-from layby.core.queries import OfferMessages
+from layby.core.queries import OfferMessages, read_promise
 from layby.core.queue import Offer
 from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
 from layby.core.stats import StatsData
@@ -46,12 +46,13 @@ from layby.engine.observer import Commit, Observer, tell
 from layby.engine.outbox import (
     Delivery,
     Nobody,
+    announced_outbox,
     delivering,
     outgoing_of,
     stored_outbox,
     withdrawn_by,
 )
-from layby.engine.portions import Scales
+from layby.engine.portions import Portion, Scales
 from layby.engine.reads import READ_S, Reads
 from layby.engine.service import Service
 from layby.engine.waiting import WaitingTakes, Watches
@@ -291,9 +292,12 @@ class Engine:
         """Seconds until there is something to do without a request."""
         if self._is_paused:
             return 3600.0
-        soonest = min(self._earliest, self._repair_at, self._takes.earliest)
         longest = HELD_UP_S if self._held_up else 3600.0
-        return min(max(0, soonest - self.clock.now()) / 1000, longest)
+        return min(max(0, self._soonest - self.clock.now()) / 1000, longest)
+
+    @property
+    def _soonest(self) -> Millis:
+        return min(self._earliest, self._repair_at, self._takes.earliest)
 
     def _rest(self) -> float:
         """Seconds the writer plans to rest now."""
@@ -303,18 +307,19 @@ class Engine:
 
     def _look(self) -> Millis:
         """Now. A writer that is late (stopped, suspended, clock put forward) was out of reach."""
-        now = self._advance()
+        read, ahead = self.clock.now_and_ahead()
+        now = self._last_now = max(read, self._last_now)
         late = now - self._looked_at - self._planned_rest_ms
         if late > GAP_MS:
             self._heard_since = now
             told = "no lease ends before its holder has had a chance to renew it"
             logger.info("the writer woke up %.1f s late: %s", late / 1000, told)
         self._looked_at, self._planned_rest_ms = now, 0
-        self._compare_with_wall_clock()
+        if ahead or self._known_ahead:
+            self._compare_with_wall_clock(ahead)
         return now
 
-    def _compare_with_wall_clock(self) -> None:
-        ahead = self.clock.ahead()
+    def _compare_with_wall_clock(self, ahead: Millis) -> None:
         if ahead > self._known_ahead + APART_MS:
             then = "it runs slower until they meet, and schedules wait for the clock"
             told = "the clock was put back: store time is %.1f s ahead of it; %s"
@@ -369,11 +374,25 @@ class Engine:
     def _run(self, batch: Sequence[Item], queries: Sequence[Item]) -> None:
         for portion in self._scales.portions(batch):
             answer([(item, NOT_BEGUN) for item in portion.put_off])
+            beside = self._read_beside(portion)
             if portion.begun:
                 self._serve(portion.begun)
+            if beside is not None:
+                self._reads.put(beside)
         self._served += len(batch)
         for query in queries:
             self._ask(query)
+
+    def _read_beside(self, portion: Portion) -> Item | None:
+        """What takes long to load is read on another thread, if it is only read.
+
+        As the last of its portion: what its caller has sent before it will have been committed.
+        """
+        if not portion.ends_heavily or self.is_inline:
+            return None
+        last = portion.begun[-1]
+        may_be_read = isinstance(last.request, GetPromise) and last.now is None
+        return portion.begun.pop() if may_be_read else None
 
     def _serve(self, batch: Sequence[Item]) -> None:
         if self._held_up:
@@ -534,7 +553,7 @@ class Engine:
 
     def _tick_if_due(self) -> bool:
         """One chunk of what is due; True when there was something to do."""
-        if self._is_paused:
+        if self._is_paused or self._advance() < self._soonest:
             return False
         now = self._look()
         if expired := self._takes.expired(now):
@@ -637,8 +656,18 @@ class Engine:
             self._repair_at = 0
             return
         answer(self._others.settled(self._watches.watched(announcement.settled)))
-        for address in sorted(announcement.addresses)[:ADDRESSES_AT_ONCE]:
+        self._offer_announced(announcement.messages)
+        told = {each.address for each in announcement.messages}
+        for address in sorted(announcement.addresses - told)[:ADDRESSES_AT_ONCE]:
             self.offer(OfferMessages.to(address))
+
+    def _offer_announced(self, messages: Iterable[Message]) -> None:
+        """Another process has written these, and has nobody for them."""
+        wanted = [each for each in messages if self._delivery.wants(each)]
+        for outgoing in announced_outbox(self._store, wanted, self._last_now):
+            if outgoing and not self._is_paused:
+                with delivering():
+                    self._delivery.offered(outgoing)
 
     def release(self, messages: Sequence[Message]) -> None:
         self._others.release(messages)
@@ -672,11 +701,13 @@ class Engine:
 
     def _look_at(self, reader: StoreReader, item: Item) -> Answer:
         """On any thread. It is as late as what it sees, so nothing in it was written later."""
-        assert isinstance(item.request, Query)
+        request = item.request
+        assert isinstance(request, Query | GetPromise)
         try:
             with reader.snapshot(READ_S) as seen:
                 at = max(self.clock.now(), self._last_now) if item.now is None else item.now
-                reply = item.request.read(seen, at)
+                is_query = isinstance(request, Query)
+                reply = request.read(seen, at) if is_query else read_promise(seen, request.id, at)
         except ReadRefused as refused:
             return refuse(413, str(refused))
         if isinstance(reply.data, StatsData):

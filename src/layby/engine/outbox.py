@@ -1,7 +1,7 @@
 """The outbox: messages written with the change that caused them, and how they are offered."""
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from layby.core.changes import Changes
 from layby.core.model import Message, MessageKey, Millis, Promise
 from layby.core.queries import OfferMessages
-from layby.store.api import LeasedMessage, Store
+from layby.store.api import Store
 
 logger = logging.getLogger(__name__)
 
@@ -89,19 +89,33 @@ def stored_outbox(
     outgoing: list[Outgoing] = []
     for start in range(0, len(messages), AT_ONCE):
         some = messages[start : start + AT_ONCE]
-        outgoing += _with_promises(store, store.lease_messages(some, now))
+        outgoing += leased_outgoing(store, some, now)
         if sum(map(_size, outgoing)) > PAGE_CHARS and some[-1] is not messages[-1]:
             return outgoing, some[-1]
     return outgoing, messages[-1] if len(messages) == offer.limit else None
 
 
-def _with_promises(store: Store, leased: Sequence[LeasedMessage]) -> list[Outgoing]:
-    about = {message.id for message, _ in leased if message.kind == "unblock"}
-    promises = {each.id: each for each in store.stored_promises(about)} if about else {}
-    return [
-        Outgoing(each, promises.get(each.id) if each.kind == "unblock" else None, taken_over)
-        for each, taken_over in leased
-    ]
+def announced_outbox(
+    store: Store, messages: Iterable[Message], now: Millis
+) -> Iterator[list[Outgoing]]:
+    """Those of them that may be offered here, as soon as each portion is leased.
+
+    If they are large, some are left: whoever looks at the outbox finds them within a second.
+    """
+    told = sorted(messages, key=lambda each: each.key)
+    size = 0
+    for start in range(0, len(told), AT_ONCE):
+        with store.transaction():
+            outgoing = leased_outgoing(store, told[start : start + AT_ONCE], now)
+        yield outgoing
+        size += sum(map(_size, outgoing))
+        if size > PAGE_CHARS:
+            return
+
+
+def leased_outgoing(store: Store, messages: Sequence[Message], now: Millis) -> list[Outgoing]:
+    """Those of them that may be offered here from now on."""
+    return [Outgoing(*each) for each in store.lease_messages(messages, now)]
 
 
 def _size(outgoing: Outgoing) -> int:

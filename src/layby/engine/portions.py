@@ -25,6 +25,8 @@ LOADED_CHARS: Final = 2**20
 class Portion(Struct):
     begun: list[Item] = field(default_factory=list)
     put_off: list[Item] = field(default_factory=list)
+    ends_heavily: bool = False
+    """Whether much is stored under the ids of the last one that is begun."""
 
 
 class Scales:
@@ -35,36 +37,57 @@ class Scales:
         self._most = most
 
     def portions(self, batch: Sequence[Item]) -> Iterator[Portion]:
-        """In order; together they are the whole batch."""
+        """Together they are the whole batch; what each caller asks for stays in order.
+
+        Those who ask for nothing heavy come first, in a portion of their own: in the order of
+        arrival they would wait until all that came before them has been loaded.
+        """
+        if not any(item.allowance is not None or item.is_void for item in batch):
+            if batch:
+                yield Portion(begun=list(batch))
+            return
         while batch:
             portion, staying = Portion(), list[Item]()
             for item in batch:
                 (portion.put_off if item.is_void else staying).append(item)
-            weights = self._weights(staying)
+            heavy = self._heavy(staying)
+            staying, lights = _lights_first(heavy, staying)
+            weights = [0] * lights if lights else _shared_out(heavy, staying, self._most)
             for item, weight in zip(staying, weights, strict=False):
                 is_begun = item.allowance is None or item.allowance.admits(weight)
                 (portion.begun if is_begun else portion.put_off).append(item)
+                portion.ends_heavily = weight > 0 if is_begun else portion.ends_heavily
             rest = staying[len(weights) :]
             batch = [item for item in rest if not _is_spent(item)]  # not weighed for nothing
             portion.put_off += [item for item in rest if _is_spent(item)]
             yield portion
 
-    def _weights(self, batch: Sequence[Item]) -> Sequence[int]:
-        """Those of the first commands, as far as they may be loaded together: at least one.
+    def _heavy(self, batch: Sequence[Item]) -> Mapping[str, int]:
+        """What is stored under these ids, and how much it is, where it is much.
 
-        One alone is loaded whatever it weighs. In a process that serves nobody else nothing is
-        looked at: its callers are one program.
+        One write alone is loaded whatever it weighs. In a process that serves nobody else nothing
+        is looked at: its callers are one program.
         """
-        if len(batch) <= 1 or all(item.allowance is None for item in batch):
-            return [0] * len(batch)
-        heavy: Mapping[str, int] = {}
+        is_one_write = len(batch) == 1 and not _only_reads(batch[0])
+        if is_one_write or all(item.allowance is None for item in batch):
+            return {}
         # Whatever is wrong, the transaction fails as well, and its callers are told.
         with suppress(StoreError, StoreConflict):
-            heavy = self._store.weigh(_ids(batch))
-        return _shared_out(heavy, batch, self._most) if heavy else [0] * len(batch)
+            return self._store.weigh(_ids(batch))
+        return {}
+
+
+def _lights_first(heavy: Mapping[str, int], batch: list[Item]) -> tuple[list[Item], int]:
+    """And how many there are, of callers that ask for nothing heavy."""
+    if not heavy:
+        return batch, len(batch)
+    asking = {item.caller for item in batch if not heavy.keys().isdisjoint(_ids([item]))}
+    lights = [item for item in batch if item.caller not in asking]
+    return [*lights, *(item for item in batch if item.caller in asking)], len(lights)
 
 
 def _shared_out(heavy: Mapping[str, int], batch: Sequence[Item], most: int) -> list[int]:
+    """Of the first commands, as far as they may be loaded together: at least one."""
     weights: list[int] = []
     for item in batch:
         weights.append(sum(heavy.get(each, 0) for each in _ids([item])))
@@ -72,6 +95,10 @@ def _shared_out(heavy: Mapping[str, int], batch: Sequence[Item], most: int) -> l
         if most < 0:
             break
     return weights
+
+
+def _only_reads(item: Item) -> bool:
+    return isinstance(item.request, Command) and item.request.reads
 
 
 def _is_spent(item: Item) -> bool:

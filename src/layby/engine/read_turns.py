@@ -80,4 +80,5 @@ class _Line:
 
 
 def is_quick(item: Item) -> bool:
-    return isinstance(item.request, Query) and item.request.is_quick
+    """A command that only reads looks at one row."""
+    return not isinstance(item.request, Query) or item.request.is_quick

@@ -3,8 +3,10 @@
 Owned by the writer alone, so nothing can happen between "not yet" and "wait for it".
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import nsmallest
+
+from msgspec.structs import replace
 
 from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
@@ -41,6 +43,7 @@ class WaitingTakes:
         older = [each for each in self._until if _holder(each) == _holder(item)]
         if item.until is None:
             item.until = now + _take(item).wait_ms
+            item.request = replace(_take(item), renews=False)
         self._until[item] = item.until
         return self._remove(older)
 
@@ -76,7 +79,10 @@ class WaitingTakes:
     def woken_by(self, changes: Changes) -> list[Item]:
         gone = {pid for (pid, _), holder in changes.holders.items() if not holder.is_alive}
         woken = dict.fromkeys(item for item in self._until if _take(item).pid in gone)
+        if not changes.tasks and not changes.closed:
+            return self._remove(list(woken))
         woken |= dict.fromkeys(self._kept_for(changes.large_gone))
+        woken |= dict.fromkeys(self._with_room_for(changes.closed))
         tasks = (changes.tasks[key] for key in changes.readied)
         ready = {task.id: task for task in tasks if task.is_ready}
         for room in (_free, _ahead):
@@ -98,14 +104,22 @@ class WaitingTakes:
             if may_wait and any(is_for(take.key, task) for task in gone):
                 yield item
 
+    def _with_room_for(self, names: Collection[str]) -> Iterator[Item]:
+        """Takes that may have kept free slots for tasks of these names."""
+        for item in self._until if names else ():
+            if _take(item).free > 0 and not set(names).isdisjoint(_take(item).names):
+                yield item
+
     def concerned_by(self, announcement: Announcement) -> list[Item]:
         """Those that may find something, or are gone, after a commit elsewhere."""
         if announcement.everything:
             return self.all()
         groups, pids = announcement.groups, announcement.pids
-        return self._remove(
-            [item for item in self._until if _take(item).group in groups or _take(item).pid in pids]
+        concerned = dict.fromkeys(self._with_room_for(announcement.closed))
+        concerned |= dict.fromkeys(
+            item for item in self._until if _take(item).group in groups or _take(item).pid in pids
         )
+        return self._remove(list(concerned))
 
     def _remove(self, items: list[Item]) -> list[Item]:
         for item in items:

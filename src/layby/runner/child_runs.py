@@ -29,6 +29,7 @@ from layby.workflow import plan
 from layby.workflow.child_ids import child_run_id
 from layby.workflow.names import check_run_id
 from layby.workflow.next_life import next_life
+from layby.workflow.turn_checks import check_priority
 
 if TYPE_CHECKING:
     from layby.runner.runner import Runner
@@ -81,7 +82,12 @@ class ChildRuns:
         flow = await self._found(asked.flow)
         run_id = child_run_id(node, asked.key) if asked.run_id is None else asked.run_id
         timeout = deadline_ms(asked.deadline)
-        start = plan.plan(flow, check_run_id(run_id), asked.context, self._group, timeout)
+        priority = caller_try.loaded.run_priority
+        if asked.priority is not None:
+            priority = check_priority(asked.priority, "priority")
+        start = plan.plan(
+            flow, check_run_id(run_id), asked.context, self._group, timeout, priority=priority
+        )
         caller = Caller(caller_try.id, caller_try.version, detach=asked.detach)
         start = replace(start, caller=caller)
         if asked.run_id is None and node.life > 1:

@@ -8,7 +8,7 @@ from functools import partial
 from layby.client.patience import send_until_answered
 from layby.clock import Clock, SystemClock, virtual_clock
 from layby.core.address import OWN_GROUP
-from layby.core.model import Millis
+from layby.core.model import Millis, Promise
 from layby.core.queries import Execute
 from layby.core.settings import Settings
 from layby.delivery.routing import Router
@@ -65,13 +65,14 @@ class EngineLink:
         return EngineLink(self.engine, self.router, LocalClient(self.engine), self._clock)
 
     async def join(self, worker: Worker) -> None:
-        """From now on the worker is told when it loses a task."""
+        """From now on the worker is told when it loses a task, and what people decide."""
         if self._loop is self._router_loop:
-            self.router.connect(WorkerInbox(worker, self.router, worker.lost))
+            self.router.connect(WorkerInbox(worker, self.router, worker.lost, worker.told))
             worker.calls.source = CallInbox(worker, self.router)
         else:  # one that serves no calls
             lost = partial(_call_later, self._loop, worker.lost)
-            inbox = WorkerInbox(worker, self.router, lost)
+            told = partial(_call_later, self._loop, worker.told)
+            inbox = WorkerInbox(worker, self.router, lost, told)
             self._router_loop.call_soon_threadsafe(self.router.connect, inbox)
 
     async def close(self) -> None:
@@ -138,15 +139,24 @@ class WorkerInbox:
 
     has_room = True
 
-    def __init__(self, worker: Worker, router: Router, lost: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        router: Router,
+        lost: Callable[[str, int], None],
+        told: Callable[[Promise], None],
+    ) -> None:
         self.group = f"{OWN_GROUP}{worker.config.group}"
         self.id = worker.config.pid
         self._router = router
         self._lost = lost
+        self._told = told
 
     def receive(self, outgoing: Outgoing) -> None:
         if outgoing.message.kind == "lost":
             self._lost(outgoing.message.id, outgoing.message.version)
+        elif outgoing.promise is not None:
+            self._told(outgoing.promise)
         self._router.arrived([outgoing])
 
 
@@ -180,7 +190,7 @@ class CallInbox:
 
 
 def _call_later(
-    loop: asyncio.AbstractEventLoop, lost: Callable[[str, int], None], task_id: str, version: int
+    loop: asyncio.AbstractEventLoop, inform: Callable[..., None], *about: object
 ) -> None:
     with suppress(RuntimeError):  # it has ended
-        loop.call_soon_threadsafe(lost, task_id, version)
+        loop.call_soon_threadsafe(inform, *about)

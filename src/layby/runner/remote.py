@@ -63,6 +63,7 @@ class RemoteLink:
             config.pid,
             lambda: self._register(worker),
             worker.lost,
+            worker.told,
         )
         self.client.inbox = self._inbox
         worker.on_new_incarnation = self._inbox.reopen

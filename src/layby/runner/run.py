@@ -219,7 +219,8 @@ class Run:
             life_of = plan.read_root_param(root.param).life_of
             ids = (plan.node_id(self.id, each, life_of(each)) for each in over.elsewhere)
             kept = await asyncio.gather(*map(self._kept_result, ids))
-            over.results.encoded.update(zip(over.elsewhere, kept, strict=True))
+            for task_id, encoded in zip(over.elsewhere, kept, strict=True):
+                over.results.learn(task_id, encoded)
         return over.result(self.id)
 
     async def _kept_result(self, node_id: str) -> bytes:

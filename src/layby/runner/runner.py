@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from layby.client.many_requests import send_all
 from layby.client.open_approvals import OpenApproval, answer, open_approvals
 from layby.client.paging import pages
 from layby.client.request_ids import new_request_id
@@ -528,10 +529,12 @@ class Runner:
         by: str = "",
         reason: str = "",
     ) -> None:
-        """End the wait of a deferred task now, as if its trigger had fired with this value.
+        """End the wait of a task now: as if its trigger had fired with this value, its sleep were
+        over, or its condition met.
 
-        With `error` the wait fails: `TriggerError`. A promise that others may wait for as well is
-        not settled by this. Conflict if the task is not deferred, or goes on already.
+        With `error` the wait fails: `TriggerError`, `PromiseRejected` or `ConditionError`. A
+        promise that others may wait for as well is not settled by this. Conflict if the task does
+        not wait, goes on already, or waits for something that has to be settled.
         """
         if error is None:
             state, given = "resolved", json_values.to_value(value, f"the payload for '{task}'")
@@ -550,7 +553,7 @@ class Runner:
         by: str = "",
         reason: str = "",
     ) -> None:
-        """Move the deadline of a deferred task: its wait ends so long from now; None: never."""
+        """Move the deadline of a task's wait: it ends so long from now; None: never."""
         given = "timeout of extend()"
         length = None if timeout is None else millis_of(seconds_of(timeout, given))
         await self._end_wait(
@@ -782,7 +785,7 @@ class Runner:
         if task is None:
             run = await self.get(run_id)
             ids = await run.unsettled()
-            replies = await asyncio.gather(*(self.send(kind(id=each)) for each in ids))
+            replies = await send_all(self.send, [kind(id=each) for each in ids])
             if kind is ContinueTask and not any(reply.is_ok for reply in replies):
                 await self._refuse_blocked(run_id, run.promise_id, f"run '{run_id}'")
             return

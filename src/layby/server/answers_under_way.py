@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from layby.server.rate_limited_log import RateLimitedLog
+from layby.server.turns import PAUSE_S, Turns
+from layby.wire.large_texts import Encoded, exact_size_of, pieces_of, size_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class Parts(Protocol):
         """Whether that was the last part."""
         ...
 
-    async def next(self) -> bytes | None:
+    async def next(self) -> Encoded | None:
         """The next part; None if the reader is gone."""
         ...
 
@@ -46,12 +48,14 @@ class AnswersUnderWay:
         self._room = room
         self._held: OrderedDict[asyncio.Transport, int] = OrderedDict()
         """By when something of it was taken last."""
+        self._pieces = Turns(1)
         self._log = RateLimitedLog("readers are disconnected", logger)
 
     async def send(
-        self, send: Send, transport: asyncio.Transport, status: int, body: bytes
+        self, send: Send, transport: asyncio.Transport, status: int, body: Encoded
     ) -> None:
-        await send(start(status, (b"content-length", b"%d" % len(body))))
+        size = exact_size_of(body)
+        await send(start(status, *([] if size is None else [(b"content-length", b"%d" % size)])))
         await self._send_pieces(send, transport, body, more=False)
 
     async def send_parts(
@@ -69,20 +73,24 @@ class AnswersUnderWay:
             part = None if parts.is_done else await parts.next()
 
     async def _send_pieces(
-        self, send: Send, transport: asyncio.Transport, body: bytes, *, more: bool
+        self, send: Send, transport: asyncio.Transport, body: Encoded, *, more: bool
     ) -> None:
-        if len(body) <= PIECE_BYTES:
+        if isinstance(body, bytes) and len(body) <= PIECE_BYTES:
             await send({"type": "http.response.body", "body": body, "more_body": more})
             return
-        with self._holding(transport, len(body)):
-            for begin in range(0, len(body), PIECE_BYTES):
-                end = begin + PIECE_BYTES
-                is_last = end >= len(body) and not more
-                piece = body[begin:end]
-                await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+        with self._holding(transport, size_of(body)):
+            pieces = pieces_of(body, PIECE_BYTES)
+            piece = next(pieces, None)
+            while piece is not None:
+                following = next(pieces, None)
+                has_more = more or following is not None
+                async with self._pieces.turn(transport):
+                    await asyncio.sleep(PAUSE_S)
+                await send({"type": "http.response.body", "body": piece, "more_body": has_more})
                 self._note_progress(transport)
                 if transport.is_closing():
                     return
+                piece = following
 
     @contextmanager
     def _holding(self, transport: asyncio.Transport, size: int) -> Generator[None]:

@@ -18,6 +18,7 @@ from layby.errors import LaybyError
 from layby.local import LocalClient
 from layby.server.answers_under_way import JSON, AnswersUnderWay, Send, hang_up, set_option, start
 from layby.server.auth import Gate, Identity, bearer
+from layby.server.batch_answers import BatchAnswers
 from layby.server.cross_origin import ORIGIN_REFUSED, is_cross_origin
 from layby.server.hook_pages import HEADERS as HOOK_HEADERS
 from layby.server.hooks import MAX_BODY, Hooks
@@ -127,10 +128,10 @@ class Application:
         transport: asyncio.Transport = scope["state"]["transport"]
         peer = Peer(lambda: self._disconnected(receive), transport.is_closing, transport)
         status, parts = await self._handler.answer(body, token, peer)
-        if isinstance(parts, bytes):
-            await self._answers.send(send, transport, status, parts)
-        else:
+        if isinstance(parts, BatchAnswers):
             await self._answers.send_parts(send, transport, status, parts)
+        else:
+            await self._answers.send(send, transport, status, parts)
         if transport.is_closing():
             await _hung_up(receive)  # not before: the answer would count as forgotten
 

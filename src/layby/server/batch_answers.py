@@ -19,15 +19,20 @@ from layby.core.commands import Command
 from layby.core.replies import Reply, refuse
 from layby.engine.items import NOT_BEGUN, Allowance
 from layby.server.slice_sizes import SLICE
+from layby.server.turns import PAUSE_S
 from layby.wire.decode import Request, decode
 from layby.wire.encode import BatchEncoder
+from layby.wire.large_texts import Encoded, size_of
 
 SLICE_BYTES: Final = 2**18
 """About this much of the requests in a slice, so that reading them does not take long either."""
+FIRST_SLICE: Final = 16
 LOADED_CHARS: Final = 2**20
 """A slice ends after the request that brings what was loaded for it above this."""
 UNTURNED_CHARS: Final = 2**17
 """What is loaded without a turn, for one request or a small batch: this much, or nothing."""
+HURRIED_BYTES: Final = 2**16
+"""A larger request is not even decoded at once."""
 HESITATION_S: Final = 0.002
 """Much less than a large batch takes; and most who hang up on one do so within this time."""
 READ_BYTES: Final = 8 * 2**20
@@ -45,7 +50,7 @@ class Serving(NamedTuple):
     ask: Callable[[Request, Allowance], "asyncio.Future[Reply] | Reply"]
     """Submits it; the answer is known already if it need not be asked."""
     wait: Callable[["asyncio.Future[Reply]"], Awaitable[Reply]]
-    encode: Callable[[Request, Reply], bytes]
+    encode: Callable[[Request, Reply], Encoded]
     slice_size: Callable[[], int]
     """How many requests the next slice may have, now that its turn has come."""
 
@@ -67,44 +72,53 @@ class BatchAnswers:
         self._turn = turn
         self._is_gone = is_gone
         self._encoder = BatchEncoder(corr_id)
-        self._is_small = len(self._rest) <= SLICE and sum(map(len, self._rest)) <= SLICE_BYTES
+        size = sum(map(len, self._rest))
+        self._is_small = len(self._rest) <= SLICE and size <= SLICE_BYTES
+        self._was_decoded_late = size > HURRIED_BYTES
         self._answered_bytes = 0
+        self._fitting = FIRST_SLICE
 
     @property
     def is_done(self) -> bool:
         return not self._rest
 
-    async def next(self) -> bytes | None:
+    async def next(self) -> Encoded | None:
         """What fits into one slice and comes first needs no turn: it may share a commit."""
         answers = await self._without_turn() if self._is_small else None
         if not answers and not self.is_done:
             answers = await self._in_turn()
         return None if answers is None else self._encoder.piece(answers, is_last=self.is_done)
 
-    async def _without_turn(self) -> list[bytes]:
+    async def _without_turn(self) -> list[Encoded]:
         """As far as the answers are small too."""
         self._is_small = False
         return await self._answer_slice(SLICE, Allowance(UNTURNED_CHARS, strict=True))
 
-    async def _in_turn(self) -> list[bytes] | None:
+    async def _in_turn(self) -> list[Encoded] | None:
         await self._hesitate()
         async with self._turn():
-            await asyncio.sleep(0)  # others first
+            await asyncio.sleep(PAUSE_S)
             answers = None if self._is_gone() else await self._answer_large_slice()
         return answers or None  # the peer hung up
 
     async def _hesitate(self) -> None:
         """Once, before a large batch begins: who hangs up at once is not worked for."""
-        if not self._answered_bytes:
+        if not self._answered_bytes and not self._was_decoded_late:
             await asyncio.sleep(HESITATION_S)
 
-    async def _answer_large_slice(self) -> list[bytes]:
-        return await self._answer_slice(self._service.slice_size(), Allowance(LOADED_CHARS))
+    async def _answer_large_slice(self) -> list[Encoded]:
+        """What does not fit has been decoded and asked for in vain: so few at first."""
+        size = self._service.slice_size()
+        if size <= SLICE:
+            size = min(size, self._fitting)
+        answers = await self._answer_slice(size, Allowance(LOADED_CHARS))
+        self._fitting = 2 * len(answers)
+        return answers
 
-    async def _answer_slice(self, size: int, allowance: Allowance) -> list[bytes]:
+    async def _answer_slice(self, size: int, allowance: Allowance) -> list[Encoded]:
         requests = [decode(each) for each in self._next_slice(size)]
         asked = [self._served(each, allowance) for each in requests]
-        answers: list[bytes] = []
+        answers: list[Encoded] = []
         for request, each in zip(requests, asked, strict=True):
             reply = each if isinstance(each, Reply) else await self._service.wait(each)
             if reply is NOT_BEGUN:
@@ -112,7 +126,7 @@ class BatchAnswers:
             answers.append(self._service.encode(request, reply))
         for _ in answers:
             self._rest.popleft()
-        self._answered_bytes += sum(map(len, answers))
+        self._answered_bytes += sum(map(size_of, answers))
         return answers
 
     def _next_slice(self, size: int) -> list[bytes]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from layby.core.commands import Take
+from layby.core.commands import DeferTask, Take
 from layby.core.kinds import BaseRequest, Sender
 from layby.wire.decode import KINDS
 
@@ -34,7 +34,9 @@ def is_within(kind: str, body: object, prefix: str, groups: frozenset[str]) -> b
 
 
 def bounded(body: Any, prefix: str) -> Any:
-    """The same request, whose takes hand out only ids with this prefix."""
+    """The same request, whose takes hand out only ids with this prefix; a trigger asks for it."""
+    if isinstance(body, DeferTask):
+        body = replace(body, principal=prefix)
     take = body.asks if isinstance(body, BaseRequest) else None
     if take is None or take.prefix.startswith(prefix):
         return body

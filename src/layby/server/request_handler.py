@@ -16,12 +16,20 @@ from layby.engine.items import NOT_BEGUN, Allowance
 from layby.errors import EngineStopped, StoreError
 from layby.local import LocalClient
 from layby.server.auth import UNAUTHORIZED, Gate, Identity
-from layby.server.batch_answers import LOADED_CHARS, UNTURNED_CHARS, BatchAnswers, Serving
+from layby.server.batch_answers import (
+    HESITATION_S,
+    HURRIED_BYTES,
+    LOADED_CHARS,
+    UNTURNED_CHARS,
+    BatchAnswers,
+    Serving,
+)
 from layby.server.rate_limited_log import RateLimitedLog
 from layby.server.slice_sizes import SliceSizes
-from layby.server.turns import Turns
+from layby.server.turns import PAUSE_S, Turns
 from layby.wire.decode import KINDS, Batch, Request, decode
-from layby.wire.encode import encode
+from layby.wire.encode import encode_in_pieces
+from layby.wire.large_texts import Encoded
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +52,7 @@ class Peer(NamedTuple):
 
 class HttpAnswer(NamedTuple):
     status: int
-    body: bytes | BatchAnswers
+    body: Encoded | BatchAnswers
 
 
 class Asking(NamedTuple):
@@ -78,12 +86,15 @@ class RequestHandler:
         self._links = links
         self._debug = debug
         self._turns = Turns()
+        self._decoding = Turns(1)
         self._slices = SliceSizes()
         self._failure_log = RateLimitedLog("requests are refused", logger)
 
     async def answer(self, body: bytes, token: str | None, peer: Peer) -> HttpAnswer:
         """`token` comes from the HTTP header; one in the envelope takes precedence."""
-        request = decode(body)
+        request = await self._decoded(body, peer)
+        if request is None:
+            return NOBODY
         if not request.has_envelope:
             return _answer(request, request.body)
         who = self._gate.identify(request.auth or token)
@@ -101,6 +112,15 @@ class RequestHandler:
                 return answered or NOBODY
         return await self._answer_large(request, asking)
 
+    async def _decoded(self, body: bytes, peer: Peer) -> Request | None:
+        """None if its peer has hung up. Large ones in turn: reading them takes its time too."""
+        if len(body) <= HURRIED_BYTES:
+            return decode(body)
+        await asyncio.sleep(HESITATION_S)
+        async with self._decoding.turn(peer.connection):
+            await asyncio.sleep(PAUSE_S)
+            return None if peer.is_gone() else decode(body)
+
     async def _answer_one(
         self, request: Request, asking: "Asking", allowance: Allowance
     ) -> HttpAnswer | None:
@@ -112,7 +132,7 @@ class RequestHandler:
     async def _answer_large(self, request: Request, asking: "Asking") -> HttpAnswer:
         """In turn, until it is encoded: from then on it is counted among what waits to be read."""
         async with self._turns.turn(asking.caller):
-            await asyncio.sleep(0)  # others first
+            await asyncio.sleep(PAUSE_S)
             if asking.peer.is_gone():
                 return NOBODY
             return await self._answer_one(request, asking, Allowance(LOADED_CHARS)) or NOBODY
@@ -139,9 +159,9 @@ class RequestHandler:
         parts = BatchAnswers(outer.corr_id, batch.requests, service, turn, asking.peer.is_gone)
         return HttpAnswer(200, parts)
 
-    def _encoded(self, began: float, request: Request, reply: Reply) -> bytes:
+    def _encoded(self, began: float, request: Request, reply: Reply) -> Encoded:
         body = self._counted(request, reply, began).body
-        assert isinstance(body, bytes)
+        assert not isinstance(body, BatchAnswers)
         return body
 
     def _ask_in_batch(
@@ -219,7 +239,7 @@ class RequestHandler:
 
 def _answer(request: Request, reply: object) -> HttpAnswer:
     assert isinstance(reply, Reply)
-    return HttpAnswer(reply.status, encode(request.kind, request.corr_id, reply))
+    return HttpAnswer(reply.status, encode_in_pieces(request.kind, request.corr_id, reply))
 
 
 def _small() -> Allowance:

@@ -13,8 +13,12 @@ from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from typing import Final
 
-AT_ONCE: Final = 2
-"""While the writer commits one slice, the next is read."""
+AT_ONCE: Final = 1
+"""Eight who ask for what is large cost the others no more than one of them."""
+PAUSE_S: Final = 0.001
+"""After a piece of something large: with nothing to do in between, the loop is idle this long, and
+small requests go through it, and through the writer, as if they were alone.
+"""
 
 
 class Turns:

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layby.core.changes import Changes
 from layby.core.model import FAR, Message, Millis
@@ -29,6 +30,10 @@ class Announcement(Struct, frozen=True, omit_defaults=True, array_like=True):
     """The earliest deadline."""
     everything: bool = False
     """Too much to be told: look at everything."""
+    messages: frozenset[Message] = frozenset()
+    """Those for the addresses, unless there are too many: who wants one need not look for it."""
+    closed: frozenset[str] = frozenset()
+    """Names of tasks for which slots may be kept though they cannot begin now."""
 
     @property
     def is_empty(self) -> bool:
@@ -42,6 +47,8 @@ class Announcement(Struct, frozen=True, omit_defaults=True, array_like=True):
             self.addresses | other.addresses,
             min(self.earliest, other.earliest),
             self.everything or other.everything,
+            self.messages | other.messages,
+            self.closed | other.closed,
         )
 
 
@@ -54,24 +61,26 @@ _decode = msgspec.json.Decoder(Announcement).decode
 
 def announcement_of(changes: Changes, offered: Collection[Message] = ()) -> Announcement:
     """`offered`: messages that this process offers itself; others need not hear of them."""
-    messages = {each for each in changes.messages.values() if each is not None}
+    written = {each for each in changes.messages.values() if each is not None}
+    messages = frozenset(written.difference(offered))
     tasks = (changes.tasks[key] for key in changes.readied)
     ready = [*(task for task in tasks if task.is_ready), *changes.large_gone]
     return Announcement(
         settled=frozenset(changes.settled),
         groups=frozenset(task.group for task in ready if task.group is not None),
         pids=frozenset(pid for (pid, _), holder in changes.holders.items() if not holder.is_alive),
-        addresses=frozenset(each.address for each in messages.difference(offered)),
+        addresses=frozenset(each.address for each in messages),
         earliest=changes.earliest,
+        messages=messages,
+        closed=frozenset(changes.closed),
     )
 
 
 def to_text(told: Collection[Announcement]) -> str:
     """All of them as one."""
-    text = _encode(_together(told))
-    if len(text) > MOST_BYTES:
-        text = _encode(EVERYTHING)
-    return text.decode()
+    together = _together(told)
+    texts = (_encode(each) for each in (together, replace(together, messages=frozenset())))
+    return next((each for each in texts if len(each) <= MOST_BYTES), _encode(EVERYTHING)).decode()
 
 
 def of_text(text: str) -> Announcement:

@@ -1,6 +1,6 @@
 """What the engine asks of a store. Synchronous; a store, or a reader, is owned by one thread."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -21,8 +21,27 @@ Wants = Callable[[Message], bool]
 
 class LeasedMessage(NamedTuple):
     message: Message
+    promise: Promise | None = None
+    """What an unblock is about."""
     taken_over: bool = False
     """Another process had a lease on it and has not renewed it: somebody may get it twice."""
+
+
+def about(messages: Iterable[Message]) -> set[str]:
+    """The promises that go out with them."""
+    return {each.id for each in messages if each.kind == "unblock"}
+
+
+def leased(
+    messages: Iterable[Message], promises: Iterable[Promise], taken_over: Collection[Message] = ()
+) -> list[LeasedMessage]:
+    by_id = {each.id: each for each in promises}
+    return [
+        LeasedMessage(
+            each, by_id.get(each.id) if each.kind == "unblock" else None, each in taken_over
+        )
+        for each in messages
+    ]
 
 
 class StoreConflict(Exception):
@@ -151,7 +170,7 @@ class Store(BatchStore, Protocol):
         ...
 
     def lease_messages(self, messages: Sequence[Message], now: Millis) -> list[LeasedMessage]:
-        """Those of them that this process offers from now on."""
+        """Those of them that this process offers from now on, with what they are about."""
         ...
 
     def renew_messages(self, now: Millis) -> list[Message]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from layby.core import birth, resumption
+from layby.core import birth, held_exits, resumption
 from layby.core.commands import Tags
 from layby.core.model import EMPTY, Promise
 
@@ -29,6 +29,8 @@ UNINDEXED: Final = frozenset(
         resumption.TRIGGER,
         resumption.ON_CANCEL,
         resumption.CANCELS,
+        resumption.PRINCIPAL,
+        held_exits.EXIT,
     }
 )
 """Tags that nobody looks up: they are on too many rows to narrow anything, or found by id."""

@@ -234,7 +234,8 @@ class LockedRows:
         self, kind: str, seen: Queue, look: Mapping[str, Any], wanted: int
     ) -> tuple[Queue, list[Pair]]:
         if not seen.entries or not wanted:
-            return Queue(seen.entries[:1], is_contended=False), []
+            has_more = seen.is_cut or len(seen.entries) > 1
+            return Queue(seen.entries[:1], 1 if has_more else None), []
         pairs = list(self._lock_in_turn(kind, seen, look, wanted))
         self._add(pairs)
         locked = sorted(entry_of(task) for _, task in pairs if task is not None and task.is_ready)

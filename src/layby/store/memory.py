@@ -105,10 +105,11 @@ class MemoryStore(Unshared):
         self._load_pairs(rows, footprint.beside)
         self._load_triggers(rows, footprint)
         self._load_limits(rows, footprint, rows.unknown_limits(footprint))
-        if footprint.root_params:
-            self._load_pairs(rows, rows.unknown_roots())
+        self._load_pairs(rows, rows.unknown_roots(footprint))
         rows.standing = {
-            pair: self.state.waits[pair] for pair in footprint.pairs if pair in self.state.waits
+            pair: self.state.waits[pair]
+            for pair in footprint.pairs | rows.standing_pairs(footprint)
+            if pair in self.state.waits
         }
         if footprint.look is not None or footprint.lean:
             self._load_prunable(rows, footprint, now)
@@ -141,6 +142,7 @@ class MemoryStore(Unshared):
     def _load_promises(self, rows: Rows, ids: set[str]) -> None:
         limit = self._settings.hop_limit + len(ids)
         rows.known |= ids
+        rows.whole |= ids
         for awaited in ids:
             self._load_waits(rows, awaited, limit)
             listening = self._indexes.addresses.of(awaited)

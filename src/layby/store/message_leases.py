@@ -13,9 +13,11 @@ import msgspec
 from layby.core.changes import Changes
 from layby.core.model import Message, Millis
 from layby.core.queries import OfferMessages
-from layby.store.api import LeasedMessage, Wants
+from layby.store.api import Wants, about
 from layby.store.bulk import Bulk
-from layby.store.postgres_session import PostgresSession
+from layby.store.locked_rows import PAIRS, Pair
+from layby.store.postgres_session import IF_WE_MAY, PostgresSession
+from layby.store.session import Reading, packed
 from layby.store.statements import Statements
 from layby.store.tables import MESSAGES
 
@@ -55,13 +57,15 @@ class MessageLeases:
         self.wants: Wants = _wants_nothing
         self._written: set[Message] = set()
         """Of the last transaction that wrote: the messages it has leased."""
+        self._pairs = sql.pairs
         rows = sql.dialect.rows(MESSAGES.names)
         self._lease = Bulk(
             f"""
             WITH found AS (
                 SELECT m.id, m.kind, m.address, m.offered_by
                 FROM messages AS m JOIN {rows} ON {_SAME}
-                WHERE {_FREE} ORDER BY m.id, m.kind, m.address FOR UPDATE OF m SKIP LOCKED)
+                WHERE {_FREE} AND {IF_WE_MAY}
+                ORDER BY m.id, m.kind, m.address FOR UPDATE OF m SKIP LOCKED)
             UPDATE messages AS m SET offered_by = ?, offered_until = ? FROM found
             WHERE (m.id, m.kind, m.address) = (found.id, found.kind, found.address)
             RETURNING {_COLUMNS}, COALESCE(found.offered_by <> ?, false)
@@ -94,16 +98,27 @@ class MessageLeases:
         after = max(offer.after, (offer.start, "", ""))
         return self._session.read(_FREE_PAGE, _READ, *after, offer.end, now, offer.limit)
 
-    def lease(self, messages: Sequence[Message], now: Millis) -> list[LeasedMessage]:
-        """Those of them that somebody here may get, and nobody else has leased meanwhile."""
+    def lease(
+        self, messages: Sequence[Message], now: Millis
+    ) -> tuple[dict[Message, bool], list[Pair]]:
+        """Those of them that somebody here may get, and nobody else has leased meanwhile.
+
+        Whether each was taken over; and the promises of all that somebody wants. It is committed
+        with that: somebody waits for them. What is leased and not offered is released soon.
+        """
         wanted = [each for each in messages if self.wants(each)]
         if not wanted:
-            return []
+            return {}, []
         rows = self._session.packed(self._lease, wanted)
-        arguments = (rows, now, self._process, now + LEASE_MS, self._process)
-        found = self._session.read(self._lease.text, _FOUND, *arguments)
-        again = {Message(*cells): taken_over for *cells, taken_over in found}  # pyright: ignore[reportArgumentType]
-        return [LeasedMessage(each, again[each]) for each in wanted if each in again]
+        lease = self._process, now + LEASE_MS
+        arguments = (rows, now, self._session.newest, *lease, self._process)
+        readings: list[Reading] = [(self._lease.text, _FOUND, arguments)]
+        if ids := about(wanted):
+            readings.append((self._pairs, PAIRS, (packed(sorted(ids)),)))
+        found, *pairs = self._session.read_and_commit(readings)
+        return {Message(*cells): taken_over for *cells, taken_over in found}, [
+            pair for some in pairs for pair in some
+        ]
 
     def renew(self, now: Millis) -> list[Message]:
         """All that this process offers, and go on offering them."""

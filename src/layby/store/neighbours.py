@@ -96,7 +96,7 @@ def standings(
             found[name],
             rule_for(name, found[name], patterns),
             now,
-            look.permit_holders(name, holders) if found[name].held else (),
+            tuple(look.permit_holders(name, holders)) if found[name].held else (),
             look.waiting_for(name),
         )
         for name in names

@@ -97,6 +97,16 @@ class OwnFile:
             self._is_log_lost = True
             raise self._lost_log()
 
+    def is_copied(self) -> bool:
+        """Whether the database has all that is in the log; raises if that may not be copied."""
+        self.look_at_path()
+        self.look_at_log()
+        index = self._index.read()
+        return index.copied == index.frames
+
+    def is_log_too_long(self) -> bool:
+        return self._index.read().length >= wal_breaks.WAL_BYTES // self._page
+
     def is_checkpoint_due(self) -> bool:
         """Asked after each commit; whoever hears yes makes one.
 
@@ -109,8 +119,7 @@ class OwnFile:
             return False
         salt, before = self._checkpoint_at
         new = index.length - (before if salt == index.salt else 0)
-        is_too_long = index.length >= wal_breaks.WAL_BYTES // self._page
-        is_due = is_too_long or new >= wal_breaks.CHECKPOINT_FRAMES
+        is_due = self.is_log_too_long() or new >= wal_breaks.CHECKPOINT_FRAMES
         if is_due:
             self._checkpoint_at = index.salt, index.length
         return is_due

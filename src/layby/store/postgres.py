@@ -16,7 +16,7 @@ from layby.core.rows import Rows
 from layby.core.settings import Calendar, Settings
 from layby.errors import StoreError
 from layby.store.announcement import EVERYTHING, Announcement
-from layby.store.api import Heard, LeasedMessage, Wants
+from layby.store.api import Heard, LeasedMessage, Wants, leased
 from layby.store.locked_rows import Listed, LockedRows, awaiters_in, most_to_lock
 from layby.store.message_leases import MessageLeases
 from layby.store.postgres_answers import AnswerWatch
@@ -60,7 +60,7 @@ class PostgresStore(SqlStore):
         self._writer = self._session
         self._locked = LockedRows(self._session, self._sql, _DIALECT)
         self._url = url
-        self._server = uuid.uuid4().hex
+        self._server = self._writer.server = uuid.uuid4().hex
         self._leases = MessageLeases(self._session, self._sql, self._server)
         self._signals: Signals | None = None
         self._clock: DatabaseClock | None = None
@@ -134,7 +134,10 @@ class PostgresStore(SqlStore):
         return self._leases.free(offer, now)
 
     def lease_messages(self, messages: Sequence[Message], now: Millis) -> list[LeasedMessage]:
-        return self._leases.lease(messages, now)
+        taken_over, pairs = self._leases.lease(messages, now)
+        promises = [promise for promise, _ in self._with_large_texts(pairs)]
+        ours = [each for each in messages if each in taken_over]
+        return leased(ours, promises, {each for each in ours if taken_over[each]})
 
     def renew_messages(self, now: Millis) -> list[Message]:
         return self._leases.renew(now)
@@ -180,10 +183,10 @@ class PostgresStore(SqlStore):
         if ids:
             self._lock_lean(rows, ids)
         self._lock_holders(rows, footprint, pids)
-        if footprint.root_params and (roots := rows.unknown_roots()):
+        if roots := rows.unknown_roots(footprint):
             self._load_pairs(rows, roots)
-        if footprint.pairs and (rows.more_waits or footprint.beside):
-            self._load_existing(rows, footprint)
+        if pairs := rows.standing_pairs(footprint):
+            self._load_standing(rows, pairs)
         return rows
 
     def _lock_schedules(self, rows: Rows, footprint: Footprint) -> None:
@@ -206,11 +209,12 @@ class PostgresStore(SqlStore):
         )
         rows.now = self._heard(now, there)
         rows.known |= ids | beside | footprint.also
+        rows.whole |= ids
         add_pairs(rows, pairs)
         rows.add_listeners(listeners)
         if waits:
             rows.add_waits(waits)
-            cut_waits(rows, limit)
+            cut_waits(rows, ids, limit)
             hop = awaiters_in(rows)
             add_pairs(rows, self._locked.hop(hop, footprint.also))
             rows.known |= hop
@@ -225,10 +229,11 @@ class PostgresStore(SqlStore):
             limit = self._settings.hop_limit + len(changed)
             pairs, waits, listeners = self._locked.triggers(changed, limit)
             rows.known |= changed
+            rows.whole |= changed
             add_pairs(rows, pairs)
             rows.add_listeners(listeners)
             rows.add_waits(waits)
-            cut_waits(rows, limit)
+            cut_waits(rows, changed, limit)
             hop = awaiters_in(rows)
             add_pairs(rows, self._locked.hop(hop, footprint.also))
             rows.known |= hop

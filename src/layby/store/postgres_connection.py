@@ -82,8 +82,11 @@ class Connector:
         self._failure, self._pauses = None, iter(PAUSES)
         return connection
 
-    def ask_again(self, statement: str, arguments: Sequence[Any], unless: str) -> Any:
-        """One cell, asked through new connections until there is an answer; None in the end."""
+    def ask_again(self, statement: str, arguments: Sequence[Any], unless: str | None = None) -> Any:
+        """One cell, asked through new connections until there is an answer; None in the end.
+
+        A transaction of the future is "aborted": the database has forgotten it in a crash.
+        """
         until = monotonic() + LOOK_UP_S
         pause = threading.Event()
         while monotonic() < until:
@@ -92,6 +95,8 @@ class Connector:
                     row = connection.execute(statement, arguments).fetchone()  # pyright: ignore[reportArgumentType] - a text of our own
                 if row is not None and row[0] != unless:
                     return row[0]
+            except psycopg.errors.InvalidParameterValue:
+                return "aborted"
             except (psycopg.Error, StoreUnavailable):
                 pass
             pause.wait(0.05)

@@ -35,12 +35,19 @@ Cursor = psycopg.Cursor[tuple[Any, ...]]
 Pair = tuple[Promise, Task | None]
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+IF_WE_MAY: Final = f"({OLDEST_CODE}) <= ?"
+"""The newest schema that we know is its argument."""
 _STAMP: Final = """
     SELECT CAST(pg_current_xact_id() AS text),
         CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)
 """
 # As long as it is in progress, nobody but the former connection could go on with it.
 _STATUS: Final = f"SELECT pg_xact_status(CAST(%s AS xid8)), ARRAY({END})"
+# After a crash the database gives ids to others that it has not written to its log.
+_IS_OURS: Final = """
+    SELECT EXISTS (
+        SELECT FROM server_times WHERE server = %s AND xmin = CAST(CAST(%s AS xid8) AS xid))
+"""
 
 
 class PostgresSession:
@@ -56,7 +63,9 @@ class PostgresSession:
         self._waiting: list[tuple[str, Arguments]] = []
         """Writes that leave with the commit."""
         self._xact_id: str | None = None
-        self._newest = newest_known()
+        self.server: str | None = None
+        """Whose time is written with every change: that row tells who has written it last."""
+        self.newest = newest_known()
 
     def explained(self, error: Exception, name: str) -> Exception | StoreError:
         assert isinstance(error, psycopg.Error)
@@ -115,12 +124,19 @@ class PostgresSession:
         self._drop()
         if self._xact_id is None:
             raise StoreUnavailable(_unknown(self._connector.name)) from error
-        asked = (self._xact_id, *(self._former or UNKNOWN))
-        outcome = self._connector.ask_again(_STATUS, asked, unless="in progress")
-        if outcome == "aborted":
-            raise StoreConflict from error
-        if outcome != "committed":
+        has_happened = self._has_happened(self._xact_id)
+        if has_happened is None:
             raise StoreUnavailable(_unknown(self._connector.name)) from error
+        if not has_happened:
+            raise StoreConflict from error
+
+    def _has_happened(self, xact_id: str) -> bool | None:
+        """Whether this transaction is committed; None if that is not known."""
+        ask = self._connector.ask_again
+        outcome = ask(_STATUS, (xact_id, *(self._former or UNKNOWN)), unless="in progress")
+        if outcome != "committed":
+            return False if outcome == "aborted" else None
+        return ask(_IS_OURS, (self.server, xact_id))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -147,6 +163,17 @@ class PostgresSession:
         cursors = self._ask([(_positional(text), given) for text, _, given in readings])
         pairs = zip(readings, cursors, strict=True)
         return [_made(decoder, cursor) for (_, decoder, _), cursor in pairs]
+
+    def read_and_commit(self, readings: Sequence[Reading]) -> list[Any]:
+        """The same as the end of the transaction, in one round trip with its commit.
+
+        They are committed before we know whether the schema is too new for us: what they write
+        must depend on that itself (`IF_WE_MAY`).
+        """
+        asked = [*((_positional(text), given) for text, _, given in readings), ("COMMIT", None)]
+        cursors = self._ask(asked)
+        self._has_begun = False
+        return [_made(decoder, cursor) for (_, decoder, _), cursor in zip(readings, cursors)]  # noqa: B905 - the last one is that of the commit
 
     def read_named(
         self, statement: str, decoder: "msgspec.json.Decoder[T]", arguments: Mapping[str, Any]
@@ -252,7 +279,7 @@ class PostgresSession:
 
     def _refuse_too_new(self, asked: Cursor | None) -> None:
         row = asked.fetchone() if asked is not None and asked.pgresult is not None else None
-        if row is not None and row[0] > self._newest:
+        if row is not None and row[0] > self.newest:
             why = f"a newer layby has migrated it, and it {too_new(row[0])}"
             raise StoreMigrated(f"{self._connector.name}: {why}, then restart this process")
 

@@ -1,9 +1,9 @@
 """The store on SQL: rows in, rows out, a constant number of statements per batch."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -62,6 +62,8 @@ from layby.store.tables import (
     getter,
 )
 from layby.store.unshared import Unshared
+
+K = TypeVar("K")
 
 _pairs = msgspec.json.Decoder(list[Pair])
 _waits = msgspec.json.Decoder(list[Wait])
@@ -133,10 +135,10 @@ class SqlStore(Unshared, SqlReads):
         self._load_triggers(rows, footprint)
         if names := rows.unknown_limits(footprint):
             self._load_limits(rows, footprint, names)
-        if footprint.root_params and (roots := rows.unknown_roots()):
+        if roots := rows.unknown_roots(footprint):
             self._load_pairs(rows, roots)
-        if footprint.pairs and (rows.more_waits or footprint.beside):
-            self._load_existing(rows, footprint)
+        if pairs := rows.standing_pairs(footprint):
+            self._load_standing(rows, pairs)
         if footprint.look is not None or footprint.lean:
             self._load_prunable(rows, footprint, now)
         return rows
@@ -182,11 +184,12 @@ class SqlStore(Unshared, SqlReads):
             ]
         )
         rows.known |= ids
+        rows.whole |= ids
         add_pairs(rows, self._with_large_texts(pairs))
         rows.add_listeners(listeners)
         if waits:
             rows.add_waits(waits)
-            cut_waits(rows, limit)
+            cut_waits(rows, ids, limit)
             self._load_hop(rows)
 
     def _load_triggers(self, rows: Rows, footprint: Footprint) -> None:
@@ -217,11 +220,10 @@ class SqlStore(Unshared, SqlReads):
         rows.lanes |= lanes_of(names, found, most)
         return found
 
-    def _load_existing(self, rows: Rows, footprint: Footprint) -> None:
-        """Waits that may be added but already exist, where not all waits were loaded."""
+    def _load_standing(self, rows: Rows, pairs: set[tuple[str, str]]) -> None:
+        """Those of these waits that exist, where not all waits were loaded."""
         bulk = self._sql.standing_waits
-        pairs = self._session.packed(bulk, sorted(footprint.pairs))
-        standing = self._one(bulk.text, _waits, pairs)
+        standing = self._one(bulk.text, _waits, self._session.packed(bulk, sorted(pairs)))
         rows.standing = {(wait.awaited, wait.awaiter): wait for wait in standing}
 
     def _load_hop(self, rows: Rows) -> None:
@@ -391,31 +393,44 @@ class SqlStore(Unshared, SqlReads):
     def save(self, changes: Changes, now: Millis = 0) -> None:
         sql = self._sql
         self._save_time(now)
-        self._write(sql.delete_promises, sorted(changes.deleted))
-        pruned = changes.deleted.values()
-        self._write(sql.drop_tags, [tag for row in pruned for tag in indexed_tags.of(row)])
+        if changes.deleted:
+            self._delete_promises(changes)
         self._save_promises(changes)
         self._write(sql.put_waits, changes.waits.values())
         self._write(sql.drop_waits, changes.dropped_waits)
         self._write(sql.forget_waits, changes.forgotten)
+        self._save_listeners(changes)
+        if changes.messages:
+            self._put_messages([m for m in changes.messages.values() if m is not None], now)
+            self._write(sql.drop_messages, _gone(changes.messages))
+        self._save_holders(changes)
+        if changes.held:
+            self._write(sql.count_held, [(*key, by) for key, by in changes.held.items() if by])
+        self._write(sql.drop_holders, changes.deleted_holders)
+        if changes.pruning:
+            there = [each for each in changes.pruning.values() if each is not None]
+            self._write(sql.put_pruning, there)
+            self._write(sql.drop_pruning, _gone(changes.pruning))
+        if changes.limits:
+            self._save_limits([each for each in changes.limits.values() if each is not None])
+            self._write(sql.drop_limits, _gone(changes.limits))
+        self._write(sql.put_flows, changes.flows.values())
+        if changes.schedules:
+            self._save_schedules([each for each in changes.schedules.values() if each is not None])
+            self._write(sql.drop_schedules, _gone(changes.schedules))
+
+    def _delete_promises(self, changes: Changes) -> None:
+        self._write(self._sql.delete_promises, sorted(changes.deleted))
+        pruned = changes.deleted.values()
+        self._write(self._sql.drop_tags, [tag for row in pruned for tag in indexed_tags.of(row)])
+
+    def _save_listeners(self, changes: Changes) -> None:
+        sql = self._sql
         self._write(sql.silence_listeners, changes.silenced)
         self._write(sql.silence_messages, changes.silenced)
         self._write(sql.put_listeners, changes.listeners)
         self._write(sql.drop_listeners, changes.dropped_listeners)
         self._write(sql.drop_delivered, changes.delivered)
-        self._put_messages([m for m in changes.messages.values() if m is not None], now)
-        self._write(sql.drop_messages, [k for k, m in changes.messages.items() if m is None])
-        self._save_holders(changes)
-        self._write(sql.count_held, [(*key, by) for key, by in changes.held.items() if by])
-        self._write(sql.drop_holders, changes.deleted_holders)
-        pruning = changes.pruning.items()
-        self._write(sql.put_pruning, [each for _, each in pruning if each is not None])
-        self._write(sql.drop_pruning, [key for key, each in pruning if each is None])
-        self._save_limits([each for each in changes.limits.values() if each is not None])
-        self._write(sql.drop_limits, [key for key, each in changes.limits.items() if each is None])
-        self._write(sql.put_flows, changes.flows.values())
-        self._save_schedules([each for each in changes.schedules.values() if each is not None])
-        self._write(sql.drop_schedules, [k for k, s in changes.schedules.items() if s is None])
 
     def _save_time(self, now: Millis) -> None:
         self._session.execute(self._sql.put_store_time, (now, now))
@@ -439,11 +454,12 @@ class SqlStore(Unshared, SqlReads):
         Of what was pruned the row is gone, so what stays of it is inserted, not adopted.
         """
         sql, new = self._sql, changes.born | changes.adopted
-        adopted = changes.adopted - changes.deleted.keys()
-        self._write_wide(sql.insert_promises, _whole(changes, sorted(new - adopted)))
-        self._write_wide(sql.adopt_promises, _whole(changes, sorted(adopted)))
-        born = [changes.promises[key] for key in sorted(new)]
-        self._write(sql.insert_tags, [tag for p in born for tag in indexed_tags.of(p)])
+        if new:
+            adopted = changes.adopted - changes.deleted.keys()
+            self._write_wide(sql.insert_promises, _whole(changes, sorted(new - adopted)))
+            self._write_wide(sql.adopt_promises, _whole(changes, sorted(adopted)))
+            born = [changes.promises[key] for key in sorted(new)]
+            self._write(sql.insert_tags, [tag for p in born for tag in indexed_tags.of(p)])
         promises = [_promise_move(row) for key, row in changes.promises.items() if key not in new]
         self._write_wide(sql.move_promises, promises)
         tasks = [_task_move(row) for key, row in changes.tasks.items() if key not in new]
@@ -567,6 +583,11 @@ def _whole(changes: Changes, ids: Iterable[str]) -> list[tuple[Any, ...]]:
     ]
 
 
+def _gone(rows: Mapping[K, object]) -> list[K]:
+    """Keys of what is to be deleted."""
+    return [key for key, row in rows.items() if row is None]
+
+
 def add_pairs(rows: Rows, pairs: Iterable[Pair]) -> None:
     for promise, task in pairs:
         rows.promises[promise.id] = promise
@@ -587,9 +608,10 @@ def lanes_of(
     }
 
 
-def cut_waits(rows: Rows, limit: int) -> None:
-    """Keep the first `limit` waits of each promise and remember that there are more."""
-    for awaited, waits in rows.waits.items():
+def cut_waits(rows: Rows, ids: Iterable[str], limit: int) -> None:
+    """Keep the first `limit` waits for each of these and remember that there are more."""
+    for awaited in ids:
+        waits = rows.waits.get(awaited, {})
         if len(waits) > limit:
             rows.waits[awaited] = {key: waits[key] for key in sorted(waits)[:limit]}
             rows.more_waits.add(awaited)

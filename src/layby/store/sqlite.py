@@ -3,8 +3,9 @@
 import os
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Literal
 
 from layby.core.changes import Changes
@@ -12,6 +13,7 @@ from layby.core.model import Millis
 from layby.core.settings import Calendar, Settings
 from layby.errors import StoreGone, StoreUnreadable
 from layby.store import wal_breaks
+from layby.store.checkpoints import Checkpoints
 from layby.store.dialect import SqliteDialect
 from layby.store.failures import explained
 from layby.store.migrate import Schema, migrate, refuse_outdated, refuse_strangers, schema_of
@@ -43,6 +45,7 @@ class SqliteStore(SqlStore):
         self.path = Path(path)
         self._breaks = wal_breaks.of_file(self.path)
         self._durability = durability
+        self._filling = Lock()
         with ExitStack() as undo:
             self._ownership = Ownership(self.path, is_server=is_server)
             undo.callback(self._ownership.release)
@@ -52,6 +55,7 @@ class SqliteStore(SqlStore):
             self._ownership.confirm()
             self._own_file = OwnFile(self.path, self._ownership.database, connection)
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `_make_checkpoint`
+            self._checkpoints = Checkpoints(self._connect_beside, self._own_file.is_copied)
             undo.pop_all()
         self._is_open = True
 
@@ -70,11 +74,23 @@ class SqliteStore(SqlStore):
     def _make_checkpoint(self) -> None:
         """SQLite would make it at the end of a commit, before anybody has looked at the log.
 
-        As then, what was committed is safe in the log if it fails, and the next commit tries again.
+        It is made beside the writer, unless that cannot keep up: then everybody waits for it. What
+        was committed is safe in the log if it fails, and the next commit tries again.
         """
-        if self._own_file.is_checkpoint_due():
-            with suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        if not self._own_file.is_checkpoint_due():
+            return
+        if self._own_file.is_log_too_long():
+            self._checkpoints.make_here(self._connection)
+        else:
+            self._checkpoints.ask()
+
+    def _connect_beside(self) -> sqlite3.Connection:
+        """For checkpoints."""
+        with _opened(self.path, str(self.path), check_same_thread=False) as connection:
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute(f"PRAGMA synchronous = {self._durability}")
+            self._own_file.look_at_path()
+            return connection
 
     def open_reader(self, give_way: Callable[[], None]) -> SqliteSnapshots:
         connection = _connect_readonly(self.path, factory=TimedConnection, check_same_thread=False)
@@ -82,15 +98,16 @@ class SqliteStore(SqlStore):
         connection.give_way = give_way
         own = self._own_file
         own.look_at_path()
-        return SqliteSnapshots(connection, self._sql, self._name, self._breaks, own)
+        return SqliteSnapshots(connection, self._sql, self._name, self._breaks, own, self._filling)
+
+    def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:
+        """Without waiting for the disk if `lazily`; the order of commits stays what it was."""
+        if lazily and self._durability != "normal":
+            return self._lazily_within()
+        return super().transaction()
 
     @contextmanager
-    def transaction(self, *, lazily: bool = False) -> Generator[None]:
-        """Without waiting for the disk if `lazily`; the order of commits stays what it was."""
-        if not lazily or self._durability == "normal":
-            with super().transaction():
-                yield
-            return
+    def _lazily_within(self) -> Generator[None]:
         self._connection.execute("PRAGMA synchronous = normal")
         try:
             with super().transaction():
@@ -115,6 +132,7 @@ class SqliteStore(SqlStore):
         if not self._is_open:
             return
         self._is_open = False
+        self._checkpoints.close()
         try:
             self._look_at_log()
             self._look()
@@ -162,7 +180,7 @@ def _connect(path: Path, durability: Durability, busy_ms: Millis) -> sqlite3.Con
         prepare_shrinking(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {durability}")
-        connection.execute("PRAGMA cache_size = -12288")
+        connection.execute("PRAGMA cache_size = -8192")
         connection.execute(f"PRAGMA journal_size_limit = {wal_breaks.KEPT_BYTES}")
         migrate(connection, _DIALECT)
         return connection

@@ -1,14 +1,16 @@
 """Reads of a SQLite file beside its writer: in WAL mode neither waits for the other."""
 
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from math import inf
+from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
 from layby.errors import ReadRefused
 from layby.store.own_file import OwnFile
+from layby.store.page_bounds import PAGE_BYTES
 from layby.store.sql_reads import SqlReads
 from layby.store.sqlite_session import SqliteSession
 from layby.store.statements import Statements
@@ -61,8 +63,11 @@ class SqliteSnapshots(SqlReads):
         name: str,
         breaks: WalBreaks,
         own_file: OwnFile,
+        filling: Lock,
     ) -> None:
+        """`filling`: who has it loads texts; all readers of a file share it."""
         super().__init__(SqliteSession(connection, "BEGIN"), sql, name)
+        self._filling = filling
         self._timed = connection
         self._breaks = breaks
         self._own_file = own_file
@@ -71,6 +76,17 @@ class SqliteSnapshots(SqlReads):
     def snapshot(self, seconds: float) -> Generator["SqliteSnapshots"]:
         with self._breaks.snapshot(), self._timed_snapshot(seconds):
             yield self
+
+    def _texts_of(
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        ids: Sequence[str],
+        most: int = PAGE_BYTES,
+    ) -> list[tuple[str, ...]]:
+        """One reader at a time: several that load megabytes would take the processors from all."""
+        with self._filling:
+            return super()._texts_of(table, columns, ids, most)
 
     def _begin(self) -> None:
         self._own_file.look_at_log()

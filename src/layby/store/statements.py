@@ -164,8 +164,8 @@ class Statements:
                 ORDER BY task_wake_at LIMIT ?) AS due""",
         )
         tail = "tail_at IS NOT NULL AND tail_at <= ?"
-        self.due_tails = self._ids(f"{tail} AND expired_at IS NULL", "tail_at")
-        self.due_remains = self._ids(f"{tail} AND expired_at IS NOT NULL", "tail_at")
+        self.due_tails = self._ids(f"{tail} AND expired_at IS NULL", "tail_at, id")
+        self.due_remains = self._ids(f"{tail} AND expired_at IS NOT NULL", "tail_at, id")
         self.due_holders = self._all(
             "pid",
             """(SELECT pid FROM holders WHERE standing = 'alive' AND expires_at <= ?

@@ -1,11 +1,11 @@
 """What a store that no other process writes answers where others would be asked or told."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from layby.core.changes import Changes
-from layby.core.model import HeldKey, Message, Millis
+from layby.core.model import HeldKey, Message, Millis, Promise
 from layby.store.announcement import Announcement
-from layby.store.api import Heard, LeasedMessage, Wants
+from layby.store.api import Heard, LeasedMessage, Wants, about, leased
 
 
 class Unshared:
@@ -22,7 +22,11 @@ class Unshared:
 
     def lease_messages(self, messages: Sequence[Message], now: Millis) -> list[LeasedMessage]:
         del now
-        return [LeasedMessage(each) for each in messages]
+        ids = about(messages)
+        return leased(messages, self.stored_promises(ids) if ids else ())
+
+    def stored_promises(self, ids: Collection[str]) -> list[Promise]:
+        raise NotImplementedError
 
     def renew_messages(self, now: Millis) -> list[Message]:
         del now

@@ -16,11 +16,10 @@ KEPT_BYTES: Final = 17 * 2**20
 commit that makes the file longer takes longer.
 """
 WAL_BYTES: Final = 32 * 2**20
-"""A longer log calls for a break."""
+"""A longer log calls for a break, and for a checkpoint that the writer waits for."""
 CHECKPOINT_FRAMES: Final = 4_000
-"""So many frames are copied into the database at once, and a commit waits for it. A small command
-writes about 6 frames, a batch of pruning 22: with SQLite's own default, a quarter of this, that is
-one small commit in 160, or one batch in 46.
+"""So many frames are copied into the database at once, beside the writer. A small command writes
+about 6 frames, a batch of pruning 22.
 """
 BREAK_S: Final = 0.25
 """How long a break lasts at most: without writes, the log neither grows nor begins anew."""

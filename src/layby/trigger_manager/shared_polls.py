@@ -1,7 +1,7 @@
 """Polls of all triggers of one manager, on one timer wheel; identical ones are asked once.
 
-Polls are identical when class and arguments are. Whatever else could make a difference (which
-hosts, folders, databases and secrets there are) belongs to the manager, not to who waits.
+Polls are identical when class and arguments are, and whoever they are asked for: the prefix of the
+token that deferred. So nobody learns from a poll that somebody else asks the same.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class SharedPolls:
         self._now = now
         self._random = random
         self._wheel = Wheel(random=random, max_threads=max_threads)
-        self._files = FilePolls(checks)
+        self._files = FilePolls(checks, self._wheel.ask_now)
         self._checks = checks
         self._http: HttpPolls | None = None
         self._sql = SqlPolls(checks)
@@ -79,6 +79,8 @@ class SharedPolls:
         poll.waiters -= 1
         if poll.waiters == 0 and self._polls.get(poll.key) is poll:
             del self._polls[poll.key]
+            if isinstance(poll.question.trigger, FileExists):
+                self._files.end(poll.question.trigger, poll.watched)
             poll.watched.future.cancel()
 
     def asked_in(self, task: "asyncio.Task[Any]") -> Key | None:
@@ -88,6 +90,7 @@ class SharedPolls:
 
     async def close(self) -> None:
         self._wheel.close()
+        self._files.close()
         self._sql.close()
         if self._http is not None:
             await self._http.close()
@@ -104,6 +107,8 @@ class SharedPolls:
             first_in=first_in,
         )
         question.poll = poll
+        if isinstance(trigger, FileExists):
+            self._files.begin(trigger, poll)
         return poll
 
     def _question(self, trigger: PolledTrigger, fraction: float | None) -> "PollQuestion":

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from contextvars import Context, ContextVar
 from types import FrameType
 
-Key = tuple[str, bytes]
-"""Of a poll: the class of its trigger, and the arguments as JSON."""
+Key = tuple[str, bytes, str]
+"""Of a poll: the class of its trigger, the arguments as JSON, and for whom it is asked."""
 
 Origin = str | Key
 """The id of a trigger, or the poll that some of them share."""

@@ -14,7 +14,7 @@ from layby.core.codes import code_for
 from layby.core.commands import Value
 from layby.core.model import Codes, Millis, Promise, PromiseState
 from layby.core.replies import Claim
-from layby.core.resumption import CANCELS
+from layby.core.resumption import CANCELS, principal_of
 from layby.errors import ContextError, LaybyError, TriggerError, UsageError
 from layby.program import Failure, LoadedTask, Mapped, Mode, UnfitCode, Verdict
 from layby.trigger_manager.access_checks import AccessChecks
@@ -176,6 +176,11 @@ class LoadedTriggerCode:
         """A trigger does not defer."""
         raise NotImplementedError
 
+    @property
+    def run_priority(self) -> int:
+        """Nor does it start runs."""
+        return 0
+
     def mapped(self, task: object) -> Mapped:
         """Nor does it map."""
         raise NotImplementedError
@@ -185,13 +190,23 @@ class LoadedTriggerCode:
 
 
 class LoadedTrigger(LoadedTriggerCode):
-    __slots__ = ("_crashes", "_is_new", "_program", "found", "poll", "told_at", "told_error")
+    __slots__ = (
+        "_crashes",
+        "_is_new",
+        "_principal",
+        "_program",
+        "found",
+        "poll",
+        "told_at",
+        "told_error",
+    )
 
     def __init__(self, program: TriggerProgram, claim: Claim, trigger: Trigger, code: str) -> None:
         super().__init__(claim, trigger, code)
         self._program = program
         self._crashes = claim.task.crashes
         self._is_new = claim.task.try_number <= 1
+        self._principal = principal_of(claim.promise.tags)
         self.poll: Any = None
         """The `SharedPoll` it waits for, while it does."""
         self.found: Any = None
@@ -219,7 +234,7 @@ class LoadedTrigger(LoadedTriggerCode):
 
     async def _polled(self, trigger: PolledTrigger) -> Any:
         polls = self._program.polls
-        key = (trigger.kind(), msgspec.json.encode(trigger))
+        key = (trigger.kind(), msgspec.json.encode(trigger), self._principal)
         self.poll = polls.join(key, trigger, is_new=self._is_new, phase=self.id)
         try:
             return await self.poll.payload()

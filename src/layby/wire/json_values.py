@@ -58,6 +58,17 @@ def encode(value: object, where: str = "value") -> bytes:
         raise ContextError(f"{where} is nested too deeply, or contains itself") from None
 
 
+def encode_bounded(value: object, where: str, most: int) -> bytes:
+    """The same for what may have so many bytes."""
+    encoded = encode(value, where)
+    if len(encoded) > most:
+        raise ContextError(
+            f"{where} has {len(encoded):,} bytes as JSON, more than {most:,}: store it elsewhere "
+            "and pass its address"
+        )
+    return encoded
+
+
 def decode(encoded: bytes) -> Any:
     return _decoder.decode(encoded)
 

@@ -40,6 +40,7 @@ from layby.core.replies import (
 from layby.core.state import State
 from layby.core.waits import ShownState, shown_state
 from layby.errors import WireError
+from layby.wire.large_texts import raw
 
 Pair = tuple[Promise, Task | None]
 _deadlines, _awaited = Decoder(dict[str, int]), Decoder(dict[str, str])
@@ -70,9 +71,9 @@ class PromiseRecord(WireRecord, frozen=True):
         return cls(
             id=row.id,
             state=row.state,
-            param=Raw(row.param.encode()),
-            value=Raw(row.value.encode()),
-            tags=Raw(row.tags.encode()),
+            param=raw(row.param),
+            value=raw(row.value),
+            tags=Raw(row.tags),
             timeout_at=row.timeout_at,
             created_at=row.created_at,
             settled_at=row.settled_at,
@@ -105,7 +106,7 @@ class TriggerEventRecord(WireRecord, frozen=True):
 
     @classmethod
     def of(cls, row: TriggerEvent) -> "TriggerEventRecord":
-        value = Raw(row.value.encode())
+        value = raw(row.value)
         return cls(row.id, row.state, value, row.settled_at, row.by, row.reason)
 
     def row(self) -> TriggerEvent:
@@ -123,16 +124,18 @@ class ResumedRecord(WireRecord, frozen=True):
     kwargs: Json = UNSET
     context: Json = UNSET
     key: str | None = None
+    bare: bool = False
 
     @classmethod
     def of(cls, row: Resumed) -> "ResumedRecord":
         event, kwargs = TriggerEventRecord.of(row.event), _json(row.kwargs)
-        return cls(row.kind, row.at, event, row.name, kwargs, _json(row.context), row.key)
+        context = _json(row.context)
+        return cls(row.kind, row.at, event, row.name, kwargs, context, row.key, row.bare)
 
     def row(self) -> Resumed:
         kwargs, context = _text(self.kwargs) or EMPTY, _text(self.context)
         event = self.event.row()
-        return Resumed(self.kind, self.at, event, self.name, kwargs, context, self.key)
+        return Resumed(self.kind, self.at, event, self.name, kwargs, context, self.key, self.bare)
 
 
 class TaskRecord(WireRecord, frozen=True):
@@ -340,8 +343,8 @@ class ScheduleRecord(WireRecord, frozen=True):
             cron=row.cron,
             promise_id=row.promise_id,
             promise_timeout=row.promise_timeout,
-            promise_param=Raw(row.promise_param.encode()),
-            promise_tags=Raw(row.promise_tags.encode()),
+            promise_param=raw(row.promise_param),
+            promise_tags=Raw(row.promise_tags),
             created_at=row.created_at,
             next_run_at=row.next_run_at,
             last_run_at=row.last_run_at,
@@ -431,7 +434,7 @@ class LimitRecord(WireRecord, frozen=True):
     burst: int
     count_parked: bool
     held: int
-    holders: list[str]
+    holders: tuple[str, ...]
     waiting: int
     rule: str | None = None
     concurrency: int | None = None
@@ -616,7 +619,7 @@ def _protocol_fields(row: Task) -> tuple[str, TaskState, int, int, int | None, s
 
 
 def _json(text: str | None) -> Json:
-    return UNSET if text is None else Raw(text.encode())
+    return UNSET if text is None else raw(text)
 
 
 def _checked(json: Json, decoder: "Decoder[Any]") -> str | None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from layby.client.interface import WatchingClient
 from layby.client.patience import PAUSES, known, send_until_answered
@@ -29,7 +30,7 @@ from layby.core.commands import (
     Tags,
     Value,
 )
-from layby.core.model import Millis, Promise
+from layby.core.model import NEVER, Millis, Promise
 from layby.core.queries import Query
 from layby.core.replies import AnnotateData, Claim, JoinData, PromiseData, RegainData, Reply
 from layby.core.waits import WaitingOn
@@ -45,6 +46,7 @@ from layby.worker.wait_deadlines import WaitDeadline, WaitDeadlines
 
 if TYPE_CHECKING:
     from layby.worker.child_run import RunStarter
+    from layby.worker.map_calls import GivenItems
 
 CLEAN_UP_S = 5.0
 """How long a cancelled body may clean up before it is cancelled again."""
@@ -132,12 +134,14 @@ class Attempt:
         "error",
         "failures",
         "has_begun",
+        "has_kept",
         "id",
         "is_limited",
         "is_open",
         "is_reported",
         "lineage",
         "loaded",
+        "map_items",
         "outlasted",
         "ready_at",
         "reason",
@@ -158,7 +162,8 @@ class Attempt:
         self._host = host
         self.id = claim.task.id
         self.version = claim.task.version
-        self.try_number = claim.task.try_number
+        self.map_items: dict[str, GivenItems] | None = None
+        """What calls of map with a key were given in this run of the body, by key."""
         self.failures = claim.task.failures
         self.lineage = lineage_of(claim.promise)
         self.loaded = loaded
@@ -186,6 +191,8 @@ class Attempt:
         self.is_open = True
         self.has_begun = False
         """Whether user code may have run."""
+        self.has_kept = recalled is not NEW
+        """Whether there may be something below its id for a later run of the body to recall."""
         self.thread_waits = 0
         """Waits that the thread of a plain `def` is in: there it can be cancelled."""
         self.is_limited = claim.task.limits is not None
@@ -506,6 +513,18 @@ class Attempt:
             self._deadlines = WaitDeadlines({}, self._annotate_soon)
         return self._deadlines.begin(record_id, self.now() + length, self.end_wait)
 
+    def move_wait(self, record_id: str, at: Millis) -> bool:
+        """A person has moved the deadline of this wait; False if it has ended."""
+        if self._deadlines is None or not self._deadlines.move(record_id, at):
+            return False
+        shown = self._shown
+        if shown is not None and shown.waiting.record_id == record_id:
+            deadline = None if at >= NEVER else at
+            self._shown = ShownWait(
+                replace(shown.waiting, deadline=deadline), shown.sub_status, shown.poll
+            )
+        return True
+
     def begin_promise_wait(self, record_id: str, call: Record) -> None:
         """Note what it is for; written with whatever is written next."""
         noted = self.replay.check_awaited(record_id, call)
@@ -560,12 +579,14 @@ class Attempt:
         return await send_until_answered(self._host.client, request)
 
     async def fenced(self, command: FenceTask) -> Reply:
+        self.has_kept = True
         return self._checked(await self.send(command))
 
     async def create(
         self, promise_id: str, length: Millis, param: Value, tags: Tags, *, capped: bool = False
     ) -> Promise:
         """A promise that times out after `length`, or the one that exists already."""
+        self.has_kept = True
         command = CreateBelow(
             id=self.id,
             version=self.version,
@@ -580,6 +601,7 @@ class Attempt:
         return reply.data.promise
 
     async def add_items(self, command: AddItems) -> JoinData:
+        self.has_kept = True
         reply = self._checked(await self.send(command))
         assert isinstance(reply.data, JoinData)
         return reply.data
@@ -591,6 +613,7 @@ class Attempt:
 
     async def record(self, record_id: str, value: Value) -> Promise:
         """Store a record and wait for that; returns what is stored, ours or an earlier one."""
+        self.has_kept = True
         command = self._annotation(record_id, value)
         reply = self._checked(await self.send(command))
         self._acknowledged(command, reply)
@@ -607,6 +630,7 @@ class Attempt:
     def _annotate(self, record_id: str | None = None, record: Record | None = None) -> None:
         """Hand it to the writer now, in order, without waiting for the commit."""
         if record_id is not None and record is not None:
+            self.has_kept = True
             self.replay.remember(record_id, record)
             self.end_wait(record_id)
         if self._deadlines is not None:

@@ -97,7 +97,7 @@ class SleepWait(BegunWait):
 
     def __init__(self, attempt: Attempt, record_id: str, timer: Promise, length: float) -> None:
         deadline = timer.timeout_at if timer.timeout_at < NEVER else None
-        waiting = WaitingOn("sleep", sleep_sentence(length), deadline=deadline)
+        waiting = WaitingOn("sleep", sleep_sentence(length), deadline=deadline, record_id=record_id)
         super().__init__(attempt, record_id, waiting)
         self._timer_id = timer.id
         if timer.is_pending:
@@ -287,6 +287,7 @@ async def watch_condition(
         wake=term.wake,
         first=first,
     )
+    poll.record_id = record_id
     count_first(poll, first.error)
     return poll, deadline
 

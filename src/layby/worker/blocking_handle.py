@@ -211,11 +211,18 @@ class BlockingHandle:
         *,
         run_id: str | None = None,
         deadline: Seconds | None = None,
+        priority: int | None = None,
         detach: bool = False,
         key: str | None = None,
     ) -> BlockingChildRun:
         starting = self._handle.start(
-            workflow, context, run_id=run_id, deadline=deadline, detach=detach, key=key
+            workflow,
+            context,
+            run_id=run_id,
+            deadline=deadline,
+            priority=priority,
+            detach=detach,
+            key=key,
         )
         return BlockingChildRun(self, self.call(starting))
 

@@ -30,6 +30,8 @@ class ChildSpec(Struct, frozen=True):
     detach: bool = False
     key: str = ""
     """The key of the call: the same one in every run of the body."""
+    priority: int | None = None
+    """None: that of the caller's run."""
 
 
 class StartedRun(Protocol):

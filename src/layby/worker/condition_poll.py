@@ -51,6 +51,7 @@ class Poll:
         "next_poll_at",
         "polls",
         "quick_answer",
+        "record_id",
         "retry_in",
         "task",
         "tick",
@@ -98,6 +99,8 @@ class Poll:
         self.lane: Lane | None = None
         """None until its own answers decide it."""
         self.task: str | None = None
+        self.record_id: str | None = None
+        """What its end is stored as, by which people may end it."""
         self.is_ready = False
         self.is_woken = False
         self.grows = False

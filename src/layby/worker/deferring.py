@@ -39,8 +39,8 @@ class Deferral(Struct, frozen=True):
     timeout: Millis | None
     key: str = ""
 
-    def resume(self, context: Raw | UnsetType) -> ResumeSpec:
-        return ResumeSpec(self.name, self.kwargs, context, self.key)
+    def resume(self, context: Raw | UnsetType, *, bare: bool) -> ResumeSpec:
+        return ResumeSpec(self.name, self.kwargs, context, self.key, bare)
 
 
 class DeferringAttempt(Protocol):

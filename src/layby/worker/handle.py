@@ -178,7 +178,10 @@ class TaskHandle:
                 self._record_condition_met(record_id)
                 return
             waiting = WaitingOn(
-                "condition", _condition_sentence(name_of(condition)), deadline=deadline
+                "condition",
+                _condition_sentence(name_of(condition)),
+                deadline=deadline,
+                record_id=record_id,
             )
             del term  # thousands may be parked here, and the poll has it all
             try:
@@ -197,8 +200,8 @@ class TaskHandle:
                 return
             timer = await durable_timer(self._attempt, record_id, length)
             if timer.is_pending:
-                if timer.timeout_at < NEVER:
-                    waiting = replace(waiting, deadline=timer.timeout_at)
+                deadline = timer.timeout_at if timer.timeout_at < NEVER else None
+                waiting = replace(waiting, deadline=deadline, record_id=record_id)
                 watched = await self._parked(self._attempt.watch(timer.id), waiting)
                 timer = settled_promise(watched, timer.id)
             else:
@@ -218,9 +221,9 @@ class TaskHandle:
             found = await self._prepare_wait(promise_id, within, record_id)
             if isinstance(found, Promise):
                 return value_of(found)
-            del record_id  # thousands may be parked here, so each string counts
-            reply = await self._parked(*found)
-            return value_of(settled_promise(reply, promise_id))
+            parking = self._parked(*found)
+            del record_id, found  # thousands may be parked here, so each string counts
+            return value_of(settled_promise(await parking, promise_id))
 
     async def settled(
         self,
@@ -341,6 +344,7 @@ class TaskHandle:
         *,
         run_id: str | None = None,
         deadline: Seconds | None = None,
+        priority: int | None = None,
         detach: bool = False,
         key: str | None = None,
     ) -> ChildRun:
@@ -348,12 +352,12 @@ class TaskHandle:
 
         It ends with this run: when that is cancelled or its deadline passes, and when this task is
         cancelled; not with `detach`. Without `run_id` its id is made from those of this run, this
-        task and the key of the call.
+        task and the key of the call. It has the priority of this run, unless it is given another.
         """
         attempt = self._attempt_with_store()
         self._shared.register()
         with attempt.replay.keyed("start", _checked(key)) as record_key:
-            asked = ChildSpec(workflow, context, run_id, deadline, detach, record_key)
+            asked = ChildSpec(workflow, context, run_id, deadline, detach, record_key, priority)
             started = await attempt.starter.start_child(attempt, self, asked)
             await self._shared.ensure_held()
             return ChildRun(self, started)
@@ -652,8 +656,11 @@ class TaskHandle:
         begun = await begin_promise(attempt, record_id, promise_id, within, is_open=is_open)
         if isinstance(begun, PromiseWatch):
             if not isinstance(begun, TimedPromiseWatch):
-                return begun, WaitingOn("promise", "", awaited=promise_id), None, None
-            waiting = WaitingOn("promise", "", deadline=begun.deadline, awaited=promise_id)
+                waiting = WaitingOn("promise", "", attempt.now(), awaited=promise_id)
+                return begun, waiting, None, None
+            waiting = WaitingOn(
+                "promise", "", deadline=begun.deadline, awaited=promise_id, record_id=record_id
+            )
             return begun, waiting, record_id, wait_call(promise_id)
         await self._shared.ensure_held()
         if isinstance(begun, Promise):

@@ -6,6 +6,7 @@ a join that failed before that is followed by another one, which runs only what 
 """
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from itertools import count
@@ -15,7 +16,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from layby.core.commands import AddItems, Value
-from layby.core.joins import ITEM_FAILED, MAP, mapped_by
+from layby.core.joins import ITEM_FAILED, MAP, MAX_ITEM_BYTES, mapped_by
 from layby.core.maps import MAX_PORTION
 from layby.core.model import Promise
 from layby.core.queries import ReadItems
@@ -40,6 +41,10 @@ PAGE: Final = 1_000
 WATCHED: Final = 10_000
 """Items whose ends `map_unordered` waits for at a time: those with the lowest numbers."""
 MAX_KEY_BYTES: Final = 100
+_TWICE: Final = (
+    "{}: map was called twice with key='{}', and with different items: a key names one call, so "
+    "give each a key= of its own"
+)
 
 
 class MapOptions(TypedDict, total=False):
@@ -67,6 +72,29 @@ class Join(Struct, frozen=True):
     """Joins of the same call in tries that have failed, the latest first."""
 
 
+class GivenItems:
+    """The items that one call of map was given, and a fingerprint of them."""
+
+    def __init__(self, items: object) -> None:
+        self._portions = item_portions(items)
+        self._hash = hashlib.sha256()
+        self.are_added: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def portions(self) -> Iterator[ItemPortion]:
+        """Those that were not read yet."""
+        for portion in self._portions:
+            for item in portion.items:
+                self._hash.update((item.data or "").encode())
+                self._hash.update(b"\n")
+            yield portion
+
+    def digest(self) -> bytes:
+        """Of all; what was not needed so far is read now."""
+        for _ in self.portions():
+            pass
+        return self._hash.digest()
+
+
 class MapCall:
     """One call: what is mapped, and how failures of items are told."""
 
@@ -84,10 +112,32 @@ class MapCall:
 
     # --- making it -----------------------------------------------------------------------
 
-    async def begin(self, key: str, items: Iterable[Any]) -> Join:
+    async def begin(self, key: str, items: object) -> Join:
         """Make the join and its items, as far as an earlier run of the body has not."""
-        join_id, earlier, is_there = await self._find(key)
-        if is_there:
+        given = GivenItems(items)
+        if not key.startswith("key."):
+            return await self._begin(key, given)  # it has a number of its own
+        before = self._attempt.map_items = self._attempt.map_items or {}
+        while (first := before.setdefault(key, given)) is not given:
+            await first.are_added
+            if before.get(key) is first:
+                self._check_same_items(key, first, given)
+                return await self._begin(key, given, is_there=True)
+        try:
+            return await self._begin(key, given)
+        except BaseException:
+            del before[key]
+            raise
+        finally:
+            given.are_added.set_result(None)
+
+    def _check_same_items(self, key: str, first: "GivenItems", given: "GivenItems") -> None:
+        if first.digest() != given.digest():
+            raise UsageError(_TWICE.format(self._attempt.id, key.removeprefix("key.")))
+
+    async def _begin(self, key: str, given: "GivenItems", *, is_there: bool = False) -> Join:
+        join_id, earlier, was_there = await self._find(key)
+        if is_there or was_there:
             join = await self._add(join_id, earlier, ItemPortion(0, (), is_last=False))
             if not join.promise.is_pending or join.items is not None:
                 return Join(join.promise, join.items, earlier)
@@ -95,7 +145,7 @@ class MapCall:
             self._attempt.check_fits(self._mapped)
         found = None
         try:
-            for portion in item_portions(items):
+            for portion in given.portions():
                 found = await self._add(join_id, earlier, portion)
                 if not found.promise.is_pending or found.items is not None:
                     break
@@ -287,9 +337,10 @@ def item_portions(items: object) -> Iterator[ItemPortion]:
 
 def _encoded(index: int, item: object) -> Value:
     try:
-        return json_values.to_value(item, f"item {index}")
+        encoded = json_values.encode_bounded(item, f"item {index}", MAX_ITEM_BYTES)
     except ContextError as error:
         raise ContextError(f"map: {error}") from None
+    return json_values.wrap(encoded)
 
 
 def failure_of(number: int, item: Promise) -> ItemFailed:

@@ -114,6 +114,7 @@ class WatchDeadline(Protocol):
     """The deadline of a wait; `ended` is called when the wait is over."""
 
     deadline: Millis
+    record_id: str
 
     def ended(self) -> None: ...
 
@@ -164,6 +165,15 @@ class PromiseWatches:
         heappush(self._deadlines, (deadline, watch.number))
         if self._timer is None or deadline < self._armed_for:
             self._arm()
+
+    def move_by_hand(self, record_id: str, deadline: Millis) -> None:
+        """A person has moved the deadline of the wait that is recorded so: people are rare, so it
+        is looked for among all of them.
+        """
+        for watch in list(self._timed.values()):
+            if watch.until.record_id == record_id:
+                watch.until.deadline = deadline
+                self.move(watch, deadline)
 
     def close(self) -> None:
         if self._timer is not None:

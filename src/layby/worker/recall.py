@@ -24,9 +24,12 @@ _tags = msgspec.json.Decoder(Tags).decode
 def has_nothing(claim: Claim) -> bool:
     """Whether nobody has begun the task before, in this life or an earlier one that counts.
 
-    It may have been claimed before, ahead of a slot, and handed back.
+    It may have been claimed before, ahead of a slot, and handed back. Or it was begun, and has
+    deferred before it kept anything: neither can there be anything to recall.
     """
-    is_first = claim.task.version <= 1 or (claim.task.is_ours and claim.task.try_number <= 1)
+    task, resumed = claim.task, claim.resumed
+    is_bare = task.try_number <= 1 or (resumed is not None and resumed.bare)
+    is_first = task.version <= 1 or (task.is_ours and is_bare)
     return is_first and _KEEPS not in claim.promise.tags
 
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from layby.core.commands import Value
+from layby.core.held_exits import is_exit
 from layby.core.model import Millis, Promise
 from layby.core.replies import Resumed
 from layby.errors import (
@@ -193,7 +194,7 @@ class Replay:
         if found is None:
             return self._kept(record_id, call)
         is_earlier = isinstance(found, Promise)
-        record = record_of(found) if is_earlier else found
+        record = _ended_as(found, call) if is_earlier else found
         self.check(record_id, record, call, is_earlier=is_earlier)
         if is_earlier and not found.timer:
             self.remember(record_id, record)  # the second such call must be the same again
@@ -234,11 +235,11 @@ class Replay:
         return key, call.digest
 
     def call(self, kind: str, key: str | None) -> "KeyedCall":
-        return KeyedCall(self, kind, key, self.record_id)
+        return KeyedCall(self, kind, key)
 
     def keyed(self, kind: str, key: str | None) -> "KeyedCall":
         """As `call`, for callers that build ids from the key: entering gives the key itself."""
-        return KeyedCall(self, kind, key, str)
+        return KeyedCall(self, kind, key, is_record=False)
 
     def enter_unkeyed(self, kind: str) -> str:
         """The key of a call without one: no other such call may be under way."""
@@ -264,20 +265,20 @@ class Replay:
 class KeyedCall:
     """One durable call: entering gives the id of the record that its end is stored under."""
 
-    __slots__ = ("_id_of", "_key", "_kind", "_replay")
+    __slots__ = ("_is_record", "_key", "_kind", "_replay")
 
     def __init__(
-        self, replay: Replay, kind: str, key: str | None, id_of: Callable[[str], str]
+        self, replay: Replay, kind: str, key: str | None, *, is_record: bool = True
     ) -> None:
         self._replay = replay
         self._kind = kind
         self._key = key
-        self._id_of = id_of
+        self._is_record = is_record
 
     def __enter__(self) -> str:
-        if self._key is not None:
-            return self._id_of(f"key.{self._key}")
-        return self._id_of(self._replay.enter_unkeyed(self._kind))
+        own = self._key
+        key = self._replay.enter_unkeyed(self._kind) if own is None else f"key.{own}"
+        return self._replay.record_id(key) if self._is_record else key
 
     def __exit__(self, *_: object) -> None:
         if self._key is None:
@@ -287,6 +288,21 @@ class KeyedCall:
 def body_of(resumed: Resumed | None) -> str:
     """Marks the calls of a function that a task was resumed at; empty for the task's own."""
     return "" if resumed is None or resumed.name is None else f"r{resumed.at}."
+
+
+def _ended_as(found: Promise, call: Record) -> Record:
+    """What is stored; of a wait that a person has ended, whatever the call would have stored."""
+    if not is_exit(found):
+        return record_of(found)
+    error = condition_error(found)
+    return call if error is None else call.raising(error)
+
+
+def condition_error(exit_: Promise) -> ConditionError | None:
+    """What a condition raises that a person lets fail; None if it counts as met."""
+    if exit_.state == "resolved":
+        return None
+    return ConditionError(json_values.read_error(exit_.value).message)
 
 
 def is_same_call(record: Record, call: Record) -> bool:

@@ -120,7 +120,7 @@ class Reporter:
             id=attempt.id,
             version=attempt.version,
             trigger=deferral.trigger,
-            resume=deferral.resume(ending.context),
+            resume=deferral.resume(ending.context, bare=not attempt.has_kept),
             timeout=deferral.timeout,
             history=attempt.loaded.history.handed_back(self._host.now(), "Suspended"),
             take=take,

@@ -11,7 +11,8 @@ TO_LET_OTHERS_GO = WaitingOn("slot", "lets others go first, waiting for a slot")
 
 
 def begun(wait: WaitingOn, now: Millis) -> WaitingOn:
-    return replace(wait, since=now)
+    """Without a second copy of it, if its beginning is told already."""
+    return wait if wait.since else replace(wait, since=now)
 
 
 def with_aside(wait: WaitingOn, aside: str) -> WaitingOn:

@@ -117,7 +117,8 @@ class BundleWait(BegunWait):
     def _begin_deadline(self, length: Millis) -> None:
         self._deadline = self.attempt.watch_deadline(self.record_id, length)
         self._deadline.add_done_callback(self._expired)
-        self.waiting = _until(self.waiting, self._deadline.deadline)
+        until = _until(self.waiting, self._deadline.deadline)
+        self.waiting = replace(until, record_id=self.record_id)
 
     def _time_out_if_over(self, deadline: Millis) -> None:
         """Of a wait that an earlier run began; its members have just been asked."""

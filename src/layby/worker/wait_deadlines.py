@@ -48,6 +48,14 @@ class WaitDeadlines:
             self._changed()
         return deadline
 
+    def move(self, record_id: str, at: Millis) -> bool:
+        """A person has moved its deadline in the store; False if the wait has ended here."""
+        if record_id not in self._fixed and record_id not in self._begun:
+            return False
+        self._begun.pop(record_id, None)
+        self._fixed[record_id] = at
+        return True
+
     def end(self, record_id: str) -> None:
         was_begun = self._begun.pop(record_id, None) is not None
         was_fixed = self._fixed.pop(record_id, None) is not None

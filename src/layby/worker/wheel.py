@@ -57,6 +57,10 @@ TOLD_ERRORS: Final = 10
 """So many errors in a row are logged, each."""
 
 
+MAX_TIMEOUT_S: Final = 1e9
+"""A deadline that is further away is none."""
+
+
 class Wheel:
     """Belongs to the loop of the first `watch`. `random` draws jitter, between 0 and 1."""
 
@@ -148,6 +152,34 @@ class Wheel:
             check.is_withdrawn = True
             self._threads.forget(check)
             raise
+
+    def ask_now(self, poll: Poll) -> None:
+        """Ask it at once, or again if it is being asked: its answer may have changed."""
+        if not poll.is_over:
+            self._woken(poll)
+
+    def end(self, record_id: str, error: Exception | None) -> None:
+        """A person has ended the wait that is recorded so: the condition counts as met, or fails.
+
+        It is looked for among all of them: people are rare.
+        """
+        for poll in self:
+            if poll.record_id == record_id:
+                _finish(poll, error)
+
+    def move(self, record_id: str, seconds: float) -> None:
+        """A person has moved its deadline: it ends so long from now."""
+        for poll in self:
+            if poll.record_id != record_id:
+                continue
+            is_asking, is_ready = poll.asking is not None, poll.is_ready
+            poll.deadline = None if seconds >= MAX_TIMEOUT_S else self._tick_in(seconds)
+            poll.timeout = (poll.timeout or 0) if poll.deadline is None else seconds
+            self._leave_bucket(poll)
+            if is_asking and poll.deadline is not None:
+                self._put(poll, max(poll.deadline, self._now()) + round(LAST_CHECK_S * 1000))
+            elif not is_asking and not is_ready:
+                self._park(poll)
 
     def close(self) -> None:
         """Cancel every future, and release the timer, events and threads."""

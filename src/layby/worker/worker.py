@@ -30,7 +30,8 @@ from layby.core.commands import (
     Take,
     TaskVersion,
 )
-from layby.core.model import Millis
+from layby.core.held_exits import exit_of, exit_task
+from layby.core.model import Millis, Promise
 from layby.core.queries import Execute
 from layby.core.replies import (
     Claim,
@@ -58,6 +59,7 @@ from layby.worker.loop_watch import LoopWatch
 from layby.worker.promise_watches import PromiseWatches
 from layby.worker.releases import OLD_BODY_MS, Releases
 from layby.worker.renewal import Renewal
+from layby.worker.replay import condition_error
 from layby.worker.reporting import Report, Reporter
 from layby.worker.standing_take import StandingTake
 from layby.worker.task_loading import Loaded, TaskLoader
@@ -247,6 +249,19 @@ class Worker:
             arriving = None
         if not is_call:
             self._releases.add(Released(task_id, version, begun=arriving is None))
+
+    def told(self, promise: Promise) -> None:
+        """A person has decided about a wait of one of our bodies: it is over, or lasts longer."""
+        exit_ = exit_of(promise)
+        task_id = None if exit_ is None else exit_task(promise)
+        attempt = self.attempts.get(task_id or "")
+        if exit_ is None or attempt is None or not attempt.is_open:
+            return
+        if exit_.until is None:
+            self._wheel.end(exit_.wait, condition_error(promise))
+        elif attempt.move_wait(exit_.wait, exit_.until):
+            self.watches.move_by_hand(exit_.wait, exit_.until)
+            self._wheel.move(exit_.wait, max(0, exit_.until - self.now()) / 1000)
 
     def _drop(self, body: Body) -> None:
         """It has not begun, and never will."""

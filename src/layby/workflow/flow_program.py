@@ -6,7 +6,6 @@ just written; what is missing (another process ran it) is read from the store.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -34,7 +33,7 @@ from layby.workflow.outcome import NodeOutcome
 from layby.workflow.rules import Skip, decide
 from layby.workflow.run_ending import RunEnding
 from layby.workflow.sameness import is_same_code
-from layby.workflow.shape import Shape, same_shape
+from layby.workflow.shape import Shape
 from layby.workflow.task import TaskDefinition
 from layby.workflow.task_results import TaskResults, encoded_result
 from layby.workflow.views import RunViews
@@ -55,7 +54,7 @@ class RunMemory:
         self.pin: str | None = None
         """The code it is pinned to, as far as it is known here."""
         self.outcomes: dict[str, NodeOutcome] = {}
-        self.results = TaskResults(partial(same_shape, param.shape))
+        self.results = TaskResults(param.shape)
 
     def has(self, task_id: str) -> bool:
         """Calls made by its tasks have ids below theirs, but are not tasks of the run."""
@@ -80,9 +79,9 @@ class RunMemory:
         settled_at = None if task_id in self._param.reused else promise.settled_at
         self.views.learn(task_id, found.delta, settled_at)
         if found.result is not None:
-            self.results.encoded[task_id] = found.result
+            self.results.learn(task_id, found.result)
         if found.event is not None:
-            self.results.event_ids[task_id] = found.event
+            self.results.learn_event_id(task_id, found.event)
 
     def node_id(self, run_id: str, task_id: str) -> str:
         """Its promise; that of an earlier life if it does not run again in this one."""
@@ -199,9 +198,9 @@ class FlowProgram:
     async def _read_events(self, memory: RunMemory, reader: str) -> None:
         """They are stored once, with their triggers, and few are large."""
         results = memory.results
-        for task_id in results.unread_events(reader):
-            promise = await self._read(results.event_ids[task_id])
-            results.events[task_id] = json_values.from_text(promise.value)
+        for task_id, promise_id in results.unread_events(reader):
+            promise = await self._read(promise_id)
+            results.learn_event(task_id, json_values.from_text(promise.value))
 
     async def _check_pin(self, claim: Claim, memory: RunMemory | JoinMemory) -> None:
         """The first code that runs one of its tasks is the code of the whole run."""

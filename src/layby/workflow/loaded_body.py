@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Raw
 
 from layby.core.commands import Value
+from layby.core.fields import MAX_PRIORITY
 from layby.core.replies import Claim, Resumed
 from layby.errors import UsageError
 from layby.program import Failure, Mapped, Mode, UnfitCode, function_named
@@ -26,10 +27,10 @@ class LoadedBody:
         "_definition",
         "_random",
         "_resumed",
-        "_run_priority",
         "_then",
         "code",
         "history",
+        "run_priority",
     )
 
     is_pinned = False
@@ -48,7 +49,7 @@ class LoadedBody:
         self._context = context
         self._random = random
         self._resumed = claim.resumed
-        self._run_priority = claim.task.priority - definition.priority
+        self.run_priority = _within_bounds(claim.task.priority - definition.priority)
         self._then = _function_of(claim.resumed, definition, code)
         """What it is resumed at; None when its own function runs."""
         if claim.resumed is not None and claim.resumed.context is not None:
@@ -109,10 +110,15 @@ class LoadedBody:
     def mapped(self, task: object) -> Mapped:
         if self.code is None:
             raise UsageError(f"map: '{self._definition.id}' serves a call; only tasks of runs map")
-        return mapped_as_stored(task, self._context, self._run_priority, is_pinned=self.is_pinned)
+        return mapped_as_stored(task, self._context, self.run_priority, is_pinned=self.is_pinned)
 
     def callback(self, error: BaseException | None) -> Callable[[], Any] | None:
         return self._definition.callback(self._context, error)
+
+
+def _within_bounds(priority: int) -> int:
+    """The code may give the task another priority than it had when its run was started."""
+    return max(-MAX_PRIORITY, min(MAX_PRIORITY, priority))
 
 
 def _function_of(

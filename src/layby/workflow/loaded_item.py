@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from layby.core.commands import Value
+from layby.core.joins import MAX_ITEM_BYTES
 from layby.core.replies import Claim
 from layby.errors import ContextError
 from layby.program import UnfitCode
@@ -109,4 +110,4 @@ def in_child(
 
 
 def _encoded(result: object, index: int) -> bytes:
-    return json_values.encode(result, f"the result of item {index}")
+    return json_values.encode_bounded(result, f"the result of item {index}", MAX_ITEM_BYTES)

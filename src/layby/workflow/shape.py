@@ -57,11 +57,6 @@ class Shape:
         return masks
 
 
-def same_shape(shape: Shape) -> Shape:
-    """For whoever is to be given a function: `partial(same_shape, shape)` can be pickled."""
-    return shape
-
-
 def _with_ends(
     after: Mapping[str, tuple[str, ...]], cleanups: frozenset[str]
 ) -> dict[str, tuple[str, ...]]:

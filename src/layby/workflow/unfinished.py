@@ -1,14 +1,12 @@
 """What a run without a result leaves: the context it had made, and how its tasks failed."""
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 
 from layby.core.model import Millis, Promise, Task
 from layby.errors import RunFailed, TaskFailed
 from layby.wire.json_values import ErrorText
 from layby.workflow import outcome, plan
 from layby.workflow.context import Context
-from layby.workflow.shape import same_shape
 from layby.workflow.task_results import TaskResults
 from layby.workflow.views import RunViews
 
@@ -30,7 +28,7 @@ def context_so_far(root: Promise, rows: Rows) -> Context:
     """Everything that settled tasks have changed, and what they returned."""
     param = plan.read_root_param(root.param)
     views = RunViews(param.shape, param.initial)
-    results = TaskResults(partial(same_shape, param.shape))
+    results = TaskResults(param.shape)
     for task_id in param.shape.after:
         promise = rows[task_id][0] if task_id in rows else None
         if promise is None or promise.is_pending:
@@ -40,7 +38,7 @@ def context_so_far(root: Promise, rows: Rows) -> Context:
         settled_at = None if task_id in param.reused else promise.settled_at
         views.learn(task_id, told.delta, settled_at)
         if told.result is not None:
-            results.encoded[task_id] = told.result
+            results.learn(task_id, told.result)
     return Context.over(views.so_far(), results)
 
 

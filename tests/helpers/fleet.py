@@ -1,0 +1,597 @@
+"""Workers with limits, rates, weights, priorities, deaths and changes of limits, all together.
+
+The engine and its store are real, and so is the `Credit` of each worker; bodies are entries in a
+book. Time passes when told to. What must hold is checked against that book, after every event:
+
+- no worker runs more than its slots, and no limit has more bodies or begins than it allows;
+- what a dead worker held is free when its lease is over;
+- when everything has come to rest, nothing waits that may begin and has a slot;
+- of tasks that are alike, the oldest begins first; every eighth turn is that of the oldest of all.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from random import Random
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from layby.core import commands as c
+from layby.core.limit import Limit, read_rate
+from layby.core.model import Millis, Task
+from layby.core.replies import Claim, TakeData
+from layby.engine.items import Item
+from layby.worker.credit import EVERY, NOTHING, Ask, Contender, Credit, Offer
+from tests.helpers.worlds import Backend, World, resolve
+
+NAMES = ("f", "g")
+COUNT_PARKED = {"api": False, "db": True}
+"""The limits there are, and whether bodies that are parked count."""
+TTL: Millis = 6_000
+BEAT: Millis = 2_000
+STEP: Millis = 500
+"""An engine that does not look for longer gives every lease more time."""
+TOLD = '{"kind":"sleep","sentence":"sleeps"}'
+At = Literal["ready", "line", "runs", "parked", "regains", "over"]
+Event = tuple[str, int]
+
+
+class Broken(AssertionError):
+    """A property does not hold."""
+
+
+def demand(holds: bool, why: str) -> None:
+    if not holds:
+        raise Broken(why)
+
+
+class Job(Struct, eq=False):
+    """A task, as its starter and its worker know it."""
+
+    id: str
+    name: str
+    limits: tuple[str, ...]
+    priority: int
+    slots: int
+    at: At = "ready"
+    place: Millis = 0
+    version: int = 0
+    worker: "FleetWorker | None" = None
+    contender: Contender | None = None
+    is_ahead: bool = False
+    regain_at: Millis = 0
+    passed: dict[str, int] = field(default_factory=dict)
+    """By worker: begins while this was the oldest of all that might begin."""
+
+    @property
+    def like(self) -> object:
+        """Those for which this is the same begin in order. A lane is one name's."""
+        return (self.priority, self.limits, self.name if self.limits else "")
+
+    @property
+    def turn(self) -> tuple[int, Millis]:
+        return (-self.priority, self.place)
+
+
+class FleetWorker:
+    """One process: it takes, runs, parks and reports as a `Worker` does, but at once."""
+
+    def __init__(self, fleet: "Fleet", pid: str, slots: int) -> None:
+        self.fleet = fleet
+        self.pid = pid
+        self.slots = slots
+        self.lives = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The process is started, again or for the first time."""
+        self.lives += 1
+        self.is_alive = True
+        self.credit = Credit(self.slots)
+        self.heard_at = self.fleet.now
+        self.standing: Offer | None = None
+        self.asked: list[Future[Any]] = []
+        self.begun: list[c.TaskVersion] = []
+
+    @property
+    def incarnation(self) -> str:
+        return str(self.lives)
+
+    def jobs(self, *at: At) -> list[Job]:
+        return [job for job in self.fleet.jobs if job.worker is self and job.at in at]
+
+    def needs(self, job: Job) -> int:
+        return min(job.slots, self.slots)
+
+    # --- takes ---------------------------------------------------------------------------
+
+    def take(self, ask: Ask, wait_ms: int = 0, offer: Offer | None = None) -> c.Take:
+        self.heard_at = self.fleet.now
+        begun, self.begun = tuple(self.begun), []
+        return c.Take(
+            pid=self.pid,
+            incarnation=self.incarnation,
+            group="g",
+            names=(*NAMES, "root"),
+            free=ask.free,
+            ttl=TTL,
+            wait_ms=wait_ms,
+            ahead=ask.ahead,
+            before=ask.before,
+            before_priority=ask.before_priority,
+            oldest=ask.oldest,
+            slots=self.slots,
+            in_line=offer is not None and offer.in_line,
+            left=None if offer is None else offer.left,
+            begun=begun,
+        )
+
+    def dispatch(self) -> None:
+        """Something has changed: begin or go on where it is somebody's turn, and ask for more."""
+        while True:
+            for contender in self.credit.grants():
+                self._granted(self.fleet.by_contender[id(contender)])
+            ask = self.credit.earlier()
+            if ask is None:
+                break
+            self.answered(self.fleet.ok(self.take(ask)), ask)
+        self._stand()
+
+    def _stand(self) -> None:
+        """Let the take that waits at the store offer what is free now."""
+        offer = self.credit.offer()
+        if self.standing == offer:
+            return
+        self.standing = offer
+        take = self.take(Ask(offer.free, oldest=offer.oldest), 10**9, offer)
+        self.asked.append(self.fleet.submit(take))
+
+    @property
+    def is_told(self) -> bool:
+        return any(each.done() for each in self.asked)
+
+    def look(self) -> bool:
+        """Whether the store has told something since."""
+        done = [each for each in self.asked if each.done()]
+        for future in done:
+            is_latest = future is self.asked[-1]
+            self.asked.remove(future)
+            self.standing = None if is_latest else self.standing
+            data = future.result().data
+            if isinstance(data, TakeData) and (is_latest or data.claims):
+                self._accept(data, NOTHING)
+        if done and self.is_alive:
+            self.dispatch()
+        return bool(done)
+
+    def answered(self, data: Any, ask: Ask) -> None:
+        self.credit.answered(ask)
+        self._accept(data if isinstance(data, TakeData) else data.taken, ask)
+
+    def _accept(self, data: TakeData, ask: Ask) -> None:
+        asked = NOTHING if data.again else ask
+        self.credit.heard(data.next_place, data.oldest_place, asked)
+        nodes = [claim for claim in data.claims if claim.task.kind == "node"]
+        for claim in nodes:
+            self._arrive(self.fleet.by_id[claim.task.id], claim)
+        for claim in nodes:
+            self.fleet.check_order(self.fleet.by_id[claim.task.id])
+
+    def _arrive(self, job: Job, claim: Claim) -> None:
+        self.heard_at = max(self.heard_at, self.fleet.now)
+        job.worker, job.version, job.place = self, claim.task.version, claim.ready_at
+        job.is_ahead = claim.task.ahead
+        job.contender = Contender(priority=job.priority, slots=job.slots)
+        self.fleet.by_contender[id(job.contender)] = job
+        if not claim.task.ahead:
+            self.fleet.began_under_limits(job)
+        job.at = "line"
+        self.credit.join_line(job.contender, claim.ready_at, self.fleet.now)
+
+    def _granted(self, job: Job) -> None:
+        assert job.contender is not None
+        self.fleet.count_turn(self, job)
+        is_new = not job.contender.has_begun
+        job.at = "runs"
+        if is_new:
+            self.credit.begin(job.contender, self.fleet.now)
+        if is_new and job.is_ahead:
+            self.begun.append(c.TaskVersion(job.id, job.version))
+        elif not is_new:
+            self.fleet.ok(c.AnnotateTask(id=job.id, version=job.version))
+
+    # --- bodies --------------------------------------------------------------------------
+
+    def report(self, job: Job, retry_in: Millis | None = None) -> None:
+        """Its body has ended, or failed and is tried again."""
+        assert job.contender is not None
+        self.credit.leave(job.contender)
+        job.at = "over" if retry_in is None else "ready"
+        ask = self.credit.ask(1, self.fleet.now)
+        verdict = c.RootVerdict("resolved", c.NOTHING)
+        report: c.Command = c.FinishTask(
+            id=job.id, version=job.version, take=self.take(ask), root=verdict
+        )
+        if retry_in is not None:
+            report = c.FailTask(
+                id=job.id, version=job.version, retry_in=retry_in, take=self.take(ask)
+            )
+        job.worker = None
+        self.answered(self.fleet.ok(report), ask)
+
+    def park(self, job: Job) -> None:
+        assert job.contender is not None
+        parked = c.AnnotateTask(
+            id=job.id, version=job.version, sub_status="Deferred", waiting_on=TOLD
+        )
+        self.fleet.ok(parked)
+        demand(self.credit.park(job.contender), "a body may not park")
+        job.at = "parked"
+
+    def go_on(self, job: Job) -> None:
+        """What it waited for is there: with its permits, it stands in line for its slots."""
+        if job.limits:
+            job.regain_at = max(self.fleet.now, job.regain_at + 1)
+            regain = c.RegainPermits(id=job.id, version=job.version, place=job.regain_at)
+            promise = self.fleet.ok(regain).promise
+            if promise is not None:
+                job.at = "regains"
+                return
+        self.regained(job)
+
+    def regained(self, job: Job) -> None:
+        assert job.contender is not None
+        job.at, job.place = "line", self.fleet.now
+        self.fleet.check_permits([name for name in job.limits if not COUNT_PARKED[name]])
+        self.credit.join_line(job.contender, self.fleet.now, self.fleet.now)
+
+    def give_back(self) -> None:
+        """Claims ahead that have waited too long for their slots."""
+        for contender in self.credit.overdue(self.fleet.now):
+            job = self.fleet.by_contender[id(contender)]
+            released = c.Released(job.id, job.version, ready_at=job.place, begun=False)
+            job.at, job.worker = "ready", None
+            self.fleet.ok(
+                c.ReleaseTasks(pid=self.pid, incarnation=self.incarnation, tasks=(released,))
+            )
+
+    def beat(self) -> None:
+        self.fleet.ok(c.HeartbeatWorker(pid=self.pid, incarnation=self.incarnation))
+        self.heard_at = self.fleet.now
+
+
+class Fleet:
+    """All of them, one store, and the book of what has happened."""
+
+    def __init__(self, sizes: tuple[int, ...], backend: Backend = "memory") -> None:
+        self.world = World(backend, paused=False, now=1_000_000)
+        self.jobs: list[Job] = []
+        self.by_id: dict[str, Job] = {}
+        self.by_contender: dict[int, Job] = {}
+        self.begins: defaultdict[str, list[Millis]] = defaultdict(list)
+        self.rules: dict[str, Limit] = {}
+        for name in COUNT_PARKED:
+            self._define(name, concurrency=1)
+        self.workers = [FleetWorker(self, f"w{at}", size) for at, size in enumerate(sizes)]
+
+    @property
+    def now(self) -> Millis:
+        return self.world.now
+
+    @property
+    def alive(self) -> list[FleetWorker]:
+        return [worker for worker in self.workers if worker.is_alive]
+
+    def play(self, events: list[Event]) -> None:
+        try:
+            for worker in self.workers:
+                worker.dispatch()
+            for name, number in events:
+                getattr(self, f"on_{name}")(number)
+                self.rest()
+            self.drain()
+        finally:
+            self.world.engine.stop()
+
+    # --- what happens --------------------------------------------------------------------
+
+    def on_start(self, number: int) -> None:
+        limits = ((), ("api",), ("api",), ("db",), ("api", "db"))[number % 5]
+        for at in range(1 + number % 3):
+            job_id = f"run/{len(self.jobs):03}"
+            priority, slots = (0, 0, 0, 1, -1, 5)[number % 6], (1, 1, 1, 2, 3)[(number + at) % 5]
+            job = Job(f"{job_id}:a", NAMES[number % 2], limits, priority, slots, place=self.now)
+            node = c.Node(id="a", name=job.name, limits=limits, priority=priority, slots=slots)
+            self.jobs.append(job)
+            self.by_id[job.id] = job
+            self.ok(c.StartRun(id=job_id, name="root", group="g", nodes=(node,)))
+            self.rest()
+            self._pass(1)
+
+    def on_finish(self, number: int) -> None:
+        self._end(number, None)
+
+    def on_fail(self, number: int) -> None:
+        self._end(number, (0, 300, 2_000)[number % 3])
+
+    def _end(self, number: int, retry_in: Millis | None) -> None:
+        job = self._pick("runs", number)
+        if job is not None and job.worker is not None:
+            job.worker.report(job, retry_in)
+
+    def on_park(self, number: int) -> None:
+        job = self._pick("runs", number)
+        if job is not None and job.worker is not None:
+            job.worker.park(job)
+
+    def on_go_on(self, number: int) -> None:
+        job = self._pick("parked", number)
+        if job is not None and job.worker is not None:
+            job.worker.go_on(job)
+
+    def on_time(self, number: int) -> None:
+        self._pass((1, 20, 30, 300, 1_000, 2_500, 7_000)[number % 7])
+
+    def on_die(self, number: int) -> None:
+        """Killed: nothing more is heard from it. One at least goes on."""
+        if len(self.alive) > 1:
+            self.alive[number % len(self.alive)].is_alive = False
+
+    def on_revive(self, number: int) -> None:
+        dead = [worker for worker in self.workers if not worker.is_alive]
+        if dead:
+            worker = dead[number % len(dead)]
+            self._lose(worker)
+            worker.begin_anew()
+            worker.dispatch()
+
+    def on_define(self, number: int) -> None:
+        name = ("api", "db")[number % 2]
+        rate = (None, None, "1/s", "3/s", "20/min")[number % 5]
+        concurrency = (1, 2, 3, 0, 4, None)[number % 6]
+        if rate is None and concurrency is None:
+            concurrency = 2
+        self._define(name, concurrency, rate, 1 if rate is None else 1 + number % 3)
+
+    def _define(
+        self, name: str, concurrency: int | None, rate: str | None = None, burst: int = 1
+    ) -> None:
+        self.rules[name] = Limit(
+            name, defined=True, concurrency=concurrency, rate=rate, burst=burst
+        )
+        self.begins[name].clear()  # other numbers count from now on
+        self.ok(
+            c.SetLimit(
+                name=name,
+                concurrency=concurrency,
+                rate=rate,
+                burst=burst,
+                count_parked=COUNT_PARKED[name],
+            )
+        )
+
+    def _pick(self, at: At, number: int) -> Job | None:
+        found = [job for worker in self.alive for job in worker.jobs(at)]
+        return found[number % len(found)] if found else None
+
+    # --- time ----------------------------------------------------------------------------
+
+    def _pass(self, by: Millis) -> None:
+        """From one instant at which something is due to the next."""
+        end = self.now + by
+        while self.now < end:
+            due = [at for at in self._instants() if self.now < at < end]
+            due.append(self.now + STEP)
+            self.world.clock.advance(min(*due, end) - self.now)
+            for worker in self.alive:
+                if self.now - worker.heard_at >= BEAT:
+                    worker.beat()
+                worker.give_back()
+            self.world.engine.pump()
+            self.rest()
+
+    def _instants(self) -> Iterator[Millis]:
+        state = self.world.dump()
+        yield from (each.next_at for each in state.limits.values() if each.next_at is not None)
+        yield from (each.expires_at for each in state.holders.values() if each.is_alive)
+        for task in state.tasks.values():
+            yield task.ready_at or 0
+        for worker in self.alive:
+            yield worker.heard_at + BEAT
+            yield worker.credit.overdue_at or 0
+
+    def _lose(self, worker: FleetWorker) -> None:
+        for job in worker.jobs("line", "runs", "parked", "regains"):
+            job.at, job.worker = "ready", None
+
+    # --- the store -----------------------------------------------------------------------
+
+    def ok(self, command: c.Command) -> Any:
+        return self.world.ok(command)
+
+    def submit(self, take: c.Take) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self.world.engine.submit([Item(take, resolve, future)])
+        self.world.engine.pump()
+        return future
+
+    # --- the book ------------------------------------------------------------------------
+
+    def users(self, name: str) -> list[Job]:
+        """Whoever has a permit, as far as the book knows."""
+        counting: tuple[At, ...] = ("line", "runs")
+        if COUNT_PARKED[name]:
+            counting = ("line", "runs", "parked", "regains")
+        return [job for job in self.jobs if name in job.limits and job.at in counting]
+
+    def began_under_limits(self, job: Job) -> None:
+        job.at = "runs"
+        for name in job.limits:
+            self.begins[name].append(self.now)
+            rate = read_rate(self.rules[name].rate or "")
+            if rate is not None:
+                recent = [at for at in self.begins[name] if at > self.now - rate.span]
+                most = rate.count + self.rules[name].burst - 1
+                demand(len(recent) <= most, f"{len(recent)} begins under {self.rules[name]}")
+        self.check_permits(job.limits)
+
+    def check_permits(self, got: Iterable[str]) -> None:
+        """Whoever has got permits of these just now was not one too many."""
+        for name in got:
+            most, users = self.rules[name].concurrency, self.users(name)
+            demand(most is None or len(users) <= most, f"{len(users)} under {self.rules[name]}")
+
+    def check_order(self, job: Job) -> None:
+        """None that is like it, and older, is still in the store."""
+        for other in self.jobs:
+            if other.at == "ready" and other.like == job.like and other is not job:
+                place = self._place(other)
+                is_older = place is not None and place < job.place
+                demand(not is_older, f"{job.id} has passed {other.id}")
+
+    def count_turn(self, worker: FleetWorker, job: Job) -> None:
+        """Every eighth turn is that of the oldest: nobody passes it more often than that."""
+        waiting = [each for each in self._may_begin(worker) if each is not job]
+        oldest = min(waiting, key=lambda each: (each.place, each.id), default=None)
+        for each in self.jobs:
+            if each is not oldest or each.place >= job.place:
+                each.passed.pop(worker.pid, None)
+        if oldest is not None and oldest.place < job.place:
+            passed = oldest.passed[worker.pid] = oldest.passed.get(worker.pid, 0) + 1
+            demand(passed < EVERY, f"{oldest.id} was passed {passed} times")
+
+    def _may_begin(self, worker: FleetWorker) -> list[Job]:
+        """Whoever lacks nothing but slots of this worker. In a lane the turn is that of the oldest,
+        whatever the priorities: so of those behind a gate, only if nobody else may begin.
+        """
+        state = self.world.dump()
+        shown, gated = worker.jobs("line"), list[Job]()
+        for job in (job for job in self.jobs if job.at == "ready"):
+            task = state.tasks[job.id]
+            place = _place_of(task)
+            if place is None or place > self.now:
+                continue
+            job.place = place
+            if all(self._has_room(name, state.limits.get(name)) for name in job.limits):
+                (shown if task.gate is None else gated).append(job)
+        return shown or gated
+
+    def _has_room(self, name: str, stored: Limit | None) -> bool:
+        rule = self.rules[name]
+        is_free = rule.concurrency is None or len(self.users(name)) < rule.concurrency
+        return is_free and rule.free_begins(stored or Limit(name), self.now) > 0
+
+    def _place(self, job: Job) -> Millis | None:
+        return _place_of(self.world.task(job.id))
+
+    # --- when everything has come to rest ------------------------------------------------
+
+    def rest(self) -> None:
+        for _ in range(200):
+            self._hear_of_losses()
+            moved = [worker.look() for worker in self.workers]
+            moved += [self._hear_regained(job) for job in self.jobs if job.at == "regains"]
+            for worker in self.alive:
+                worker.dispatch()
+            if not any(moved) and not any(worker.is_told for worker in self.workers):
+                break
+        else:
+            raise Broken("questions without end")
+        self.check()
+
+    def _hear_regained(self, job: Job) -> bool:
+        """As its worker does that watches the promise."""
+        worker = job.worker
+        if worker is None or not worker.is_alive:
+            return False
+        task = self.world.task(job.id)
+        if task.gate is not None or set(task.permit_names) != set(job.limits):
+            return False
+        worker.regained(job)
+        return True
+
+    def _hear_of_losses(self) -> None:
+        """Of the dead whose lease is over."""
+        holders = self.world.dump().holders
+        for worker in (each for each in self.workers if not each.is_alive):
+            holder = holders.get((worker.pid, worker.incarnation))
+            if holder is None or not holder.is_alive:
+                self._lose(worker)
+
+    def check(self) -> None:
+        self.world.check()
+        state = self.world.dump()
+        for worker in self.workers:
+            used = sum(worker.needs(job) for job in worker.jobs("runs"))
+            demand(used <= worker.slots, f"{worker.pid} uses {used} of {worker.slots} slots")
+            if not worker.is_alive and self.now >= worker.heard_at + TTL:
+                held = [
+                    task.id
+                    for task in state.tasks.values()
+                    if task.permits and (task.pid, task.holder) == (worker.pid, worker.incarnation)
+                ]
+                demand(not held, f"{worker.pid} is dead, and has permits of {held}")
+        for worker in self.alive:
+            self._check_nothing_waits(worker)
+        for job in self.jobs:
+            if job.at == "regains" and job.worker is not None and job.worker.is_alive:
+                held = state.tasks[job.id].permit_names
+                missing = [name for name in job.limits if name not in held]
+                is_short = any(self._is_full(name) for name in missing)
+                demand(is_short, f"{job.id} waits for permits that are free")
+
+    def _is_full(self, name: str) -> bool:
+        most = self.rules[name].concurrency
+        return most is not None and len(self.users(name)) >= most
+
+    def _check_nothing_waits(self, worker: FleetWorker) -> None:
+        waiting, room = self._may_begin(worker), worker.credit.room
+        if not waiting or room <= 0:
+            return
+        first = min(job.turn for job in waiting)
+        oldest = min(job.place for job in waiting)
+        next_ones = [job for job in waiting if job.turn == first or job.place == oldest]
+        fits = all(worker.needs(job) <= room for job in next_ones)
+        demand(not fits, f"{next_ones[0].id} waits, and {worker.pid} has {room} free")
+
+    # --- the end -------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """With room for all, everything ends."""
+        for name in COUNT_PARKED:
+            self._define(name, concurrency=4)
+        for _ in self.workers:
+            self.on_revive(0)
+        for _ in range(8 * len(self.jobs) + 40):
+            if all(job.at == "over" for job in self.jobs):
+                return
+            self.on_finish(0)
+            self.rest()
+            self.on_go_on(0)
+            self.rest()
+            if not any(job.at == "runs" for job in self.jobs):
+                self._pass(500)
+        left = [(job.id, job.at) for job in self.jobs if job.at != "over"]
+        raise Broken(f"does not end: {left}")
+
+
+def _place_of(task: Task) -> Millis | None:
+    if task.state != "pending":
+        return None
+    return task.ready_at if task.gate is None else task.gate_at
+
+
+EVENTS = (
+    *("start",) * 5,
+    *("finish",) * 5,
+    *("fail", "park", "park", "go_on", "go_on", "time", "time", "time"),
+    *("die", "revive", "define", "define"),
+)
+
+
+def schedule(random: Random) -> tuple[tuple[int, ...], list[Event]]:
+    """Sizes of workers, and events, as chance has it."""
+    sizes = tuple(random.choice((1, 2, 3)) for _ in range(random.choice((1, 2, 3))))
+    length = random.randint(10, 60)
+    return sizes, [(random.choice(EVENTS), random.randrange(60)) for _ in range(length)]

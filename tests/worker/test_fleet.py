@@ -1,0 +1,136 @@
+"""Limits, rates, weights, priorities, deaths and changes of limits together, in virtual time.
+
+Each has tests of its own; here the engine and the `Credit` of several workers meet all of them.
+"""
+
+from random import Random
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from layby.core import limit, limits, permits, ticks
+from layby.engine import waiting
+from layby.worker import credit
+from tests.helpers.fleet import EVENTS, Broken, Event, Fleet, schedule
+from tests.helpers.planted_bugs import planted
+from tests.helpers.worlds import Backend
+
+FEW = 60
+"""Schedules that are drawn to find a bug."""
+
+BUGS: dict[str, tuple[ModuleType, str, str]] = {
+    "one more than a limit allows": (
+        permits,
+        "rule.free(d.limit(name), d.now) <= 0:\n            return name",
+        "rule.free(d.limit(name), d.now) < 0:\n            return name",
+    ),
+    "a parked body goes on without a permit": (
+        permits,
+        "rule.free_permits(d.limit(name)) <= 0:\n            return name",
+        "False:\n            return name",
+    ),
+    "begins are not counted for the rate": (limit, "+ rate.share_us", "+ 0"),
+    "a burst is one too large": (limit, "max(0, self.burst - ", "max(0, self.burst + 1 - "),
+    "a permit that is freed lets nobody in": (
+        permits,
+        "d.put_limit(d.limit(name).holding(by))\n        touched |= {name: None} if by < 0 else {}",
+        "d.put_limit(d.limit(name).holding(by))\n        pass",
+    ),
+    "more permits let nobody in": (
+        limits,
+        "    else:\n        permits.let_in(d, name)",
+        "    else:\n        pass",
+    ),
+    "the rate lets nobody in later": (
+        permits,
+        "next_at = rule.next_begin_at(limit) if begins <= 0 else None",
+        "next_at = None",
+    ),
+    "the youngest of a lane is let in first": (
+        permits,
+        "for place, task_id in list(lane.known):",
+        "for place, task_id in list(lane.known)[::-1]:",
+    ),
+    "one that was turned back loses its turn": (
+        permits,
+        "is_older = place < last and older < _free(d, gate)",
+        "is_older = False",
+    ),
+    "slots are kept for one that has no permit": (
+        permits,
+        "if opened is not None and _free(d, name) <= 0:",
+        "if False:",
+    ),
+    "a take that waits keeps the lease of a dead worker": (
+        waiting,
+        "renews=False",
+        "renews=True",
+    ),
+    "the dead keep their permits for longer": (
+        ticks,
+        "elif holder.expires_at <= d.now:",
+        "elif holder.expires_at + 3_000 <= d.now:",
+    ),
+    "no turn is that of the oldest": (
+        credit,
+        "return self._turns % EVERY == EVERY - 1 and self._is_mixed",
+        "return False",
+    ),
+    "a heavy body takes one slot": (
+        credit,
+        "self.held += head.slots\n            self._turns",
+        "self.held += 1\n            self._turns",
+    ),
+}
+RARE = ("a take that waits keeps the lease of a dead worker",)
+
+events = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 59)), min_size=5, max_size=40)
+sizes = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_everything_holds_together(backend: Backend) -> None:
+    @given(sizes, events)
+    @settings(
+        max_examples={"memory": 40, "sqlite": 8}[backend],
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    def hold(slots: list[int], happening: list[Event]) -> None:
+        Fleet(tuple(slots), backend).play(happening)
+
+    hold()
+
+
+def seed_that_shows(seeds: range) -> int | None:
+    for seed in seeds:
+        slots, happening = schedule(Random(seed))
+        try:
+            Fleet(slots).play(happening)
+        except Broken:
+            return seed
+    return None
+
+
+def test_without_a_bug_nothing_is_found() -> None:
+    assert seed_that_shows(range(FEW)) is None
+
+
+@pytest.mark.slow
+def test_without_a_bug_nothing_is_found_for_long() -> None:
+    assert seed_that_shows(range(FEW, 2_000)) is None
+
+
+@pytest.mark.parametrize("name", [name for name in BUGS if name not in RARE])
+def test_the_properties_find(name: str) -> None:
+    with planted(*BUGS[name]):
+        assert seed_that_shows(range(2 * FEW)) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RARE)
+def test_the_properties_find_what_is_rare(name: str) -> None:
+    with planted(*BUGS[name]):
+        assert seed_that_shows(range(20 * FEW)) is not None
