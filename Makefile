@@ -138,11 +138,13 @@ ci-tools: ## Install what ci needs beyond PyPI and npm (libfaketime), if we may
 	  echo "libfaketime is missing and could not be installed: apt install libfaketime"; exit 1; }
 
 # Every phase runs, so one push shows everything that is wrong; the tests come last so that
-# their closing lines are the last words.
+# their closing lines are the last words. One that hangs ends, so that the others are heard.
+PHASE_LIMIT := 1500
 ci: $(READY) ## All checks, as CI runs them
 	@failed=; for phase in ci-tools lint types test-sdk test-shared test-postgres test; do \
 	  printf '\n== %s\n' $$phase; \
-	  LAYBY_REQUIRE_TOOLS=1 $(MAKE) --no-print-directory $$phase || failed="$$failed $$phase"; \
+	  LAYBY_REQUIRE_TOOLS=1 timeout --kill-after=30 $(PHASE_LIMIT) \
+	    $(MAKE) --no-print-directory $$phase || failed="$$failed $$phase"; \
 	done; \
 	if [ -n "$$failed" ]; then printf '\nfailed:%s\n' "$$failed"; exit 1; fi
 

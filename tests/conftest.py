@@ -15,6 +15,8 @@ from tests.helpers.places import ALL_ON_POSTGRES, is_virtual, on_postgres
 from tests.helpers.postgres import remove_cluster
 from tests.helpers.worlds import BACKENDS, World
 
+pytest_plugins = ["tests.helpers.hung_tests"]
+
 # No deadline anywhere: how long an example took says more about the machine than the code.
 settings.register_profile("quick", deadline=None, max_examples=40)
 
