@@ -149,3 +149,20 @@ def test_one_that_fails_is_tried_again_when_it_is_asked_for(tmp_path: Path) -> N
     assert is_done.wait(PATIENCE_S)
     checkpoints.close()
     assert len(tries) == 2
+
+
+def test_a_close_beside_a_beginning_checkpoint_is_heard() -> None:
+    """It comes after the thread has woken, and before it forgets that it was asked."""
+
+    class ClosedMeanwhile(threading.Event):
+        def clear(self) -> None:
+            checkpoints._is_closing = True  # what `close` does, up to its wait for the thread
+            self.set()
+            super().clear()
+
+    checkpoints = Checkpoints(lambda: sqlite3.connect(":memory:"), lambda: True)
+    checkpoints._asked = ClosedMeanwhile()
+    checkpoints.ask()
+    assert checkpoints._thread is not None
+    checkpoints._thread.join(PATIENCE_S)
+    assert not checkpoints._thread.is_alive(), "close() would wait for ever"

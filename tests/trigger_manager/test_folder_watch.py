@@ -139,6 +139,20 @@ def test_it_ends_when_it_is_closed(system: System, tmp_path: Path) -> None:
     assert not thread.is_alive()
 
 
+def test_a_close_is_heard_by_a_thread_that_begins_anew(tmp_path: Path, system: System) -> None:
+    class ClosedMeanwhile(threading.Event):
+        def clear(self) -> None:
+            watch.close()
+            super().clear()
+
+    watch = FolderWatch(os.path.realpath, lambda _: None)
+    watch._rebuild = ClosedMeanwhile()
+    watch.add(str(tmp_path / "x"))
+    assert watch._thread is not None
+    watch._thread.join(30)
+    assert not watch._thread.is_alive()
+
+
 @on_loop
 async def test_a_file_is_found_long_before_its_next_poll(tmp_path: Path) -> None:
     """Where folders can be watched; elsewhere by polls alone."""

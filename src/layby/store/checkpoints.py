@@ -68,8 +68,10 @@ class Checkpoints:
         self._is_wanted_here = False
 
     def _work(self) -> None:
-        while self._asked.wait() and not self._is_closing:
+        while self._asked.wait():
             self._asked.clear()
+            if self._is_closing:  # looked at after the clear, which may have met a `close`
+                return
             self.make()
 
     def _copy(self, connection: sqlite3.Connection) -> None:

@@ -113,6 +113,8 @@ class FolderWatch:
         """Until others are wanted, or it is time to look them up anew."""
         self._set_watched(folders)
         until, is_first = monotonic() + REFRESH_S, True
+        if self._closed.is_set():  # looked at after `_rebuild` was cleared, which met a `close`
+            return
         if not folders:
             self._rebuild.wait(REFRESH_S)
             return
