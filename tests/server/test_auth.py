@@ -63,11 +63,12 @@ def test_who_cannot_be_told_is_unauthorized(gate: Gate, name: str) -> None:
     assert gate.identify(TOKENS[name]) == UNAUTHORIZED == refuse(401, "Unauthorized")
 
 
-@pytest.mark.parametrize("kind", sorted(SAMPLES))
 @pytest.mark.parametrize("name", KNOWN)
-def test_every_kind_with_every_token(gate: Gate, name: str, kind: str) -> None:
+def test_every_kind_with_every_token(gate: Gate, name: str) -> None:
     """Over the whole matrix."""
-    assert gate.permit(identity(gate, name), kind, request(kind, "mine/")) == expected(name, kind)
+    who = identity(gate, name)
+    permitted = {kind: gate.permit(who, kind, request(kind, "mine/")) for kind in SAMPLES}
+    assert permitted == {kind: expected(name, kind) for kind in SAMPLES}
 
 
 def test_the_matrix_knows_every_answer() -> None:
