@@ -99,7 +99,8 @@ class Relay:
         try:
             if reached := await self._reach():
                 answers, far = reached
-                await self._join(Connection(near, far), reader, answers)
+                if await self._join(Connection(near, far), reader, answers):
+                    await _leave(near, far)
         finally:
             near.transport.abort()
             if reached:
@@ -117,8 +118,8 @@ class Relay:
 
     async def _join(
         self, both: Connection, asked: asyncio.StreamReader, answers: asyncio.StreamReader
-    ) -> None:
-        """Until both have ended, or one has failed."""
+    ) -> bool:
+        """Until both have ended, or one has failed: then the answer is no."""
         self.connections.add(both)
         there = asyncio.create_task(self._pass(both, asked, both.far))
         back = asyncio.create_task(self._pass(both, answers, both.near))
@@ -127,8 +128,9 @@ class Relay:
         finally:
             for each in (there, back):
                 each.cancel()
-            await asyncio.gather(there, back, return_exceptions=True)
+            ends = await asyncio.gather(there, back, return_exceptions=True)
             self.connections.discard(both)
+        return not any(ends)
 
     async def _pass(
         self, both: Connection, source: asyncio.StreamReader, sink: asyncio.StreamWriter
@@ -146,3 +148,10 @@ class Relay:
             await sink.drain()
         else:
             sink.write_eof()
+
+
+async def _leave(*peers: asyncio.StreamWriter) -> None:
+    """When they have got what was written: one may read slowly."""
+    for each in peers:
+        each.close()
+    await asyncio.gather(*(each.wait_closed() for each in peers), return_exceptions=True)

@@ -1,11 +1,12 @@
 """The balancer passes on what it gets, to whoever listens."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
-from deploy.topology.relay import Relay
+from deploy.topology.relay import Connection, Relay
 
 from tests.helpers.troubled_link import TroubledLink
 
@@ -64,6 +65,31 @@ def test_targets_take_turns(echoes: list[Echo]):
     with Relay([each.address for each in echoes]) as relay:
         answers = [asked(relay.port, LARGE) for _ in range(3)]
     assert answers == [b"a" + LARGE, b"b" + LARGE, b"a" + LARGE]
+
+
+class Hasty(Relay):
+    """Takes all that comes from a target, however slowly it is read at the other end."""
+
+    async def carry(self, both: Connection, content: bytes, sink: asyncio.StreamWriter) -> None:
+        sink.transport.set_write_buffer_limits(high=2 * len(LARGE))
+        await super().carry(both, content, sink)
+
+    async def has_passed_all(self) -> None:
+        while self.connections:  # noqa: ASYNC110 - it tells nobody when one has ended
+            await asyncio.sleep(0)
+
+
+def test_who_reads_slowly_gets_all_of_it(echoes: list[Echo]):
+    """Both ends have ended long before."""
+    with (
+        Hasty([echoes[0].address]) as relay,
+        socket.create_connection(("127.0.0.1", relay.port), PATIENCE_S) as caller,
+    ):
+        caller.sendall(LARGE)
+        caller.shutdown(socket.SHUT_WR)
+        begun = caller.recv(1)
+        relay.run(relay.has_passed_all())
+        assert begun + received(caller) == b"a" + LARGE
 
 
 def test_who_does_not_listen_is_passed_over(echoes: list[Echo]):

@@ -50,6 +50,8 @@ class Mill:
     def __init__(self) -> None:
         self.ran: Counter[str] = Counter()
         self.is_broken = True
+        self.is_lit = asyncio.Event()
+        self.is_lit.set()
 
         @task
         async def grind(context):
@@ -59,6 +61,7 @@ class Mill:
         @task(dependencies=[grind])
         async def bake(context, handle):
             self.ran["bake"] += 1
+            await self.is_lit.wait()
             context["dough"] = await handle.checkpoint("knead", self.knead)
             if self.is_broken:
                 raise ValueError("the oven is cold")
@@ -71,7 +74,10 @@ class Mill:
 
 
 def test_over_http_it_is_the_same():
-    """Lives, results, statuses, steering; by workers that never saw the first life."""
+    """Lives, results, statuses, steering; by workers that never saw the first life.
+
+    Of several who run it again, those who are late hear that it is running again.
+    """
     mill = Mill()
 
     async def scene(place: Place) -> None:
@@ -86,7 +92,12 @@ def test_over_http_it_is_the_same():
         async with place.runner() as runner:
             runner.register(mill.flow)
             run = await runner.get("m")
-            await asyncio.gather(*(run.rerun() for _ in range(3)))
+            mill.is_lit.clear()
+            again = await asyncio.gather(*(run.rerun() for _ in range(3)), return_exceptions=True)
+            mill.is_lit.set()
+            late = [each for each in again if isinstance(each, BaseException)]
+            assert len(late) < 3
+            assert all(isinstance(each, Conflict) and "still running" in str(each) for each in late)
             assert await run.result() == {"flour": 1, "dough": 1}
             assert await (await runner.get("m")).result(life=2) == {"flour": 1, "dough": 1}
             with pytest.raises(RunFailed, match="the oven is cold"):
