@@ -58,6 +58,20 @@ def test_slots_are_not_kept_for_one_whose_permit_has_gone(world: World) -> None:
     assert claimed(small) == ["run/b:a"]
 
 
+def test_who_keeps_slots_for_it_and_has_somebody_in_line_hears_that_its_permit_has_gone(
+    world: World,
+) -> None:
+    """None is free: the one in line would have it, but for the task that was let in."""
+    world.ok(c.SetLimit(name="api", concurrency=1))
+    heavy = c.Node(id="a", name="f", slots=2, limits=("api",))
+    world.ok(c.StartRun(id="run/a", name="root", group="g", nodes=(heavy,)))
+    left = world.ok(r.take(1)).next_place
+    kept = waiting(world, in_line=True, left=left)
+    assert not kept.done()
+    world.ok(c.SetLimit(name="api", concurrency=0))
+    assert kept.result(0).data == TakeData([])
+
+
 def test_a_take_that_waits_is_no_sign_of_life(world: World) -> None:
     """Its process may have died meanwhile, or hang: only what it sends renews its lease."""
     take = waiting(world, 1, ttl=1_000)

@@ -82,7 +82,7 @@ class WaitingTakes:
         if not changes.tasks and not changes.closed:
             return self._remove(list(woken))
         woken |= dict.fromkeys(self._kept_for(changes.large_gone))
-        woken |= dict.fromkeys(self._with_room_for(changes.closed))
+        woken |= dict.fromkeys(self._kept_for_names(changes.closed))
         tasks = (changes.tasks[key] for key in changes.readied)
         ready = {task.id: task for task in tasks if task.is_ready}
         for room in (_free, _ahead):
@@ -100,14 +100,14 @@ class WaitingTakes:
         """Takes that may have kept free slots for one of these."""
         for item in self._until if gone else ():
             take = _take(item)
-            may_wait = take.free > 0 or take.left is not None
-            if may_wait and any(is_for(take.key, task) for task in gone):
+            if _may_keep(take) and any(is_for(take.key, task) for task in gone):
                 yield item
 
-    def _with_room_for(self, names: Collection[str]) -> Iterator[Item]:
+    def _kept_for_names(self, names: Collection[str]) -> Iterator[Item]:
         """Takes that may have kept free slots for tasks of these names."""
         for item in self._until if names else ():
-            if _take(item).free > 0 and not set(names).isdisjoint(_take(item).names):
+            take = _take(item)
+            if _may_keep(take) and not set(names).isdisjoint(take.names):
                 yield item
 
     def concerned_by(self, announcement: Announcement) -> list[Item]:
@@ -115,7 +115,7 @@ class WaitingTakes:
         if announcement.everything:
             return self.all()
         groups, pids = announcement.groups, announcement.pids
-        concerned = dict.fromkeys(self._with_room_for(announcement.closed))
+        concerned = dict.fromkeys(self._kept_for_names(announcement.closed))
         concerned |= dict.fromkeys(
             item for item in self._until if _take(item).group in groups or _take(item).pid in pids
         )
@@ -197,6 +197,13 @@ def _take(item: Item) -> Take:
 
 def _holder(item: Item) -> tuple[str, str]:
     return _take(item).holder
+
+
+def _may_keep(take: Take) -> bool:
+    """Whether free slots may be kept for a task in the store: what it offers, or what somebody in
+    line would have.
+    """
+    return take.free > 0 or take.left is not None
 
 
 def _free(take: Take) -> int:
