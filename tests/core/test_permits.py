@@ -10,7 +10,7 @@ from layby.core.limits import GetLimit
 from layby.core.queries import ExplainPromise
 from layby.core.waits import waiting_of
 from tests.helpers import requests as r
-from tests.helpers.worlds import World
+from tests.helpers.worlds import EVERY_BACKEND, World
 
 
 def limited(run_id: str, *limits: str, name: str = "f", priority: int = 0) -> c.StartRun:
@@ -364,6 +364,7 @@ def test_a_task_with_two_limits_takes_both_or_none(world: World) -> None:
     world.check()
 
 
+@pytest.mark.parametrize("world", EVERY_BACKEND, indirect=True)
 def test_one_with_two_limits_does_not_pass_those_beyond_what_was_loaded(world: World) -> None:
     """They wait behind the gate of the other limit, and many before them do not need both."""
     define(world, "a", concurrency=1)

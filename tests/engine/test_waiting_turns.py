@@ -10,7 +10,7 @@ from layby.core import commands as c
 from layby.core.replies import TakeData
 from layby.engine.items import Item
 from tests.helpers import requests as r
-from tests.helpers.worlds import World, resolve
+from tests.helpers.worlds import EVERY_BACKEND, World, resolve
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def test_slots_are_not_kept_for_one_whose_permit_has_gone(world: World) -> None:
     assert claimed(small) == ["run/b:a"]
 
 
+@pytest.mark.parametrize("world", EVERY_BACKEND, indirect=True)
 def test_who_keeps_slots_for_it_and_has_somebody_in_line_hears_that_its_permit_has_gone(
     world: World,
 ) -> None:
