@@ -341,6 +341,22 @@ def test_nobody_ticks_for_a_rate_that_nobody_waits_for(world: World) -> None:
     assert world.dump().limits["api"].next_at is None
 
 
+def test_the_oldest_that_may_begin_is_found_behind_those_that_lost_their_permits(
+    world: World,
+) -> None:
+    """They were let in, and are more than are loaded; only then is the eighth turn its own."""
+    define(world, concurrency=2)
+    start(world, 2, priority=-1)
+    define(world, concurrency=0)
+    for at, priority in ((2, -1), (3, 0), (4, 0), (5, 0)):
+        world.ok(limited(f"run/{at:02}", priority=priority))
+        world.clock.advance(1)
+    first, second = world.ok(r.take(1)), world.ok(r.take(1))
+    assert [each.claims[0].task.id for each in (first, second)] == ["run/03:a", "run/04:a"]
+    assert (first.again, second.again) == (True, False)
+    assert second.oldest_place.ready_at == 2
+
+
 # --- two limits ----------------------------------------------------------------------------
 
 

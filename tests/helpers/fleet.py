@@ -253,13 +253,17 @@ class FleetWorker:
         self.credit.join_line(job.contender, self.fleet.now, self.fleet.now)
 
     def give_back(self) -> None:
-        """Claims ahead that have waited too long for their slots."""
+        """Claims ahead that have waited too long for their slots: all of them in one step."""
+        released = list[c.Released]()
         for contender in self.credit.overdue(self.fleet.now):
             job = self.fleet.by_contender[id(contender)]
-            released = c.Released(job.id, job.version, ready_at=job.place, begun=False)
+            released.append(c.Released(job.id, job.version, ready_at=job.place, begun=False))
             job.at, job.worker = "ready", None
+        if released:
             self.fleet.ok(
-                c.ReleaseTasks(pid=self.pid, incarnation=self.incarnation, tasks=(released,))
+                c.ReleaseTasks(
+                    pid=self.pid, incarnation=self.incarnation, tasks=tuple(released)
+                )
             )
 
     def beat(self) -> None:

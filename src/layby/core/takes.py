@@ -293,10 +293,12 @@ class _Hand:
     def _oldest_left(self, left: TaskPlace) -> TaskPlace:
         if not self._is_mixed(left):
             return left
-        permitted = (
-            task for _, task, _ in self._by_age() if permits.lacking(self._d, task) is None
-        )
-        return next(map(place_of, permitted), left)
+        permitted = (task for _, task, _ in self._by_age() if self._is_permitted(task))
+        found = next(map(place_of, permitted), None)
+        loaded = self._ready.oldest
+        if loaded.is_cut and (found is None or not loaded.entries):
+            self.again = True  # all that were loaded lack a permit: there may be more behind them
+        return left if found is None else found
 
     def _is_mixed(self, left: TaskPlace) -> bool:
         """Whether the first one left may not be the oldest."""
