@@ -261,9 +261,7 @@ class FleetWorker:
             job.at, job.worker = "ready", None
         if released:
             self.fleet.ok(
-                c.ReleaseTasks(
-                    pid=self.pid, incarnation=self.incarnation, tasks=tuple(released)
-                )
+                c.ReleaseTasks(pid=self.pid, incarnation=self.incarnation, tasks=tuple(released))
             )
 
     def beat(self) -> None:
