@@ -387,7 +387,9 @@ def test_while_slots_are_kept_for_somebody_in_line_it_hears_of_whatever_comes_be
     hear(credit, 9, NOTHING)
     assert credit.offer() == Offer(0, in_line=True, left=TaskPlace(9))
     hear(credit, 3, NOTHING)
-    assert (credit.grants(), credit.earlier().before) == ([], heavy.place)
+    asked = credit.earlier()
+    assert asked is not None
+    assert (credit.grants(), asked.free, asked.before) == ([], 1, heavy.place)
 
 
 def test_in_the_turn_of_the_oldest_it_hears_of_whatever_is_older():
