@@ -10,19 +10,19 @@ from layby.core.limits import GetLimit
 from layby.core.queries import ExplainPromise
 from layby.core.waits import waiting_of
 from tests.helpers import requests as r
-from tests.helpers.worlds import World
+from tests.helpers.worlds import EVERY_BACKEND, World
 
 
-def limited(run_id: str, *limits: str, name: str = "f") -> c.StartRun:
+def limited(run_id: str, *limits: str, name: str = "f", priority: int = 0) -> c.StartRun:
     """A run of one node under these limits."""
-    node = c.Node(id="a", name=name, limits=limits)
+    node = c.Node(id="a", name=name, limits=limits, priority=priority)
     return c.StartRun(id=run_id, name="root", group="g", nodes=(node,))
 
 
-def start(world: World, count: int, *limits: str, first: int = 0) -> None:
+def start(world: World, count: int, *limits: str, first: int = 0, priority: int = 0) -> None:
     """Runs of one limited node each, a millisecond apart."""
     for at in range(first, first + count):
-        world.ok(limited(f"run/{at:02}", *(limits or ("api",))))
+        world.ok(limited(f"run/{at:02}", *(limits or ("api",)), priority=priority))
         world.clock.advance(1)
 
 
@@ -341,6 +341,22 @@ def test_nobody_ticks_for_a_rate_that_nobody_waits_for(world: World) -> None:
     assert world.dump().limits["api"].next_at is None
 
 
+def test_the_oldest_that_may_begin_is_found_behind_those_that_lost_their_permits(
+    world: World,
+) -> None:
+    """They were let in, and are more than are loaded; only then is the eighth turn its own."""
+    define(world, concurrency=2)
+    start(world, 2, priority=-1)
+    define(world, concurrency=0)
+    for at, priority in ((2, -1), (3, 0), (4, 0), (5, 0)):
+        world.ok(limited(f"run/{at:02}", priority=priority))
+        world.clock.advance(1)
+    first, second = world.ok(r.take(1)), world.ok(r.take(1))
+    assert [each.claims[0].task.id for each in (first, second)] == ["run/03:a", "run/04:a"]
+    assert (first.again, second.again) == (True, False)
+    assert second.oldest_place.ready_at == 2
+
+
 # --- two limits ----------------------------------------------------------------------------
 
 
@@ -361,6 +377,28 @@ def test_a_task_with_two_limits_takes_both_or_none(world: World) -> None:
     world.ok(r.finish("run/02:a"))
     assert taken(world) == ["run/01:a"]
     assert (standing(world, "a").held, standing(world, "b").held) == (1, 1)
+    world.check()
+
+
+@pytest.mark.parametrize("world", EVERY_BACKEND, indirect=True)
+def test_one_with_two_limits_does_not_pass_those_beyond_what_was_loaded(world: World) -> None:
+    """They wait behind the gate of the other limit, and many before them do not need both."""
+    define(world, "a", concurrency=1)
+    define(world, "b", concurrency=1)
+    start(world, 1, "a", "b", priority=1)
+    assert taken(world) == ["run/00:a"]
+    start(world, 3, "b", first=1)
+    start(world, 1, "a", "b", first=4, priority=1)
+    define(world, "a", concurrency=2)  # so that it is shown to lack a permit of b
+    define(world, "a", concurrency=1)
+    assert world.task("run/04:a").gate == "b"
+    world.ok(c.FailTask(id="run/00:a", version=1, retry_in=0))
+    world.tick()
+    began = list[str]()
+    for _ in range(5):
+        began += taken(world, 1)
+        world.ok(r.finish(began[-1], version=world.task(began[-1]).version))
+    assert began == ["run/01:a", "run/02:a", "run/03:a", "run/04:a", "run/00:a"]
     world.check()
 
 

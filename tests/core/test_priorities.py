@@ -214,6 +214,11 @@ NEXT, OLDER, HEAVY = TaskPlace(5, 1), TaskPlace(3, 1), TaskPlace(5, 1, 2)
         (HEAVY, False, None, None, True),
         (HEAVY, True, OLDER, HEAVY, False),
         (HEAVY, True, OLDER, OLDER, True),
+        (HEAVY, True, None, None, True),
+        (NEXT, True, OLDER, TaskPlace(5), False),
+        (NEXT, True, OLDER, TaskPlace(6, 0, 2), False),
+        (NEXT, True, None, None, False),
+        (NEXT, True, NEXT, TaskPlace(4), True),
     ],
 )
 def test_what_is_news_for_whom(

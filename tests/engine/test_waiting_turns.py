@@ -10,7 +10,7 @@ from layby.core import commands as c
 from layby.core.replies import TakeData
 from layby.engine.items import Item
 from tests.helpers import requests as r
-from tests.helpers.worlds import World, resolve
+from tests.helpers.worlds import EVERY_BACKEND, World, resolve
 
 
 @pytest.fixture
@@ -56,6 +56,21 @@ def test_slots_are_not_kept_for_one_whose_permit_has_gone(world: World) -> None:
     world.ok(c.StartRun(id="run/c", name="root", group="g", nodes=(other,)))
     assert len(world.ok(r.take(1, pid="q", names=("h",))).claims) == 1
     assert claimed(small) == ["run/b:a"]
+
+
+@pytest.mark.parametrize("world", EVERY_BACKEND, indirect=True)
+def test_who_keeps_slots_for_it_and_has_somebody_in_line_hears_that_its_permit_has_gone(
+    world: World,
+) -> None:
+    """None is free: the one in line would have it, but for the task that was let in."""
+    world.ok(c.SetLimit(name="api", concurrency=1))
+    heavy = c.Node(id="a", name="f", slots=2, limits=("api",))
+    world.ok(c.StartRun(id="run/a", name="root", group="g", nodes=(heavy,)))
+    left = world.ok(r.take(1)).next_place
+    kept = waiting(world, in_line=True, left=left)
+    assert not kept.done()
+    world.ok(c.SetLimit(name="api", concurrency=0))
+    assert kept.result(0).data == TakeData([])
 
 
 def test_a_take_that_waits_is_no_sign_of_life(world: World) -> None:
@@ -218,3 +233,55 @@ def test_who_knows_what_is_left_hears_of_a_higher_priority_only(world: World) ->
     assert not knowing.done()
     world.ok(large("run/z", 1, priority=2))
     assert knowing.result(0).data.next_place.priority == 2
+
+
+# --- whoever is woken can begin it ---------------------------------------------------------
+
+
+def nodes(run_id: str, *each: c.Node) -> c.StartRun:
+    return c.StartRun(id=run_id, name="root", group="g", nodes=each)
+
+
+def test_takes_are_woken_in_the_order_of_turns(world: World) -> None:
+    """The first one gets what has the first turn; the other task wakes one that has room for it."""
+    first, kept, last = (
+        waiting(world, 1, slots=1),
+        waiting(world, 1, pid="q", slots=3),
+        waiting(world, 1, pid="s", slots=1),
+    )
+    small, heavy = c.Node(id="b", name="f"), c.Node(id="a", name="f", slots=2, priority=-1)
+    world.ok(nodes("run/x", heavy, small))
+    assert (claimed(first), claimed(last)) == (["run/x:b"], ["run/x:a"])
+    assert not kept.done()
+
+
+def test_who_keeps_slots_for_a_task_is_not_woken_for_one_behind_it(world: World) -> None:
+    """It would leave that one, and nobody else would hear of it."""
+    world.ok(large("run/x", 2))
+    kept = waiting(world, 1, names=("f", "h"))
+    other = waiting(world, 1, pid="q", names=("h",))
+    world.ok(nodes("run/y", c.Node(id="a", name="h")))
+    assert claimed(other) == ["run/y:a"]
+    assert not kept.done()
+
+
+def kept_for_the_oldest(world: World) -> "Future[Any]":
+    world.ok(large("run/x", 2, priority=-1))
+    world.clock.advance(1)
+    oldest = world.ok(r.take(1)).oldest_place
+    return waiting(world, 1, oldest=True, in_line=True, left=oldest)
+
+
+def test_who_keeps_slots_for_the_oldest_is_not_woken_for_younger_ones(world: World) -> None:
+    kept, other = kept_for_the_oldest(world), waiting(world, 1, pid="q")
+    world.ok(r.run("run/y", a=""))
+    assert claimed(other) == ["run/y:a"]
+    assert not kept.done()
+
+
+def test_what_is_kept_for_the_oldest_is_no_room_for_others(world: World) -> None:
+    """Nobody else takes the first of them, so a younger one must not go ahead before it."""
+    kept_for_the_oldest(world)
+    rider = replace(r.take(0, pid="q"), ahead=1)
+    taken = world.ok(r.run("run/y", with_take=rider, a="", b="")).taken
+    assert [claim.task.id for claim in taken.claims] == ["run/y:a"]

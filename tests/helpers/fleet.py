@@ -62,7 +62,9 @@ class Job(Struct, eq=False):
     is_ahead: bool = False
     regain_at: Millis = 0
     passed: dict[str, int] = field(default_factory=dict)
-    """By worker: begins while this was the oldest of all that might begin."""
+    """By process: begins while this was the oldest of all that might begin. A process that is
+    started again counts its turns anew.
+    """
 
     @property
     def like(self) -> object:
@@ -97,6 +99,10 @@ class FleetWorker:
     @property
     def incarnation(self) -> str:
         return str(self.lives)
+
+    @property
+    def process(self) -> str:
+        return f"{self.pid}/{self.incarnation}"
 
     def jobs(self, *at: At) -> list[Job]:
         return [job for job in self.fleet.jobs if job.worker is self and job.at in at]
@@ -247,13 +253,15 @@ class FleetWorker:
         self.credit.join_line(job.contender, self.fleet.now, self.fleet.now)
 
     def give_back(self) -> None:
-        """Claims ahead that have waited too long for their slots."""
+        """Claims ahead that have waited too long for their slots: all of them in one step."""
+        released = list[c.Released]()
         for contender in self.credit.overdue(self.fleet.now):
             job = self.fleet.by_contender[id(contender)]
-            released = c.Released(job.id, job.version, ready_at=job.place, begun=False)
+            released.append(c.Released(job.id, job.version, ready_at=job.place, begun=False))
             job.at, job.worker = "ready", None
+        if released:
             self.fleet.ok(
-                c.ReleaseTasks(pid=self.pid, incarnation=self.incarnation, tasks=(released,))
+                c.ReleaseTasks(pid=self.pid, incarnation=self.incarnation, tasks=tuple(released))
             )
 
     def beat(self) -> None:
@@ -456,9 +464,9 @@ class Fleet:
         oldest = min(waiting, key=lambda each: (each.place, each.id), default=None)
         for each in self.jobs:
             if each is not oldest or each.place >= job.place:
-                each.passed.pop(worker.pid, None)
+                each.passed.pop(worker.process, None)
         if oldest is not None and oldest.place < job.place:
-            passed = oldest.passed[worker.pid] = oldest.passed.get(worker.pid, 0) + 1
+            passed = oldest.passed[worker.process] = oldest.passed.get(worker.process, 0) + 1
             demand(passed < EVERY, f"{oldest.id} was passed {passed} times")
 
     def _may_begin(self, worker: FleetWorker) -> list[Job]:
@@ -501,9 +509,11 @@ class Fleet:
         self.check()
 
     def _hear_regained(self, job: Job) -> bool:
-        """As its worker does that watches the promise."""
+        """As its worker does that watches the promise. One that is dead has the permit as well,
+        until its lease is over.
+        """
         worker = job.worker
-        if worker is None or not worker.is_alive:
+        if worker is None:
             return False
         task = self.world.task(job.id)
         if task.gate is not None or set(task.permit_names) != set(job.limits):
@@ -561,8 +571,10 @@ class Fleet:
         """With room for all, everything ends."""
         for name in COUNT_PARKED:
             self._define(name, concurrency=4)
+            self.rest()
         for _ in self.workers:
             self.on_revive(0)
+            self.rest()
         for _ in range(8 * len(self.jobs) + 40):
             if all(job.at == "over" for job in self.jobs):
                 return

@@ -14,6 +14,7 @@ from layby.worker.credit import (
     AHEAD,
     COOLING,
     ENDING,
+    EVERY,
     HELD,
     IN_LINE_MS,
     LEND_MS,
@@ -376,6 +377,30 @@ def test_while_somebody_stands_in_line_it_wants_to_hear_of_others_until_it_has()
     assert credit.offer() == Offer(0, in_line=True)
     hear(credit, 9, NOTHING)
     assert credit.offer() == Offer(0, in_line=False)
+
+
+def test_while_slots_are_kept_for_somebody_in_line_it_hears_of_whatever_comes_before():
+    """A gate lets one in that is older than all it knows of; it may need no more than is free."""
+    credit = Credit(2)
+    begun(credit)
+    heavy = in_line(credit, 5, slots=2)
+    hear(credit, 9, NOTHING)
+    assert credit.offer() == Offer(0, in_line=True, left=TaskPlace(9))
+    hear(credit, 3, NOTHING)
+    asked = credit.earlier()
+    assert asked is not None
+    assert (credit.grants(), asked.free, asked.before) == ([], 1, heavy.place)
+
+
+def test_in_the_turn_of_the_oldest_it_hears_of_whatever_is_older():
+    """The one it keeps slots for is the oldest: a higher priority would be no news."""
+    credit = Credit(2)
+    for _ in range(EVERY - 2):
+        credit.leave(begun(credit))
+    begun(credit)
+    in_line(credit, 5, slots=2)
+    credit.heard(TaskPlace(9, 1, 2), TaskPlace(7, 0, 2), NOTHING)
+    assert credit.offer() == Offer(0, in_line=True, left=TaskPlace(7), oldest=True)
 
 
 def test_a_worker_that_stops_takes_nothing_but_its_bodies_go_on():

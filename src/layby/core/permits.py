@@ -192,6 +192,8 @@ def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | Non
             d.put_task(_behind(d, task, other, place))
         elif goes_on:
             d.put_task(task.regained(waits.to_go_on(d.now)))
+        elif (hidden := _hidden_elsewhere(d, task)) is not None:
+            d.put_task(_behind(d, task, hidden, place))
         else:
             for other_task in _older_elsewhere(d, task):
                 d.put_task(other_task.let_in())
@@ -204,9 +206,8 @@ def _open_lane(d: "Draft", gate: str, task_name: str, lane: "Lane") -> int | Non
 
 def _older_elsewhere(d: "Draft", task: Task) -> Iterator[Task]:
     """Those with the same limits that came earlier, and are behind the gate of another of them."""
-    for name in task.limit_names if len(task.limit_names) > 1 else ():
-        lane = d.rows.lanes.get(name, {}).get(task.name or "")
-        for place, task_id in list(lane.known) if lane is not None and name != task.gate else ():
+    for name, lane in _lanes_elsewhere(d, task):
+        for place, task_id in list(lane.known):
             if (place, task_id) > (task.gate_at or 0, task.id):
                 break
             other = d.task(task_id)
@@ -218,6 +219,24 @@ def _older_elsewhere(d: "Draft", task: Task) -> Iterator[Task]:
                 continue
             if other.limits == task.limits and lacking(d, other) is None:
                 yield other
+
+
+def _hidden_elsewhere(d: "Draft", task: Task) -> str | None:
+    """Another of its limits behind whose gate some may wait that came earlier and were not loaded:
+    it is let in by that gate, after them.
+    """
+    for name, lane in _lanes_elsewhere(d, task):
+        if lane.end is not None and lane.end < (task.gate_at or 0, task.id):
+            return name
+    return None
+
+
+def _lanes_elsewhere(d: "Draft", task: Task) -> Iterator[tuple[str, "Lane"]]:
+    """Those of its name behind the gates of its other limits."""
+    for name in task.limit_names if len(task.limit_names) > 1 else ():
+        lane = d.rows.lanes.get(name, {}).get(task.name or "")
+        if lane is not None and name != task.gate:
+            yield name, lane
 
 
 def _lacking_permit(d: "Draft", task: Task) -> str | None:

@@ -118,11 +118,16 @@ class Take(Command, frozen=True):
         """Whether it is to be told what is left now."""
         if not self.in_line or self.left is None:
             return self.in_line and left is not None
-        if self.oldest:
-            return oldest != self.left
-        if left is not None and left.turn < self.left.turn:
+        first = oldest if self.oldest else left
+        if first is not None and self._is_earlier(first, self.left):
             return True
-        return self.left.slots > 1 and left != self.left
+        return self.left.slots > 1 and first != self.left
+
+    def _is_earlier(self, place: TaskPlace, other: TaskPlace) -> bool:
+        """In the order that it asks in."""
+        if self.oldest:
+            return place.ready_at < other.ready_at
+        return place.turn < other.turn
 
     def named_ids(self) -> Ids:
         return (claim.id for claim in self.begun)
@@ -288,10 +293,12 @@ class _Hand:
     def _oldest_left(self, left: TaskPlace) -> TaskPlace:
         if not self._is_mixed(left):
             return left
-        permitted = (
-            task for _, task, _ in self._by_age() if permits.lacking(self._d, task) is None
-        )
-        return next(map(place_of, permitted), left)
+        permitted = (task for _, task, _ in self._by_age() if self._is_permitted(task))
+        found = next(map(place_of, permitted), None)
+        loaded = self._ready.oldest
+        if loaded.is_cut and (found is None or not loaded.entries):
+            self.again = True  # all that were loaded lack a permit: there may be more behind them
+        return left if found is None else found
 
     def _is_mixed(self, left: TaskPlace) -> bool:
         """Whether the first one left may not be the oldest."""

@@ -26,7 +26,7 @@ from layby.core.commands import Command, GetPromise, Take, WatchPromise
 from layby.core.kinds import EngineControl, Query, Sender
 from layby.core.model import FAR, Message, Millis
 from layby.core.queries import OfferMessages, read_promise
-from layby.core.queue import Offer
+from layby.core.queue import Offer, TaskPlace
 from layby.core.replies import DEBUG_IS_OFF, PromiseData, Reply, RunWatchData, TakeData, ok, refuse
 from layby.core.stats import StatsData
 from layby.core.ticks import ExpireHolders, ExpireLeases, ForgetMessages, IdsTick, LoseHolders, Tick
@@ -532,7 +532,7 @@ class Engine:
         elif not item.is_abandoned:
             # A take with a time of its own would find the same whenever it looked again.
             look_at = reply.data.look_at if item.now is None else None
-            replaced = self._takes.add(item, now, look_at)
+            replaced = self._takes.add(item, now, look_at, _in_front(item.request, reply.data))
             answer([(older, ok(TakeData())) for older in replaced])
 
     def _follow_up(self, changes: Changes) -> None:
@@ -790,6 +790,13 @@ def _should_wait(take: Take, reply: Reply) -> bool:
         return False
     has_news = take.has_news(reply.data.next_place, reply.data.oldest_place)
     return reply.data.again or (take.wait_ms > 0 and not has_news)
+
+
+def _in_front(take: Take, data: TakeData) -> TaskPlace | None:
+    """What it has left although it offers slots."""
+    if take.free == 0:
+        return None
+    return data.oldest_place if take.oldest else data.next_place
 
 
 def _should_hold(request: WatchPromise, reply: Reply) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from layby.core.changes import Changes
 from layby.core.commands import Take, WatchPromise
 from layby.core.model import FAR, Millis, Promise, Task
-from layby.core.queue import Offer, is_early, is_for, place_of
+from layby.core.queue import Offer, TaskPlace, is_early, is_for, place_of
 from layby.core.replies import Reply, ok
 from layby.engine.items import Item
 from layby.store.announcement import Announcement
@@ -29,17 +29,27 @@ class WaitingTakes:
         self._until: dict[Item, Millis] = {}
         self._look_at: dict[Item, Millis] = {}
         """Those that want to look again at a time, whatever is committed until then."""
+        self._in_front: dict[Item, TaskPlace] = {}
+        """What they have left because it needs more slots than they offer: nobody passes it."""
 
     def __len__(self) -> int:
         return len(self._until)
 
-    def add(self, item: Item, now: Millis, look_at: Millis | None = None) -> list[Item]:
+    def add(
+        self,
+        item: Item,
+        now: Millis,
+        look_at: Millis | None = None,
+        in_front: TaskPlace | None = None,
+    ) -> list[Item]:
         """Let it wait, and return an older take of the same holder, which it replaces.
 
         A take that is retried keeps the end of its wait that was set first.
         """
         if look_at is not None:
             self._look_at[item] = look_at
+        if in_front is not None:
+            self._in_front[item] = in_front
         older = [each for each in self._until if _holder(each) == _holder(item)]
         if item.until is None:
             item.until = now + _take(item).wait_ms
@@ -54,8 +64,12 @@ class WaitingTakes:
 
     @property
     def offers(self) -> list[Offer]:
-        """What they have room for: none of it is handed out ahead of a slot."""
-        takes = map(_take, self._until)
+        """What they have room for: none of it is handed out ahead of a slot.
+
+        What is kept for the oldest task is room for nothing else.
+        """
+        items = (each for each in self._until if each not in self._in_front or not _oldest(each))
+        takes = map(_take, items)
         return [(take.holder, take.key, take.free) for take in takes if take.free > 0]
 
     @property
@@ -82,14 +96,17 @@ class WaitingTakes:
         if not changes.tasks and not changes.closed:
             return self._remove(list(woken))
         woken |= dict.fromkeys(self._kept_for(changes.large_gone))
-        woken |= dict.fromkeys(self._with_room_for(changes.closed))
-        tasks = (changes.tasks[key] for key in changes.readied)
-        ready = {task.id: task for task in tasks if task.is_ready}
-        for room in (_free, _ahead):
-            for item in self._until if ready else ():
-                for task in list(_served(_take(item), room(_take(item)), ready.values())):
-                    woken[item] = None
-                    del ready[task.id]
+        woken |= dict.fromkeys(self._kept_for_names(changes.closed))
+        ready = _in_order(changes)
+        for item in self._until if ready else ():
+            take, in_front = _take(item), self._in_front.get(item)
+            for task in list(_served(take, take.free, ready.values(), in_front)):
+                woken[item] = None
+                del ready[task.id]
+        for item in self._until if ready else ():
+            for task in list(_served(_take(item), _ahead(_take(item)), ready.values())):
+                woken[item] = None
+                del ready[task.id]
         for item in self._until if ready else ():
             take = _take(item)
             if take.in_line and any(is_for(take.key, task) for task in ready.values()):
@@ -100,14 +117,14 @@ class WaitingTakes:
         """Takes that may have kept free slots for one of these."""
         for item in self._until if gone else ():
             take = _take(item)
-            may_wait = take.free > 0 or take.left is not None
-            if may_wait and any(is_for(take.key, task) for task in gone):
+            if _may_keep(take) and any(is_for(take.key, task) for task in gone):
                 yield item
 
-    def _with_room_for(self, names: Collection[str]) -> Iterator[Item]:
+    def _kept_for_names(self, names: Collection[str]) -> Iterator[Item]:
         """Takes that may have kept free slots for tasks of these names."""
         for item in self._until if names else ():
-            if _take(item).free > 0 and not set(names).isdisjoint(_take(item).names):
+            take = _take(item)
+            if _may_keep(take) and not set(names).isdisjoint(take.names):
                 yield item
 
     def concerned_by(self, announcement: Announcement) -> list[Item]:
@@ -115,7 +132,7 @@ class WaitingTakes:
         if announcement.everything:
             return self.all()
         groups, pids = announcement.groups, announcement.pids
-        concerned = dict.fromkeys(self._with_room_for(announcement.closed))
+        concerned = dict.fromkeys(self._kept_for_names(announcement.closed))
         concerned |= dict.fromkeys(
             item for item in self._until if _take(item).group in groups or _take(item).pid in pids
         )
@@ -125,6 +142,7 @@ class WaitingTakes:
         for item in items:
             del self._until[item]
             self._look_at.pop(item, None)
+            self._in_front.pop(item, None)
         return items
 
 
@@ -199,27 +217,54 @@ def _holder(item: Item) -> tuple[str, str]:
     return _take(item).holder
 
 
-def _free(take: Take) -> int:
-    return take.free
+def _may_keep(take: Take) -> bool:
+    """Whether free slots may be kept for a task in the store: what it offers, or what somebody in
+    line would have.
+    """
+    return take.free > 0 or take.left is not None
+
+
+def _oldest(item: Item) -> bool:
+    return _take(item).oldest
 
 
 def _ahead(take: Take) -> int:
     return take.ahead if take.before is None else 0
 
 
-def _served(take: Take, room: int, ready: Iterable[Task]) -> Iterator[Task]:
-    """What this take would get of the ready tasks; roots need no room."""
-    for task in ready:
+def _in_order(changes: Changes) -> dict[str, Task]:
+    """What has become ready, by turns: takes are handed it in that order."""
+    tasks = (changes.tasks[key] for key in changes.readied)
+    ready = sorted((task for task in tasks if task.is_ready), key=lambda task: place_of(task).turn)
+    return {task.id: task for task in ready}
+
+
+def _served(
+    take: Take, room: int, ready: Iterable[Task], in_front: TaskPlace | None = None
+) -> Iterator[Task]:
+    """What this take would get of the ready tasks; roots need no room. It leaves a task that needs
+    more than it has room for, and whatever comes after that.
+    """
+    for task in _by_age(ready) if take.oldest else ready:
         if not is_for(take.key, task):
             continue
         if task.is_root:
             yield task
-        elif (slots := take.slots_for(task)) <= room and _suits(take, task):
-            room -= slots
-            yield task
+        elif room > 0 and _suits(take, task, in_front):
+            slots = take.slots_for(task)
+            if slots <= room:
+                yield task
+            room = 0 if take.oldest or slots > room else room - slots
 
 
-def _suits(take: Take, task: Task) -> bool:
+def _by_age(tasks: Iterable[Task]) -> list[Task]:
+    return sorted(tasks, key=lambda task: task.ready_at or 0)
+
+
+def _suits(take: Take, task: Task, in_front: TaskPlace | None) -> bool:
+    place = place_of(task)
     if take.oldest:
-        return take.before is None or (task.ready_at or 0) < take.before
-    return is_early(place_of(task).turn, take.first_not)
+        bounds = (take.before, None if in_front is None else in_front.ready_at)
+        return all(bound is None or place.ready_at < bound for bound in bounds)
+    is_first = in_front is None or place.turn < in_front.turn
+    return is_first and is_early(place.turn, take.first_not)

@@ -129,7 +129,7 @@ class Offer(Struct, frozen=True):
     left: TaskPlace | None = None
     """What we know to be left: we want to hear of what comes before it, or that it is gone."""
     oldest: bool = False
-    """Slots are kept for the oldest of all, which needs more than are free."""
+    """It is the turn of the oldest of all, and slots are kept: for that one, or for the head."""
 
 
 class TaskInTransit(Struct):
@@ -365,17 +365,23 @@ class Credit:
         return self._asked(self.room, before=head, oldest=is_for_oldest)
 
     def offer(self) -> Offer:
-        """What the take that waits at the store should offer."""
-        left, is_kept_for = self.next_left, self._needed() > self.room > 0
-        is_kept_for = is_kept_for and self._is_earlier_left(self._head())
-        if is_kept_for and self._is_turn_of_oldest:
-            return Offer(self.room, in_line=True, left=self.oldest_left, oldest=True)
+        """What the take that waits at the store should offer.
+
+        While slots are kept for the head of the line, a gate may let in a task that comes before
+        it, and needs no more than is free: we want to hear of that.
+        """
+        is_for_oldest = self._is_turn_of_oldest and self.room > 0
+        left = self.oldest_left if is_for_oldest else self.next_left
+        is_kept_for = self._needed() > self.room > 0 and self._is_earlier_left(self._head())
+        if is_kept_for and is_for_oldest:
+            return Offer(self.room, in_line=True, left=left, oldest=True)
         if not self.is_open or self._waiting == 0:
             return Offer(self.free)
         if left is None or is_kept_for:
             return Offer(self.free, in_line=True, left=left)
-        if self._is_mixed:
-            return Offer(self.free, in_line=True, left=TaskPlace(left.ready_at, left.priority))
+        if self._is_mixed or self.room > 0:
+            known = TaskPlace(left.ready_at, left.priority)
+            return Offer(self.free, in_line=True, left=known, oldest=is_for_oldest)
         return Offer(self.free)
 
     def overdue(self, now: Millis) -> list[Contender]:
