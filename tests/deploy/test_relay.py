@@ -64,7 +64,8 @@ def test_targets_take_turns(echoes: list[Echo]):
     """What is sent arrives whole, and an end in one direction is none in the other."""
     with Relay([each.address for each in echoes]) as relay:
         answers = [asked(relay.port, LARGE) for _ in range(3)]
-    assert answers == [b"a" + LARGE, b"b" + LARGE, b"a" + LARGE]
+    assert [each[:1] for each in answers] == [b"a", b"b", b"a"]
+    assert all(each[1:] == LARGE for each in answers)
 
 
 class Hasty(Relay):
@@ -89,7 +90,8 @@ def test_who_reads_slowly_gets_all_of_it(echoes: list[Echo]):
         caller.shutdown(socket.SHUT_WR)
         begun = caller.recv(1)
         relay.run(relay.has_passed_all())
-        assert begun + received(caller) == b"a" + LARGE
+        is_whole = begun + received(caller) == b"a" + LARGE  # no list of what differs in megabytes
+    assert is_whole
 
 
 def test_who_does_not_listen_is_passed_over(echoes: list[Echo]):

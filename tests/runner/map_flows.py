@@ -10,13 +10,17 @@ HOST, _, PORT = os.environ.get("SERVICE", "127.0.0.1:0").partition(":")
 
 @task
 async def visits(context, handle, item):
-    """The service counts who is connected; a process that dies is not any more."""
+    """The service counts who is connected; a process that dies is not any more. Who leaves waits
+    until it is not counted any more: the next one may come at once.
+    """
     reader, writer = await asyncio.open_connection(HOST, int(PORT))
     try:
         writer.write(f"{item} {handle.try_number}\n".encode())
         await writer.drain()
         assert await reader.readline() == b"seen\n"
         await asyncio.sleep(0.002)
+        writer.write_eof()
+        assert await reader.read() == b""
         return item * item
     finally:
         writer.close()
