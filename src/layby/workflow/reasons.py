@@ -261,6 +261,7 @@ def not_halted(
 def _settled(about: Explanation, now: Millis) -> Reason:
     promise, task = about.promise, about.task
     word, why = _SETTLED[promise.state], ""
+    word = "timed out" if promise.is_timed_out else word
     if promise.state == "rejected_timedout" and task is not None and task.is_ours:
         why = f"the run's deadline passed, {moment(promise.timeout_at)}"
     elif promise.state != "resolved":
