@@ -10,8 +10,8 @@ from layby.core.draft import Draft
 from layby.core.exit_refusals import why_not_waiting
 from layby.core.fields import NOTHING, Int64, Value
 from layby.core.footprint import Footprint
-from layby.core.held_exits import ExitDecision, extend_held, wake_held
-from layby.core.kinds import Problems, Sender, declare, handles
+from layby.core.held_exits import ExitDecision, HeldExit, extend_held, keep, kept_id, wake_held
+from layby.core.kinds import Ids, Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis, Promise, Task, Wait, deadline
 from layby.core.questions import BY, REASON
 from layby.core.replies import ExitData, Reply, ok, refuse
@@ -35,9 +35,12 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
         own = self.own_id
         if self.wait:
             into.ids.add(self.wait)
-        into.ids.update((self.id, own, deadline_id(own), clean_up_id(own)))
+        into.ids.update((self.id, own, deadline_id(own), clean_up_id(own), kept_id(own)))
         into.exits.add(self.id)
         into.pairs.update((each, self.id) for each in (own, deadline_id(own)))
+
+    def named_ids(self) -> Ids:
+        return (self.id, self.wait) if self.wait else (self.id,)
 
     @property
     def own_id(self) -> str:
@@ -105,6 +108,11 @@ def _with_headers(c: ExitCommand, value: Value) -> Value:
     return replace(value, headers={**(value.headers or {}), **told}) if told else value
 
 
+def _kept(c: ExitCommand) -> ExitDecision:
+    """Beside the trigger or the timer that may have been made for it."""
+    return replace(_decided(c, _with_headers(c, NOTHING)), promise_id=kept_id(c.own_id))
+
+
 def _decided(c: ExitCommand, value: Value, state: str = "resolved") -> ExitDecision:
     return ExitDecision(c.own_id, c.by, birth.encoded(value), promises.settle_state(state))
 
@@ -164,6 +172,8 @@ def extend_deferred(
     shown = task.suspended(waits.deferred(moved)) if task.state == "suspended" else task
     d.put_task(shown.resuming(moved))
     _replace(d, task.id, [each for each in waited.awaited if each not in moved.awaited])
+    until = NEVER if ends_at is None else ends_at
+    keep(d, task, _kept(c), HeldExit(moved.trigger, until))
     won = _winner(d, moved)
     if won is not None:
         end_deferral(d, d.tasks[task.id], moved.ended(won))

@@ -76,7 +76,7 @@ def wake_held(d: Draft, task: Task, decision: ExitDecision, wait: str = "") -> R
         return refuse(409, instead_of_waking(meant.told, meant.standing))
     if isinstance(ended, Reply):
         return ended
-    _keep(d, task, ended, HeldExit(meant.record_id or ""))
+    keep(d, task, ended, HeldExit(meant.record_id or ""))
     return ok(ExitData(d.tasks.get(task.id, task)))
 
 
@@ -155,7 +155,7 @@ def extend_held(
     else:
         return refuse(409, why_not_extended(meant.told, standing))
     _show_moved(d, d.tasks.get(task.id, task), record_id, until, decision.by)
-    _keep(d, task, decision, HeldExit(record_id, until))
+    keep(d, task, decision, HeldExit(record_id, until))
     return ok(ExitData(d.tasks.get(task.id, task)))
 
 
@@ -182,6 +182,11 @@ def exit_of(promise: Promise) -> HeldExit | None:
     return msgspec.json.decode(values.data_of(promise.param), type=HeldExit)
 
 
+def kept_id(own_id: str) -> str:
+    """What a person has decided about a deferred task, beside what was made for that."""
+    return f"{own_id}.by"
+
+
 def exit_task(promise: Promise) -> str:
     """Whose wait it is."""
     return msgspec.json.decode(promise.tags, type=dict[str, str])[EXIT]
@@ -192,7 +197,7 @@ def is_exit(promise: Promise) -> bool:
     return f'"{EXIT}":' in promise.tags
 
 
-def _keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None:
+def keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None:
     """Who did it and why stays, and a copy of the call finds it; the holder is told of it."""
     param = values.text_of(values.wrap(msgspec.json.encode(exit_)))
     kept = birth.create(d, decision.promise_id, NEVER, param, {EXIT: task.id})

@@ -169,7 +169,7 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def told_timeout_at(self) -> Millis:
-        """Its `timeoutAt`, as it is told by the protocol: of a movable one, the latest that can be."""
+        """Its `timeoutAt` in the protocol: of a movable one, the latest that can be."""
         return NEVER if self.is_movable else self.timeout_at
 
     def moved(self, timeout_at: Millis) -> "Promise":
