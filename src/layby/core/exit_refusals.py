@@ -10,7 +10,9 @@ from layby.core.waits import WaitingOn, is_backing_off, limited_sentence
 GOES_ON: Final = "Its wait is over: the task goes on already"
 NOT_WAITING: Final = "Task does not wait"
 NOT_TOLD: Final = "Nobody can tell its body: it serves a call. Cancel the call, or let it end"
-NO_DEADLINE: Final = "It waits without a deadline: there is nothing to move"
+NO_DEADLINE: Final = (
+    "It waits without a deadline: there is nothing to move. End what it waits for, or cancel it"
+)
 
 
 def why_not_waiting(task: Task) -> str:

@@ -181,11 +181,17 @@ def extend_deferred(
 
 
 def _moved(d: Draft, c: ExtendWait, waited: Resumption, ends_at: Millis | None) -> Resumption:
-    """What the task waits for from now on; what is new of it is created."""
+    """What the task waits for from now on; what is new of it is created. Time without a deadline is
+    a sleep: it is over at another time.
+    """
     trigger = _there(d, waited.trigger)
     if waited.own and not trigger.timer:
         spec = TriggerSpec(waited.kind, waited.args, waited.on_cancel)
         create_trigger(d, c.own_id, ends_at, spec, c.id, principal_of(trigger.tags))
+        return replace(waited, trigger=c.own_id, until=ends_at)
+    if waited.own and waited.deadline is None:
+        fires_at = NEVER if ends_at is None else ends_at
+        birth.create(d, c.own_id, fires_at, birth.EMPTY, {birth.TIMER: "true"})
         return replace(waited, trigger=c.own_id, until=ends_at)
     fires_at = trigger.timeout_at if waited.own else None
     if ends_at is None or (fires_at is not None and fires_at <= ends_at):
