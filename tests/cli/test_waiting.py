@@ -72,6 +72,7 @@ def test_waiting_as_json(waits: Desk):
             "unblock",
             "command",
             "otherwise",
+            "by_hand",
             "awaited",
             "since",
             "since_ms",
@@ -105,13 +106,14 @@ def why(*arguments: str) -> str:
 
 
 def test_a_run_waits_for_what_its_task_waits_for(waits: Desk):
-    """To the leaf, with the command that would end it on a line of its own."""
-    sentence, command = typed("why", "o-7").lines
+    """To the leaf, with the command that would end it on a line of its own, and other exits."""
+    sentence, command, *by_hand = typed("why", "o-7").lines
     assert sentence == (
         "run 'o-7' waits for task 'first', which waits for promise paid, which has not been "
         "settled by anybody; whoever settles it can unblock it"
     )
     assert command == "  $ layby resolve paid --value JSON"
+    assert by_hand == ["or by hand:", "  $ layby reject paid"]
 
 
 @pytest.mark.parametrize("asked", ["o-7:second", "run/o-7:second"])
@@ -150,7 +152,7 @@ def test_what_failed_says_where(desk: Desk):
     )
     sentence, *lines = typed("why", "o-9:first").lines
     assert "it is tried again" in sentence
-    assert lines == ["", *STACK.splitlines()]
+    assert lines == ["", *STACK.splitlines(), "by hand:", "  $ layby wake o-9:first"]
     assert typed("why", "o-8:first").lines[1:] == ["", *STACK.splitlines()]
     failed = json_values.named_error_value("RunFailed", "it", failed={"first": "ValueError: no"})
     desk.do(SettlePromise(id="run/o-8", state="rejected", value=failed))

@@ -314,6 +314,7 @@ async def test_who_did_what_is_kept_with_the_task():
         await asyncio.sleep(5)
         begun_at = runner.now()
         await runner.extend("r", "naps", 60, by="ann", reason="later")
+        await asyncio.sleep(1)
         await runner.wake("r", "naps", by="bob")
         await run.result()
         first, last = (await look(run, "naps")).exits
