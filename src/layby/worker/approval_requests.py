@@ -158,7 +158,8 @@ class Approval:
     async def url(self, expires: Seconds | None = None) -> str:
         """A link to answer with, the same each time; it opens the approval.
 
-        It is good until the approval's timeout, or for `expires` (30 days) since it was opened.
+        It is good for `expires` (30 days) since it was opened; after the approval's timeout, which
+        a person may move, it says that the time is over.
         """
         await self.open()
         return await self._handle.link(self.id, expires)
