@@ -275,7 +275,7 @@ async def test_while_it_is_halted_its_wait_is_prolonged_by_name(wait):
         await runner.halt("r", "timed")
         with pytest.raises(Conflict, match="it is halted: continue it"):
             await runner.extend("r", "timed", 600)
-        await runner.extend("r", "timed", 600, wait=told.record_id)
+        await runner.extend("r", "timed", 600, wait=told.record_id or "")
         await asyncio.sleep(100)
         await runner.continue_("r", "timed")
         assert (await run.result())["gave_up_at"] == 605
@@ -298,7 +298,7 @@ async def test_one_of_several_is_prolonged_and_shown_so():
         assert told.deadline == runner.now() + 25_000
         with pytest.raises(Conflict, match=r"no timeout of its own.*name one of"):
             await runner.extend("r", "asks_two", 600)
-        await runner.extend("r", "asks_two", 600, wait=told.members[1].record_id, by="ann")
+        await runner.extend("r", "asks_two", 600, wait=told.members[1].record_id or "", by="ann")
         await settled_down()
         told = (await look(run, "asks_two")).waiting_on
         assert told is not None
