@@ -193,14 +193,14 @@ def _print(moved: ExitData, told: str, as_json: bool) -> None:  # noqa: FBT001 -
         showing.print_line(f"{short_id(moved.task.id)} {told}")
 
 
-class MeantWait(NamedTuple):
+class NamedWait(NamedTuple):
     """The wait of a task that is shown, or another one of it by its id."""
 
     task_id: str
     wait: str = ""
 
 
-async def _meant(client: Client, asked: str) -> MeantWait:
+async def _meant(client: Client, asked: str) -> NamedWait:
     """By the id of a task, of a run of which one task waits, or of a wait: such an id continues
     that of its task, and there need not be a promise of it.
     """
@@ -208,8 +208,8 @@ async def _meant(client: Client, asked: str) -> MeantWait:
         above = await _nearest_task(client, each)
         is_below = above is not None and each[len(above)] == "."
         if above is not None and is_below and not await _is_task_of_run(client, each):
-            return MeantWait(above, each)
-    return MeantWait(await _deferred(client, asked))
+            return NamedWait(above, each)
+    return NamedWait(await _deferred(client, asked))
 
 
 async def _nearest_task(client: Client, promise_id: str) -> str | None:
