@@ -3,7 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from layby.core.commands import AnnotateTask, HeartbeatWorker, PollReport, TriggerSpec
+from layby.core.commands import (
+    AnnotateTask,
+    CreateBelow,
+    HeartbeatWorker,
+    PollReport,
+    TriggerSpec,
+)
+from layby.core.model import MOVABLE
 from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
 from tests.helpers.command_line import Desk, typed
@@ -128,3 +135,32 @@ def test_extend_moves_the_deadline(desk: Desk):
     assert any("moved by anna" in each["sentence"] for each in waiting)
     assert typed("extend", "a:a", "--for-ever").lines == ["a:a waits without end"]
     typed("extend", "a:a").complains(2, "--timeout")
+
+
+def test_one_of_several_waits_has_an_id_to_type(desk: Desk):
+    """`why` names the commands."""
+    nap, ask = f"{NODE}.w0.of.first_of-1.0", f"{NODE}.c.approval.approval-1"
+    members = (
+        WaitingOn("sleep", "sleeping 60 s", deadline=60_000, record_id=nap),
+        WaitingOn("approval", "an answer", deadline=60_000, awaited=ask, record_id=ask),
+    )
+    waiting = WaitingOn("bundle", "waiting for the first", members=members).to_text()
+    timer = {"resonate:timer": "true", MOVABLE: "true"}
+    desk.do(
+        r.run(a="", with_take=r.take()),
+        CreateBelow(id=NODE, version=1, promise_id=nap, timeout=60_000, tags=timer),
+        CreateBelow(id=NODE, version=1, promise_id=ask, timeout=60_000, tags={MOVABLE: "true"}),
+        AnnotateTask(id=NODE, version=1, sub_status="Deferred", waiting_on=waiting),
+    )
+    named = {each.strip() for each in typed("why", "a").lines}
+    short = "a:a.w0.of.first_of-1.0"
+    assert {f"$ layby wake {short}", f"$ layby extend {short} --timeout 1h"} <= named
+    assert {
+        "$ layby approve a:a.c.approval.approval-1",
+        "$ layby extend a:a.c.approval.approval-1 --timeout 1h",
+    } <= named
+    typed("extend", "a:a", "--timeout", "2h").complains(1, "it waits without a deadline")
+    for wait in (short, ask):
+        moved = typed("extend", wait, "--timeout", "2h", "--by", "anna").lines
+        assert moved[0].startswith("a:a waits until ")
+    assert typed("wake", short, "--by", "bob", "--reason", "now").lines == ["a:a goes on"]

@@ -4,13 +4,18 @@ import pytest
 
 from layby.core.commands import (
     AnnotateTask,
+    CreateBelow,
     EnsurePromise,
+    ExtendWait,
     FailTask,
     HaltTask,
     RegisterListener,
     SettlePromise,
     Take,
+    WakeTask,
 )
+from layby.core.model import MOVABLE
+from layby.core.waits import WaitingOn
 from layby.wire import json_values
 from tests.cli.test_runs import start
 from tests.helpers import requests as r
@@ -72,6 +77,7 @@ def test_waiting_as_json(waits: Desk):
             "unblock",
             "command",
             "otherwise",
+            "by_hand",
             "awaited",
             "since",
             "since_ms",
@@ -105,13 +111,14 @@ def why(*arguments: str) -> str:
 
 
 def test_a_run_waits_for_what_its_task_waits_for(waits: Desk):
-    """To the leaf, with the command that would end it on a line of its own."""
-    sentence, command = typed("why", "o-7").lines
+    """To the leaf, with the command that would end it on a line of its own, and other exits."""
+    sentence, command, *by_hand = typed("why", "o-7").lines
     assert sentence == (
         "run 'o-7' waits for task 'first', which waits for promise paid, which has not been "
         "settled by anybody; whoever settles it can unblock it"
     )
     assert command == "  $ layby resolve paid --value JSON"
+    assert by_hand == ["or by hand:", "  $ layby reject paid"]
 
 
 @pytest.mark.parametrize("asked", ["o-7:second", "run/o-7:second"])
@@ -150,7 +157,7 @@ def test_what_failed_says_where(desk: Desk):
     )
     sentence, *lines = typed("why", "o-9:first").lines
     assert "it is tried again" in sentence
-    assert lines == ["", *STACK.splitlines()]
+    assert lines == ["", *STACK.splitlines(), "by hand:", "  $ layby wake o-9:first"]
     assert typed("why", "o-8:first").lines[1:] == ["", *STACK.splitlines()]
     failed = json_values.named_error_value("RunFailed", "it", failed={"first": "ValueError: no"})
     desk.do(SettlePromise(id="run/o-8", state="rejected", value=failed))
@@ -206,3 +213,19 @@ def test_an_unknown_id(waits: Desk):
     typed("why", "o-77").complains(1, "no run, task or promise 'o-77'", "did you mean 'o-7'?")
     typed("why", "o-7:frist").complains(1, "did you mean 'o-7:first'?")
     typed("why", "xyz").complains(1, "layby runs")
+
+
+def test_the_tree_says_who_ended_or_prolonged_waits(desk: Desk):
+    node, timer = "run/o-8:first", {"resonate:timer": "true", MOVABLE: "true"}
+    nap = f"{node}.w0.sleep-1"
+    waiting = WaitingOn("sleep", "sleeping 60 s", deadline=60_000, record_id=nap).to_text()
+    desk.do(
+        *(start("o-8"), take()),
+        CreateBelow(id=node, version=1, promise_id=nap, timeout=60_000, tags=timer),
+        AnnotateTask(id=node, version=1, sub_status="Deferred", waiting_on=waiting),
+        ExtendWait(id=node, exit_id="x", timeout=90_000, by="anna"),
+        WakeTask(id=node, exit_id="y", by="bob", reason="now"),
+    )
+    drawn = " ".join(typed("tree", "o-8").lines)
+    assert "w0.sleep-1 was extended by anna" in drawn
+    assert "w0.sleep-1 was ended by bob (now)" in drawn

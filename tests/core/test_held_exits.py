@@ -8,7 +8,7 @@ import pytest
 from layby.core import commands as c
 from layby.core.address import inbox_of
 from layby.core.held_exits import EXIT, exit_of, exit_task, is_exit
-from layby.core.model import NEVER
+from layby.core.model import MOVABLE, NEVER
 from layby.core.questions import settled_by
 from layby.core.waits import WaitingOn
 from tests.helpers import requests as r
@@ -143,3 +143,106 @@ def test_the_mark_is_not_indexed(world: World) -> None:
     parked(world)
     world.ok(wake())
     assert world.promise(KEPT).tags == f'{{"{EXIT}":"{NODE}"}}'
+
+
+# --- promises whose deadlines move ------------------------------------------------------------
+
+ASKED = f"{NODE}.c.approval.approval-1"
+
+
+def asked(world: World, kind: str = "approval", **tags: str) -> None:
+    """The body waits for a promise that it has made, for a minute."""
+    parked(world, kind, record_id=ASKED, awaited=ASKED, deadline=60_000)
+    made = c.CreateBelow(id=NODE, version=1, promise_id=ASKED, timeout=60_000, tags=tags)
+    world.ok(made)
+
+
+def test_the_deadline_of_what_it_has_made_moves_and_settles_it_then(world: World) -> None:
+    asked(world, **{MOVABLE: "true"})
+    world.ok(extend(timeout=90_000))
+    world.tick(60_000)
+    assert world.promise(ASKED).is_pending
+    world.tick(30_000)
+    world.check()
+    late = world.promise(ASKED)
+    assert (late.state, late.settled_at, late.is_timed_out) == ("rejected_canceled", 90_000, True)
+
+
+def test_a_deadline_that_comes_sooner_wakes_the_store_sooner(world: World) -> None:
+    asked(world, "sleep", **{MOVABLE: "true", "resonate:timer": "true"})
+    world.ok(extend(timeout=1_000))
+    world.tick(1_000)
+    world.check()
+    over = world.promise(ASKED)
+    assert (over.state, over.settled_at) == ("resolved", 1_000)
+
+
+def test_made_and_moved_in_one_transaction(world: World) -> None:
+    parked(world, "sleep", record_id=ASKED)
+    tags = {MOVABLE: "true", "resonate:timer": "true"}
+    made = c.CreateBelow(id=NODE, version=1, promise_id=ASKED, timeout=60_000, tags=tags)
+    replies = world.batch([(made, 0), (extend(timeout=5_000), 0)])
+    assert [each.status for each in replies] == [200, 200]
+    assert world.promise(ASKED).timeout_at == 5_000
+
+
+@pytest.mark.parametrize("kind", ["approval", "rpc"])
+def test_what_an_older_version_has_made_stays_and_the_refusal_says_so(
+    world: World, kind: str
+) -> None:
+    """Its deadline was told as `timeoutAt`, and that never changes."""
+    asked(world, kind)
+    refused = world.send(extend())
+    assert refused.status == 409
+    assert f"'{ASKED}', which never changes" in str(refused.data)
+    world.tick(60_000)
+    assert world.promise(ASKED).state == "rejected_timedout"
+
+
+def test_the_timer_of_an_older_version_says_what_to_do(world: World) -> None:
+    asked(world, "sleep", **{"resonate:timer": "true"})
+    assert "Wake the task" in str(world.send(extend()).data)
+
+
+def test_what_is_over_is_not_prolonged(world: World) -> None:
+    asked(world, **{MOVABLE: "true"})
+    world.ok(extend(exit_id="y", timeout=1_000))
+    world.tick(1_000)
+    assert "goes on already" in str(world.send(extend()).data)
+
+
+def test_only_what_is_below_the_task_is_named(world: World) -> None:
+    world.ok(c.CreatePromise(id="mine", timeout_at=NEVER, tags={MOVABLE: "true"}))
+    parked(world)
+    assert world.send(extend(wait="mine")).status == 400
+    assert world.send(wake(wait=f"{NODE}.w0.unheard-of")).status == 409
+
+
+def test_a_back_off_is_over_now_but_does_not_last_longer(world: World) -> None:
+    world.ok(r.run(a="", with_take=r.take()))
+    world.ok(c.FailTask(id=NODE, version=1, error=c.Value(), retry_in=60_000))
+    assert "halt it" in str(world.send(extend(exit_id="y")).data)
+    assert "cancel it" in str(world.send(wake(exit_id="y", state="rejected")).data)
+    world.ok(wake())
+    world.check()
+    assert world.task(NODE).state == "pending"
+    assert settled_by(world.promise(KEPT)) == ("ann", "enough")
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [("halted", "halted: continue it"), ("fulfilled", "has ended"), ("pending", "begin it")],
+)
+def test_what_does_not_wait_says_what_it_is_held_up_by(world: World, state: str, says: str) -> None:
+    world.ok(r.run(a="", with_take=r.take()))
+    if state == "fulfilled":
+        world.ok(c.CancelPromise(id=NODE))
+    else:
+        world.ok(c.HaltTask(id=NODE))
+    if state == "pending":
+        world.ok(c.ReleaseTasks(pid="p", incarnation="1", tasks=(c.Released(NODE, 1),)))
+        world.ok(c.ContinueTask(id=NODE))
+    assert world.task(NODE).state == state
+    for command in (wake(), extend()):
+        refused = world.send(command)
+        assert (refused.status, says in str(refused.data)) == (409, True)

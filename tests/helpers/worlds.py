@@ -244,7 +244,7 @@ def _check_promise(before: Promise, after: Promise | None) -> None:
     assert after is not None, f"promise {before.id} was removed"
     if before.placeholder and not after.placeholder:
         return
-    for name in ("param", "tags", "timeout_at", "created_at"):
+    for name in ("param", "tags", "told_timeout_at", "created_at"):
         assert getattr(before, name) == getattr(after, name), f"{name} of {before.id} changed"
     if not before.is_pending:
         assert before.with_tail(None) == after.with_tail(None), f"settled {before.id} changed"

@@ -5,10 +5,21 @@ from typing import Any
 
 import pytest
 
-from layby import ConditionError, Conflict, DeferTimeout, PromiseRejected, Runner, task, waits
+from layby import (
+    ConditionError,
+    Conflict,
+    DeferTimeout,
+    PromiseRejected,
+    RunFailed,
+    Runner,
+    task,
+    waits,
+)
 from layby.core.commands import WakeTask
+from layby.core.model import NEVER
 from layby.testing import current_clock, virtual_test
-from tests.helpers.workers import crashing, flow_of, look, settled_down
+from layby.wire.records import PromiseRecord
+from tests.helpers.workers import crashing, flow_of, look, promises, settled_down
 
 began: list[str] = []
 
@@ -105,7 +116,21 @@ async def for_a_bundle(handle: Any) -> None:
     await handle.all_of(waits.wait_for("p"), waits.wait_for("q"), timeout=60)
 
 
-TIMED = [until_true, for_a_promise, for_a_bundle]
+async def for_an_answer(handle: Any) -> None:
+    await handle.approval("ship?", timeout=60)
+
+
+async def for_a_call(handle: Any) -> None:
+    await handle.rpc("f", target="poll://any@elsewhere", timeout=60)
+
+
+async def for_a_time(handle: Any) -> None:
+    """It does not give up: it is over."""
+    await handle.sleep(60)
+    raise DeferTimeout("slept")
+
+
+TIMED = [until_true, for_a_promise, for_a_bundle, for_an_answer, for_a_call, for_a_time]
 
 
 def gives_up(wait: Any) -> Any:
@@ -175,3 +200,124 @@ async def test_a_wait_for_a_promise_says_what_to_settle_instead():
             await runner.extend(run.id, "asks", 5)
         await runner.resolve("paid-7")
         await run.result()
+
+
+# --- what moves with a deadline --------------------------------------------------------------
+
+APPROVAL = "run/r:asks.c.approval.approval-1"
+
+
+@task
+async def asks(context: Any, handle: Any) -> None:
+    context["answer"] = (await handle.approval("ship?", timeout=60)).by
+
+
+@virtual_test
+async def test_who_is_asked_may_answer_until_the_moved_deadline():
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(asks), run_id="r")
+        await asyncio.sleep(5)
+        await runner.extend("r", "asks", 600, by="ann")
+        await asyncio.sleep(300)
+        (still_open,) = await runner.approvals()
+        assert still_open.deadline == runner.now() + 300_000
+        assert await runner.approve(APPROVAL, by="bob")
+        assert await run.result() == {"answer": "bob"}
+
+
+@virtual_test
+async def test_nobody_answers_after_a_deadline_that_was_moved_forward():
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(asks), run_id="r")
+        await asyncio.sleep(5)
+        await runner.extend("r", "asks", 1)
+        with pytest.raises(RunFailed, match="nobody answered"):
+            await run.result()
+        late = promises(runner)[APPROVAL]
+        assert (late.is_timed_out, late.settled_at) == (True, late.timeout_at)
+        assert not await runner.approve(APPROVAL)
+
+
+@virtual_test
+async def test_what_the_protocol_tells_of_its_time_never_changes():
+    """Nor is anything told to have timed out at another time than was told."""
+    async with Runner("memory:") as runner:
+        await runner.start(flow_of(asks), run_id="r")
+        await asyncio.sleep(5)
+        told = [PromiseRecord.of(promises(runner)[APPROVAL])]
+        await runner.extend("r", "asks", 10)
+        told.append(PromiseRecord.of(promises(runner)[APPROVAL]))
+        await asyncio.sleep(20)
+        told.append(PromiseRecord.of(promises(runner)[APPROVAL]))
+        assert {each.timeout_at for each in told} == {NEVER}
+        assert [each.state for each in told] == ["pending", "pending", "rejected_canceled"]
+        assert [each.row().timeout_at for each in told[1:]] == [told[-1].settled_at] * 2
+
+
+@virtual_test
+async def test_a_deadline_does_not_outlast_the_run():
+    async with Runner("memory:") as runner:
+        await runner.start(flow_of(asks), run_id="r", deadline=100)
+        await asyncio.sleep(5)
+        await runner.extend("r", "asks", None)
+        assert promises(runner)[APPROVAL].timeout_at == runner.now() + 95_000
+
+
+@pytest.mark.parametrize("wait", TIMED)
+@virtual_test
+async def test_while_it_is_halted_its_wait_is_prolonged_by_name(wait):
+    """No worker has it then, and its deadline passes all the same."""
+    async with Runner("memory:") as runner:
+        run = await runner.start(gives_up(wait), run_id="r")
+        await asyncio.sleep(5)
+        told = (await look(run, "timed")).waiting_on
+        assert told is not None
+        await runner.halt("r", "timed")
+        with pytest.raises(Conflict, match="it is halted: continue it"):
+            await runner.extend("r", "timed", 600)
+        await runner.extend("r", "timed", 600, wait=told.record_id or "")
+        await asyncio.sleep(100)
+        await runner.continue_("r", "timed")
+        assert (await run.result())["gave_up_at"] == 605
+
+
+@virtual_test
+async def test_one_of_several_is_prolonged_and_shown_so():
+    @task
+    async def asks_two(context, handle):
+        first = waits.sleep(60), handle.approval("ship?", timeout=30)
+        context["which"] = (await handle.first_of(*first)).which
+        context["at"] = current_clock().elapsed
+
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(asks_two), run_id="r")
+        await asyncio.sleep(5)
+        told = (await look(run, "asks_two")).waiting_on
+        assert told is not None
+        assert [each.kind for each in told.members] == ["sleep", "approval"]
+        assert told.deadline == runner.now() + 25_000
+        with pytest.raises(Conflict, match=r"no timeout of its own.*name one of"):
+            await runner.extend("r", "asks_two", 600)
+        await runner.extend("r", "asks_two", 600, wait=told.members[1].record_id or "", by="ann")
+        await settled_down()
+        told = (await look(run, "asks_two")).waiting_on
+        assert told is not None
+        assert told.deadline == runner.now() + 55_000
+        assert "moved by ann" in told.members[1].sentence
+        assert await run.result() == {"which": 0, "at": 60}
+
+
+@virtual_test
+async def test_who_did_what_is_kept_with_the_task():
+    async with Runner("memory:") as runner:
+        run = await runner.start(flow_of(naps), run_id="r")
+        await asyncio.sleep(5)
+        begun_at = runner.now()
+        await runner.extend("r", "naps", 60, by="ann", reason="later")
+        await asyncio.sleep(1)
+        await runner.wake("r", "naps", by="bob")
+        await run.result()
+        first, last = (await look(run, "naps")).exits
+        assert (first.what, first.by, first.reason) == ("extended", "ann", "later")
+        assert (first.at, first.until) == (begun_at, begun_at + 60_000)
+        assert (last.what, last.by, last.wait) == ("ended", "bob", "run/r:naps.w0.sleep-1")

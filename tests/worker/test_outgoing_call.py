@@ -140,7 +140,7 @@ async def test_a_timeout_is_the_deadline_of_the_call_itself():
         assert seen.waiting_on is not None
         assert seen.waiting_on.deadline == promises(runner)[FIRST].timeout_at
         assert (await run.result())["after"] == 60_000
-        assert promises(runner)[FIRST].state == "rejected_timedout"
+        assert promises(runner)[FIRST].is_timed_out
         assert (await task_of(runner, FIRST)).state == "fulfilled"
 
 
@@ -255,7 +255,7 @@ async def test_a_failed_try_repeats_only_calls_that_went_wrong():
         await settled_down()
         await answer(runner, "run/r:calls.x.rpc-2", "no", "rejected")
         await asyncio.sleep(65)
-        assert promises(runner)["run/r:calls.x2.rpc-2"].state == "rejected_timedout"
+        assert promises(runner)["run/r:calls.x2.rpc-2"].is_timed_out
         await answer(runner, "run/r:calls.x3.rpc-2", "B")
         assert (await run.result()).to_dict() == {"good": "G", "bad": "B"}
         made = sorted(key for key in promises(runner) if ".x" in key)

@@ -18,7 +18,7 @@ from layby.errors import Conflict, NotFound
 from layby.workflow.moments import span
 from layby.workflow.outcome import moment
 from layby.workflow.plan import ROOT_PREFIX
-from layby.workflow.reasons import short_id
+from layby.workflow.short_ids import short_id
 
 LISTED = 5
 

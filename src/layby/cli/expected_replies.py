@@ -40,7 +40,7 @@ from layby.workflow.plan import (
     read_root_param,
     root_id,
 )
-from layby.workflow.reasons import short_id
+from layby.workflow.short_ids import short_id
 
 T = TypeVar("T")
 Row = tuple[Promise, Task | None]

@@ -12,7 +12,7 @@ from layby.core.model import Millis, Overlap, Promise, Schedule, Task
 from layby.core.schedules import priority as priority_of
 from layby.wire import durations, json_values
 from layby.workflow.moments import FOREVER
-from layby.workflow.reasons import short_id
+from layby.workflow.short_ids import short_id
 
 Fields = Iterator[tuple[str, RenderableType]]
 

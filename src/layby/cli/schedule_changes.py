@@ -32,7 +32,7 @@ from layby.errors import NotFound, UsageError, error_for
 from layby.runner.flow_directory import FlowDirectory
 from layby.runner.schedule import command_for
 from layby.workflow.names import close_match
-from layby.workflow.reasons import short_id
+from layby.workflow.short_ids import short_id
 from layby.workflow.workflow import Workflow
 
 OVERLAPS: Final[dict[str, Overlap]] = {

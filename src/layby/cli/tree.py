@@ -37,6 +37,7 @@ from layby.workflow.status import (
     NodeRow,
     RunStatus,
     TaskExecution,
+    exits_by_task,
     joins_by_caller,
     run_status,
     task_execution,
@@ -226,13 +227,14 @@ def _life_branches(
     everything: bool,
 ) -> dict[str, Branch]:
     root, root_task = life.root
-    joins = joins_by_caller(rows)
+    joins, exits = joins_by_caller(rows), exits_by_task(rows)
     nodes = [
         NodeRow(
             promise,
             task,
             old_body=life.old_bodies.get(task_id),
             joins=joins.get(promise.id, ()),
+            exits=exits.get(promise.id, ()),
         )
         for task_id, (promise, task) in life.nodes.items()
         if task is not None
@@ -267,7 +269,13 @@ def _task_branches(root_id: str, status: RunStatus, shape: Shape) -> dict[str, B
     for task_id in shape.after:
         execution = status.tasks[task_id]
         kept = f"kept from life {execution.life}" if execution.life < status.life else ""
-        said = (_after(task_id, shape), kept, _says(execution), _resumed_by(execution))
+        said = (
+            _after(task_id, shape),
+            kept,
+            _says(execution),
+            _resumed_by(execution),
+            _exits(execution),
+        )
         told = "; ".join(each for each in said if each)
         branch = Branch(
             execution.task_execution_id, execution.status, told, execution.traceback.rstrip()
@@ -323,6 +331,19 @@ def _resumed_by(execution: TaskExecution) -> str:
         for each in execution.tries
         if each.by
     )
+
+
+def _exits(execution: TaskExecution) -> str:
+    """What people did about waits of its body."""
+    return ", ".join(
+        f"{_short_wait(each.wait, execution)} was {each.what} by {each.by or 'somebody'}"
+        f"{f' ({each.reason})' if each.reason else ''}"
+        for each in execution.exits
+    )
+
+
+def _short_wait(wait: str, execution: TaskExecution) -> str:
+    return wait.removeprefix(f"{execution.task_execution_id}.")
 
 
 def _codes(status: RunStatus) -> str:

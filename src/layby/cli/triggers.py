@@ -12,17 +12,17 @@ from layby.cli.options import DURATION, JSON, as_json, limited, reaching
 from layby.cli.steering import by_whom, why
 from layby.client.interface import Client
 from layby.client.request_ids import new_request_id
-from layby.core.commands import ExtendWait, WakeTask
-from layby.core.model import Millis, Task
+from layby.core.commands import ExtendWait, GetPromise, GetTask, WakeTask
+from layby.core.model import Millis, Task, ancestors_of
 from layby.core.queries import ListWaiting
-from layby.core.replies import ExitData, Explanation
+from layby.core.replies import ExitData, Explanation, PromiseData
 from layby.core.waits import WaitingOn, held_wait, read_waiting_on, shown_state
 from layby.errors import Conflict
 from layby.wire import json_values
 from layby.workflow.moments import span
 from layby.workflow.outcome import moment
-from layby.workflow.plan import parse_root_id
-from layby.workflow.reasons import short_id
+from layby.workflow.plan import ROOT_PREFIX, parse_node_id, parse_root_id, root_id, task_ids_of
+from layby.workflow.short_ids import short_id
 
 MAX_NAMED = 5
 
@@ -107,7 +107,8 @@ def wake(
     """End the wait of a task now: as if its trigger had fired, its sleep were over, or its
     condition met.
 
-    ID is the task, or a run that has one such task.
+    ID is the task, or a run that has one such task, or one of several waits of a task, by the id
+    that `layby why` shows. A task that backs off after a failure is tried again.
     A promise that others may wait for as well is not settled by this: use `layby resolve` for that.
     """
     if error is not None and given is not None:
@@ -118,9 +119,10 @@ def wake(
         value = json_values.named_error_value("TriggerError", error)
 
     async def work(client: Client) -> ExitData:
-        task_id = await _deferred(client, asked)
+        meant = await _meant(client, asked)
         command = WakeTask(
-            id=task_id,
+            id=meant.task_id,
+            wait=meant.wait,
             exit_id=new_request_id(),
             state="rejected" if failed else "resolved",
             value=value,
@@ -155,20 +157,31 @@ def extend(
     for_ever: bool,
     as_json: bool,
 ) -> None:
-    """Move the deadline of a task's wait, later or sooner."""
+    """Move the deadline of a task's wait, or the end of its sleep, later or sooner.
+
+    ID is the task, a run that has one task that waits, or one of several waits of a task, by the
+    id that `layby why` shows. Who is asked for an approval may answer it until then.
+    """
     if (timeout is None) != for_ever:
         raise click.UsageError("give --timeout, such as --timeout 2h, or --for-ever")
 
     async def work(client: Client) -> ExitData:
-        task_id = await _deferred(client, asked)
-        exit_id = new_request_id()
-        command = ExtendWait(id=task_id, exit_id=exit_id, timeout=timeout, by=by, reason=reason)
+        meant = await _meant(client, asked)
+        command = ExtendWait(
+            id=meant.task_id,
+            wait=meant.wait,
+            exit_id=new_request_id(),
+            timeout=timeout,
+            by=by,
+            reason=reason,
+        )
         return expect(await client.send(command), ExitData, asked, asked)
 
     moved = ask(place, work)
+    until = "without end" if timeout is None else f"until {moment(now_at(place) + timeout)}"
     told = read_waiting_on(moved.task.waiting_on)
-    deadline = None if told is None else told.deadline
-    until = "without end" if deadline is None else f"until {moment(deadline)}"
+    if told is not None and not told.members:
+        until = "without end" if told.deadline is None else f"until {moment(told.deadline)}"
     _print(moved, f"waits {until}", as_json)
 
 
@@ -178,6 +191,43 @@ def _print(moved: ExitData, told: str, as_json: bool) -> None:  # noqa: FBT001 -
         showing.print_json({"task": record_views.task_json(moved.task) | state})
     else:
         showing.print_line(f"{short_id(moved.task.id)} {told}")
+
+
+class NamedWait(NamedTuple):
+    """The wait of a task that is shown, or another one of it by its id."""
+
+    task_id: str
+    wait: str = ""
+
+
+async def _meant(client: Client, asked: str) -> NamedWait:
+    """By the id of a task, of a run of which one task waits, or of a wait: such an id continues
+    that of its task, and there need not be a promise of it.
+    """
+    for each in (asked, f"{ROOT_PREFIX}{asked}"):
+        above = await _nearest_task(client, each)
+        is_below = above is not None and each[len(above)] == "."
+        if above is not None and is_below and not await _is_task_of_run(client, each):
+            return NamedWait(above, each)
+    return NamedWait(await _deferred(client, asked))
+
+
+async def _nearest_task(client: Client, promise_id: str) -> str | None:
+    for each in reversed(ancestors_of(promise_id)):
+        if (await client.send(GetTask(id=each))).is_ok:
+            return each
+    return None
+
+
+async def _is_task_of_run(client: Client, promise_id: str) -> bool:
+    """Names of tasks may contain dots."""
+    node = parse_node_id(promise_id)
+    found = None if node is None else (await client.send(GetPromise(id=root_id(node.run_id)))).data
+    return (
+        isinstance(found, PromiseData)
+        and node is not None
+        and (node.task_id in task_ids_of(found.promise))
+    )
 
 
 async def _deferred(client: Client, asked: str) -> str:

@@ -13,7 +13,8 @@ from layby.core.queries import ListWaiting
 from layby.core.waits import WAIT_KINDS
 from layby.wire import durations
 from layby.workflow.moments import span
-from layby.workflow.reasons import Reason, reason_of, short_id
+from layby.workflow.reasons import Reason, reason_of
+from layby.workflow.short_ids import short_id
 
 KINDS = [kind for kind in WAIT_KINDS if kind != "dependency"]
 
@@ -63,6 +64,7 @@ def reason_json(reason: Reason) -> dict[str, Any]:
         "unblock": reason.unblock,
         "command": reason.command,
         "otherwise": reason.otherwise,
+        "by_hand": reason.by_hand,
         "awaited": reason.awaited,
         **showing.times(since=reason.since, deadline=reason.deadline),
     }

@@ -13,7 +13,7 @@ from layby.client.interface import Client
 from layby.core.model import Millis
 from layby.core.queries import ExplainPromise
 from layby.core.replies import Explanation
-from layby.workflow.reasons import short_id
+from layby.workflow.short_ids import short_id
 from layby.workflow.why import Why, find_why, told
 
 
@@ -49,6 +49,15 @@ def why(place: Place, asked: str, *, as_json: bool) -> None:
     if found.cause.otherwise is not None:
         showing.print_line("or, if there is no such code any more:")
         _print_command(place.sent_here(found.cause.otherwise))
+    if commands := [each for each in _by_hand(found) if each != found.cause.command]:
+        showing.print_line("by hand:" if found.cause.command is None else "or by hand:")
+        for each in commands:
+            _print_command(place.sent_here(each))
+
+
+def _by_hand(found: Why) -> list[str]:
+    """Of the cause, and of every wait on the way to it that a person can end as well."""
+    return list(dict.fromkeys(line for each in reversed(found.chain) for line in each.by_hand))
 
 
 def _print_command(command: str) -> None:

@@ -27,6 +27,8 @@ class Changes(Struct, eq=False):
     born: set[str] = set()
     adopted: set[str] = set()
     """Promises that take the place of a placeholder."""
+    moved: set[str] = set()
+    """Promises whose deadlines were moved."""
     settled: list[str] = []
     given_up: list[str] = []
     """Tasks that fail because their workers died: no worker is left to say so in its log."""
@@ -102,6 +104,7 @@ class Changes(Struct, eq=False):
             self.tasks.pop(key, None)
             self.born.discard(key)
             self.adopted.discard(key)
+            self.moved.discard(key)
 
     def _add_waits(self, later: "Changes") -> None:
         """They are dropped after others are written, so one that begins again is not among them."""
@@ -136,6 +139,7 @@ class Changes(Struct, eq=False):
     def _add_promises(self, later: "Changes") -> None:
         self.born |= later.born
         self.adopted |= later.adopted - self.born
+        self.moved |= later.moved
         self.promises.update(later.promises)
         self.settled += later.settled
         self.given_up += later.given_up

@@ -106,6 +106,11 @@ class Draft(Changes, kw_only=True):
     def put(self, promise: Promise) -> None:
         self.promises[promise.id] = promise
 
+    def move(self, promise: Promise, timeout_at: Millis) -> None:
+        """Another deadline for a movable promise."""
+        self.put(promise.moved(timeout_at))
+        self.moved.add(promise.id)
+
     def put_task(self, task: Task) -> None:
         before = self.tasks.get(task.id) or self.rows.tasks.get(task.id)
         if task.limits is not None:

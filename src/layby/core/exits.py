@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from layby.core import birth, promises, validate, values, waits
 from layby.core.deferral import TriggerSpec, create_deadline, create_trigger
 from layby.core.draft import Draft
+from layby.core.exit_refusals import why_not_waiting
 from layby.core.fields import NOTHING, Int64, Value
 from layby.core.footprint import Footprint
-from layby.core.held_exits import NOT_WAITING, ExitDecision, extend_held, wake_held
-from layby.core.kinds import Problems, Sender, declare, handles
+from layby.core.held_exits import ExitDecision, HeldExit, extend_held, keep, kept_id, wake_held
+from layby.core.kinds import Ids, Problems, Sender, declare, handles
 from layby.core.model import NEVER, Millis, Promise, Task, Wait, deadline
 from layby.core.questions import BY, REASON
 from layby.core.replies import ExitData, Reply, ok, refuse
@@ -27,12 +28,19 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
     exit_id: str
     by: str = ""
     reason: str = ""
+    wait: str = ""
+    """Which wait, by what its end is stored as: if it is not the one that the task is shown in."""
 
     def footprint(self, into: Footprint) -> None:
         own = self.own_id
-        into.ids.update((self.id, own, deadline_id(own), clean_up_id(own)))
+        if self.wait:
+            into.ids.add(self.wait)
+        into.ids.update((self.id, own, deadline_id(own), clean_up_id(own), kept_id(own)))
         into.exits.add(self.id)
         into.pairs.update((each, self.id) for each in (own, deadline_id(own)))
+
+    def named_ids(self) -> Ids:
+        return (self.id, self.wait) if self.wait else (self.id,)
 
     @property
     def own_id(self) -> str:
@@ -43,6 +51,10 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
         if not self.exit_id:
             yield "exitId is required: any text that no other call has"
         yield from validate.settlement_id(self.exit_id or None)
+        if self.wait:
+            yield from validate.identifier(self.wait, "ID of a wait")
+            if not self.wait.startswith(f"{self.id}."):
+                yield f"ID of a wait must begin with '{self.id}.'"
         for what, text in (("by", self.by), ("reason", self.reason)):
             yield from validate.count(len(text), MAX_TOLD_CHARS, f"characters of {what}")
 
@@ -51,6 +63,7 @@ class ExitCommand(TaskCommand, frozen=True, kw_only=True):
 class WakeTask(ExitCommand, frozen=True):
     """End the wait of a task now. That of a deferred one as if its trigger had fired with this
     value, or failed; a sleep or a condition of a body that is parked as if it were over, or failed.
+    One that backs off after a failure is tried again.
 
     A promise that others may wait for as well is not settled by this.
     """
@@ -65,8 +78,9 @@ class WakeTask(ExitCommand, frozen=True):
 
 @handles(WakeTask)
 def wake(d: Draft, c: WakeTask) -> Reply:
-    if (task := _held(d, c)) is not None:
-        return _copy_of(d, c, task) or wake_held(d, task, _decided(c, _signed(c), c.state))
+    if (task := _in_body(d, c)) is not None:
+        decided = _decided(c, _signed(c), c.state)
+        return _copy_of(d, c, task) or wake_held(d, task, decided, c.wait)
     found = _waiting(d, c)
     return found if isinstance(found, Reply) else wake_deferred(d, c, *found)
 
@@ -94,14 +108,23 @@ def _with_headers(c: ExitCommand, value: Value) -> Value:
     return replace(value, headers={**(value.headers or {}), **told}) if told else value
 
 
+def _kept(c: ExitCommand) -> ExitDecision:
+    """Beside the trigger or the timer that may have been made for it."""
+    return replace(_decided(c, _with_headers(c, NOTHING)), promise_id=kept_id(c.own_id))
+
+
 def _decided(c: ExitCommand, value: Value, state: str = "resolved") -> ExitDecision:
     return ExitDecision(c.own_id, c.by, birth.encoded(value), promises.settle_state(state))
 
 
-def _held(d: Draft, c: ExitCommand) -> Task | None:
-    """The task, if a body of it is in the memory of a worker."""
+def _in_body(d: Draft, c: ExitCommand) -> Task | None:
+    """The task, if a wait of its body is meant, or its back-off: not if its trigger is."""
     task = d.task(c.id)
-    return task if task is not None and task.state == "acquired" else None
+    if task is None or task.state == "acquired" or waits.is_backing_off(task):
+        return task
+    waited = task.open_resumption
+    is_trigger = waited is not None and c.wait in waited.awaited
+    return task if c.wait and not is_trigger else None
 
 
 def _copy_of(d: Draft, c: ExitCommand, task: Task) -> Reply | None:
@@ -114,9 +137,10 @@ def _copy_of(d: Draft, c: ExitCommand, task: Task) -> Reply | None:
 
 @declare("layby.task.extend", sender=Sender.CLIENT, answer=ExitData)
 class ExtendWait(ExitCommand, frozen=True):
-    """Move the deadline of a wait: it ends `timeout` from now, or never.
+    """Move the deadline of a wait, or the end of a sleep: it ends `timeout` from now, or never.
 
-    Deadlines of promises never change: a deferred task gets a new timer, or a new trigger.
+    Deadlines of promises never change, but for those that a body has made to wait for, and which
+    say so: a deferred task gets a new timer, or a new trigger.
     """
 
     timeout: Int64 | None = None
@@ -130,10 +154,10 @@ class ExtendWait(ExitCommand, frozen=True):
 @handles(ExtendWait)
 def extend(d: Draft, c: ExtendWait) -> Reply:
     ends_at = None if c.timeout is None else deadline(d.now, c.timeout)
-    if (task := _held(d, c)) is not None:
+    if (task := _in_body(d, c)) is not None:
         until = NEVER if ends_at is None else ends_at
         decided = _decided(c, _with_headers(c, NOTHING))
-        return _copy_of(d, c, task) or extend_held(d, task, decided, until)
+        return _copy_of(d, c, task) or extend_held(d, task, decided, until, c.wait)
     found = _waiting(d, c)
     return found if isinstance(found, Reply) else extend_deferred(d, c, *found, ends_at)
 
@@ -148,6 +172,8 @@ def extend_deferred(
     shown = task.suspended(waits.deferred(moved)) if task.state == "suspended" else task
     d.put_task(shown.resuming(moved))
     _replace(d, task.id, [each for each in waited.awaited if each not in moved.awaited])
+    until = NEVER if ends_at is None else ends_at
+    keep(d, task, _kept(c), HeldExit(moved.trigger, until))
     won = _winner(d, moved)
     if won is not None:
         end_deferral(d, d.tasks[task.id], moved.ended(won))
@@ -155,11 +181,17 @@ def extend_deferred(
 
 
 def _moved(d: Draft, c: ExtendWait, waited: Resumption, ends_at: Millis | None) -> Resumption:
-    """What the task waits for from now on; what is new of it is created."""
+    """What the task waits for from now on; what is new of it is created. Time without a deadline is
+    a sleep: it is over at another time.
+    """
     trigger = _there(d, waited.trigger)
     if waited.own and not trigger.timer:
         spec = TriggerSpec(waited.kind, waited.args, waited.on_cancel)
         create_trigger(d, c.own_id, ends_at, spec, c.id, principal_of(trigger.tags))
+        return replace(waited, trigger=c.own_id, until=ends_at)
+    if waited.own and waited.deadline is None:
+        fires_at = NEVER if ends_at is None else ends_at
+        birth.create(d, c.own_id, fires_at, birth.EMPTY, {birth.TIMER: "true"})
         return replace(waited, trigger=c.own_id, until=ends_at)
     fires_at = trigger.timeout_at if waited.own else None
     if ends_at is None or (fires_at is not None and fires_at <= ends_at):
@@ -186,7 +218,7 @@ def _waiting(d: Draft, c: ExitCommand) -> tuple[Task, Resumption] | Reply:
     if waited is not None and waited.exit_id == c.exit_id:
         return ok(ExitData(task))  # a copy of this call was here before
     if waited is None or waited.is_over:
-        return refuse(409, NOT_WAITING)
+        return refuse(409, why_not_waiting(task))
     if _winner(d, waited) is not None:
         return refuse(409, "Its trigger has fired, or its time is up: the task goes on already")
     if not birth.is_absent(d.promise(c.own_id)) or d.promise(deadline_id(c.own_id)) is not None:

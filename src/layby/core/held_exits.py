@@ -13,6 +13,15 @@ from msgspec.structs import replace
 from layby.core import birth, values, waits
 from layby.core.address import inbox_of
 from layby.core.draft import Draft
+from layby.core.exit_refusals import (
+    GOES_ON,
+    NOT_TOLD,
+    instead_of_waking,
+    why_it_goes_on,
+    why_not_extended,
+    why_not_later,
+    why_not_waiting,
+)
 from layby.core.model import NEVER, Message, Millis, Promise, PromiseState, Task
 from layby.core.replies import ExitData, Reply, ok, refuse
 from layby.core.settlement import settle
@@ -20,9 +29,6 @@ from layby.core.waits import WaitingOn
 
 EXIT: Final = "layby:exit"
 """On a promise below a task: what a person has decided about one of its waits. The task."""
-GOES_ON: Final = "Its wait is over: the task goes on already"
-NOT_WAITING: Final = "Task does not wait"
-NOT_TOLD: Final = "Nobody can tell its body: it serves a call. Cancel the call, or let it end"
 
 
 class HeldExit(Struct, frozen=True, omit_defaults=True):
@@ -44,27 +50,68 @@ class ExitDecision(Struct, frozen=True):
     state: PromiseState = "resolved"
 
 
-def wake_held(d: Draft, task: Task, decision: ExitDecision) -> Reply:
-    """A sleep ends, and a condition counts as met; a failure is raised where the body waits."""
-    told, record_id = waits.held_wait(task), waits.held_record(task)
-    if told is None:
-        return refuse(409, NOT_WAITING)
-    if record_id is None or told.kind not in ("sleep", "condition"):
-        return refuse(409, _instead_of_waking(told))
-    standing = d.promise(record_id)
-    if told.kind == "sleep":
-        ended = _end_sleep(d, standing, decision)
+class MeantWait(Struct, frozen=True):
+    """The wait that a person means: what its worker has said of it, and what its end is stored as.
+
+    Nobody has said anything of a wait that is named while no worker has the task.
+    """
+
+    told: WaitingOn | None
+    record_id: str | None
+    standing: Promise | None
+
+
+def wake_held(d: Draft, task: Task, decision: ExitDecision, wait: str = "") -> Reply:
+    """A sleep or a back-off ends, and a condition counts as met; a failure is raised where the body
+    waits.
+    """
+    meant = _meant(d, task, wait)
+    if isinstance(meant, Reply):
+        return meant
+    if meant.told is not None and meant.told.kind == "condition" and meant.record_id is not None:
+        ended = _end_condition(d, task, meant.record_id, meant.standing, decision)
+    elif _is_timer(meant):
+        ended = _end_timer(d, task, meant.standing, decision)
     else:
-        ended = _end_condition(d, task, record_id, standing, decision)
+        return refuse(409, instead_of_waking(meant.told, meant.standing))
     if isinstance(ended, Reply):
         return ended
-    _keep(d, task, ended, HeldExit(record_id))
+    keep(d, task, ended, HeldExit(meant.record_id or ""))
     return ok(ExitData(d.tasks.get(task.id, task)))
 
 
-def _end_sleep(d: Draft, timer: Promise | None, decision: ExitDecision) -> ExitDecision | Reply:
+def _meant(d: Draft, task: Task, wait: str) -> MeantWait | Reply:
+    if task.state == "fulfilled":
+        return refuse(409, why_not_waiting(task))
+    held = waits.held_waits(task)
+    if wait:
+        return MeantWait(held.get(wait), wait, d.promise(wait))
+    if waits.is_backing_off(task):
+        backoff = waits.backoff_id(task.id, task.version)
+        return MeantWait(None, backoff, d.promise(backoff))
+    told = waits.held_wait(task)
+    if told is None:
+        return refuse(409, why_not_waiting(task))
+    if task.gate is not None or told.kind in ("slot", "limit"):
+        return refuse(409, why_it_goes_on(task.gate))
+    record_id = told.record_id if told.record_id in held else None
+    return MeantWait(told, record_id, None if record_id is None else d.promise(record_id))
+
+
+def _is_timer(meant: MeantWait) -> bool:
+    is_sleep = meant.told is not None and meant.told.kind == "sleep"
+    is_known = meant.told is None and meant.standing is not None and meant.standing.timer
+    return meant.record_id is not None and (is_sleep or is_known)
+
+
+def _end_timer(
+    d: Draft, task: Task, timer: Promise | None, decision: ExitDecision
+) -> ExitDecision | Reply:
+    """Whoever lets a back-off fail has nobody to tell it to."""
     if timer is None or not timer.is_pending:
         return refuse(409, GOES_ON)
+    if waits.is_backing_off(task) and decision.state != "resolved":
+        return refuse(409, "It backs off after a failure: cancel it to let it be the last")
     settle(d, timer, decision.state, decision.value)
     return decision
 
@@ -86,23 +133,46 @@ def _end_condition(
     return decision
 
 
-def extend_held(d: Draft, task: Task, decision: ExitDecision, until: Millis) -> Reply:
-    """The store fixed the deadline when the wait began; now it fixes another one."""
-    told, record_id = waits.held_wait(task), waits.held_record(task)
+def extend_held(
+    d: Draft, task: Task, decision: ExitDecision, until: Millis, wait: str = ""
+) -> Reply:
+    """A deadline is where it was fixed when the wait began: with the task, or with a promise that
+    the task has made to wait for. There another one is fixed.
+    """
+    if not wait and waits.is_backing_off(task):
+        return refuse(409, why_not_later(task))
+    meant = _meant(d, task, wait)
+    if isinstance(meant, Reply):
+        return meant
+    record_id, standing = meant.record_id or "", meant.standing
+    if record_id in task.deadlines_by_id:
+        if task.state == "acquired" and not _may_be_told(task):
+            return refuse(409, NOT_TOLD)
+        d.put_polled(task.waiting_later(record_id, until))
+    elif standing is not None and standing.is_pending and standing.is_movable:
+        until = until if standing.timer else _capped(d, task, until)
+        d.move(standing, until)
+    else:
+        return refuse(409, why_not_extended(meant.told, standing))
+    _show_moved(d, d.tasks.get(task.id, task), record_id, until, decision.by)
+    keep(d, task, decision, HeldExit(record_id, until))
+    return ok(ExitData(d.tasks.get(task.id, task)))
+
+
+def _capped(d: Draft, task: Task, until: Millis) -> Millis:
+    """What a task asks of others does not outlast it."""
+    own = d.promise(task.id)
+    return until if own is None else min(until, own.timeout_at)
+
+
+def _show_moved(d: Draft, task: Task, record_id: str, until: Millis, by: str) -> None:
+    """As its worker will say it from now on."""
+    told = waits.held_wait(task)
     if told is None:
-        return refuse(409, NOT_WAITING)
-    if record_id is None or record_id not in task.deadlines_by_id:
-        return refuse(409, _why_not_extended(told))
-    if not _may_be_told(task):
-        return refuse(409, NOT_TOLD)
-    shown = replace(
-        told,
-        deadline=None if until >= NEVER else until,
-        sentence=waits.moved_sentence(told.sentence, decision.by),
-    )
-    d.put_polled(task.waiting_later(record_id, until, shown.to_text()))
-    _keep(d, task, decision, HeldExit(record_id, until))
-    return ok(ExitData(d.tasks[task.id]))
+        return
+    own = task.deadlines_by_id.get(told.record_id or "")
+    shown = waits.moved(told, record_id, None if until >= NEVER else until, by, own)
+    d.put_polled(replace(task, waiting_on=shown.to_text()))
 
 
 def exit_of(promise: Promise) -> HeldExit | None:
@@ -110,6 +180,11 @@ def exit_of(promise: Promise) -> HeldExit | None:
     if f'"{EXIT}":' not in promise.tags or promise.param == birth.EMPTY:
         return None
     return msgspec.json.decode(values.data_of(promise.param), type=HeldExit)
+
+
+def kept_id(own_id: str) -> str:
+    """What a person has decided about a deferred task, beside what was made for that."""
+    return f"{own_id}.by"
 
 
 def exit_task(promise: Promise) -> str:
@@ -122,7 +197,7 @@ def is_exit(promise: Promise) -> bool:
     return f'"{EXIT}":' in promise.tags
 
 
-def _keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None:
+def keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None:
     """Who did it and why stays, and a copy of the call finds it; the holder is told of it."""
     param = values.text_of(values.wrap(msgspec.json.encode(exit_)))
     kept = birth.create(d, decision.promise_id, NEVER, param, {EXIT: task.id})
@@ -133,30 +208,3 @@ def _keep(d: Draft, task: Task, decision: ExitDecision, exit_: HeldExit) -> None
 
 def _may_be_told(task: Task) -> bool:
     return task.holder is not None and bool(task.pid) and bool(task.group)
-
-
-def _instead_of_waking(told: WaitingOn) -> str:
-    """What ends it instead."""
-    if told.kind in ("slot", "limit"):
-        return GOES_ON
-    if told.kind == "approval":
-        return f"It waits for an answer to '{told.awaited}': approve or deny that"
-    if told.kind == "map":
-        return "It waits for the items of a map: cancel the map, or end what its items wait for"
-    if told.kind == "bundle":
-        named = ", ".join(f"'{each}'" for each in (told.awaited, *told.also_awaited) if each)
-        return f"It waits for several at once: settle one of {named or 'its promises'}, or cancel"
-    if told.awaited is None:
-        return "Its worker has not said how this wait can be ended: cancel the task"
-    return (
-        f"It waits for '{told.awaited}' and goes on with its value, so it cannot be woken without "
-        "one: resolve that promise to skip the wait with a value, reject it to let the wait fail"
-    )
-
-
-def _why_not_extended(told: WaitingOn) -> str:
-    if told.kind == "sleep":
-        return "A sleep has no deadline, it ends at its time: wake it to end it now"
-    if told.kind in ("rpc", "approval") and told.deadline is not None:
-        return f"Its deadline is that of promise '{told.awaited}', which never changes"
-    return "It waits without a deadline: there is nothing to move"

@@ -14,12 +14,17 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from layby.core.resumption import TRIGGER_GROUP, Resumption, read_resumption
+from layby.core.values import error
 
 Millis = int
 
 NEVER: Final[Millis] = 2**53 - 1
 FAR: Final[Millis] = 2**63 - 1
 EMPTY: Final = "{}"
+MOVABLE: Final = "layby:movable"
+"""The tag of a promise that a task has made to wait for: its deadline may be moved by hand."""
+_HAS_MOVABLE: Final = f'"{MOVABLE}":'
+_TIME_IS_UP: Final = error("TimedOut", "it did not settle in time")
 MAX_AWAITED: Final = 64
 """Waits for promises of which a task remembers what they were for."""
 
@@ -109,6 +114,9 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
     param: str
     tags: str
     timeout_at: Millis
+    """When time settles it. The protocol promises that this never changes, so of one whose deadline
+    may move it tells `told_timeout_at` instead.
+    """
     created_at: Millis
     timer: bool = False
     branch: str | None = None
@@ -141,8 +149,32 @@ class Promise(Struct, frozen=True, array_like=True, gc=False):
         return self.timed_out()
 
     def timed_out(self) -> "Promise":
+        """In the protocol's words, what has timed out did so at the time that was told: one whose
+        deadline may move is cancelled by it.
+        """
+        if self.is_movable and not self.timer:
+            return self.settled("rejected_canceled", _TIME_IS_UP, self.timeout_at)
         state: PromiseState = "resolved" if self.timer else "rejected_timedout"
         return replace(self, state=state, settled_at=self.timeout_at)
+
+    @property
+    def is_timed_out(self) -> bool:
+        """Whether time has settled it, and not as a timer."""
+        is_at_deadline = self.state == "rejected_canceled" and self.settled_at == self.timeout_at
+        return self.state == "rejected_timedout" or (is_at_deadline and self.is_movable)
+
+    @property
+    def is_movable(self) -> bool:
+        return _HAS_MOVABLE in self.tags
+
+    @property
+    def told_timeout_at(self) -> Millis:
+        """Its `timeoutAt` in the protocol: of a movable one, the latest that can be."""
+        return NEVER if self.is_movable else self.timeout_at
+
+    def moved(self, timeout_at: Millis) -> "Promise":
+        """With another deadline: only if it is movable."""
+        return replace(self, timeout_at=timeout_at)
 
     def settled(
         self, state: PromiseState, value: str, at: Millis, settlement_id: str | None = None
@@ -511,11 +543,10 @@ class Task(Struct, frozen=True, array_like=True, gc=False):
         text = json.encode(kept, order="sorted").decode() if kept else None
         return self if text == self.deadlines else replace(self, deadlines=text)
 
-    def waiting_later(self, record_id: str, at: Millis, waiting_on: str) -> "Task":
+    def waiting_later(self, record_id: str, at: Millis) -> "Task":
         """A person has moved the deadline of a wait."""
         moved = self.deadlines_by_id | {record_id: at}
-        text = json.encode(moved, order="sorted").decode()
-        return replace(self, deadlines=text, waiting_on=waiting_on)
+        return replace(self, deadlines=json.encode(moved, order="sorted").decode())
 
     @property
     def deadlines_by_id(self) -> dict[str, Millis]:

@@ -32,7 +32,7 @@ from layby.core.model import (
 from layby.core.queue import Offer, Ready, TakeKey, is_for
 from layby.core.resumption import clean_up_id, cleans_up
 from layby.core.settings import Calendar, Settings
-from layby.core.waits import held_record
+from layby.core.waits import exit_ids
 
 MOST_LET_IN: Final = 100
 """Tasks of each name that one batch lets in under a limit; the next tick goes on."""
@@ -211,8 +211,8 @@ class Rows:
                 read.add(clean_up_id(task.id))
             if task.is_in_line:
                 changed.add(task.regain_id)
-            if task.id in footprint.exits and (record_id := held_record(task)) is not None:
-                changed.add(record_id)
+            if task.id in footprint.exits:
+                changed.update(exit_ids(task))
             if task.resume is None or (found := task.resumption) is None:
                 continue
             if found.won is None:

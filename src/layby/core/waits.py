@@ -91,7 +91,9 @@ class WaitingOn(Struct, frozen=True, omit_defaults=True, gc=False):
     also_awaited: tuple[str, ...] = ()
     """Of a bundle: what else it waits for, the first few."""
     record_id: str | None = None
-    """What its end is stored as, if a person may end or prolong it."""
+    """What its end is stored as, if a person may end or prolong it: a record, or a promise."""
+    members: "tuple[WaitingOn, ...]" = ()
+    """Of a bundle: the waits in it that have not ended, the first few."""
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -220,12 +222,53 @@ def held_wait(task: Task) -> WaitingOn | None:
     return read_waiting_on(task.waiting_on) if task.state == "acquired" else None
 
 
-def held_record(task: Task) -> str | None:
-    """What the end of that wait is stored as: below the task's id, whatever its worker says."""
+def held_waits(task: Task) -> dict[str, WaitingOn]:
+    """The waits of its body that a person may end or prolong, by what their ends are stored as:
+    below the task's id, whatever its worker says. The one that is shown is the first.
+    """
     told = held_wait(task)
-    record_id = None if told is None else told.record_id
-    is_own = record_id is not None and record_id.startswith(f"{task.id}.")
-    return record_id if is_own and len(record_id or "") <= MAX_ID_CHARS else None
+    named = () if told is None else ((each.record_id or "", each) for each in (told, *told.members))
+    return {key: each for key, each in named if _is_record_of(task, key)}
+
+
+def _is_record_of(task: Task, record_id: str) -> bool:
+    return record_id.startswith(f"{task.id}.") and len(record_id) <= MAX_ID_CHARS
+
+
+def backoff_id(task_id: str, version: int) -> str:
+    """The timer that a task waits for whose claim of this version has failed."""
+    return f"{task_id}.backoff.{version}"
+
+
+def is_backing_off(task: Task) -> bool:
+    return task.state == "suspended" and _begins_as(task, "backoff")
+
+
+def exit_ids(task: Task) -> Iterable[str]:
+    """Rows that a person who ends a wait of this task may change."""
+    return (backoff_id(task.id, task.version),) if is_backing_off(task) else held_waits(task)
+
+
+def moved(
+    told: WaitingOn, record_id: str, until: Millis | None, by: str, own: Millis | None = None
+) -> WaitingOn:
+    """With another deadline of this wait, or of a member of it that is recorded so; `own`: what the
+    wait itself has for a deadline, whatever its members have.
+    """
+    if told.record_id == record_id:
+        return replace(told, deadline=until, sentence=moved_sentence(told.sentence, by))
+    before = next((each for each in told.members if each.record_id == record_id), None)
+    if before is None:
+        return told
+    members = tuple(
+        moved(each, record_id, until, by) if each is before else each for each in told.members
+    )
+    if told.deadline is None or told.deadline != before.deadline:
+        earliest = told.deadline
+    else:
+        ends = [at for at in (own, *(each.deadline for each in members)) if at is not None]
+        earliest = min(ends, default=None)
+    return replace(told, members=members, deadline=earliest)
 
 
 def moved_sentence(sentence: str, by: str) -> str:

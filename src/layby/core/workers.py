@@ -285,7 +285,7 @@ class FailTask(EndTry, frozen=True):
 
     @property
     def backoff_id(self) -> str:
-        return f"{self.id}.backoff.{self.version}"
+        return waits.backoff_id(self.id, self.version)
 
     def problems(self) -> Problems:
         yield from super().problems()

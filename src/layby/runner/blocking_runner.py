@@ -146,13 +146,23 @@ class BlockingRunner:
         error: str | BaseException | None = None,
         by: str = "",
         reason: str = "",
+        wait: str = "",
     ) -> None:
-        self.wait(self._runner.wake(run_id, task, value, error=error, by=by, reason=reason))
+        self.wait(
+            self._runner.wake(run_id, task, value, error=error, by=by, reason=reason, wait=wait)
+        )
 
     def extend(
-        self, run_id: str, task: str, timeout: Duration | None, *, by: str = "", reason: str = ""
+        self,
+        run_id: str,
+        task: str,
+        timeout: Duration | None,
+        *,
+        by: str = "",
+        reason: str = "",
+        wait: str = "",
     ) -> None:
-        self.wait(self._runner.extend(run_id, task, timeout, by=by, reason=reason))
+        self.wait(self._runner.extend(run_id, task, timeout, by=by, reason=reason, wait=wait))
 
     def schedule(
         self,

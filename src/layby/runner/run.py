@@ -45,7 +45,7 @@ from layby.workflow.next_life import (
     rows_of_life,
 )
 from layby.workflow.reasons import reason_of
-from layby.workflow.status import NodeRow, RunStatus, joins_by_caller, run_status
+from layby.workflow.status import NodeRow, RunStatus, exits_by_task, joins_by_caller, run_status
 from layby.workflow.unfinished import context_so_far, rows_of, run_failed
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Run:
         found = rows_of_life(self.id, rows, life)
         root, root_task = found.root
         runnable = await self._runnable(tuple(found.nodes.values()))
-        joins = joins_by_caller(rows)
+        joins, exits = joins_by_caller(rows), exits_by_task(rows)
         nodes = [
             NodeRow(
                 promise,
@@ -139,6 +139,7 @@ class Run:
                 runnable=runnable.get(task.name or ""),
                 old_body=found.old_bodies.get(task_id),
                 joins=joins.get(promise.id, ()),
+                exits=exits.get(promise.id, ()),
             )
             for task_id, (promise, task) in found.nodes.items()
             if task is not None

@@ -528,9 +528,13 @@ class Runner:
         error: str | BaseException | None = None,
         by: str = "",
         reason: str = "",
+        wait: str = "",
     ) -> None:
         """End the wait of a task now: as if its trigger had fired with this value, its sleep were
-        over, or its condition met.
+        over, or its condition met. One that backs off after a failure is tried again.
+
+        `wait`: which, if it waits for several at once: the `record_id` of one of the `members` of
+        what it is `waiting_on`.
 
         With `error` the wait fails: `TriggerError`, `PromiseRejected` or `ConditionError`. A
         promise that others may wait for as well is not settled by this. Conflict if the task does
@@ -541,7 +545,7 @@ class Runner:
         else:
             raised = error if isinstance(error, BaseException) else TriggerError(error)
             state, given = "rejected", json_values.error_value(raised)
-        exit_ = partial(WakeTask, state=state, value=given, by=by, reason=reason)
+        exit_ = partial(WakeTask, state=state, value=given, by=by, reason=reason, wait=wait)
         await self._end_wait(run_id, task, exit_)
 
     async def extend(
@@ -552,12 +556,15 @@ class Runner:
         *,
         by: str = "",
         reason: str = "",
+        wait: str = "",
     ) -> None:
-        """Move the deadline of a task's wait: it ends so long from now; None: never."""
+        """Move the deadline of a task's wait, or the end of its sleep: so long from now; None:
+        never. `wait`: which, as for `wake`.
+        """
         given = "timeout of extend()"
         length = None if timeout is None else millis_of(seconds_of(timeout, given))
         await self._end_wait(
-            run_id, task, partial(ExtendWait, timeout=length, by=by, reason=reason)
+            run_id, task, partial(ExtendWait, timeout=length, by=by, reason=reason, wait=wait)
         )
 
     async def schedule(

@@ -71,10 +71,8 @@ ENDED: Final = LinkRefusal(
     410, "Too late", "Nobody needs an answer any more: the task that waited for it has ended."
 )
 AWAY: Final = LinkRefusal(503, "Not now", "This cannot be answered now: try again in a moment.")
-_GONE: Final = {
-    "rejected_canceled": "Nobody needs an answer any more: it was cancelled or withdrawn.",
-    "rejected_timedout": "The time to answer is over.",
-}
+CANCELLED: Final = "Nobody needs an answer any more: it was cancelled or withdrawn."
+TIME_IS_OVER: Final = "The time to answer is over."
 
 
 class Hooks:
@@ -251,8 +249,8 @@ def _thanks(promise: Promise, *, is_form: bool) -> HookAnswer:
 
 def _again(promise: Promise, *, is_same: bool, is_form: bool) -> HookAnswer:
     """The same answer again, such as a second click, is fine; another one is too late."""
-    if promise.state in _GONE:
-        return LinkRefusal(410, "Too late", _GONE[promise.state]).told(is_form=is_form)
+    if (gone := _gone(promise)) is not None:
+        return LinkRefusal(410, "Too late", gone).told(is_form=is_form)
     status = 200 if is_same else 409
     if is_form:
         return _standing(promise, status)
@@ -266,9 +264,16 @@ def _again(promise: Promise, *, is_same: bool, is_form: bool) -> HookAnswer:
 
 
 def _standing(promise: Promise, status: int) -> HookAnswer:
-    if promise.state in _GONE:
-        return page(status, "Too late", _GONE[promise.state])
+    if (gone := _gone(promise)) is not None:
+        return page(status, "Too late", gone)
     return page(status, "Already answered", f"{_outcome(promise)}.")
+
+
+def _gone(promise: Promise) -> str | None:
+    """Why nobody can answer any more, if nobody has."""
+    if promise.is_timed_out:
+        return TIME_IS_OVER
+    return CANCELLED if promise.state == "rejected_canceled" else None
 
 
 def _outcome(promise: Promise) -> str:

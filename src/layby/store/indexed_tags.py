@@ -8,7 +8,7 @@ import msgspec
 
 from layby.core import birth, held_exits, resumption
 from layby.core.commands import Tags
-from layby.core.model import EMPTY, Promise
+from layby.core.model import EMPTY, MOVABLE, Promise
 
 COLUMN_OF: Final = {
     birth.TARGET: "task_target",
@@ -31,6 +31,7 @@ UNINDEXED: Final = frozenset(
         resumption.CANCELS,
         resumption.PRINCIPAL,
         held_exits.EXIT,
+        MOVABLE,
     }
 )
 """Tags that nobody looks up: they are on too many rows to narrow anything, or found by id."""

@@ -462,6 +462,8 @@ class SqlStore(Unshared, SqlReads):
             self._write(sql.insert_tags, [tag for p in born for tag in indexed_tags.of(p)])
         promises = [_promise_move(row) for key, row in changes.promises.items() if key not in new]
         self._write_wide(sql.move_promises, promises)
+        moved = [changes.promises[key] for key in sorted(changes.moved - new)]
+        self._write_wide(sql.date_promises, [(each.id, each.timeout_at) for each in moved])
         tasks = [_task_move(row) for key, row in changes.tasks.items() if key not in new]
         self._write_wide(sql.move_tasks, tasks)
 

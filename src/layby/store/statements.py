@@ -122,6 +122,7 @@ class Statements:
         self.insert_promises = Wide(tasked, self.dialect.insert_wide)
         self.adopt_promises = Wide(tasked, self._move)
         self.move_promises = Wide(("id", *(each.name for each in PROMISE_MOVES)), self._move)
+        self.date_promises = Wide(("id", "timeout_at"), self._move)
         self.move_tasks = Wide(("id", *(each.name for each in TASK_MOVES)), self._move)
         self.insert_tags = self._insert("tags", ("key", "value", "id"))
         self.put_waits = self._upsert(WAITS)

@@ -65,6 +65,8 @@ class PromiseRecord(WireRecord, frozen=True):
     timeout_at: int
     created_at: int
     settled_at: int | None = None
+    deadline: int | None = None
+    """Only of what a task of ours waits for: when it ends as things stand, if that may change."""
 
     @classmethod
     def of(cls, row: Promise) -> "PromiseRecord":
@@ -74,9 +76,10 @@ class PromiseRecord(WireRecord, frozen=True):
             param=raw(row.param),
             value=raw(row.value),
             tags=Raw(row.tags),
-            timeout_at=row.timeout_at,
+            timeout_at=row.told_timeout_at,
             created_at=row.created_at,
             settled_at=row.settled_at,
+            deadline=row.timeout_at if row.is_movable else None,
         )
 
     def row(self) -> Promise:
@@ -86,7 +89,7 @@ class PromiseRecord(WireRecord, frozen=True):
             root="",
             param=bytes(self.param).decode(),
             tags=tags,
-            timeout_at=self.timeout_at,
+            timeout_at=self.timeout_at if self.deadline is None else self.deadline,
             created_at=self.created_at,
             timer=birth.TIMER in tags and birth.is_timer(_tags.decode(tags)),
             expired_at=birth.expired_at(_tags.decode(tags)) if birth.EXPIRED in tags else None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec import Struct, to_builtins
 
 from layby.core.answer_schema import schema_problem
-from layby.core.model import NEVER, Millis, Promise
+from layby.core.model import MOVABLE, NEVER, Millis, Promise
 from layby.core.questions import (
     APPROVAL,
     ASKER,
@@ -72,10 +72,10 @@ class ApprovalTerm(WaitTerm, frozen=True):
     async def open(self, attempt: Attempt) -> Promise:
         """The promise, new or from an earlier run; the question stays as it was first asked."""
         tags = {"resonate:external": "true", APPROVAL: "true", ASKER: attempt.id}
-        param = json_values.to_value(to_builtins(self.question))
-        promise = await attempt.create(
-            self.promise_id, millis_of(self.within), param, tags, capped=True
-        )
+        length, param = millis_of(self.within), json_values.to_value(to_builtins(self.question))
+        if length < NEVER:
+            tags[MOVABLE] = "true"
+        promise = await attempt.create(self.promise_id, length, param, tags, capped=True)
         asked = question_of(promise) or Question("")
         found = Record("approval", digest_of(asked.prompt, asked.schema))
         is_earlier = attempt.try_number > 1
@@ -86,7 +86,7 @@ class ApprovalTerm(WaitTerm, frozen=True):
         """Raises if it was cancelled, nobody answered in time, or the value was not checked."""
         headers = json_values.headers_of(promise.value)
         by, reason = headers.get(BY, ""), headers.get(REASON, "")
-        if promise.state == "rejected_timedout":
+        if promise.is_timed_out:
             raise DeferTimeout(f"nobody answered approval {promise.id} in time")
         if promise.state == "rejected":
             by_other_means = reason or _said(promise)
@@ -121,7 +121,9 @@ class ApprovalWait(PromiseWait):
         self._term = term
         deadline = None if promise.timeout_at == NEVER else promise.timeout_at
         sentence = f"waiting for {term.sentence()}"
-        self.waiting = WaitingOn("approval", sentence, deadline=deadline, awaited=promise.id)
+        self.waiting = WaitingOn(
+            "approval", sentence, deadline=deadline, awaited=promise.id, record_id=promise.id
+        )
         if self.end is not None:
             self.end = _counted(self.end)
 
@@ -156,7 +158,8 @@ class Approval:
     async def url(self, expires: Seconds | None = None) -> str:
         """A link to answer with, the same each time; it opens the approval.
 
-        It is good until the approval's timeout, or for `expires` (30 days) since it was opened.
+        It is good for `expires` (30 days) since it was opened; after the approval's timeout, which
+        a person may move, it says that the time is over.
         """
         await self.open()
         return await self._handle.link(self.id, expires)

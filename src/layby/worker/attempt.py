@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from msgspec.structs import replace
 
 from layby.client.interface import WatchingClient
 from layby.client.patience import PAUSES, known, send_until_answered
+from layby.core import waits
 from layby.core.blocks import MAX_WHY_CHARS
 from layby.core.commands import (
     NOTHING,
@@ -513,17 +513,18 @@ class Attempt:
             self._deadlines = WaitDeadlines({}, self._annotate_soon)
         return self._deadlines.begin(record_id, self.now() + length, self.end_wait)
 
-    def move_wait(self, record_id: str, at: Millis) -> bool:
-        """A person has moved the deadline of this wait; False if it has ended."""
-        if self._deadlines is None or not self._deadlines.move(record_id, at):
-            return False
+    def move_wait(self, record_id: str, at: Millis, by: str) -> bool:
+        """A person has moved the deadline of this wait; False if it has ended, or if that deadline
+        is not kept here but with a promise.
+        """
+        is_kept = self._deadlines is not None and self._deadlines.move(record_id, at)
         shown = self._shown
-        if shown is not None and shown.waiting.record_id == record_id:
-            deadline = None if at >= NEVER else at
-            self._shown = ShownWait(
-                replace(shown.waiting, deadline=deadline), shown.sub_status, shown.poll
-            )
-        return True
+        if shown is not None:
+            own = self.fixed_deadline(shown.waiting.record_id or "")
+            until = None if at >= NEVER else at
+            waiting = waits.moved(tell.spoken(shown.waiting), record_id, until, by, own)
+            self._shown = ShownWait(waiting, shown.sub_status, shown.poll)
+        return is_kept
 
     def begin_promise_wait(self, record_id: str, call: Record) -> None:
         """Note what it is for; written with whatever is written next."""

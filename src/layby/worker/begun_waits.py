@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layby.core.commands import EnsurePromise
-from layby.core.model import NEVER, Millis, Promise
+from layby.core.model import MOVABLE, NEVER, Millis, Promise
 from layby.core.replies import PromiseData, Reply
 from layby.core.waits import WaitingOn
 from layby.errors import ConditionError, DeferTimeout, LaybyError, error_for
@@ -136,7 +136,7 @@ class PromiseWait(BegunWait):
         if isinstance(begun, PromiseWatch):
             self.future = begun
             if isinstance(begun, TimedPromiseWatch):
-                self.waiting = replace(waiting, deadline=begun.deadline)
+                self.waiting = replace(waiting, deadline=begun.deadline, record_id=record_id)
         elif isinstance(begun, Promise):
             attempt.end_wait(record_id)
             self.end = WaitEnd(begun.settled_at or 0, begun)
@@ -173,7 +173,9 @@ class CallWait(BegunWait):
     def __init__(self, attempt: Attempt, record_id: str, term: CallTerm, promise: Promise) -> None:
         deadline = None if promise.timeout_at == NEVER else promise.timeout_at
         sentence = f"waiting for {term.call.func}() at {term.target}"
-        waiting = WaitingOn("rpc", sentence, deadline=deadline, awaited=promise.id)
+        waiting = WaitingOn(
+            "rpc", sentence, deadline=deadline, awaited=promise.id, record_id=promise.id
+        )
         super().__init__(attempt, record_id, waiting)
         self._term = term
         self._promise_id = promise.id
@@ -207,7 +209,8 @@ class ConditionWait(BegunWait):
     def __init__(
         self, attempt: Attempt, record_id: str, term: ConditionTerm, deadline: Millis | None
     ) -> None:
-        waiting = WaitingOn("condition", condition_sentence(term), deadline=deadline)
+        sentence = condition_sentence(term)
+        waiting = WaitingOn("condition", sentence, deadline=deadline, record_id=record_id)
         super().__init__(attempt, record_id, waiting)
 
     def ended(self, future: "asyncio.Future[Any]") -> WaitEnd:
@@ -353,7 +356,7 @@ async def durable_timer(attempt: Attempt, record_id: str, length: float) -> Prom
     timer = attempt.replay.timer(record_id)
     if timer is not None:
         return timer.at(attempt.now())
-    tags = {"resonate:timer": "true"}
+    tags = {"resonate:timer": "true", MOVABLE: "true"}
     created = await attempt.create(record_id, millis_of(length), encoded(call), tags)
     attempt.replay.check(record_id, record_of(created), call, is_earlier=False)
     return created

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Final, TypedDict
 
 from layby.core import address
-from layby.core.model import Millis, Promise
+from layby.core.model import MOVABLE, NEVER, Millis, Promise
 from layby.errors import DeferTimeout, UsageError
 from layby.program import Served
 from layby.wire import json_values
@@ -76,6 +76,8 @@ async def make_call(attempt: Attempt, key: str, call: Call, target: str, length:
     for number in count(1):
         call_id = attempt.replay.call_id(key, number)
         tags = tags_below(attempt.id, attempt.lineage, call_id, target)
+        if length < NEVER:
+            tags[MOVABLE] = "true"
         promise = await attempt.create(call_id, length, param, tags, capped=True)
         made, wanted = _record_of(read_call(promise)), _record_of(call)
         attempt.replay.check(call_id, made, wanted, is_earlier=attempt.try_number > 1)
@@ -99,7 +101,7 @@ async def _reused(attempt: Attempt, key: str, call: Call) -> Promise | None:
 
 def result_of(promise: Promise, what: str) -> Any:
     """Its value; a call past its deadline raises as a timeout of the wait."""
-    if promise.state == "rejected_timedout":
+    if promise.is_timed_out:
         raise DeferTimeout(f"{what} was not answered in time (promise {promise.id})")
     return value_of(promise)
 

@@ -26,7 +26,7 @@ async def make_link(attempt: Attempt, promise_id: str, expires: Seconds | None) 
     promise = await attempt.read(promise_id)
     if promise is None:
         raise NotFound(f"promise {promise_id} does not exist any more: it has no link")
-    expires_at = min(promise.timeout_at, later(promise.created_at, millis_of(length)))
+    expires_at = min(promise.told_timeout_at, later(promise.created_at, millis_of(length)))
     reply = await attempt.send(MakeLink(id=promise_id, expires_at=expires_at))
     if isinstance(reply.data, LinkData):
         return reply.data.url

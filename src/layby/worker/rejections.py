@@ -9,7 +9,6 @@ from layby.wire.json_values import from_text
 _RAISES = {
     "rejected": PromiseRejected,
     "rejected_canceled": PromiseCancelled,
-    "rejected_timedout": PromiseTimedOut,
 }
 
 
@@ -20,7 +19,8 @@ def value_of(promise: Promise) -> Any:
     value = from_text(promise.value)
     if promise.state == "resolved":
         return value
-    raise _RAISES[promise.state](promise.id, *_name_and_message(value), value)
+    raised = PromiseTimedOut if promise.is_timed_out else _RAISES[promise.state]
+    raise raised(promise.id, *_name_and_message(value), value)
 
 
 def _name_and_message(value: object) -> tuple[str, str]:

@@ -22,7 +22,12 @@ def with_aside(wait: WaitingOn, aside: str) -> WaitingOn:
 
 def told(wait: WaitingOn) -> str:
     """As it is stored."""
-    return replace(wait, sentence=_sentence(wait)).to_text()
+    return spoken(wait).to_text()
+
+
+def spoken(wait: WaitingOn) -> WaitingOn:
+    """With its sentence, and those of its members."""
+    return replace(wait, sentence=_sentence(wait), members=tuple(map(spoken, wait.members)))
 
 
 def _sentence(wait: WaitingOn) -> str:

@@ -8,7 +8,7 @@ promises of others are left alone.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from msgspec import Struct
@@ -349,7 +349,16 @@ def _waiting(term: BundleTerm, members: Sequence[BegunWait]) -> WaitingOn:
         deadline=min(deadlines) if ends_by_itself else None,
         awaited=awaited[0] if awaited else None,
         also_awaited=tuple(awaited[1:MAX_AWAITED]),
+        members=tuple(_leaves(shown))[:MAX_AWAITED],
     )
+
+
+def _leaves(shown: Sequence[WaitingOn]) -> Iterator[WaitingOn]:
+    """A bundle in a bundle is one more wait, if it has a deadline that can be moved."""
+    for each in shown:
+        if each.kind != "bundle" or each.record_id is not None:
+            yield replace(each, members=(), also_awaited=())
+        yield from each.members
 
 
 def _until(waiting: WaitingOn, deadline: Millis) -> WaitingOn:

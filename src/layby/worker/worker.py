@@ -33,6 +33,7 @@ from layby.core.commands import (
 from layby.core.held_exits import exit_of, exit_task
 from layby.core.model import Millis, Promise
 from layby.core.queries import Execute
+from layby.core.questions import settled_by
 from layby.core.replies import (
     Claim,
     FailData,
@@ -259,7 +260,7 @@ class Worker:
             return
         if exit_.until is None:
             self._wheel.end(exit_.wait, condition_error(promise))
-        elif attempt.move_wait(exit_.wait, exit_.until):
+        elif attempt.move_wait(exit_.wait, exit_.until, settled_by(promise)[0]):
             self.watches.move_by_hand(exit_.wait, exit_.until)
             self._wheel.move(exit_.wait, max(0, exit_.until - self.now()) / 1000)
 

@@ -10,6 +10,7 @@ from layby.workflow.status import (
     Span,
     TaskExecution,
     Try,
+    WaitExit,
     WaitingOn,
 )
 from layby.workflow.task import TaskDefinition, task
@@ -27,6 +28,7 @@ __all__ = [
     "TaskDefinition",
     "TaskExecution",
     "Try",
+    "WaitExit",
     "WaitingOn",
     "Workflow",
     "task",

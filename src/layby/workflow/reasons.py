@@ -6,7 +6,6 @@ body waits (`worker/tell.py`, `worker/handle.py`), since only they know it.
 A reason begins where its subject ends: "task 'pay' of run 'o-7'" + "is halted until ...".
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -28,11 +27,13 @@ from layby.core.waits import (
 from layby.wire import json_values
 from layby.wire.call_format import read_call
 from layby.workflow import plan
+from layby.workflow.by_hand import by_hand
 from layby.workflow.code_names import is_digest
 from layby.workflow.history import read_history
 from layby.workflow.limit_reasons import defining_command, no_permit, who_gives_permit
 from layby.workflow.moments import FOREVER, ago, ahead
 from layby.workflow.outcome import failure_of, moment, read, read_run
+from layby.workflow.short_ids import quoted, short_id
 from layby.workflow.trigger_reasons import (
     is_trigger,
     refused_trigger,
@@ -76,6 +77,8 @@ class Reason(Struct, frozen=True, kw_only=True):
     """The command they would type."""
     otherwise: str | None = None
     """The command for when that is not possible, such as when the old code is gone for good."""
+    by_hand: tuple[str, ...] = ()
+    """Commands that end this very wait by hand, or give it more time."""
     awaited: tuple[str, ...] = ()
     """Promises it waits for: each has a reason of its own."""
     more_awaited: bool = False
@@ -121,6 +124,7 @@ def reason_of(about: Explanation, now: Millis) -> Reason:
         unblock=_unblock(about, waiting),
         command=_command(about, waiting),
         otherwise=_otherwise(about, waiting),
+        by_hand=by_hand(about.promise.id, waiting),
         awaited=tuple(each.id for each, _ in about.awaited) if waiting.has_awaited else (),
         traceback=_last_stack(about) if waiting.form == "backoff" else "",
         failed=_before_clean_up(about),
@@ -261,6 +265,7 @@ def not_halted(
 def _settled(about: Explanation, now: Millis) -> Reason:
     promise, task = about.promise, about.task
     word, why = _SETTLED[promise.state], ""
+    word = "timed out" if promise.is_timed_out else word
     if promise.state == "rejected_timedout" and task is not None and task.is_ours:
         why = f"the run's deadline passed, {moment(promise.timeout_at)}"
     elif promise.state != "resolved":
@@ -290,7 +295,7 @@ def _settled(about: Explanation, now: Millis) -> Reason:
         since=promise.settled_at,
         traceback=traceback,
         failed=_failed_ids(promise) if is_failed_run else (),
-        command=f"layby rerun {_quoted(run_id)}" if is_failed_run else None,
+        command=f"layby rerun {quoted(run_id)}" if is_failed_run else None,
         awaited=tuple(plan.node_id(run_id, each, life) for each in plan.cleanups_of(promise)),
     )
 
@@ -356,7 +361,7 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
     if waiting.form == "open":
         return _resolve(about.promise)
     if waiting.form == "halted":
-        return f"layby continue {_quoted(short_id(about.promise.id))}"
+        return f"layby continue {quoted(short_id(about.promise.id))}"
     if about.task is not None and is_trigger(about.task):
         return None  # what to change depends on its class: see `who_runs_trigger`
     if waiting.form == "blocked" and not about.able_workers:
@@ -365,14 +370,14 @@ def _command(about: Explanation, waiting: Waiting) -> str | None:
         return _start_worker(about)
     settling = _settling(about) if waiting.is_held or waiting.form == "suspended" else None
     if settling is None and waiting.form == "suspended" and waiting.kind == "trigger":
-        return f"layby wake {_quoted(short_id(about.promise.id))}"
+        return f"layby wake {quoted(short_id(about.promise.id))}"
     return settling
 
 
 def _otherwise(about: Explanation, waiting: Waiting) -> str | None:
     """Not the first advice for what is blocked: the code may refuse it again, and pins are lost."""
     if waiting.form == "blocked" and not about.able_workers:
-        return f"layby continue --code {_quoted(short_id(about.promise.id))}"
+        return f"layby continue --code {quoted(short_id(about.promise.id))}"
     return None
 
 
@@ -381,12 +386,12 @@ def _has_trigger(about: Explanation) -> bool:
 
 
 def _start_worker(about: Explanation) -> str:
-    return f"layby worker MODULE --group {_quoted(_task(about).group or 'default')}"
+    return f"layby worker MODULE --group {quoted(_task(about).group or 'default')}"
 
 
 def _version_tag(task: Task) -> str:
     """For a pin that somebody chose; a digest comes with the code itself."""
-    return "" if task.pin is None or is_digest(task.pin) else f" --version-tag {_quoted(task.pin)}"
+    return "" if task.pin is None or is_digest(task.pin) else f" --version-tag {quoted(task.pin)}"
 
 
 def _ends_at(about: Explanation, waiting: Waiting) -> Millis | None:
@@ -426,6 +431,7 @@ def _reason(
     deadline: Millis | None = None,
     command: str | None = None,
     otherwise: str | None = None,
+    by_hand: tuple[str, ...] = (),
     awaited: tuple[str, ...] = (),
     traceback: str = "",
     failed: tuple[str, ...] = (),
@@ -444,6 +450,7 @@ def _reason(
         unblock=unblock,
         command=command,
         otherwise=otherwise,
+        by_hand=by_hand,
         awaited=awaited,
         more_awaited=about.more_awaited,
         traceback=traceback,
@@ -582,8 +589,8 @@ def _settling(about: Explanation) -> str | None:
 
 def _resolve(promise: Promise) -> str:
     if asker_of(promise) is not None:
-        return f"layby approve {_quoted(short_id(promise.id))}"
-    return f"layby resolve {_quoted(promise.id)} --value JSON"
+        return f"layby approve {quoted(short_id(promise.id))}"
+    return f"layby resolve {quoted(promise.id)} --value JSON"
 
 
 def _lease(about: Explanation, task: Task, now: Millis) -> str:
@@ -632,14 +639,3 @@ def _failed_ids(root: Promise) -> tuple[str, ...]:
 
 def _count(number: int, noun: str, nouns: str = "") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {nouns or f'{noun}s'}"
-
-
-def short_id(promise_id: str) -> str:
-    """As people may type it: the commands find runs and their tasks without the prefix."""
-    is_ours = plan.parse_root_id(promise_id) or plan.parse_node_id(promise_id)
-    return promise_id.removeprefix(plan.ROOT_PREFIX) if is_ours else promise_id
-
-
-def _quoted(text: str) -> str:
-    """Safe to paste into a shell."""
-    return text if re.fullmatch(r"[\w@%+=:,./-]+", text) else "'" + text.replace("'", "'\\''") + "'"

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from layby.core import joins
 from layby.core.birth import awaited_runs, run_priority_of, schedule_of
 from layby.core.children import caller_of
+from layby.core.held_exits import HeldExit, exit_of, exit_task
 from layby.core.model import NEVER, Millis, Promise, Task
+from layby.core.questions import settled_by
 from layby.core.replies import Explanation
 from layby.core.waits import (
     Form,
@@ -23,6 +25,7 @@ from layby.core.waits import (
 from layby.errors import WireError
 from layby.wire import json_values
 from layby.workflow import outcome
+from layby.workflow.by_hand import by_hand
 from layby.workflow.child_states import ChildState
 from layby.workflow.history import (
     History,
@@ -63,8 +66,10 @@ __all__ = [
     "TaskExecution",
     "TaskHistory",
     "Try",
+    "WaitExit",
     "WaitKind",
     "WaitingOn",
+    "exits_by_task",
     "joins_by_caller",
     "run_status",
     "task_execution",
@@ -113,6 +118,19 @@ class MapStatus(Struct, frozen=True, kw_only=True):
         return max(0, (self.items or 0) - self.left)
 
 
+class WaitExit(Struct, frozen=True, kw_only=True):
+    """A person has ended or prolonged a wait by hand."""
+
+    what: Literal["ended", "failed", "extended"]
+    wait: str
+    """What the end of that wait is stored as."""
+    at: Millis
+    until: Millis | None = None
+    """Of one that was extended: when it ends now; None for never."""
+    by: str = ""
+    reason: str = ""
+
+
 class TaskExecution(Struct, frozen=True, kw_only=True):
     """One task of a run. Times are milliseconds since 1970."""
 
@@ -149,6 +167,10 @@ class TaskExecution(Struct, frozen=True, kw_only=True):
     """The life of the run in which it ran, or runs."""
     maps: tuple[MapStatus, ...] = ()
     """Its calls of `map`, in the order of their ids."""
+    by_hand: tuple[str, ...] = ()
+    """Commands that end its wait by hand, or give it more time."""
+    exits: tuple[WaitExit, ...] = ()
+    """What people have decided about the waits of its bodies, in the order in which they did."""
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -196,6 +218,7 @@ class NodeRow(Struct, frozen=True):
     """The same task in an earlier life of the run, if a body of that still runs."""
     joins: tuple[tuple[Promise, Task], ...] = ()
     """Of its calls of `map`."""
+    exits: tuple[WaitExit, ...] = ()
 
 
 def run_status(
@@ -269,6 +292,7 @@ def task_execution(
         sub_status=sub_status,
         parked_in=parked_in,
         waiting_on=waiting and _waiting_on(row, waiting, before, now, queued),
+        by_hand=() if waiting is None else by_hand(promise.id, waiting),
     )
 
 
@@ -309,6 +333,32 @@ def joins_by_caller(
             caller = joins.caller_of(promise.id)
             found[caller] = (*found.get(caller, ()), (promise, task))
     return found
+
+
+def exits_by_task(rows: Iterable[tuple[Promise, Task | None]]) -> dict[str, tuple[WaitExit, ...]]:
+    """What people have decided about waits, among the rows of a run, by the promises of tasks."""
+    found: dict[str, tuple[WaitExit, ...]] = {}
+    told = ((promise, exit_of(promise)) for promise, _ in rows)
+    for promise, decided in sorted(
+        ((promise, each) for promise, each in told if each is not None),
+        key=lambda pair: (pair[0].created_at, pair[0].id),
+    ):
+        task_id = exit_task(promise)
+        found[task_id] = (*found.get(task_id, ()), _wait_exit(promise, decided))
+    return found
+
+
+def _wait_exit(promise: Promise, decided: HeldExit) -> WaitExit:
+    by, reason = settled_by(promise)
+    is_extended = decided.until is not None
+    return WaitExit(
+        what="extended" if is_extended else "ended" if promise.state == "resolved" else "failed",
+        wait=decided.wait,
+        at=promise.created_at,
+        until=None if decided.until == NEVER else decided.until,
+        by=by,
+        reason=reason,
+    )
 
 
 def _map_status(promise: Promise, join: Task) -> MapStatus:
@@ -399,6 +449,7 @@ def _shown(row: NodeRow, status: TaskStatus) -> TaskExecution:
         stuck=row.stuck or task.is_kept,
         life=life_of(task.id),
         maps=tuple(_map_status(*each) for each in row.joins),
+        exits=row.exits,
     )
 
 

@@ -12,7 +12,8 @@ from layby.core.model import Millis
 from layby.core.replies import Explanation
 from layby.workflow.moments import ahead, span
 from layby.workflow.outcome import moment
-from layby.workflow.reasons import Reason, reason_of, short_id
+from layby.workflow.reasons import Reason, reason_of
+from layby.workflow.short_ids import short_id
 
 Ask = Callable[[str], Awaitable[Explanation | None]]
 """What the store knows about a promise; None when there is no such promise."""
