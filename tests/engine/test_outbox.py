@@ -1,11 +1,16 @@
 """Pages of the outbox with what they are about: all of it, once, and never too much at a time."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
 import pytest
 
 from layby.core.commands import CreatePromise, RegisterListener, SettlePromise, Value
-from layby.core.model import NEVER
+from layby.core.model import NEVER, Message
 from layby.core.queries import OfferMessages
-from layby.engine.outbox import AT_ONCE, PAGE_CHARS, stored_outbox
+from layby.engine.outbox import AT_ONCE, PAGE_CHARS, announced_outbox, stored_outbox
+from layby.store.api import Store
 from tests.helpers.worlds import BACKENDS, Backend, World
 
 
@@ -47,3 +52,25 @@ def test_a_page_of_large_values_is_short() -> None:
         assert [len(page) for page in pages(world, 1_000)] == [AT_ONCE] * 4
     with filled("sqlite", 4 * AT_ONCE, 1) as world:
         assert [len(page) for page in pages(world, 1_000)] == [4 * AT_ONCE]
+
+
+class _Leases:
+    """Of a store that others share: how each transaction that leases a message was committed."""
+
+    def __init__(self) -> None:
+        self.lazily: list[bool] = []
+
+    def transaction(self, *, lazily: bool = False) -> AbstractContextManager[None]:
+        self.lazily.append(lazily)
+        return nullcontext()
+
+    def lease_messages(self, messages: Sequence[Message], _: int) -> list[tuple[Message, None]]:
+        return [(each, None) for each in messages]
+
+
+def test_a_lease_on_an_announced_message_does_not_wait_for_the_disk() -> None:
+    """Somebody waits for the message; a database that crashes forgets the lease, and no more."""
+    store, message = _Leases(), Message("p", "unblock", "poll://any@default")
+    ((outgoing,),) = announced_outbox(cast("Store", store), [message], 0)
+    assert outgoing.message == message
+    assert store.lazily == [True]

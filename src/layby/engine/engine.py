@@ -378,7 +378,7 @@ class Engine:
             if portion.begun:
                 self._serve(portion.begun)
             if beside is not None:
-                self._reads.put(beside)
+                self._reads.put(beside, portion.last_chars)
         self._served += len(batch)
         for query in queries:
             self._ask(query)
@@ -388,7 +388,7 @@ class Engine:
 
         As the last of its portion: what its caller has sent before it will have been committed.
         """
-        if not portion.ends_heavily or self.is_inline:
+        if not portion.last_chars or self.is_inline:
             return None
         last = portion.begun[-1]
         may_be_read = isinstance(last.request, GetPromise) and last.now is None

@@ -101,11 +101,12 @@ def announced_outbox(
     """Those of them that may be offered here, as soon as each portion is leased.
 
     If they are large, some are left: whoever looks at the outbox finds them within a second.
+    Nobody waits until a lease is on the disk: a database that crashes forgets it at worst.
     """
     told = sorted(messages, key=lambda each: each.key)
     size = 0
     for start in range(0, len(told), AT_ONCE):
-        with store.transaction():
+        with store.transaction(lazily=True):
             outgoing = leased_outgoing(store, told[start : start + AT_ONCE], now)
         yield outgoing
         size += sum(map(_size, outgoing))

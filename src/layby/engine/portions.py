@@ -25,8 +25,8 @@ LOADED_CHARS: Final = 2**20
 class Portion(Struct):
     begun: list[Item] = field(default_factory=list)
     put_off: list[Item] = field(default_factory=list)
-    ends_heavily: bool = False
-    """Whether much is stored under the ids of the last one that is begun."""
+    last_chars: int = 0
+    """What is stored under the ids of the last one that is begun, if that is much."""
 
 
 class Scales:
@@ -56,7 +56,7 @@ class Scales:
             for item, weight in zip(staying, weights, strict=False):
                 is_begun = item.allowance is None or item.allowance.admits(weight)
                 (portion.begun if is_begun else portion.put_off).append(item)
-                portion.ends_heavily = weight > 0 if is_begun else portion.ends_heavily
+                portion.last_chars = weight if is_begun else portion.last_chars
             rest = staying[len(weights) :]
             batch = [item for item in rest if not _is_spent(item)]  # not weighed for nothing
             portion.put_off += [item for item in rest if _is_spent(item)]

@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import Final
 
 from layby.core.commands import Command
 from layby.core.kinds import Query
 from layby.engine.items import NOT_BEGUN, Answer, Item, answer
+from layby.engine.large_reads import LargeReads
 from layby.engine.read_turns import THREADS, ReadTurns
 from layby.errors import EngineStopped
 from layby.store.api import Store, StoreReader
@@ -38,6 +40,7 @@ class Reads:
         self._new_desk = partial(_ReadDesk, self._open_reader, look, explain)
         self._store = store
         self._turns = ReadTurns()
+        self._large = LargeReads()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -64,12 +67,16 @@ class Reads:
     def _give_way(self) -> None:
         self._writer_rests.wait(GIVE_WAY_S)
 
-    def put(self, item: Item) -> None:
+    def put(self, item: Item, chars: int = 0) -> None:
+        """`chars`: how much has to be loaded for it, if that is much."""
         if not self._is_started:
             answer([(item, self._own.answer_to(item))])
             return
         with self._changed:
-            self._turns.add(item)
+            if chars:
+                self._large.add(item, chars)
+            else:
+                self._turns.add(item)
             if not self._idle and len(self._threads) < THREADS:
                 self._begin_thread()
             self._changed.notify()
@@ -78,7 +85,7 @@ class Reads:
         """Reads that have begun are answered, the others refused; connections are closed."""
         with self._changed:
             self._is_stopping = True
-            left = self._turns.drain()
+            left = [*self._turns.drain(), *self._large.drain()]
             self._changed.notify_all()
         answer([(item, EngineStopped("the engine has been stopped")) for item in left])
         for thread in self._threads:
@@ -105,17 +112,24 @@ class Reads:
         """Waits for the next turn; None when there will be no more."""
         with self._changed:
             while True:
-                item = self._turns.begin()
+                item = self._large.begin(monotonic()) or self._turns.begin()
                 if item is not None or self._is_stopping:
+                    self._leave_to_others()
                     return item
                 self._idle += 1
-                self._changed.wait()
+                self._changed.wait(self._large.pause_s(monotonic()))
                 self._idle -= 1
+
+    def _leave_to_others(self) -> None:
+        """This thread is busy now: somebody idle looks when the next large one may begin."""
+        if self._large.pause_s(monotonic()) is not None:
+            self._changed.notify()
 
     def _end(self, item: Item) -> None:
         """Wakes nobody: this thread begins its caller's next, or one that had no room."""
         with self._changed:
             self._turns.end(item)
+            self._large.end(item)
 
 
 class _ReadDesk:
