@@ -136,10 +136,10 @@ async def test_what_is_taken_elsewhere_is_withdrawn() -> None:
         ear = Listener(b, "ear")
         await b.ok(called("t"))
         await ear.heard.until(1)
-        await a.ok(c.AcquireTask(id="t", version=0, pid="p", ttl=60_000))
         forgotten = Seen()
         hand_backs = cast("Any", b.router._hand_backs)
         hand_backs.note_taken = lambda task_id, _: forgotten.add(task_id)
+        await a.ok(c.AcquireTask(id="t", version=0, pid="p", ttl=60_000))
         await forgotten.until(1)
         assert list(b.router._assignments) == []
 
