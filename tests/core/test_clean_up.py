@@ -3,7 +3,7 @@
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -424,7 +424,6 @@ def test_schedules_that_stand_are_the_same_after_an_upgrade(world: World):
 # --- whatever happens ------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(
     script=run_scripts(early=False, max_steps=60, settings=SMALL), backend=st.sampled_from(BACKENDS)
 )

@@ -149,7 +149,7 @@ def play(
 @pytest.mark.parametrize(
     ("seed", "runs", "rounds"),
     [
-        (1, 120, 1),
+        pytest.param(1, 120, 1, marks=pytest.mark.shared),
         *[pytest.param(seed, 1_000, 5, marks=pytest.mark.slow) for seed in range(2, 8)],
     ],
 )

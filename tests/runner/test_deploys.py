@@ -89,6 +89,7 @@ def start(number: int) -> StartRun:
     return plan.plan(flow, f"order-{number}", {"number": number}, "default", NEVER)
 
 
+@pytest.mark.shared
 def test_a_hundred_waiting_runs_survive_a_bad_deploy(tmp_path: Path) -> None:
     """None fails while only the bad code is there; the rollback finishes all, and nobody helps."""
     (tmp_path / "code").mkdir()

@@ -124,7 +124,7 @@ def kill_in_turn(seed: int, workers: dict[str, Process], counts: Service, items:
     [
         pytest.param(map_flows.flow, 400, None, id="map", marks=pytest.mark.shared),
         pytest.param(map_flows.unordered, 200, None, id="as they come", marks=pytest.mark.shared),
-        pytest.param(map_flows.flow, 300, 5, id="with a limit"),
+        pytest.param(map_flows.flow, 300, 5, id="with a limit", marks=pytest.mark.shared),
         pytest.param(map_flows.flow, 10_000, 20, id="10,000", marks=LONG),
     ],
 )
