@@ -96,3 +96,19 @@ def test_a_database_that_cannot_be_asked_does_not_work(link: TroubledLink, datab
         connection.execute("SELECT 1")
     connection.close()
     watch.stop()
+
+
+@pytest.mark.timeout(30)
+def test_a_database_that_waits_for_the_rest_does_not_work(
+    link: TroubledLink, database: str
+) -> None:
+    """It calls itself active until it has heard the end of what it is sent, and that is lost."""
+    url = cluster().tcp_url(database, port=link.port)
+    watch = AnswerWatch(url)
+    connection = Connector(url, watch=watch).connect()
+    with pytest.raises(psycopg.OperationalError), connection.pipeline():
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert link.cut("silent") >= 1
+        connection.execute("SELECT 2").fetchone()
+    connection.close()
+    watch.stop()

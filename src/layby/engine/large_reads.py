@@ -8,7 +8,7 @@ who hangs up before its turn costs nothing at all.
 from typing import Final
 
 from layby.engine.items import Item
-from layby.engine.read_turns import Line
+from layby.engine.read_turns import ReadLine
 
 CHARS_PER_S: Final = 64 * 2**20
 
@@ -17,7 +17,7 @@ class LargeReads:
     """One at a time; the next begins when the one before may have left. Callers take turns."""
 
     def __init__(self) -> None:
-        self._line = Line()
+        self._line = ReadLine()
         self._chars: dict[Item, int] = {}
         self._under_way: Item | None = None
         self._free_at = 0.0

@@ -20,7 +20,7 @@ class ReadTurns:
 
     def __init__(self, threads: int = THREADS) -> None:
         self._most_long = max(1, threads - 1)
-        self._quick, self._long = Line(), Line()
+        self._quick, self._long = ReadLine(), ReadLine()
         self._reading_long: set[Hashable] = set()
         self._is_turn_of_long = False
 
@@ -54,7 +54,7 @@ class ReadTurns:
         return item
 
 
-class Line:
+class ReadLine:
     """Items by caller; whose turn has passed goes to the end."""
 
     def __init__(self) -> None:

@@ -30,13 +30,15 @@ DOUBTS: Final = 2
 """How often nobody may be found to work on an answer: it may be on its way."""
 
 _STARTED: Final = "CAST(extract(epoch FROM backend_start) AS text)"
+_WORKS: Final = "(state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead')"
+"""Amid a pipeline it calls itself active, too, while it waits for what we have not sent."""
 _ACTIVE: Final = f"""
-    SELECT pid, {_STARTED} FROM pg_stat_activity WHERE state = 'active' AND usename = current_user
+    SELECT pid, {_STARTED} FROM pg_stat_activity WHERE {_WORKS} AND usename = current_user
 """
 OWN: Final = f"SELECT pid, {_STARTED} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
 END: Final = f"""
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE pid = %s AND {_STARTED} = %s AND state <> 'active'
+    WHERE pid = %s AND {_STARTED} = %s AND NOT {_WORKS}
 """
 """What nobody can reach any more keeps its locks no longer."""
 
