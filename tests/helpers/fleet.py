@@ -176,8 +176,10 @@ class FleetWorker:
         self._accept(data if isinstance(data, TakeData) else data.taken, ask)
 
     def _accept(self, data: TakeData, ask: Ask) -> None:
-        asked = NOTHING if data.again else ask
-        self.credit.heard(data.next_place, data.oldest_place, asked)
+        if data.again:
+            self.credit.heard_in_part(ask)
+        else:
+            self.credit.heard(data.next_place, data.oldest_place, ask)
         nodes = [claim for claim in data.claims if claim.task.kind == "node"]
         for claim in nodes:
             self._arrive(self.fleet.by_id[claim.task.id], claim)
